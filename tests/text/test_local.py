@@ -1,0 +1,148 @@
+"""Any local transformers folder encodes, if its weights are safetensors; here tiny random ones made on the spot."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kgqa_core.errors import InputError
+from kgqa_core.text.local import LocalEncoder
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "made", "the", "old", "boat", "?"]
+TEXTS = ["who made the old boat ?", "boat", "the boat ? the boat ?"]
+DIM = 14  # 2 heads of width 7
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of 3 blocks in the ordinary folder layout."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-bert"
+    torch.manual_seed(11)
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=DIM,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=19,
+        max_position_embeddings=23,
+    )
+    BertModel(config).save_pretrained(folder)
+    BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)}).save_pretrained(folder)
+    return folder
+
+
+def reference(folder: Path, text: str) -> list[np.ndarray]:
+    """The mean over tokens of each hidden state (embeddings first), one text alone, no mask."""
+    import torch
+    from transformers import BertModel, BertTokenizer
+
+    tokenizer = BertTokenizer.from_pretrained(str(folder), local_files_only=True)
+    model = BertModel.from_pretrained(str(folder), local_files_only=True).eval()
+    with torch.no_grad():
+        states = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+    return [state[0].numpy().mean(axis=0) for state in states]
+
+
+def test_last_is_the_mean_over_tokens_of_the_last_layer(bert_folder: Path) -> None:
+    vectors = LocalEncoder(bert_folder, pooling="last", normalise=False).encode(TEXTS)
+    np.testing.assert_allclose(vectors, [reference(bert_folder, text)[-1] for text in TEXTS], atol=1e-5)
+
+
+def test_first_last_averages_the_first_blocks_output_and_the_last_layer(bert_folder: Path) -> None:
+    vectors = LocalEncoder(bert_folder, pooling="first_last", normalise=False).encode(TEXTS)
+    states = [reference(bert_folder, text) for text in TEXTS]
+    np.testing.assert_allclose(vectors, [(state[1] + state[-1]) / 2 for state in states], atol=1e-5)
+
+
+def test_rows_are_unit_length_unless_raw(bert_folder: Path) -> None:
+    unit = LocalEncoder(bert_folder).encode(TEXTS)
+    raw = LocalEncoder(bert_folder, normalise=False).encode(TEXTS)
+    np.testing.assert_allclose(unit, raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_long_texts_are_cut(bert_folder: Path) -> None:
+    encoder = LocalEncoder(bert_folder, max_tokens=7)  # [CLS], 5 words, [SEP]
+    np.testing.assert_allclose(*encoder.encode(["boat " * 5, "boat " * 17]), atol=1e-6)
+
+
+def test_a_decoder_without_padding_token_encodes(tmp_path: Path, bert_folder: Path) -> None:
+    """Padding is on the right and masked: a text gives the same row alone and beside a longer one."""
+    from transformers import LlamaConfig, LlamaModel, PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(bert_folder / "tokenizer.json"), eos_token="[SEP]")
+    assert tokenizer.pad_token is None
+    tokenizer.save_pretrained(tmp_path)
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=DIM,
+        intermediate_size=17,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        pad_token_id=None,
+    )
+    LlamaModel(config).save_pretrained(tmp_path)
+    encoder = LocalEncoder(tmp_path, pooling="first_last")
+    np.testing.assert_allclose(encoder.encode(TEXTS)[1], encoder.encode(TEXTS[1:2])[0], atol=1e-5)
+
+
+def test_width_and_name_are_known_without_torch(bert_folder: Path) -> None:
+    assert LocalEncoder(bert_folder).dim == DIM
+    names = {
+        LocalEncoder(bert_folder).name,
+        LocalEncoder(bert_folder, pooling="first_last").name,
+        LocalEncoder(bert_folder, normalise=False).name,
+        LocalEncoder(bert_folder, max_tokens=5).name,
+    }
+    assert len(names) == 4
+
+
+def test_the_name_follows_the_weights(bert_folder: Path, tmp_path: Path) -> None:
+    for copy in ("a/tiny", "b/tiny"):
+        (tmp_path / copy).mkdir(parents=True)
+        for file in bert_folder.iterdir():
+            (tmp_path / copy / file.name).write_bytes(file.read_bytes())
+    before = LocalEncoder(tmp_path / "a/tiny").name
+    assert LocalEncoder(tmp_path / "b/tiny").name == before
+    weights = tmp_path / "b/tiny/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert LocalEncoder(tmp_path / "b/tiny").name != before
+
+
+def test_pickled_weights_are_refused_with_the_way_to_convert(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 5}')
+    (tmp_path / "pytorch_model.bin").write_bytes(b"anything")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin(?s:.*)save_pretrained"):
+        LocalEncoder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "holds no .*safetensors"),
+        ({"a.safetensors": ""}, r"config\.json cannot be read"),
+        ({"a.safetensors": "", "config.json": "{"}, r"config\.json cannot be read"),
+        ({"a.safetensors": "", "config.json": "{}"}, "states no hidden_size"),
+    ],
+)
+def test_incomplete_folders_are_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        LocalEncoder(tmp_path)
+
+
+def test_a_folder_that_transformers_cannot_load_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_text("")
+    (tmp_path / "config.json").write_text('{"hidden_size": 5, "model_type": "no-such-architecture"}')
+    with pytest.raises(InputError, match="not a model folder that transformers can read"):
+        LocalEncoder(tmp_path).encode(["a"])
+
+
+def test_a_missing_folder_and_a_wrong_pooling_are_named(tmp_path: Path, bert_folder: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        LocalEncoder(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="'firstlast'; legal: last, first_last; did you mean 'first_last'"):
+        LocalEncoder(bert_folder, pooling="firstlast")  # type: ignore[arg-type]
