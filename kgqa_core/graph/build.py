@@ -1,0 +1,161 @@
+"""Build a graph artifact from a triple file: parse in chunks, encode, deduplicate, sort, index."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core.errors import InputError
+from kgqa_core.graph.csr import build_csr, write_csr
+from kgqa_core.graph.formats import (
+    NAME_COLUMNS,
+    TRIPLE_COLUMNS,
+    Chunk,
+    ChunkReport,
+    FileFormat,
+    list_chunks,
+    parse_chunk,
+    require_file,
+)
+from kgqa_core.graph.kg import write_string_indexes
+from kgqa_core.graph.rejects import check_reject_ratio, collect_rejects, write_rejects
+from kgqa_core.graph.shards import connect, write_entities, write_triples
+
+VERSION = 1
+"""Raised whenever the same input would give other bytes."""
+
+MapChunks = Callable[[Callable[[Chunk], ChunkReport], Iterable[Chunk]], Iterable[ChunkReport]]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildLimits:
+    """What a build may use. None of it changes the entities, relations or triples; only shard_rows moves bytes."""
+
+    chunk_bytes: int = 16 * 2**20  # of input per chunk
+    shard_rows: int = 4 * 2**20  # triples per shard, at least, rounded up to a whole head
+    memory_limit: str = "2GB"  # DuckDB's own; the process uses more
+    temp_directory: Path | None = None  # where DuckDB spills; None: inside the output folder
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """What a build found. Written to graph.json as it is."""
+
+    num_entities: int
+    num_relations: int
+    num_triples: int  # distinct
+    num_duplicates: int  # exact repeats dropped
+    num_rows: int  # triple rows kept, repeats included
+    num_blank: int  # blank and header lines
+    num_named: int  # entities whose name came from the names file
+    num_shared_names: int  # names that several entities have
+    rejects: dict[str, int] = field(default_factory=dict)  # reason -> rows
+    triples_per_relation: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def num_rejects(self) -> int:
+        """All rejected rows, of the triple file and the names file."""
+        return sum(self.rejects.values())
+
+
+def build_graph(
+    path: Path,
+    *,
+    format: FileFormat,
+    out_dir: Path,
+    names: Path | None = None,
+    max_reject_ratio: float = 0.001,
+    map_chunks: MapChunks = map,
+    limits: BuildLimits = BuildLimits(),
+) -> GraphReport:
+    """Build the graph of ``path`` in ``out_dir`` (see docs/own-data.md for the formats).
+
+    ``names``: optional Parquet (label, name) or TSV file. ``map_chunks``: how chunks are mapped; ``fan_out.fan_out``
+    gives one over Dask. Raises InputError where a file is missing, unreadable, empty, or has a larger share of
+    rejected rows than ``max_reject_ratio``.
+    """
+    require_file(path, what="graph file")
+    if names is not None:
+        require_file(names, what="names file")
+    parts = out_dir / "parts"
+    shutil.rmtree(parts, ignore_errors=True)  # what a killed build left
+    parts.mkdir(parents=True)
+    triples = _parse(path, format, TRIPLE_COLUMNS, parts, map_chunks, limits)
+    named = [] if names is None else _parse(names, _names_format(names), NAME_COLUMNS, parts, map_chunks, limits)
+    for reports, key in ((triples, "dataset.graph.max_reject_ratio"), (named, "dataset.graph.max_reject_ratio")):
+        check_reject_ratio(reports, max_ratio=max_reject_ratio, key=key)
+    if not any(report.num_rows for report in triples):
+        raise InputError(f"graph file: {path} holds no triple. A line is expected to look like: {EXAMPLES[format]}")
+    write_rejects(collect_rejects([triples, named]), out_dir / "rejects.parquet")
+    report = _write_graph(triples, named, out_dir, limits)
+    shutil.rmtree(parts)
+    return report
+
+
+EXAMPLES: dict[FileFormat, str] = {
+    "wikimovies": "Rear Window|directed_by|Alfred Hitchcock",
+    "tsv": "head<TAB>relation<TAB>tail",
+    "csv": 'head,relation,"tail, with a comma"',
+    "parquet": "columns head, relation, tail",
+}
+
+
+def _names_format(names: Path) -> FileFormat:
+    return "parquet" if names.suffix == ".parquet" else "tsv"
+
+
+def _parse(
+    path: Path, format: FileFormat, columns: tuple[str, ...], parts: Path, map_chunks: MapChunks, limits: BuildLimits
+) -> list[ChunkReport]:
+    chunks = list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes)
+    return list(map_chunks(parse_chunk, chunks))
+
+
+def _write_graph(
+    triples: list[ChunkReport], named: list[ChunkReport], out_dir: Path, limits: BuildLimits
+) -> GraphReport:
+    spill = limits.temp_directory or out_dir / "parts"
+    entities = out_dir / "entities.parquet"
+    with connect(memory_limit=limits.memory_limit, temp_directory=spill) as connection:
+        num_entities, num_named = write_entities(
+            connection,
+            parts=[report.chunk.part for report in triples],
+            name_parts=[report.chunk.part for report in named],
+            out=entities,
+        )
+        relations = write_triples(connection, entities=entities, folder=out_dir, shard_rows=limits.shard_rows)
+    pq.write_table(relations, out_dir / "relations.parquet", compression="zstd")
+    num_shared_names = _write_indexes(out_dir, num_entities, relations.num_rows)
+    per_relation = dict(zip(relations["label"].to_pylist(), relations["num_triples"].to_pylist(), strict=True))
+    num_rows, num_triples = sum(report.num_rows for report in triples), sum(per_relation.values())
+    report = GraphReport(
+        num_entities=num_entities,
+        num_relations=relations.num_rows,
+        num_triples=num_triples,
+        num_duplicates=num_rows - num_triples,
+        num_rows=num_rows,
+        num_blank=sum(report.num_blank for report in triples),
+        num_named=num_named,
+        num_shared_names=num_shared_names,
+        rejects=dict(sorted(sum((Counter(r.rejects) for r in [*triples, *named]), Counter()).items())),
+        triples_per_relation=per_relation,
+    )
+    (out_dir / "graph.json").write_text(json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return report
+
+
+def _write_indexes(out_dir: Path, num_entities: int, num_relations: int) -> int:
+    """Write the CSR and the string indexes; return how many names several entities share."""
+    shards = pa.concat_tables([pq.read_table(shard) for shard in sorted(out_dir.glob("triples-*.parquet"))])
+    columns = [shards[name].to_numpy() for name in TRIPLE_COLUMNS]
+    write_csr(build_csr(*columns, num_entities=num_entities, num_relations=num_relations), out_dir)
+    entities = pq.read_table(out_dir / "entities.parquet")
+    write_string_indexes(entities, out_dir)
+    return sum(count > 1 for count in entities["name"].value_counts().field("counts").to_pylist())

@@ -1,0 +1,91 @@
+"""The grouped CSR view of a graph: from an entity to its (relation, direction) groups to the entities reached.
+
+    group_ptr      int64 [N+1]   entity e owns groups group_ptr[e]..group_ptr[e+1]
+    group_relation int32 [G]     relation (0..2R-1) of each group, ascending inside an entity
+    edge_ptr       int64 [G+1]   group g owns edges edge_ptr[g]..edge_ptr[g+1]
+    edge_tail      int32 [2E]    the entity reached, ascending inside a group
+
+Every triple stands in it twice: under its head with relation r, under its tail with relation r + R.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Csr:
+    """The four arrays described above, in memory or memory-mapped."""
+
+    group_ptr: Ints
+    group_relation: Ints
+    edge_ptr: Ints
+    edge_tail: Ints
+
+
+def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, num_relations: int) -> Csr:
+    """Build the CSR of distinct triples that are sorted by (head, relation, tail); three arrays [E]."""
+    forward = np.bincount(heads, minlength=num_entities)
+    backward = np.bincount(tails, minlength=num_entities)
+    # The triples come sorted by head, so a stable sort by (tail, relation) leaves the heads ascending in a group.
+    order = np.argsort(tails.astype(np.int64) * num_relations + relations, kind="stable")
+    # An entity's forward edges stand before its backward ones: shift each block by what the other kind puts before it.
+    forward_at = np.arange(len(heads)) + _before(backward)[heads]
+    backward_at = np.arange(len(heads)) + np.cumsum(forward)[tails[order]]
+    owner = np.empty(2 * len(heads), dtype=np.int32)
+    relation = np.empty_like(owner)
+    edge_tail = np.empty_like(owner)
+    owner[forward_at], owner[backward_at] = heads, tails[order]
+    relation[forward_at], relation[backward_at] = relations, relations[order] + num_relations
+    edge_tail[forward_at], edge_tail[backward_at] = tails, heads[order]
+    starts = np.flatnonzero(np.append(True, (owner[1:] != owner[:-1]) | (relation[1:] != relation[:-1])))
+    return Csr(
+        group_ptr=_pointers(np.bincount(owner[starts], minlength=num_entities)),
+        group_relation=relation[starts],
+        edge_ptr=np.append(starts, len(owner)).astype(np.int64),
+        edge_tail=edge_tail,
+    )
+
+
+def _before(counts: Ints) -> Ints:
+    return np.cumsum(counts) - counts
+
+
+def _pointers(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def write_csr(csr: Csr, folder: Path) -> None:
+    """Write each array as ``<name>.npy``."""
+    for field in fields(csr):
+        np.save(folder / f"{field.name}.npy", getattr(csr, field.name), allow_pickle=False)
+
+
+def open_csr(folder: Path) -> Csr:
+    """Memory-map what ``write_csr`` wrote; OSError or ValueError where a file is missing or damaged."""
+    return Csr(**{field.name: open_array(folder / f"{field.name}.npy") for field in fields(Csr)})
+
+
+def open_array(path: Path) -> NDArray[Any]:
+    """Memory-map one ``.npy`` file, read-only, as a plain array (np.memmap's slices are slow to make)."""
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return np.asarray(array)
+
+
+def expand_ranges(starts: Ints, ends: Ints) -> NDArray[np.int64]:
+    """Return starts[0]..ends[0]-1, starts[1]..ends[1]-1, ... as one array of indices."""
+    counts = ends - starts
+    return np.repeat(starts - _before(counts), counts) + np.arange(int(counts.sum()))
+
+
+def sorted_distinct(values: Ints) -> Ints:
+    """Return the distinct values, ascending. Sort and mask: np.unique is far slower on large arrays."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered

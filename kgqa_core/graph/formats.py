@@ -1,0 +1,257 @@
+"""Reading triple and name files chunk by chunk, so that memory stays flat and chunks can be read anywhere.
+
+``parse_chunk`` is pure and importable: it reads one line-aligned slice of one file and writes its rows beside the
+other parts. Chunks may therefore be mapped in this process or by any pool that sees the same folders.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kgqa_core import schemas
+from kgqa_core.errors import InputError, nearest, shorten
+
+FileFormat = Literal["wikimovies", "tsv", "csv", "parquet"]
+TRIPLE_COLUMNS = ("head", "relation", "tail")
+NAME_COLUMNS = ("label", "name")
+
+MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
+NOT_UTF8 = "not UTF-8"
+EMPTY_FIELD = "empty field"
+WRONG_FIELDS = "wrong number of fields"
+TRUNCATED = "truncated last line"
+BAD_QUOTES = "malformed quotes"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One slice of one file, and where its rows go."""
+
+    path: Path
+    format: FileFormat
+    columns: tuple[str, ...]  # what the fields of a row are, in order
+    start: int  # first byte; for Parquet the first row group
+    end: int  # one past the last byte; for Parquet one past the last row group
+    part: Path  # Parquet file that receives the rows; rejects go to ``rejects_part``
+
+    @property
+    def rejects_part(self) -> Path:
+        """The Parquet file (schemas.REJECTS, line numbers counted inside the chunk) of this chunk's rejects."""
+        return self.part.with_suffix(".rejects.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReport:
+    """What became of one chunk."""
+
+    chunk: Chunk
+    num_lines: int  # lines (Parquet: rows) in the chunk, all kinds: what the next chunk's line numbers add
+    num_rows: int  # rows kept
+    num_blank: int  # blank lines and header lines: neither kept nor rejected
+    rejects: dict[str, int]  # reason -> rows rejected
+
+
+def list_chunks(
+    path: Path, *, format: FileFormat, columns: tuple[str, ...], parts: Path, chunk_bytes: int
+) -> Iterator[Chunk]:
+    """Cut ``path`` into slices of about ``chunk_bytes`` that end at line ends (Parquet: at row groups).
+
+    Raises InputError when a Parquet file is none, or lacks one of the columns.
+    """
+    cuts = _row_group_cuts(path, columns, chunk_bytes) if format == "parquet" else _line_cuts(path, chunk_bytes)
+    for number, (start, end) in enumerate(cuts):
+        part = parts / f"{columns[0]}-{number:06d}.parquet"
+        yield Chunk(path=path, format=format, columns=columns, start=start, end=end, part=part)
+
+
+def _line_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = 0
+        while start < size:
+            file.seek(min(start + chunk_bytes, size))
+            file.readline()  # on to the end of the line that the cut fell into
+            end = file.tell()
+            yield start, end
+            start = end
+
+
+def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    file = _open_parquet(path)
+    missing = [column for column in columns if column not in file.schema_arrow.names]
+    if missing:
+        raise InputError(
+            f"{path}: no column {missing[0]!r}; the columns are {shorten(file.schema_arrow.names)}. "
+            f"A Parquet file needs the columns {', '.join(columns)}: rename them and run again."
+        )
+    start, taken = 0, 0
+    for group in range(file.num_row_groups):
+        taken += file.metadata.row_group(group).total_byte_size
+        if taken >= chunk_bytes or group + 1 == file.num_row_groups:
+            yield start, group + 1
+            start, taken = group + 1, 0
+
+
+def _open_parquet(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{path}: not a readable Parquet file ({shorten(str(error))}). Is its format right?"
+        ) from error
+
+
+def parse_chunk(chunk: Chunk) -> ChunkReport:
+    """Read one chunk and write its rows (strings, plus ``position``: their order in the file) and its rejects."""
+    table, num_lines, num_blank, rejects = _parse_parquet(chunk) if chunk.format == "parquet" else _parse_lines(chunk)
+    pq.write_table(table, chunk.part, compression="zstd")
+    if rejects:
+        lines, reasons, texts = zip(*rejects, strict=True)
+        columns = [
+            [chunk.path.name] * len(lines),
+            list(lines),
+            list(reasons),
+            [text[:MAX_REJECT_TEXT] for text in texts],
+        ]
+        pq.write_table(pa.table(columns, schema=schemas.REJECTS), chunk.rejects_part, compression="zstd")
+    return ChunkReport(
+        chunk=chunk,
+        num_lines=num_lines,
+        num_rows=table.num_rows,
+        num_blank=num_blank,
+        rejects=dict(Counter(reason for _, reason, _ in rejects)),
+    )
+
+
+RawReject = tuple[int, str, str]  # line inside the chunk (1-based), reason, text
+Parsed = tuple[pa.Table, int, int, list[RawReject]]
+
+
+def _parse_lines(chunk: Chunk) -> Parsed:
+    lines, complete = _read_lines(chunk)
+    split = SPLITTERS[chunk.format]
+    width = len(chunk.columns)
+    columns: list[list[str]] = [[] for _ in chunk.columns]
+    positions: list[int] = []
+    rejects: list[RawReject] = []
+    num_blank = 0
+    for number, line in enumerate(lines, 1):
+        if isinstance(line, bytes):
+            rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
+            continue
+        if not line.strip() or (number == 1 and chunk.start == 0 and is_header(line, chunk)):
+            num_blank += 1
+            continue
+        fields = split(line)
+        reason = _fault(fields, width)
+        if reason is None and fields is not None:
+            for column, value in zip(columns, fields, strict=True):
+                column.append(value)
+            positions.append(chunk.start + number)
+        else:
+            cut_off = reason == WRONG_FIELDS and number == len(lines) and not complete
+            rejects.append((number, TRUNCATED if cut_off else str(reason), line))
+    arrays = [pa.array(column, pa.string()) for column in columns]
+    table = pa.table([*arrays, pa.array(positions, pa.int64())], names=[*chunk.columns, "position"])
+    return table, len(lines), num_blank, rejects
+
+
+def _read_lines(chunk: Chunk) -> tuple[list[str] | list[str | bytes], bool]:
+    """Return the lines without their ends (undecodable ones as bytes), and whether the last one was ended."""
+    with chunk.path.open("rb") as file:
+        file.seek(chunk.start)
+        data = file.read(chunk.end - chunk.start)
+    complete = data.endswith(b"\n")
+    data = data.removeprefix(b"\xef\xbb\xbf") if chunk.start == 0 else data  # a byte order mark is no text
+    data = data.removesuffix(b"\n")
+    try:
+        # split, not splitlines: a form feed or U+2028 inside a name ends no line
+        return [line.removesuffix("\r") for line in data.decode("utf-8").split("\n")], complete
+    except UnicodeDecodeError:
+        return [_decode(line.removesuffix(b"\r")) for line in data.split(b"\n")], complete
+
+
+def _decode(line: bytes) -> str | bytes:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line
+
+
+def is_header(line: str, chunk: Chunk) -> bool:
+    """Is this first line exactly the column names? WikiMovies files have no header."""
+    separator = "," if chunk.format == "csv" else "\t"
+    return chunk.format != "wikimovies" and tuple(line.split(separator)) == chunk.columns
+
+
+def _fault(fields: list[str] | None, width: int) -> str | None:
+    if fields is None:
+        return BAD_QUOTES
+    if len(fields) != width:
+        return WRONG_FIELDS
+    return None if all(map(str.strip, fields)) else EMPTY_FIELD
+
+
+def _split_csv(line: str) -> list[str] | None:
+    """Split one CSV line; None where its quotes do not close (a field with a line break in it, say)."""
+    if '"' not in line:
+        return line.split(",")
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error:
+        return None
+
+
+def _split_tsv(line: str) -> list[str]:
+    return line.split("\t")
+
+
+def _split_wikimovies(line: str) -> list[str]:
+    return line.split("|")
+
+
+SPLITTERS: dict[str, Callable[[str], list[str] | None]] = {
+    "csv": _split_csv,
+    "tsv": _split_tsv,
+    "wikimovies": _split_wikimovies,
+}
+
+
+def _parse_parquet(chunk: Chunk) -> Parsed:
+    file = _open_parquet(chunk.path)
+    before = sum(file.metadata.row_group(group).num_rows for group in range(chunk.start))
+    table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=list(chunk.columns))
+    try:
+        arrays = [table[column].cast(pa.string()).combine_chunks().fill_null("") for column in chunk.columns]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"{chunk.path}: columns must hold text, numbers or dates: {shorten(str(error))}") from error
+    kept = pa.array([True] * table.num_rows, pa.bool_())
+    for array in arrays:
+        kept = pc.and_(kept, pc.not_equal(pc.utf8_trim_whitespace(array), ""))
+    bad = pc.indices_nonzero(pc.invert(kept)).to_pylist()
+    rejects = [(row + 1, EMPTY_FIELD, "\t".join(str(array[row]) for array in arrays)) for row in bad]
+    positions = pa.array(range(before, before + table.num_rows), pa.int64())
+    rows = pa.table([*arrays, positions], names=[*chunk.columns, "position"]).filter(kept)
+    return rows, table.num_rows, 0, rejects
+
+
+def require_file(path: Path, *, what: str) -> None:
+    """Raise InputError, naming the nearest file beside it, unless ``path`` is a file. ``what``: "graph file", say."""
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise InputError(f"{what}: {path} is a folder, not a file. Name the file inside it.")
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = nearest(path.name, beside)
+    hint = f" Nearest beside it: {near[0]}." if near else ""
+    hint = hint if path.parent.is_dir() else f" Its folder {path.parent} does not exist either."
+    raise InputError(f"{what}: {path} does not exist.{hint} Check the path in the run's configuration.")

@@ -1,0 +1,161 @@
+"""A built graph, opened memory-mapped: nothing is read before it is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kgqa_core.errors import ArtifactError
+from kgqa_core.graph.csr import Ints, open_array, open_csr
+from kgqa_core.graph.strings import SortedIndex, StringTable, open_strings, write_strings
+
+
+@dataclass(frozen=True, eq=False)
+class KnowledgeGraph:
+    """Entities, relations and both directions of all triples; see ``csr`` for the four arrays.
+
+    Relation ids: 0..R-1 forward, R..2R-1 the same walked backwards, 2R identity (stay; never stored).
+    """
+
+    folder: Path
+    num_entities: int  # N
+    num_relations: int  # R
+    num_triples: int  # E, each distinct triple once
+    group_ptr: Ints  # int64 [N+1]
+    group_relation: Ints  # int32 [G]
+    edge_ptr: Ints  # int64 [G+1]
+    edge_tail: Ints  # int32 [2E]
+
+    @property
+    def identity(self) -> int:
+        """The relation id that means "stay": 2R."""
+        return 2 * self.num_relations
+
+    @cached_property
+    def entity_names(self) -> list[str]:
+        """Names by entity id; read on first use. For one name use ``name_of``."""
+        return _column(self.folder / "entities.parquet", "name")
+
+    @cached_property
+    def entity_labels(self) -> list[str]:
+        """Labels by entity id; read on first use."""
+        return _column(self.folder / "entities.parquet", "label")
+
+    @cached_property
+    def relation_labels(self) -> list[str]:
+        """Labels of the R forward relations."""
+        return _column(self.folder / "relations.parquet", "label")
+
+    @cached_property
+    def _labels(self) -> StringTable:
+        return open_strings(self.folder, "label")
+
+    @cached_property
+    def _names(self) -> StringTable:
+        return open_strings(self.folder, "name")
+
+    @cached_property
+    def _by_label(self) -> SortedIndex:
+        return SortedIndex(self._labels.raw, self.num_entities)  # ids follow the labels' order
+
+    @cached_property
+    def _name_order(self) -> Ints:
+        return open_array(self.folder / "name_order.npy")
+
+    @cached_property
+    def _folded_order(self) -> Ints:
+        return open_array(self.folder / "folded_order.npy")
+
+    @cached_property
+    def name_index(self) -> SortedIndex:
+        """Rows in byte order of entity names (rows are not entity ids: see ``ids_of_name``)."""
+        return SortedIndex(lambda row: self._names.raw(int(self._name_order[row])), self.num_entities)
+
+    @cached_property
+    def folded_index(self) -> SortedIndex:
+        """Rows in byte order of case-folded entity names."""
+        order, names = self._folded_order, self._names
+        return SortedIndex(lambda row: names[int(order[row])].casefold().encode(), self.num_entities)
+
+    def name_of(self, entity_id: int) -> str:
+        """Return one entity's name without reading all of them."""
+        return self._names[entity_id]
+
+    def label_of(self, entity_id: int) -> str:
+        """Return one entity's label without reading all of them."""
+        return self._labels[entity_id]
+
+    def ids_of_label(self, label: str) -> int | None:
+        """Return the entity with this label, or None."""
+        rows = self._by_label.rows(label.encode())
+        return rows[0] if rows else None
+
+    def ids_of_name(self, name: str) -> tuple[int, ...]:
+        """Return the entities with exactly this name, ascending: several where it is shared, none where unknown."""
+        return tuple(int(self._name_order[row]) for row in self.name_index.rows(name.encode()))
+
+    def ids_of_folded_name(self, name: str) -> tuple[int, ...]:
+        """Return the entities with this name whatever its case, ascending."""
+        rows = self.folded_index.rows(name.casefold().encode())
+        return tuple(sorted(int(self._folded_order[row]) for row in rows))
+
+    def neighbors(self, entity_id: int, relation: int) -> Ints:
+        """Return the entities reached from ``entity_id`` by ``relation`` (0..2R), ascending."""
+        if relation == self.identity:
+            return np.array([entity_id], dtype=np.int32)
+        first, last = self.group_ptr[entity_id], self.group_ptr[entity_id + 1]
+        group = first + np.searchsorted(self.group_relation[first:last], relation)
+        if group == last or self.group_relation[group] != relation:
+            return np.empty(0, dtype=np.int32)
+        return self.edge_tail[self.edge_ptr[group] : self.edge_ptr[group + 1]]
+
+    def relation_text(self, relation: int) -> str:
+        """Return words for a relation id: "directed by", "directed by (reversed)" or "same entity"."""
+        if relation == self.identity:
+            return "same entity"
+        label = self.relation_labels[relation % self.num_relations]
+        text = re.sub(r"[\s_./:#]+", " ", label).strip() or label
+        return text if relation < self.num_relations else f"{text} (reversed)"
+
+
+def _column(path: Path, name: str) -> list[str]:
+    values: list[str] = pq.read_table(path, columns=[name])[name].to_pylist()
+    return values
+
+
+def write_string_indexes(entities: pa.Table, folder: Path) -> None:
+    """Write what lookups by label, name and case-folded name need, from a table of schemas.ENTITIES."""
+    labels, names = (entities[column].combine_chunks() for column in ("label", "name"))
+    write_strings(labels, folder, "label")
+    write_strings(names, folder, "name")
+    folded = pa.array([name.casefold() for name in names.to_pylist()], pa.large_string())
+    for stem, keys in (("name", names), ("folded", folded)):
+        order = pc.sort_indices(keys).to_numpy()  # stable: entities that share a name stay in order of id
+        np.save(folder / f"{stem}_order.npy", order.astype(np.int32), allow_pickle=False)
+
+
+def open_graph(folder: Path) -> KnowledgeGraph:
+    """Open a folder that ``build_graph`` wrote; ArtifactError where it is not one or is damaged."""
+    try:
+        facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
+        csr = open_csr(folder)
+        return KnowledgeGraph(
+            folder=folder,
+            num_entities=facts["num_entities"],
+            num_relations=facts["num_relations"],
+            num_triples=facts["num_triples"],
+            group_ptr=csr.group_ptr,
+            group_relation=csr.group_relation,
+            edge_ptr=csr.edge_ptr,
+            edge_tail=csr.edge_tail,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(f"{folder} holds no usable graph ({error}). Build it again: kgqa build CONF") from error

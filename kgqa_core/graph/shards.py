@@ -1,0 +1,131 @@
+"""From parts (strings) to the graph at rest: dictionaries and sorted triple shards, made by DuckDB over Parquet.
+
+DuckDB sorts and joins, spilling to disk above its memory limit; one pyarrow writer per file keeps bytes equal in
+every run (an ordered COPY with several threads does not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core import schemas
+from kgqa_core.errors import ArtifactError, shorten
+
+BATCH_ROWS = 131_072
+ROW_GROUP_ROWS = 1_048_576
+
+
+@contextmanager
+def connect(*, memory_limit: str, temp_directory: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open an in-memory DuckDB connection. Its failures (out of memory or disk) leave as ArtifactError."""
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory_limit,
+        "temp_directory": str(temp_directory),
+    }
+    try:
+        with duckdb.connect(config=settings) as connection:
+            yield connection
+    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        raise ArtifactError(
+            f"building the graph failed with memory_limit {memory_limit!r}: {shorten(str(error))}. "
+            "Raise runtime.memory_limit or free space on the disk, then run again."
+        ) from error
+
+
+def write_entities(
+    connection: duckdb.DuckDBPyConnection, *, parts: list[Path], name_parts: list[Path], out: Path
+) -> tuple[int, int]:
+    """Number the entities in byte order of their labels; write schemas.ENTITIES to ``out``.
+
+    Returns the number of entities and how many of them a name was given for. Of two names for one label the first
+    in the file counts.
+    """
+    connection.read_parquet([str(part) for part in parts]).create_view("raw")
+    connection.execute("create temp table entity_label as select head as label from raw union select tail from raw")
+    connection.execute("create temp table given_name (label varchar, name varchar)")
+    if name_parts:
+        connection.read_parquet([str(part) for part in name_parts]).create_view("raw_name")
+        connection.execute(
+            "insert into given_name select label, arg_min(name, position) from raw_name semi join entity_label "
+            "using (label) group by label"
+        )
+    reader = _stream(
+        connection,
+        "select label, coalesce(name, label) as name from entity_label left join given_name using (label) "
+        "order by label",
+    )
+    total = 0
+    with pq.ParquetWriter(out, schemas.ENTITIES, compression="zstd") as writer:
+        for table in rebatch(reader, ROW_GROUP_ROWS):
+            ids = pa.array(np.arange(total, total + table.num_rows, dtype=np.int32))
+            writer.write_table(pa.table([ids, table["label"], table["name"]], schema=schemas.ENTITIES))
+            total += table.num_rows
+    return total, _count(connection, "given_name")
+
+
+def write_triples(connection: duckdb.DuckDBPyConnection, *, entities: Path, folder: Path, shard_rows: int) -> pa.Table:
+    """Encode, deduplicate and sort the triples; write ``triples-NNNN.parquet``, each a range of heads.
+
+    Needs the view ``raw`` of ``write_entities``. Returns the relations (schemas.RELATIONS).
+    """
+    connection.read_parquet([str(entities)]).create_view("entity")
+    labels = connection.sql("select distinct relation as label from raw order by label").to_arrow_table()
+    ids = pa.array(np.arange(labels.num_rows, dtype=np.int32))
+    connection.register("relation_id", pa.table({"relation_id": ids, "label": labels["label"]}))
+    connection.execute(
+        "create temp table triple as select distinct h.entity_id as head, r.relation_id as relation, "
+        "t.entity_id as tail from raw join entity h on raw.head = h.label "
+        "join relation_id r on raw.relation = r.label join entity t on raw.tail = t.label"
+    )
+    reader = _stream(connection, "select head, relation, tail from triple order by head, relation, tail")
+    for number, table in enumerate(cut_at_heads(reader, shard_rows)):
+        pq.write_table(table.cast(schemas.TRIPLES), folder / f"triples-{number:04d}.parquet", compression="zstd")
+    counts = connection.sql("select relation, count(*) as n from triple group by relation order by relation")
+    return pa.table([ids, labels["label"], counts.to_arrow_table()["n"]], schema=schemas.RELATIONS)
+
+
+def _stream(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:
+    return connection.sql(query).to_arrow_reader(BATCH_ROWS)
+
+
+def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
+    return int(connection.sql(f"select count(*) from {table}").fetchall()[0][0])
+
+
+def rebatch(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
+    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches."""
+    held = reader.schema.empty_table()
+    for batch in reader:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows >= rows:
+            yield held.slice(0, rows).combine_chunks()
+            held = held.slice(rows)
+    if held.num_rows:
+        yield held.combine_chunks()
+
+
+def cut_at_heads(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
+    """Yield tables of at least ``rows`` rows (the last may be shorter) that end where the head changes.
+
+    The cuts depend on the sorted rows alone, not on the reader's batches.
+    """
+    held = reader.schema.empty_table()
+    for batch in reader:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows > rows:
+            tail = held["head"].slice(rows - 1).to_numpy()
+            changes = np.flatnonzero(tail[1:] != tail[:-1])
+            if not len(changes):
+                break
+            cut = rows + int(changes[0])
+            yield held.slice(0, cut).combine_chunks()
+            held = held.slice(cut)
+    if held.num_rows:
+        yield held.combine_chunks()
