@@ -1,0 +1,205 @@
+"""What a stage recorded while it ran, at rest as ``tracking.json`` inside its artifact.
+
+The record travels with the artifact, so a tracker can be told about a stage long after it ran: a skipped stage still
+shows its figures, and a tracker that was away is caught up. Nothing here knows which tracker that is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kgqa_core.errors import ArtifactError, KgqaError, shorten
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+FILE_NAME = "tracking.json"
+
+Param = str | int | float | bool | None
+Point = tuple[int, float, int]
+"""One point of a curve: step, value, milliseconds since the epoch at which it was measured."""
+
+# What every tracker we know accepts as a name; '@' and '%' are not among it, so Hits@1 is recorded as hits1.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-. /]{0,199}")
+MAX_FAULTS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingRecord:
+    """Everything one stage has to say about itself.
+
+    ``system`` and ``seed`` are set where the figures belong to one trained or evaluated system; a stage that works for
+    all systems (graph, questions, encodings) leaves both None.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+
+    stage: str  # e.g. "train_explorer"
+    fingerprint: str  # of the artifact that holds this record
+    system: str | None = None
+    seed: int | None = None
+    params: dict[str, Param] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)  # final figures; shares are in percent
+    curves: dict[str, list[Point]] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)  # name -> Parquet file inside the artifact folder
+    started_ms: int = 0  # milliseconds since the epoch
+    ended_ms: int = 0
+
+
+@cache
+def _adapter() -> TypeAdapter[TrackingRecord]:
+    """Return the validator of records; built once, late, because building it costs more than reading a record."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(TrackingRecord)
+
+
+def write_record(folder: Path, record: TrackingRecord) -> Path:
+    """Write ``record`` as ``folder/tracking.json`` and return that path. Equal records give equal bytes.
+
+    Raises ``ArtifactError`` where the record could not be read back: a NaN, a value of the wrong type.
+    """
+    path = folder / FILE_NAME
+    try:
+        text = json.dumps(asdict(record), allow_nan=False, sort_keys=True, ensure_ascii=False)
+    except (TypeError, ValueError) as problem:
+        raise ArtifactError(f"Stage {record.stage!r} recorded something that JSON cannot hold: {problem}.") from problem
+    _parse(text, path)  # refuse now what could not be read later
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def read_record(folder: Path) -> TrackingRecord:
+    """Return the record of the artifact in ``folder``.
+
+    Raises ``ArtifactError`` where the file is missing, is not JSON, or misses a field, has one too many or a wrong one.
+    """
+    path = folder / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ArtifactError(
+            f"Cannot read {str(path)!r}: {problem}. Remove the artifact folder; the next run rebuilds it."
+        ) from problem
+    return _parse(text, path)
+
+
+def _parse(text: str, path: Path) -> TrackingRecord:
+    """Return the record in ``text``; ``path`` is only named in the error."""
+    from pydantic import ValidationError
+
+    try:
+        return _adapter().validate_json(text)
+    except ValidationError as problem:
+        faults = [
+            f"{'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}, given {shorten(fault['input'], 60)}"
+            for fault in problem.errors(include_url=False)
+        ]
+        more = f" (and {len(faults) - MAX_FAULTS_SHOWN} more)" if len(faults) > MAX_FAULTS_SHOWN else ""
+        raise ArtifactError(
+            f"{str(path)!r} is no record of a stage: {'; '.join(faults[:MAX_FAULTS_SHOWN])}{more}."
+        ) from (problem)
+
+
+class Recorder:
+    """Collects a stage's figures while it runs; ``record`` turns them into a ``TrackingRecord``.
+
+    Every method raises ``KgqaError`` on a name that trackers refuse, and on a figure that is no finite number: a loss
+    that became NaN should stop the stage where it happened, not at its end.
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        *,
+        system: str | None = None,
+        seed: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Start recording; ``clock`` gives seconds since the epoch."""
+        self.stage = stage
+        self.system = system
+        self.seed = seed
+        self._clock = clock
+        self._started_ms = self._now()
+        self._params: dict[str, Param] = {}
+        self._tags: dict[str, str] = {}
+        self._metrics: dict[str, float] = {}
+        self._curves: dict[str, list[Point]] = {}
+        self._tables: dict[str, str] = {}
+
+    def param(self, name: str, value: Param) -> None:
+        """Record a setting that the stage ran with."""
+        self._params[_legal(name)] = value
+
+    def tag(self, name: str, value: str) -> None:
+        """Record a label that runs are searched by."""
+        self._tags[_legal(name)] = value
+
+    def metric(self, name: str, value: float) -> None:
+        """Record a final figure."""
+        self._metrics[_legal(name)] = _finite(name, value)
+
+    def curve(self, name: str, step: int, value: float) -> None:
+        """Record one point of a figure that changes while the stage runs."""
+        point = (int(step), _finite(f"{name}, step {step}", value), self._now())
+        self._curves.setdefault(_legal(name), []).append(point)
+
+    def table(self, name: str, file_name: str) -> None:
+        """Record that ``file_name`` in the artifact folder is a Parquet table worth showing."""
+        self._tables[_legal(name)] = file_name
+
+    def record(self, fingerprint: str) -> TrackingRecord:
+        """Return all that was recorded so far, ended now."""
+        return TrackingRecord(
+            stage=self.stage,
+            fingerprint=fingerprint,
+            system=self.system,
+            seed=self.seed,
+            params=dict(self._params),
+            tags=dict(self._tags),
+            metrics=dict(self._metrics),
+            curves={name: list(points) for name, points in self._curves.items()},
+            tables=dict(self._tables),
+            started_ms=self._started_ms,
+            ended_ms=self._now(),
+        )
+
+    def _now(self) -> int:
+        return round(self._clock() * 1000)
+
+
+def _legal(name: str) -> str:
+    """Return ``name`` if trackers accept it as a name."""
+    if not NAME.fullmatch(name) or posixpath.normpath(name) != name:
+        raise KgqaError(
+            f"{shorten(name)} cannot name a recorded figure: letters, digits, '_', '-', '.', ' ' and '/' are legal, "
+            "up to 200 of them."
+        )
+    return name
+
+
+def _finite(name: str, value: float) -> float:
+    """Return ``value`` as a plain float if it is finite."""
+    if not math.isfinite(value):
+        raise KgqaError(
+            f"{name} became {value!r}, and only finite numbers are recorded. Is the learning rate too high?"
+        )
+    return float(value)
+
+
+def mean_metrics(records: Iterable[TrackingRecord]) -> dict[str, float]:
+    """Return the mean over ``records`` (the seeds of one system) of each metric that all of them have."""
+    tables = [record.metrics for record in records]
+    shared = set(tables[0]).intersection(*tables[1:]) if tables else set()
+    return {name: math.fsum(table[name] for table in tables) / len(tables) for name in sorted(shared)}

@@ -1,0 +1,159 @@
+"""The record that a stage leaves in its artifact: exact round trips, and nothing that cannot be read back."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core.errors import ArtifactError, KgqaError
+from kgqa_core.tracking import FILE_NAME, Recorder, TrackingRecord, mean_metrics, read_record, write_record
+
+names = st.text(min_size=1, max_size=7)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+params = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | finite | st.text(max_size=11)
+points = st.tuples(st.integers(0, 2**40), finite, st.integers(0, 2**45))
+records = st.builds(
+    TrackingRecord,
+    stage=names,
+    fingerprint=names,
+    system=st.none() | names,
+    seed=st.none() | st.integers(0, 2**31),
+    params=st.dictionaries(names, params, max_size=5),
+    tags=st.dictionaries(names, names, max_size=3),
+    metrics=st.dictionaries(names, finite, max_size=5),
+    curves=st.dictionaries(names, st.lists(points, max_size=7), max_size=2),
+    tables=st.dictionaries(names, names, max_size=2),
+    started_ms=st.integers(0, 2**45),
+    ended_ms=st.integers(0, 2**45),
+)
+
+
+def typed(value: object) -> object:
+    """Return ``value`` with its types spelled out: in Python True == 1 == 1.0, on disk they differ."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    return (type(value).__name__, value)
+
+
+@given(record=records)
+def test_a_record_comes_back_as_it_was_written(
+    record: TrackingRecord, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("artifact")
+    write_record(folder, record)
+    again = read_record(folder)
+    assert again == record
+    assert typed(again.params) == typed(record.params)
+
+
+def test_equal_records_give_equal_bytes_whatever_the_order_of_recording(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = TrackingRecord("evaluate", "f00", metrics={"hits1": 97.5, "f1": 88.25})
+    second = TrackingRecord("evaluate", "f00", metrics={"f1": 88.25, "hits1": 97.5})
+    assert write_record(tmp_path / "a", first).read_bytes() == write_record(tmp_path / "b", second).read_bytes()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_figure_that_is_not_a_number_reaches_the_disk(tmp_path: Path, value: float) -> None:
+    with pytest.raises(ArtifactError, match="train_explorer"):
+        write_record(tmp_path, TrackingRecord("train_explorer", "f00", metrics={"loss": value}))
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_a_parameter_of_a_wrong_type_is_refused_when_written_not_when_read(tmp_path: Path) -> None:
+    record = TrackingRecord("encode", "f00", params={"layers": ["first", "last"]})  # type: ignore[dict-item]
+    with pytest.raises(ArtifactError, match=r"params\.layers"):
+        write_record(tmp_path, record)
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"stage": None}, "stage"),
+        ({"metrics": {"hits1": "97.5"}}, "metrics.hits1"),
+        ({"colour": "red"}, "colour"),
+        ({"curves": {"loss": [[1, 0.5]]}}, "curves.loss"),
+        ({"seed": 1.0}, "seed"),
+    ],
+)
+def test_a_damaged_record_is_refused_by_the_name_of_the_field(tmp_path: Path, change: dict, named: str) -> None:
+    path = write_record(tmp_path, TrackingRecord("evaluate", "f00"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ArtifactError, match=named):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"stage": "x"}', b"\xff\xfe", b'{"metrics": {"x": NaN}}'])
+def test_a_half_written_or_foreign_file_is_an_artifact_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+    with pytest.raises(ArtifactError, match=FILE_NAME):
+        read_record(tmp_path)
+
+
+def test_a_missing_record_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="the next run rebuilds it"):
+        read_record(tmp_path)
+
+
+def test_a_recorder_turns_into_a_record_with_the_times_of_its_clock() -> None:
+    seconds = iter([10.0, 11.5, 13.0, 17.25])
+    recorder = Recorder("train_explorer", system="explorer", seed=7, clock=lambda: next(seconds))
+    recorder.param("epochs", 3)
+    recorder.param("lr", 1e-3)
+    recorder.tag("device", "cpu")
+    recorder.curve("train/loss", 1, 0.75)
+    recorder.curve("train/loss", 2, 0.5)
+    recorder.metric("hits1", 97)
+    recorder.table("predictions", "predictions.parquet")
+    assert recorder.record("f00d") == TrackingRecord(
+        stage="train_explorer",
+        fingerprint="f00d",
+        system="explorer",
+        seed=7,
+        params={"epochs": 3, "lr": 1e-3},
+        tags={"device": "cpu"},
+        metrics={"hits1": 97.0},
+        curves={"train/loss": [(1, 0.75, 11500), (2, 0.5, 13000)]},
+        tables={"predictions": "predictions.parquet"},
+        started_ms=10000,
+        ended_ms=17250,
+    )
+
+
+def test_a_record_does_not_change_when_its_recorder_goes_on() -> None:
+    recorder = Recorder("train_explorer")
+    recorder.curve("loss", 1, 1.0)
+    before = recorder.record("f00")
+    recorder.curve("loss", 2, 0.5)
+    assert len(before.curves["loss"]) == 1
+
+
+def test_a_loss_that_becomes_nan_stops_the_stage_and_says_where() -> None:
+    recorder = Recorder("train_explorer")
+    with pytest.raises(KgqaError, match=r"train/loss, step 13 became nan"):
+        recorder.curve("train/loss", 13, math.nan)
+    with pytest.raises(KgqaError, match="hits1 became inf"):
+        recorder.metric("hits1", math.inf)
+
+
+@pytest.mark.parametrize("name", ["", "hits@1", "/hits", "a//b", "a/../b", "x" * 201, "f1%", "naïve"])
+def test_a_name_that_trackers_refuse_is_refused_at_once(name: str) -> None:
+    with pytest.raises(KgqaError, match="cannot name"):
+        Recorder("evaluate").metric(name, 1.0)
+
+
+def test_the_mean_over_seeds_covers_only_what_every_seed_measured() -> None:
+    seeds = [
+        TrackingRecord("evaluate", "a", seed=1, metrics={"hits1": 90.0, "f1": 80.0}),
+        TrackingRecord("evaluate", "b", seed=2, metrics={"hits1": 95.0}),
+        TrackingRecord("evaluate", "c", seed=3, metrics={"hits1": 97.0, "em": 1.0}),
+    ]
+    assert mean_metrics(seeds) == {"hits1": 94.0}
+    assert mean_metrics([]) == {}
