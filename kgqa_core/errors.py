@@ -1,0 +1,49 @@
+"""Errors a user can act on. Every message names the value, where it came from, what is legal and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+MAX_SHOWN = 200  # characters of a user's value that an error message repeats
+
+
+class KgqaError(Exception):
+    """Base of every error that is the input's or the environment's fault, not the program's."""
+
+    exit_code = 1
+
+
+class ConfigError(KgqaError):
+    """The run configuration is not usable."""
+
+    exit_code = 2
+
+
+class InputError(KgqaError):
+    """A graph, question or prediction file is missing, malformed or empty."""
+
+    exit_code = 3
+
+
+class LinkError(InputError):
+    """No topic entity was found in a question, or a name is not in the graph."""
+
+    exit_code = 4
+
+
+class ArtifactError(KgqaError):
+    """An artifact is damaged, or the store cannot be written (no space, no permission)."""
+
+    exit_code = 5
+
+
+def shorten(value: object, limit: int = MAX_SHOWN) -> str:
+    """Return ``repr(value)`` cut to ``limit`` characters, so that one bad line cannot flood a terminal."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def nearest(value: str, legal: Iterable[str], count: int = 1) -> list[str]:
+    """Return up to ``count`` members of ``legal`` that look most like ``value``, best first."""
+    return get_close_matches(value, list(legal), n=count, cutoff=0.5)

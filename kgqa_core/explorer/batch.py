@@ -1,0 +1,91 @@
+"""Questions as arrays: what the explorer needs of a batch, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kgqa_core.explorer.frontier import Int
+from kgqa_core.types import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B questions; topics and golds are (question, entity) pairs, sorted by both."""
+
+    text: Int  # [B] row of each question's masked text in the table of encodings
+    topic_question: Int  # [T] 0..B-1
+    topic_entity: Int  # [T]
+    gold_question: Int  # [A] 0..B-1
+    gold_entity: Int  # [A]
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionArrays:
+    """All questions of a split in flat arrays, from which batches are gathered."""
+
+    text: Int  # [Q]
+    topic_ptr: Int  # [Q+1]
+    topic_entity: Int
+    gold_ptr: Int  # [Q+1]
+    gold_entity: Int
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def batch(self, rows: Int) -> Batch:
+        """Gather the questions ``rows`` into one batch."""
+        from kgqa_core.explorer.frontier import expand_ranges
+
+        topic_question, topic_at = expand_ranges(self.topic_ptr, rows)
+        gold_question, gold_at = expand_ranges(self.gold_ptr, rows)
+        return Batch(
+            self.text[rows], topic_question, self.topic_entity[topic_at], gold_question, self.gold_entity[gold_at]
+        )
+
+    def in_order(self, size: int) -> Iterator[tuple[Int, Batch]]:
+        """Yield (rows, batch) with questions of equal text side by side, so that they share state classes."""
+        order = np.argsort(self.text, kind="stable")
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            yield rows, self.batch(rows)
+
+
+def question_arrays(questions: Sequence[Question], text_row: dict[str, int]) -> QuestionArrays:
+    """Flatten questions.
+
+    A true/false question whose claim is right teaches and expects the claimed entity; one whose claim is wrong has no
+    gold here unless its real answers are known.
+
+    Args:
+        questions: linked questions.
+        text_row: row of each masked text in the table of encodings.
+    """
+    golds = [explorer_golds(question) for question in questions]
+    return QuestionArrays(
+        text=np.array([text_row[question.masked] for question in questions], dtype=np.int64),
+        topic_ptr=_pointers([len(question.topics) for question in questions]),
+        topic_entity=_flat([question.topics for question in questions]),
+        gold_ptr=_pointers([len(gold) for gold in golds]),
+        gold_entity=_flat(golds),
+    )
+
+
+def explorer_golds(question: Question) -> tuple[int, ...]:
+    """Return the entities that exploration should end at."""
+    if question.answers or question.claim is None:
+        return question.answers
+    return (question.claim,) if question.verdict else ()
+
+
+def _pointers(counts: Sequence[int]) -> Int:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _flat(groups: Sequence[tuple[int, ...]]) -> Int:
+    return np.array([entity for group in groups for entity in sorted(group)], dtype=np.int64)

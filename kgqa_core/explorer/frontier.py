@@ -1,0 +1,93 @@
+"""Integer work of one exploration step: which groups are entered, which edges are walked, which nodes are reached.
+
+A *node* is one entity inside one question; a *group* is every edge of one (head entity, relation), stored side by
+side in the graph's CSR. Everything here is numpy on integers, except the attention that orders groups under a budget.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+# A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
+BITMAP_CELLS_PER_KEY = 64
+SMALL_BITMAP = 1 << 22
+
+
+def expand_ranges(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
+    """List every position that the CSR rows ``rows`` own.
+
+    Args:
+        ptr: CSR pointer; row ``i`` owns positions ``ptr[i]..ptr[i+1]``.
+        rows: [n] rows to expand; a row may occur more than once.
+
+    Returns:
+        ``owner`` [m], the index into ``rows`` of each position, ascending, and ``position`` [m].
+    """
+    start = ptr[rows].astype(np.int64)
+    count = ptr[rows + 1] - start
+    end = np.cumsum(count)
+    owner = np.repeat(np.arange(len(rows)), count)
+    position = np.arange(end[-1] if len(end) else 0) + np.repeat(start - (end - count), count)
+    return owner, position
+
+
+def compact(keys: Int, bound: int) -> tuple[Int, Int]:
+    """Return the distinct keys, ascending, and for every key its index among them.
+
+    Args:
+        keys: [n] integers in ``0..bound-1``.
+        bound: exclusive upper bound of the keys.
+    """
+    if bound > max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * len(keys)):
+        ordered = np.sort(keys)
+        distinct = ordered[np.r_[True, ordered[1:] != ordered[:-1]]] if len(ordered) else ordered
+        return distinct, np.searchsorted(distinct, keys)
+    seen = np.zeros(bound, dtype=bool)
+    seen[keys] = True
+    distinct = np.flatnonzero(seen)
+    index = np.empty(bound, dtype=np.int32)
+    index[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct, index[keys].astype(np.int64)
+
+
+def contains(keys: Int, members: Int, bound: int) -> Bool:
+    """Say of each key whether it is among ``members``; all are in ``0..bound-1``."""
+    if bound > max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * len(keys)):
+        return np.isin(keys, members)
+    member = np.zeros(bound, dtype=bool)
+    member[members] = True
+    return member[keys]
+
+
+def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], budget: int) -> Bool:
+    """Keep, per head, whole groups in order of attention while fewer than ``budget`` edges are taken (EtD §3.2, top-K).
+
+    The group that crosses the budget is kept whole, so edges that tie are never cut at random; groups of equal
+    attention enter in order of relation id.
+
+    Args:
+        owner: [g] head index of each group, ascending; inside a head groups are in ascending order of relation.
+        size: [g] number of edges of each group.
+        attention: [g] attention weight (or logit) of each group.
+        budget: K, edges per head.
+
+    Returns:
+        [g] mask of the groups that are entered.
+    """
+    keep = np.ones(len(owner), dtype=bool)
+    if not len(owner):
+        return keep
+    degree = np.bincount(owner, weights=size)
+    crowded = np.flatnonzero(degree[owner] > budget)
+    if not len(crowded):
+        return keep
+    order = crowded[np.lexsort((-attention[crowded], owner[crowded]))]
+    taken_before = np.cumsum(size[order]) - size[order]
+    first_of_head = np.r_[True, owner[order][1:] != owner[order][:-1]]
+    at_head_start = np.maximum.accumulate(np.where(first_of_head, taken_before, 0))
+    keep[order] = taken_before - at_head_start < budget
+    return keep

@@ -1,0 +1,81 @@
+"""Every Parquet schema at rest, in one place. A column is renamed here or nowhere."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+ENTITIES = pa.schema(
+    [
+        pa.field("entity_id", pa.int32(), nullable=False),  # 0..N-1, in sorted order of label
+        pa.field("label", pa.string(), nullable=False),  # the key that the triples use
+        pa.field("name", pa.string(), nullable=False),  # what people call it; = label where no names are given
+    ]
+)
+
+RELATIONS = pa.schema(
+    [
+        pa.field("relation_id", pa.int32(), nullable=False),  # 0..R-1, in sorted order of label
+        pa.field("label", pa.string(), nullable=False),
+        pa.field("num_triples", pa.int64(), nullable=False),
+    ]
+)
+
+TRIPLES = pa.schema(
+    [
+        pa.field("head", pa.int32(), nullable=False),
+        pa.field("relation", pa.int32(), nullable=False),
+        pa.field("tail", pa.int32(), nullable=False),
+    ]
+)
+
+QUESTIONS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("masked", pa.string(), nullable=False),
+        pa.field("topics", pa.list_(pa.int32()), nullable=False),
+        pa.field("answers", pa.list_(pa.int32()), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("hops", pa.int32()),
+        pa.field("chain", pa.list_(pa.int32())),
+        pa.field("claim", pa.int32()),
+        pa.field("verdict", pa.bool_()),
+    ]
+)
+
+REJECTS = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("line", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+    ]
+)
+
+ENCODINGS = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),  # sha256 of the text, hexadecimal
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("vector", pa.list_(pa.float32()), nullable=False),  # fixed width per encoder
+    ]
+)
+
+PREDICTIONS = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("hops", pa.int32()),
+        pa.field("prediction", pa.list_(pa.string()), nullable=False),  # names of the answer set, best first
+        pa.field("ground_truth", pa.list_(pa.string()), nullable=False),  # names of the golds
+        pa.field("answer_ids", pa.list_(pa.int32()), nullable=False),  # parallel to prediction
+        pa.field("gold_ids", pa.list_(pa.int32()), nullable=False),  # parallel to ground_truth
+        pa.field("candidate_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("candidate_scores", pa.list_(pa.float32()), nullable=False),
+        pa.field("paths", pa.list_(pa.string()), nullable=False),  # readable evidence of the first candidates
+        pa.field("covered", pa.bool_(), nullable=False),
+        pa.field("verdict", pa.bool_()),  # true/false questions: what was answered
+        pa.field("gold_verdict", pa.bool_()),  # true/false questions: what is right
+        pa.field("claim", pa.int32()),  # true/false questions: the entity claimed to be the answer
+    ]
+)
