@@ -24,6 +24,7 @@ FileFormat = Literal["wikimovies", "tsv", "csv", "parquet"]
 TRIPLE_COLUMNS = ("head", "relation", "tail")
 NAME_COLUMNS = ("label", "name")
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
 MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
 NOT_UTF8 = "not UTF-8"
 EMPTY_FIELD = "empty field"
@@ -165,13 +166,16 @@ def _parse_lines(chunk: Chunk) -> Parsed:
     return table, len(lines), num_blank, rejects
 
 
-def _read_lines(chunk: Chunk) -> tuple[list[str] | list[str | bytes], bool]:
-    """Return the lines without their ends (undecodable ones as bytes), and whether the last one was ended."""
+def _read_lines(chunk: Chunk) -> tuple[list[str | bytes], bool]:
     with chunk.path.open("rb") as file:
         file.seek(chunk.start)
         data = file.read(chunk.end - chunk.start)
+    return split_lines(data.removeprefix(BYTE_ORDER_MARK) if chunk.start == 0 else data)
+
+
+def split_lines(data: bytes) -> tuple[list[str | bytes], bool]:
+    """Return the lines without their ends (undecodable ones as bytes), and whether the last one was ended."""
     complete = data.endswith(b"\n")
-    data = data.removeprefix(b"\xef\xbb\xbf") if chunk.start == 0 else data  # a byte order mark is no text
     data = data.removesuffix(b"\n")
     try:
         # split, not splitlines: a form feed or U+2028 inside a name ends no line

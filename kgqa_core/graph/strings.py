@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -50,23 +52,18 @@ def open_strings(folder: Path, stem: str) -> StringTable:
     return StringTable(open_array(folder / f"{stem}_data.npy"), open_array(folder / f"{stem}_offsets.npy"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SortedIndex:
     """Rows in byte order of ``key``: found by binary search."""
 
-    key: Callable[[int], bytes]  # row -> its key
-    num_rows: int
+    def __init__(self, key: Callable[[int], bytes], num_rows: int) -> None:
+        """Keep ``key`` (row -> its key, ascending) and the number of rows."""
+        self.key = key
+        self.num_rows = num_rows
+        self.first = lru_cache(maxsize=2**16)(self._first)  # texts share most of their words
 
-    def first(self, wanted: bytes) -> int:
+    def _first(self, wanted: bytes) -> int:
         """Return the first row whose key is not below ``wanted``."""
-        low, high = 0, self.num_rows
-        while low < high:
-            middle = (low + high) // 2
-            if self.key(middle) < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(range(self.num_rows), wanted, key=self.key)
 
     def rows(self, wanted: bytes) -> range:
         """Return the rows whose key equals ``wanted``."""
@@ -75,7 +72,6 @@ class SortedIndex:
             end += 1
         return range(start, end)
 
-    def has_prefix(self, prefix: bytes) -> bool:
-        """Does any key start with ``prefix``?"""
-        row = self.first(prefix)
+    def starts_with(self, row: int, prefix: bytes) -> bool:
+        """Does the key of ``row`` (one past the last included) start with ``prefix``?"""
         return row < self.num_rows and self.key(row).startswith(prefix)

@@ -1,0 +1,1 @@
+"""Questions: files in, records linked to the graph out, with everything doubtful counted."""

@@ -1,0 +1,129 @@
+"""Topic entities from text: the exact name, else an error with the nearest names; and masking of mentions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kgqa_core.errors import LinkError, shorten
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.records import Span
+
+TOPIC = "[topic]"
+CLAIM = "[claim]"
+NUM_NEAREST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A name that stands in a text."""
+
+    span: Span
+    entities: tuple[int, ...]  # all that bear the name, ascending
+
+
+def find_mention(text: str, graph: KnowledgeGraph) -> Mention | None:
+    """Return the longest entity name in ``text``, between word boundaries: exact case first, then any case.
+
+    Of equally long names the first one counts.
+    """
+    for folded in (False, True):
+        spans = _name_spans(text, graph, folded)
+        if spans:
+            start, end = max(spans, key=lambda span: (span[1] - span[0], -span[0]))
+            look_up = graph.ids_of_folded_name if folded else graph.ids_of_name
+            return Mention((start, end), look_up(text[start:end]))
+    return None
+
+
+def _name_spans(text: str, graph: KnowledgeGraph, folded: bool) -> list[Span]:
+    """Return every span that is a name: from each start on, as long as some name begins that way."""
+    index = graph.folded_index if folded else graph.name_index
+    edges = [place for place in range(len(text) + 1) if _is_boundary(text, place)]
+    spans = []
+    for number, start in enumerate(edges):
+        for end in edges[number + 1 :]:
+            piece = (text[start:end].casefold() if folded else text[start:end]).encode()
+            row = index.first(piece)
+            if not index.starts_with(row, piece):
+                break
+            if index.key(row) == piece:
+                spans.append((start, end))
+    return spans
+
+
+def _is_boundary(text: str, place: int) -> bool:
+    """Is ``place`` not inside a word?"""
+    return not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum())
+
+
+def link_topics(text: str, graph: KnowledgeGraph) -> tuple[int, ...]:
+    """Return the entities whose exact name is the longest in ``text``: several where the name is shared.
+
+    Raises LinkError, naming the five nearest entity names, where the text holds none.
+    """
+    mention = find_mention(text, graph)
+    if mention is None:
+        raise LinkError(
+            f"no entity name stands in the question {shorten(text)}. "
+            f"Nearest names in the graph: {_quoted(nearest_names(text, graph))}. Name the topic yourself: --topic NAME"
+        )
+    return mention.entities
+
+
+def ids_of(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
+    """Return the entities that ``value`` means: the one with this label, else all with this name, else none."""
+    entity_id = graph.ids_of_label(value)
+    return graph.ids_of_name(value) if entity_id is None else (entity_id,)
+
+
+def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
+    """Return ``ids_of(value)``; LinkError with the five nearest names where there is none."""
+    found = ids_of(value, graph)
+    if not found:
+        raise LinkError(
+            f"{shorten(value)} is no entity of the graph, neither a label nor a name (upper and lower case count). "
+            f"Nearest names: {_quoted(nearest_names(value, graph))}."
+        )
+    return found
+
+
+def nearest_names(value: str, graph: KnowledgeGraph, count: int = NUM_NEAREST) -> list[str]:
+    """Return the ``count`` entity names nearest to ``value``, a name or a text with one. Reads all names."""
+    from rapidfuzz import fuzz, process, utils
+
+    names = sorted(set(graph.entity_names))
+    found = process.extract(value, names, scorer=fuzz.WRatio, processor=utils.default_process, limit=count)
+    return [name for name, _, _ in found]
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(shorten(name, 60) for name in names)
+
+
+def spans_of(text: str, name: str) -> list[Span]:
+    """Return where ``name`` stands in ``text`` between word boundaries: exact case, else any case."""
+    for flags in (re.NOFLAG, re.IGNORECASE):
+        found = [match.span() for match in re.finditer(re.escape(name), text, flags)]
+        found = [span for span in found if _is_boundary(text, span[0]) and _is_boundary(text, span[1])]
+        if found:
+            return found
+    return []
+
+
+def mask_spans(text: str, spans: Sequence[tuple[Span, str]]) -> str:
+    """Replace each span by its placeholder; of spans that overlap the longest counts."""
+    taken: list[tuple[Span, str]] = []
+    for span, placeholder in sorted(spans, key=lambda item: (item[0][0] - item[0][1], item[0])):
+        if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in taken):
+            taken.append((span, placeholder))
+    for (start, end), placeholder in sorted(taken, reverse=True):
+        text = text[:start] + placeholder + text[end:]
+    return text
+
+
+def mask_topics(text: str, names: Iterable[str], *, claims: Iterable[str] = ()) -> str:
+    """Return ``text`` with every mention of a topic's name replaced by ``[topic]`` and of a claim by ``[claim]``."""
+    wanted = [(name, TOPIC) for name in names] + [(name, CLAIM) for name in claims]
+    return mask_spans(text, [(span, placeholder) for name, placeholder in wanted for span in spans_of(text, name)])

@@ -1,0 +1,105 @@
+"""Loading question files in either format, and reading a built questions artifact."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kgqa_core import schemas
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.jsonl import jsonl_parser
+from kgqa_core.questions.metaqa import metaqa_parser
+from kgqa_core.questions.records import Fault, Loaded, parse_lines
+from kgqa_core.questions.resolve import Resolver
+from kgqa_core.types import Question, Reject, Split
+
+QuestionFormat = Literal["metaqa", "jsonl"]
+DUPLICATE_ID = "id used before"
+TRAIN_SHARE, DEV_SHARE = 0.8, 0.1  # of a single file that is split by hash; the rest is test
+
+
+def load_question_file(
+    path: Path,
+    *,
+    format: QuestionFormat,
+    graph: KnowledgeGraph,
+    split: Split = "test",
+    hops: int | None = None,
+) -> tuple[list[Question], list[Reject]]:
+    """Return the questions of one file, linked to ``graph``, and the lines that could not be used.
+
+    ``hops`` is for MetaQA files, whose lines do not say. Raises InputError where the file is missing.
+    """
+    loaded = Loaded()
+    load_into(loaded, path, format=format, resolver=Resolver(graph), split=split, hops=hops)
+    return loaded.questions, loaded.rejects
+
+
+def load_into(
+    loaded: Loaded,
+    path: Path,
+    *,
+    format: QuestionFormat,
+    resolver: Resolver,
+    split: Split | None,
+    hops: int | None = None,
+    split_seed: int = 0,
+) -> None:
+    """Add one file's questions, rejects and notes to ``loaded``; ``split=None`` splits the file by hash."""
+    shown = f"{hops}-hop/{path.name}" if hops is not None else path.name
+    used = {question.id for question in loaded.questions}
+    if format == "metaqa":
+        parse = metaqa_parser(path, split=split or "test", hops=hops)
+    else:
+        parse = jsonl_parser(split or path.stem)
+
+    def assign(masked: str, topics: tuple[int, ...]) -> Split:
+        return split or split_of(masked, [resolver.graph.label_of(topic) for topic in topics], seed=split_seed)
+
+    for number, line, parsed in parse_lines(path, parse):
+        read = parsed if isinstance(parsed, Fault) else resolver.resolve(parsed, assign, loaded)
+        if isinstance(read, Question) and read.id in used:
+            read = Fault(DUPLICATE_ID)
+        if isinstance(read, Fault):
+            loaded.reject(shown, number, line, read)
+        else:
+            used.add(read.id)
+            loaded.questions.append(read)
+
+
+def split_of(masked: str, topic_labels: list[str], *, seed: int) -> Split:
+    """Return the split (80/10/10) of a question in a file without splits.
+
+    It depends on the masked text, the topics' labels and the seed alone: a repeated question never falls into two
+    splits, and adding lines to the file moves none.
+    """
+    key = "\x1f".join([str(seed), masked, *topic_labels])
+    share = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+    return "train" if share < TRAIN_SHARE else "dev" if share < TRAIN_SHARE + DEV_SHARE else "test"
+
+
+def questions_table(questions: list[Question]) -> pa.Table:
+    """Return questions as a table of schemas.QUESTIONS."""
+    columns = [[getattr(question, name) for question in questions] for name in schemas.QUESTIONS.names]
+    return pa.table(columns, schema=schemas.QUESTIONS)
+
+
+def read_questions(folder: Path, split: Split | None = None) -> list[Question]:
+    """Return the questions of a built artifact, all or one split, in the order of their files."""
+    table = pq.read_table(folder / "questions.parquet", schema=schemas.QUESTIONS)
+    if split is not None:
+        table = table.filter(pc.equal(table["split"], split))
+    columns = [table[name].to_pylist() for name in schemas.QUESTIONS.names]
+    return [_question(*row) for row in zip(*columns, strict=True)]
+
+
+def _question(*row: object) -> Question:
+    values = dict(zip(schemas.QUESTIONS.names, row, strict=True))
+    for name in ("topics", "answers", "chain"):
+        values[name] = None if values[name] is None else tuple(values[name])  # type: ignore[call-overload]
+    return Question(**values)  # type: ignore[arg-type]

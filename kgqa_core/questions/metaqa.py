@@ -1,0 +1,130 @@
+"""MetaQA question files: ``text with [topic entity]`` TAB ``answer|answer``, and their gold chains by type name.
+
+Folders, one per hop: the official ``1-hop/vanilla/qa_train.txt`` or plain ``1-hop/qa_train.txt``; the chains lie in
+``1-hop/qa_train_qtype.txt``, line by line, and may be missing.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kgqa_core.errors import InputError
+from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS, require_file
+from kgqa_core.questions.records import Fault, Parser, RawQuestion, Span
+from kgqa_core.types import Split
+
+RELATION_OF_TYPE = {
+    "director": "directed_by",
+    "genre": "has_genre",
+    "imdbrating": "has_imdb_rating",
+    "imdbvotes": "has_imdb_votes",
+    "tag": "has_tags",
+    "tags": "has_tags",
+    "language": "in_language",
+    "year": "release_year",
+    "actor": "starred_actors",
+    "writer": "written_by",
+}
+"""WikiMovies: every triple's head is a movie, so a type names the relation that leads to it."""
+
+
+def metaqa_parser(path: Path, *, split: Split, hops: int | None) -> Parser:
+    """Return the line parser of one MetaQA file; it reads the chains file beside it, where there is one.
+
+    Raises InputError where question and chain files differ in their number of lines.
+    """
+    chains = _read_chains(path)
+    stem = f"metaqa-{hops}-{split}" if hops is not None else f"metaqa-{split}"
+
+    def parse(line: str, number: int) -> RawQuestion | Fault:
+        fields = line.split("\t")
+        if len(fields) != 2:
+            return Fault(WRONG_FIELDS)
+        text, mentions = read_brackets(fields[0])
+        answers = tuple(fields[1].split("|"))
+        if not text.strip() or not all(map(str.strip, answers)):
+            return Fault(EMPTY_FIELD)
+        return RawQuestion(
+            id=f"{stem}-{number}",
+            text=text,
+            answers=answers,
+            topics=tuple(text[start:end] for start, end in mentions),
+            mentions=mentions,
+            hops=hops,
+            chain=None if chains is None else chain_of_type(chains[number - 1]),
+        )
+
+    return parse
+
+
+def read_brackets(marked: str) -> tuple[str, tuple[Span, ...]]:
+    """Return the text without its outermost brackets, and where in it each bracketed topic stands.
+
+    Brackets inside a topic are part of its name ("[[REC]]"); one that never closes is ordinary text.
+    """
+    text, mentions, depth, opened = "", [], 0, 0
+    for character in marked if marked.count("[") == marked.count("]") else "":
+        depth += (character == "[") - (character == "]")
+        if character == "[" and depth == 1:
+            opened = len(text)
+        elif character == "]" and depth == 0:
+            mentions.append((opened, len(text)))
+        else:
+            text += character
+    return (text, tuple(mentions)) if text else (marked, ())
+
+
+def chain_of_type(qtype: str) -> tuple[str, ...] | None:
+    """Return the relation labels of "movie_to_director_to_movie": ("directed_by", "~directed_by"); None if unknown."""
+    types = re.split("_to_", qtype.strip())
+    steps = []
+    for source, target in zip(types, types[1:], strict=False):
+        if source == "movie" and target in RELATION_OF_TYPE:
+            steps.append(RELATION_OF_TYPE[target])
+        elif target == "movie" and source in RELATION_OF_TYPE:
+            steps.append("~" + RELATION_OF_TYPE[source])
+        else:  # two people: through the movie between them
+            return None
+    return tuple(steps) or None
+
+
+def _read_chains(path: Path) -> list[str] | None:
+    name = f"{path.stem}_qtype.txt"
+    for candidate in (path.with_name(name), path.parent.parent / name):
+        if candidate.is_file():
+            chains = candidate.read_text(encoding="utf-8", errors="replace").splitlines()
+            num_lines = len(path.read_bytes().removesuffix(b"\n").split(b"\n")) if path.is_file() else 0
+            if path.is_file() and len(chains) != num_lines:
+                raise InputError(
+                    f"{candidate} has {len(chains)} lines, {path} has {num_lines}: "
+                    "they must match line by line. Remove the chain file or use the one that belongs to it."
+                )
+            return chains
+    return None
+
+
+def metaqa_files(folder: Path, hops: tuple[int, ...] | None) -> list[tuple[Path, Split, int]]:
+    """Return (file, split, hops) of a MetaQA folder, all hops found where none are named.
+
+    Raises InputError where the folder, a hop or a file is missing.
+    """
+    found = sorted(int(entry.name.removesuffix("-hop")) for entry in folder.glob("[0-9]*-hop")) if folder else []
+    missing = [hop for hop in hops or () if hop not in found]
+    if not found or missing:
+        wanted = f"{missing[0]}-hop" if missing else "1-hop, 2-hop or 3-hop"
+        raise InputError(
+            f"question folder: {folder} has no {wanted} folder (found: {', '.join(f'{h}-hop' for h in found) or 'none'}). "
+            "Expected 1-hop/qa_train.txt or 1-hop/vanilla/qa_train.txt, and so on for dev and test."
+        )
+    return [(_find(folder / f"{hop}-hop", split), split, hop) for hop in hops or found for split in SPLIT_ORDER]
+
+
+SPLIT_ORDER: tuple[Split, ...] = ("train", "dev", "test")
+
+
+def _find(folder: Path, split: Split) -> Path:
+    plain, official = folder / f"qa_{split}.txt", folder / "vanilla" / f"qa_{split}.txt"
+    path = official if official.is_file() else plain
+    require_file(path, what="question file")
+    return path

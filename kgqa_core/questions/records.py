@@ -1,0 +1,74 @@
+"""What a question file says before it is linked to a graph, and what became of its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kgqa_core.graph.formats import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, require_file, split_lines
+from kgqa_core.types import Question, Reject
+
+Span = tuple[int, int]  # characters of a text: start, one past the end
+
+
+@dataclass(frozen=True, slots=True)
+class RawQuestion:
+    """One parsed line. Entities are still labels or names."""
+
+    id: str
+    text: str  # markup removed
+    answers: tuple[str, ...]
+    topics: tuple[str, ...]  # empty: to be linked by name
+    mentions: tuple[Span, ...] = ()  # where the file itself marks the topics in ``text``
+    hops: int | None = None
+    chain: tuple[str, ...] | None = None  # relation labels, "~label" walks it backwards
+    claim: str | None = None
+    verdict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a line is rejected."""
+
+    reason: str  # a short, fixed phrase
+    unknown: str = ""  # the name that the graph does not know, where that is why
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The outcome of one or more question files."""
+
+    questions: list[Question] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    unknown: dict[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a reject -> the unknown name
+    notes: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # (kind, split) -> one example per case
+
+    def reject(self, file: str, line: int, text: str, fault: Fault) -> None:
+        """Keep a line that is not used."""
+        self.rejects.append(Reject(file=file, line=line, reason=fault.reason, text=text[:MAX_REJECT_TEXT]))
+        if fault.unknown:
+            self.unknown[file, line] = fault.unknown
+
+    def note(self, kind: str, split: str, example: str) -> None:
+        """Count something doubtful about a line that is used."""
+        self.notes.setdefault((kind, split), []).append(example)
+
+
+Parser = Callable[[str, int], "RawQuestion | Fault"]  # (line, its number) -> what it says
+
+
+def parse_lines(path: Path, parse: Parser) -> Iterator[tuple[int, str, RawQuestion | Fault]]:
+    """Yield (line number, line, what it says) for each line of a question file that is not blank.
+
+    Raises InputError where the file is missing.
+    """
+    require_file(path, what="question file")
+    lines, complete = split_lines(path.read_bytes().removeprefix(BYTE_ORDER_MARK))
+    for number, line in enumerate(lines, 1):
+        if isinstance(line, bytes):
+            yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
+        elif line.strip():
+            parsed = parse(line, number)
+            cut_off = isinstance(parsed, Fault) and number == len(lines) and not complete
+            yield number, line, Fault(TRUNCATED) if cut_off else parsed

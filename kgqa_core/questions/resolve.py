@@ -1,0 +1,117 @@
+"""From what a file says to a Question: labels and names become entity ids, mentions become placeholders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.linking import (
+    TOPIC,
+    find_mention,
+    ids_of,
+    link_topics,
+    mask_spans,
+    mask_topics,
+    require_ids,
+)
+from kgqa_core.questions.records import Fault, Loaded, RawQuestion
+from kgqa_core.types import Question, RelationPath, Split
+
+NO_ANSWER = "no answer in the graph"
+NO_TOPIC = "no topic in the graph"
+NO_MENTION = "no entity name in the text"
+NO_CLAIM = "claim not in the graph"
+SHARED_CLAIM = "claim names several entities"
+
+Assign = Callable[[str, tuple[int, ...]], Split]  # (masked text, topics) -> the split it belongs to
+
+
+class Resolver:
+    """Links raw questions to one graph; looks each label or name up once."""
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        """Keep the graph and an empty memory of look-ups."""
+        self.graph = graph
+        self.ids_of = lru_cache(maxsize=2**20)(lambda value: ids_of(value, graph))
+        self._relations = {label: relation for relation, label in enumerate(graph.relation_labels)}
+
+    def resolve(self, raw: RawQuestion, assign: Assign, loaded: Loaded) -> Question | Fault:
+        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``."""
+        topics = self._topics(raw)
+        if isinstance(topics, Fault):
+            return topics
+        answers = tuple(sorted({entity for answer in raw.answers for entity in self.ids_of(answer)}))
+        if raw.answers and not answers:
+            return Fault(NO_ANSWER, unknown=raw.answers[0])
+        claim = None if raw.claim is None else self.ids_of(raw.claim)
+        if claim is not None and len(claim) != 1:
+            return Fault(SHARED_CLAIM) if claim else Fault(NO_CLAIM, unknown=raw.claim or "")
+        masked = self._mask(raw, topics, claim or ())
+        question = Question(
+            id=raw.id,
+            text=raw.text,
+            masked=masked,
+            topics=topics,
+            answers=answers,
+            split=assign(masked, topics),
+            hops=raw.hops,
+            chain=self._chain(raw),
+            claim=claim[0] if claim else None,
+            verdict=raw.verdict,
+        )
+        self._note(raw, question, loaded)
+        return question
+
+    def _topics(self, raw: RawQuestion) -> tuple[int, ...] | Fault:
+        if not raw.topics:
+            mention = find_mention(raw.text, self.graph)
+            return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention.entities
+        topics = {entity for topic in raw.topics for entity in self.ids_of(topic)}
+        return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=raw.topics[0])
+
+    def _mask(self, raw: RawQuestion, topics: Sequence[int], claim: Sequence[int]) -> str:
+        if raw.mentions:
+            return mask_spans(raw.text, [(span, TOPIC) for span in raw.mentions])
+        names = {*raw.topics, *map(self.graph.name_of, topics)}
+        claims = {*map(self.graph.name_of, claim), *([raw.claim] if raw.claim else [])}
+        return mask_topics(raw.text, names, claims=claims)
+
+    def _chain(self, raw: RawQuestion) -> RelationPath | None:
+        """Return the gold chain as relation ids; None where the graph lacks one of its relations."""
+        if raw.chain is None:
+            return None
+        steps = [self._step(label) for label in raw.chain]
+        return tuple(step for step in steps if step is not None) if None not in steps else None
+
+    def _step(self, label: str) -> int | None:
+        if label in self._relations:  # first, in case a label itself begins with "~"
+            return self._relations[label]
+        backwards = self._relations.get(label.removeprefix("~")) if label.startswith("~") else None
+        return None if backwards is None else backwards + self.graph.num_relations
+
+    def _note(self, raw: RawQuestion, question: Question, loaded: Loaded) -> None:
+        split = question.split
+        for value in (*raw.topics, *raw.answers):
+            ids = self.ids_of(value)
+            if len(ids) != 1:
+                loaded.note("shared_name_used" if ids else "unknown_entity", split, f"{raw.id}: {value}")
+        if any(not self.ids_of(answer) for answer in raw.answers):
+            loaded.note("partial_gold", split, raw.id)
+        if len(set(raw.answers)) < len(raw.answers):
+            loaded.note("duplicate_gold", split, raw.id)
+        if raw.chain is not None and question.chain is None:
+            loaded.note("unknown_chain_relation", split, f"{raw.id}: {' '.join(raw.chain)}")
+        if TOPIC not in question.masked:
+            loaded.note("topic_not_in_text", split, raw.id)
+
+
+def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:
+    """Return a question without golds from a text alone, as a person asks it.
+
+    ``topics``: labels or names; empty: the longest exact name in the text. Raises LinkError with the nearest names.
+    """
+    entities = {entity for topic in topics for entity in require_ids(topic, graph)} or set(link_topics(text, graph))
+    question = Question(id=id, text=text, masked=text, topics=tuple(sorted(entities)), answers=(), split="test")
+    return replace(question, masked=mask_topics(text, {*topics, *map(graph.name_of, entities)}))
