@@ -1,0 +1,248 @@
+"""The artifact store: ``<root>/<stage>/<fingerprint>/`` folders that are either complete or not there.
+
+A stage writes into ``<fingerprint>.work/`` under a file lock. Its ``manifest.json`` (rows, bytes and SHA-256 of every
+file) is written last, then the folder is renamed into place. So a reader never sees half an artifact, a killed stage
+leaves only rubble that the next one clears, and two runs at once build an artifact once. docs/artifacts.md tells more.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kgqa_core.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+NOT_CONTENT = frozenset({"tracking.json", MANIFEST})  # hold times: two equal builds differ in them
+DIGITS = 16  # hexadecimal digits of a fingerprint: 64 bits, readable in a path
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of an artifact."""
+
+    name: str
+    bytes: int
+    sha256: str
+    rows: int | None = None  # of a Parquet file
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What an artifact is made of; its hash is the fingerprint."""
+
+    stage: str
+    version: int  # of the stage's code: raised whenever the same input would give other bytes
+    config: Mapping[str, Any]  # the stage's own section
+    inputs: Mapping[str, str]  # name -> content hash of an artifact or an external file
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides the bytes of the artifact."""
+        return hash_json(asdict(self))[:DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A complete artifact."""
+
+    folder: Path
+    recipe: Recipe
+    content: str  # hash of the files: later stages depend on this, so a rebuild that ends in equal content ends there
+    files: tuple[FileEntry, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint under which the artifact is stored."""
+        return self.recipe.fingerprint
+
+
+def hash_json(value: object) -> str:
+    """Return the SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False, default=dict).encode()).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file, read as a stream."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class ArtifactStore:
+    """Artifacts under one root folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, recipe: Recipe) -> Artifact | None:
+        """Return the artifact of ``recipe`` if it is complete and every file has its recorded size."""
+        return read_artifact(self.root / recipe.stage / recipe.fingerprint)
+
+    def build(self, recipe: Recipe, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
+        """Return the artifact of ``recipe``, calling ``write(folder)`` to make it where it is missing.
+
+        Args:
+            recipe: what the artifact is made of.
+            write: fills an empty folder; called with the lock held.
+
+        Returns:
+            the artifact, and whether it was made now.
+
+        Raises:
+            ArtifactError: when the disk is full or the folder cannot be written; the rubble is removed.
+        """
+        if found := self.find(recipe):
+            return found, False
+        final = self.root / recipe.stage / recipe.fingerprint
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with _lock(final.with_suffix(".lock")):
+                if found := self.find(recipe):  # another run made it while this one waited
+                    return found, False
+                return self._make(recipe, final, write), True
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            free = shutil.disk_usage(_existing(self.root)).free
+            raise ArtifactError(
+                f"cannot write the artifact of stage {recipe.stage!r} under {self.root}: {problem.strerror or problem} "
+                f"({free / 2**20:.0f} MiB free). Free some space or set KGQA_HOME to another disk, then run again: "
+                "finished stages are kept."
+            ) from problem
+
+    def _make(self, recipe: Recipe, final: Path, write: Callable[[Path], None]) -> Artifact:
+        work = final.with_suffix(".work")
+        for rubble in (work, final):  # a killed run's work, or an artifact that lost files
+            if rubble.exists():
+                _log.warning("removing the incomplete artifact %s", rubble)
+                shutil.rmtree(rubble)
+        work.mkdir()
+        try:
+            write(work)
+            _write_manifest(work, recipe)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        work.rename(final)
+        _sync(final.parent)
+        made = read_artifact(final)
+        assert made is not None
+        return made
+
+
+def read_artifact(folder: Path) -> Artifact | None:
+    """Return the artifact in ``folder``, or None where it is absent, has no manifest, or a file lost its size."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files = tuple(FileEntry(**entry) for entry in manifest["files"])
+        recipe = Recipe(**manifest["recipe"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    for entry in files:
+        path = folder / entry.name
+        if not path.is_file() or path.stat().st_size != entry.bytes:
+            _log.warning("artifact %s is damaged: %s is missing or has another size", folder, entry.name)
+            return None
+    return Artifact(folder, recipe, manifest["content"], files)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON through a temporary file and a rename, so that no reader sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=1, sort_keys=True, ensure_ascii=False, default=dict)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def _write_manifest(folder: Path, recipe: Recipe) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [
+        FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, hash_file(path), _num_rows(path))
+        for path in paths
+    ]
+    for path in paths:
+        _sync(path)
+    content = hash_json([(entry.name, entry.sha256) for entry in files if entry.name not in NOT_CONTENT])
+    listed = [asdict(entry) for entry in files]
+    write_json(folder / MANIFEST, {"recipe": asdict(recipe), "content": content, "files": listed})
+
+
+def _num_rows(path: Path) -> int | None:
+    if path.suffix != ".parquet":
+        return None
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(path).num_rows)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock; the kernel frees it when its owner dies, however it dies."""
+    with path.open("a+", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            _log.warning("waiting for another run that is making this artifact: %s", stream.read().strip())
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        stream.truncate()
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S")}
+        json.dump(owner, stream)
+        stream.flush()
+        yield
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
+
+
+class FileHashes:
+    """Content hashes of external files, remembered by size and modification time so that each is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def hash(self, file: Path) -> str:
+        """Return the SHA-256 of ``file``, from memory where its size and modification time are unchanged."""
+        status = file.stat()
+        stamp = [status.st_size, status.st_mtime_ns]
+        known = self._read()
+        key = str(file.resolve())
+        if key in known and known[key][:2] == stamp:
+            return str(known[key][2])
+        digest = hash_file(file)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self._path, {**self._read(), key: [*stamp, digest]})  # a lost race costs one more hashing
+        return digest
+
+    def _read(self) -> dict[str, list[Any]]:
+        try:
+            known: dict[str, list[Any]] = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known

@@ -1,0 +1,142 @@
+"""Run configurations: strict models, and errors that say what is legal.
+
+One YAML file is one complete run. Paths in it resolve against the file; ``${KGQA_DATA}`` and ``${KGQA_HOME}`` come
+from the environment or from ``local.yaml`` beside the file (ignored by git), so a run file never names a machine.
+Sections other than ``runtime`` and ``tracking`` say what is computed and are hashed into the artifacts they shape.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from kgqa_core.types import Split
+
+FilePath = Annotated[Path, Field(strict=False)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Hops = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys and coerced types are errors, and nothing changes after reading."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class GraphSection(Section):
+    """The triples."""
+
+    format: Literal["wikimovies", "tsv", "csv", "parquet"]
+    path: FilePath
+    names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
+    max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
+
+
+class QuestionSection(Section):
+    """The questions."""
+
+    format: Literal["metaqa", "jsonl"]
+    path: FilePath | None = None  # a folder of splits, or one file to be split 80/10/10
+    files: Annotated[dict[Split, FilePath], Field(strict=False)] | None = None  # or one file per split
+    hops: Hops | None = None  # MetaQA only: which of the 1-hop, 2-hop and 3-hop folders
+    max_reject_ratio: Share = 0.001
+
+    @model_validator(mode="after")
+    def _one_source(self) -> QuestionSection:
+        if (self.path is None) == (self.files is None):
+            raise ValueError("give either 'path' or 'files'")
+        return self
+
+
+class EmbeddedDataset(Section):
+    """The small dataset that the project's own generator makes."""
+
+    name: str
+    source: Literal["embedded"]
+    seed: int = 0
+    reenter_topic: bool = False
+
+
+class FileDataset(Section):
+    """A graph and questions from files."""
+
+    name: str  # the MLflow experiment
+    source: Literal["files"]
+    graph: GraphSection
+    questions: QuestionSection
+    reenter_topic: bool = False  # may a path come back to a topic entity? (PAPERS: measured, off)
+
+
+class MiniLmSection(Section):
+    """all-MiniLM-L6-v2 from the installed package."""
+
+    kind: Literal["minilm"]
+
+
+class LocalEncoderSection(Section):
+    """Any local transformers folder with safetensors weights."""
+
+    kind: Literal["local"]
+    path: FilePath
+    pooling: Literal["last", "first_last"] = "last"  # EtD: last layer; DualR: first and last
+
+
+class HashEncoderSection(Section):
+    """Hashed words and letter triples; for tests and as a lower bound."""
+
+    kind: Literal["hash"]
+    dim: Annotated[int, Field(ge=8)] = 256
+
+
+class ExplorerSection(Section):
+    """The explorer (EtD §3.2) and its training."""
+
+    steps: Annotated[int, Field(ge=1, le=8)]  # L
+    width: Annotated[int, Field(ge=4)] = 64  # D
+    edge_budget: Annotated[int, Field(ge=1)]  # K: edges per head, whole (head, relation) groups
+    epochs: Annotated[int, Field(ge=1)]
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    learning_rate: Annotated[float, Field(gt=0)] = 0.002
+    warmup_steps: Annotated[int, Field(ge=0)] = 100
+    seeds: Seeds = (0,)  # one trained explorer per seed; the report shows their mean
+
+
+class EvaluationSection(Section):
+    """What is scored and kept."""
+
+    split: Split = "test"
+    evidence_paths: Annotated[int, Field(ge=0)] = 3  # candidates per question whose evidence path is kept
+
+
+class TrackingSection(Section):
+    """MLflow. Where it lives is MLFLOW_TRACKING_URI, else sqlite under KGQA_HOME."""
+
+    enabled: bool = True
+
+
+class RuntimeSection(Section):
+    """How and where the work is done; never part of a fingerprint."""
+
+    home: FilePath  # artifacts, caches, servers: KGQA_HOME, see config_file.machine_paths
+    threads: Annotated[int, Field(ge=1)] = 1  # of torch; batches are small, so a second thread costs more than it gives
+    batch_size: Annotated[int, Field(ge=1)] = 64  # questions per inference batch
+    workers: Annotated[int, Field(ge=1)] = 2  # of the local Dask cluster
+    fan_out_bytes: Annotated[int, Field(ge=1)] = 256 * 2**20  # input files above this size are parsed on Dask
+    scheduler_address: str | None = None  # of a running Dask scheduler; None: a local cluster
+    memory_limit: str = "2GB"  # of DuckDB
+
+
+class RunConfig(Section):
+    """One complete run."""
+
+    name: str  # of the run; by default the file's name
+    dataset: Annotated[EmbeddedDataset | FileDataset, Field(discriminator="source")]
+    encoder: Annotated[MiniLmSection | LocalEncoderSection | HashEncoderSection, Field(discriminator="kind")]
+    explorer: ExplorerSection
+    evaluation: EvaluationSection = EvaluationSection()
+    tracking: TrackingSection = TrackingSection()
+    runtime: RuntimeSection

@@ -1,0 +1,58 @@
+"""A trained explorer at rest: ``model.safetensors`` and ``model.json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from kgqa_core.errors import ArtifactError, shorten
+from kgqa_core.explorer.model import Explorer
+
+WEIGHTS, CARD = "model.safetensors", "model.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What must be known to use the weights."""
+
+    encoder: str  # name of the text encoder, weights hash included
+    encoding_dim: int
+    width: int  # D
+    steps: int  # L
+    edge_budget: int  # K
+    reenter_topic: bool
+    answer_threshold: float  # a candidate is an answer from this share of the best probability on; chosen on dev
+
+
+def save_explorer(folder: Path, model: Explorer, card: Card) -> None:
+    """Write both files into ``folder``."""
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
+    (folder / CARD).write_text(json.dumps(asdict(card), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
+    """Read an explorer for texts of ``encoder``.
+
+    Raises:
+        ArtifactError: a missing or damaged file, or an explorer trained on another encoder's texts.
+    """
+    try:
+        card = Card(**json.loads((folder / CARD).read_text(encoding="utf-8")))
+        weights = load_file(folder / WEIGHTS)
+    except (OSError, ValueError, TypeError, SafetensorError) as problem:
+        raise ArtifactError(f"{folder} holds no readable explorer: {shorten(str(problem))}; train it again") from None
+    if card.encoder != encoder:
+        raise ArtifactError(
+            f"the explorer in {folder} was trained on texts encoded by {card.encoder!r}, not {encoder!r}: "
+            "use that encoder, or train again"
+        )
+    model = Explorer(encoding_dim=card.encoding_dim, width=card.width, steps=card.steps)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as problem:
+        raise ArtifactError(f"{folder / WEIGHTS} does not fit {CARD}: {shorten(str(problem))}") from None
+    return model.eval(), card

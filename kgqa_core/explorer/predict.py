@@ -1,0 +1,156 @@
+"""From explored candidates to predictions, and the answer threshold that is chosen on dev."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from kgqa_core.explorer.backtrack import backtrack
+from kgqa_core.explorer.batch import Batch, question_arrays
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
+from kgqa_core.explorer.frontier import Int
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.train import Texts, gold_mask
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.types import Prediction, Question
+
+MIN_CANDIDATES = 10  # kept per question at least
+TIE = 1e-4  # relative difference of probabilities up to which candidates count as tied (evaluation.metrics)
+ROUND = 5  # decimals of a log probability: equal states summed in another order must tie
+THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def predict(
+    model: Explorer,
+    graph: KnowledgeGraph,
+    questions: Sequence[Question],
+    *,
+    texts: Texts,
+    text_row: dict[str, int],
+    options: ExploreOptions,
+    answer_threshold: float,
+    evidence_paths: int = 3,
+    batch_size: int = 64,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Prediction]:
+    """Answer every question.
+
+    Args:
+        model: a trained explorer.
+        graph: the knowledge graph.
+        questions: linked questions; those without topics are answered with an abstention.
+        texts: encodings of the masked texts and relations.
+        text_row: row of each masked text in ``texts.questions``.
+        options: how to walk; ``trace`` is set as evidence needs it.
+        answer_threshold: a candidate is an answer from this share of the best probability on.
+        evidence_paths: candidates per question that get an evidence path (a claim gets one always).
+        batch_size: questions per batch.
+        progress: called with (done, total).
+    """
+    answered: dict[int, Prediction] = {}
+    linked = [index for index, question in enumerate(questions) if question.topics]
+    arrays = question_arrays([questions[index] for index in linked], text_row)
+    model.eval()
+    with torch.no_grad():
+        for rows, batch in arrays.in_order(batch_size):
+            found = explore(
+                model, graph, batch, question_vectors=texts.questions, relation_vectors=texts.relations, options=options
+            )
+            asked = [questions[linked[row]] for row in rows]
+            for row, prediction in zip(
+                rows, _answer_batch(found, batch, asked, graph, answer_threshold, evidence_paths), strict=True
+            ):
+                answered[linked[row]] = prediction
+            progress(len(answered), len(questions))
+    return [
+        answered.get(index, Prediction(question.id, (), (), (), abstained=True))
+        for index, question in enumerate(questions)
+    ]
+
+
+def choose_threshold(
+    model: Explorer,
+    graph: KnowledgeGraph,
+    questions: Sequence[Question],
+    *,
+    texts: Texts,
+    text_row: dict[str, int],
+    options: ExploreOptions,
+) -> tuple[float, dict[float, float]]:
+    """Return the answer threshold of highest mean F1 on dev questions, and the F1 (percent) of every threshold tried.
+
+    Of thresholds within 0.01 points of the best, the one nearest 0.5 is taken: it is the furthest from both mistakes.
+    """
+    golden = [question for question in questions if question.answers and question.topics]
+    if not golden:
+        return 0.5, {}
+    arrays = question_arrays(golden, text_row)
+    totals = np.zeros(len(THRESHOLDS))
+    model.eval()
+    with torch.no_grad():
+        for _, batch in arrays.in_order(64):
+            found = explore(
+                model, graph, batch, question_vectors=texts.questions, relation_vectors=texts.relations, options=options
+            )
+            share, gold = _share_of_best(found, len(batch)), gold_mask(found, batch, graph.num_entities)
+            num_golds = np.bincount(batch.gold_question, minlength=len(batch))
+            for index, threshold in enumerate(THRESHOLDS):
+                taken = share >= threshold * (1 - TIE)
+                right = np.bincount(found.question[taken & gold], minlength=len(batch))
+                totals[index] += (2 * right / (np.bincount(found.question[taken], minlength=len(batch)) + num_golds)).sum()
+    f1 = {threshold: 100.0 * total / len(golden) for threshold, total in zip(THRESHOLDS, totals, strict=True)}
+    good = [threshold for threshold in THRESHOLDS if f1[threshold] >= max(f1.values()) - 0.01]
+    return min(good, key=lambda threshold: abs(threshold - 0.5)), f1
+
+
+def _share_of_best(found: Exploration, num_questions: int) -> np.ndarray:
+    """Return [N] the probability of each candidate as a share of its question's best."""
+    log_p = found.log_probability(num_questions).cpu().numpy()
+    best = np.full(num_questions, -np.inf)
+    np.maximum.at(best, found.question, log_p)
+    return np.exp(log_p - best[found.question])
+
+
+def _answer_batch(
+    found: Exploration,
+    batch: Batch,
+    questions: Sequence[Question],
+    graph: KnowledgeGraph,
+    answer_threshold: float,
+    evidence_paths: int,
+) -> Iterator[Prediction]:
+    log_p = np.round(found.log_probability(len(batch)).cpu().numpy().astype(np.float64), ROUND)
+    gold = gold_mask(found, batch, graph.num_entities)
+    order = np.lexsort((found.entity, -log_p, found.question))  # by question, best first, ties by entity id
+    bounds = np.searchsorted(found.question, np.arange(len(batch) + 1))
+    for index, question in enumerate(questions):
+        nodes = order[bounds[index] : bounds[index + 1]]
+        probability = np.exp(log_p[nodes])
+        is_answer = probability >= answer_threshold * probability[0] * (1 - TIE)
+        kept = _num_kept(probability, is_answer)
+        answers = found.entity[nodes[is_answer]]
+        evidence = _evidence_nodes(found, nodes[:kept], question, evidence_paths)
+        paths = backtrack(found, evidence, num_relations=graph.num_relations) if found.traces else []
+        yield Prediction(
+            question_id=question.id,
+            candidates=tuple(found.entity[nodes[:kept]].tolist()),
+            scores=tuple(probability[:kept].tolist()),
+            answers=tuple(answers.tolist()),
+            paths=tuple(paths),
+            covered=bool(gold[nodes].any()),
+            verdict=None if question.claim is None else bool((answers == question.claim).any()),
+        )
+
+
+def _num_kept(probability: np.ndarray, is_answer: np.ndarray) -> int:
+    """How many candidates are stored: all answers, whole tie groups, and at least ``MIN_CANDIDATES``."""
+    last = min(max(int(is_answer.sum()), MIN_CANDIDATES), len(probability)) - 1
+    return int(np.count_nonzero(probability >= probability[last] * (1 - TIE)))
+
+
+def _evidence_nodes(found: Exploration, nodes: Int, question: Question, count: int) -> Int:
+    """The first ``count`` candidates, on to the claim of a true/false question where it is among the candidates."""
+    claimed = np.flatnonzero(found.entity[nodes] == question.claim) if question.claim is not None else []
+    return nodes[: max(count, int(claimed[0]) + 1)] if len(claimed) else nodes[:count]
