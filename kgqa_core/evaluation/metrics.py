@@ -1,0 +1,214 @@
+"""Strict metrics by entity id: Hits@k in expectation over ties, bounded set metrics, coverage. All in percent.
+
+Two candidates tie when the score of the later lies within a relative 1e-4 of the first of its tie group. Candidates
+of one state class get mathematically equal scores, so their order is an accident of rounding: Hits@k is therefore the
+probability that a gold is among the first k when every tie group is put in a uniformly random order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from math import comb
+from operator import ge
+
+import numpy as np
+import numpy.typing as npt
+
+from kgqa_core.errors import InputError, shorten
+from kgqa_core.types import Prediction, Question
+
+METRICS = ("hits1", "hits3", "hits10", "f1", "precision", "recall", "em", "coverage", "mean_top_tie")
+TIE_TOLERANCE = 1e-4
+UNKNOWN_HOPS = "unknown"  # key of the questions whose dataset does not say how many hops they take
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One question beside what was answered to it: all that the metrics need to know of the two."""
+
+    question_id: str
+    hops: int | None
+    golds: frozenset[int]  # entity ids
+    candidates: Sequence[int]  # entity ids, best first
+    scores: Sequence[float]  # parallel to candidates, non-increasing
+    answers: frozenset[int]  # entity ids
+    covered: bool
+    evident: Sequence[bool]  # does the candidate at this place have an evidence path?
+    claim: int | None = None
+    verdict: bool | None = None  # what was answered
+    gold_verdict: bool | None = None  # what is right; None: not a true/false question
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionScores:
+    """Metrics question by question, in the order of the questions."""
+
+    question_ids: tuple[str, ...]
+    hops: tuple[int | None, ...]
+    values: dict[str, npt.NDArray[np.float64]]  # per name in METRICS [B], percent (mean_top_tie: candidates)
+
+    def summary(self) -> dict[str, float]:
+        """Return ``n`` and the mean of every metric; an empty set of questions has zeros."""
+        return self._summary(np.ones(len(self.question_ids), dtype=bool))
+
+    def by_hops(self) -> dict[str, dict[str, float]]:
+        """Return a summary per number of hops, ascending; ``unknown`` last."""
+        known = sorted({hops for hops in self.hops if hops is not None})
+        kinds: list[int | None] = [*known, None] if None in self.hops else [*known]
+        return {
+            UNKNOWN_HOPS if kind is None else str(kind): self._summary(np.array([hops == kind for hops in self.hops]))
+            for kind in kinds
+        }
+
+    def _summary(self, chosen: npt.NDArray[np.bool_]) -> dict[str, float]:
+        num = int(chosen.sum())
+        means = {name: float(self.values[name][chosen].mean()) if num else 0.0 for name in METRICS}
+        return {"n": num, **means}
+
+
+def score_predictions(questions: Sequence[Question], predictions: Iterable[Prediction]) -> QuestionScores:
+    """Score ``predictions`` against ``questions``, matched by question id.
+
+    A question without a prediction counts like one with an empty prediction: 0 in every metric. Raises
+    ``InputError`` for a prediction of an unknown question, a second one of the same question, or a malformed one.
+    """
+    by_id: dict[str, Prediction] = {}
+    for prediction in predictions:
+        if prediction.question_id in by_id:
+            raise InputError(f"question {shorten(prediction.question_id)} has two predictions; keep one")
+        by_id[prediction.question_id] = prediction
+    outcomes = [pair_outcome(question, by_id.pop(question.id, None)) for question in questions]
+    if by_id:
+        raise InputError(
+            f"{len(by_id)} predictions answer none of the {len(questions)} questions, first "
+            f"{shorten(next(iter(by_id)))}; score them against the questions they were made for"
+        )
+    return score_outcomes(outcomes)
+
+
+def pair_outcome(question: Question, prediction: Prediction | None) -> Outcome:
+    """Put one question beside its prediction; ``None`` is an empty prediction."""
+    given = prediction or Prediction(question.id, (), (), ())
+    return Outcome(
+        question_id=question.id,
+        hops=question.hops,
+        golds=frozenset(question.answers),
+        candidates=given.candidates,
+        scores=given.scores,
+        answers=frozenset(given.answers),
+        covered=given.covered,
+        evident=tuple(map(bool, given.paths)),
+        claim=question.claim,
+        verdict=given.verdict,
+        gold_verdict=question.verdict,
+    )
+
+
+def score_outcomes(outcomes: Sequence[Outcome]) -> QuestionScores:
+    """Score every outcome; see ``score_outcome``."""
+    shares = np.array([score_outcome(outcome) for outcome in outcomes], dtype=np.float64).reshape(-1, len(METRICS))
+    scale = np.array([1.0 if name == "mean_top_tie" else 100.0 for name in METRICS])
+    columns = (shares * scale).T
+    return QuestionScores(
+        question_ids=tuple(outcome.question_id for outcome in outcomes),
+        hops=tuple(outcome.hops for outcome in outcomes),
+        values={name: columns[place] for place, name in enumerate(METRICS)},
+    )
+
+
+def score_outcome(outcome: Outcome) -> tuple[float, ...]:
+    """Return one question's metrics as shares, in the order of ``METRICS``.
+
+    A true/false question gets 1 or 0 in every hit and set metric: see ``decides_claim``. Raises ``InputError`` for
+    candidates and scores of different lengths, a repeated candidate, or scores that increase or are not numbers.
+    """
+    check_ranking(outcome)
+    top_tie, *hits = _rank_ties(outcome)
+    if outcome.gold_verdict is not None:
+        right = float(decides_claim(outcome))
+        return (right,) * 7 + (float(outcome.covered), top_tie)
+    precision, recall, f1, exact = score_sets(outcome.answers, outcome.golds)
+    return (*hits, f1, precision, recall, exact, float(outcome.covered), top_tie)
+
+
+def check_ranking(outcome: Outcome) -> None:
+    """Raise ``InputError`` unless candidates are distinct and their scores as many and non-increasing."""
+    scores = outcome.scores
+    if len(scores) != len(outcome.candidates):
+        problem = f"{len(outcome.candidates)} candidates but {len(scores)} scores"
+    elif len(set(outcome.candidates)) != len(outcome.candidates):
+        problem = "the same candidate twice"
+    elif not all(map(ge, scores, scores[1:])) or any(score != score for score in scores[:1]):
+        problem = "scores that increase or are not numbers"
+    else:
+        return
+    raise InputError(
+        f"the prediction for question {shorten(outcome.question_id)} has {problem}; "
+        "list every candidate once, best first, with one score each"
+    )
+
+
+def _rank_ties(outcome: Outcome) -> tuple[float, float, float, float]:
+    """Return the size of the top tie group, and the expected hits at 1, 3 and 10.
+
+    Only the first tie group with a gold counts: wholly inside the first k it gives 1, cut by k it leaves no place for
+    the groups after it.
+    """
+    # Scores are kept as 32-bit floats at rest: round first, so that memory and file give the same ties.
+    scores = array("f", outcome.scores).tolist()
+    top_end = end_of_tie(scores, 0)
+    start, end = 0, top_end
+    while start < min(10, len(scores)):
+        num_golds = sum(candidate in outcome.golds for candidate in outcome.candidates[start:end])
+        if num_golds:
+            hit1, hit3, hit10 = (expected_hit(end - start, num_golds, k - start) for k in (1, 3, 10))
+            return float(top_end), hit1, hit3, hit10
+        start, end = end, end_of_tie(scores, end)
+    return float(top_end), 0.0, 0.0, 0.0
+
+
+def end_of_tie(scores: Sequence[float], start: int) -> int:
+    """Return where the tie group that starts at ``start`` ends, by bisection over non-increasing ``scores``."""
+    if start >= len(scores):
+        return start
+    lowest = scores[start] - TIE_TOLERANCE * abs(scores[start])
+    low, high = start + 1, len(scores)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if scores[middle] >= lowest else (low, middle)
+    return low
+
+
+def expected_hit(num_tied: int, num_golds: int, places: int) -> float:
+    """Return the probability that one of ``num_golds`` among ``num_tied`` lands in the first ``places``.
+
+    The order inside the tie is uniformly random: 1 - C(tied - golds, places) / C(tied, places).
+    """
+    taken = min(max(places, 0), num_tied)
+    ways = comb(num_tied, taken)
+    return (ways - comb(num_tied - num_golds, taken)) / ways
+
+
+def score_sets(answers: Set[object], golds: Set[object]) -> tuple[float, float, float, float]:
+    """Return precision, recall, F1 and exact match of an answer set as shares; empty sets score 0."""
+    right = len(answers & golds)
+    if not right:
+        return 0.0, 0.0, 0.0, 0.0
+    f1 = 2 * right / (len(answers) + len(golds))
+    return right / len(answers), right / len(golds), f1, float(answers == golds)
+
+
+def decides_claim(outcome: Outcome) -> bool:
+    """Return whether a true/false question is answered right *and* by evidence.
+
+    A true claim needs the claimed entity in the answer set with an evidence path; a false one needs an answer set
+    without it, of which at least one member has an evidence path. Anything else is a lucky guess.
+    """
+    if outcome.verdict is None or outcome.verdict != outcome.gold_verdict:
+        return False
+    shown = {entity for entity, path in zip(outcome.candidates, outcome.evident, strict=False) if path}
+    if outcome.verdict:
+        return outcome.claim in shown & outcome.answers
+    return outcome.claim not in outcome.answers and bool(shown & outcome.answers)
