@@ -1,0 +1,72 @@
+"""A small graph of films, built as any graph is: two directors who share a film, and a genre that is a hub."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.types import Question
+
+FILMS = {  # film: (directors, actors, year)
+    "Ash": (["Dan"], ["Ann", "Bob"], "1999"),
+    "Birch": (["Dan", "Eve"], ["Bob"], "2001"),
+    "Cedar": (["Eve"], ["Ann", "Cat"], "1999"),
+    "Dogwood": (["Eve"], ["Dan"], "2003"),
+    "Elm": (["Flo"], ["Gus"], "2001"),
+}
+
+
+@pytest.fixture(scope="session")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    """Return the graph of ``FILMS``; every film has the genre Drama."""
+    lines = []
+    for film, (directors, actors, year) in FILMS.items():
+        lines += [f"{film}\tdirected_by\t{name}" for name in directors]
+        lines += [f"{film}\tstarred_actors\t{name}" for name in actors]
+        lines += [f"{film}\trelease_year\t{year}", f"{film}\thas_genre\tDrama"]
+    folder: Path = tmp_path_factory.mktemp("films")
+    (folder / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
+    return open_graph(folder / "graph")
+
+
+Ids = Callable[..., tuple[int, ...]]
+
+
+@pytest.fixture(scope="session")
+def ids(graph: KnowledgeGraph) -> Ids:
+    """Return a function from labels to sorted entity ids."""
+    return lambda *labels: tuple(sorted(graph.entity_labels.index(label) for label in labels))
+
+
+@pytest.fixture(scope="session")
+def path_of(graph: KnowledgeGraph) -> Ids:
+    """Return a function from relation labels (``~`` before it: walked backwards) to a relation path."""
+
+    def parse(*labels: str) -> tuple[int, ...]:
+        forward = [graph.relation_labels.index(label.lstrip("~")) for label in labels]
+        back = [graph.num_relations if label.startswith("~") else 0 for label in labels]
+        return tuple(map(sum, zip(forward, back, strict=True)))
+
+    return parse
+
+
+@pytest.fixture(scope="session")
+def ask(ids: Ids) -> Callable[..., Question]:
+    """Return a function that makes a question of labels."""
+
+    def make(masked: str, topics: str, answers: str = "", claim: str = "", **more: object) -> Question:
+        return Question(
+            id=f"{masked} {topics} {claim}",
+            text=masked,
+            masked=masked,
+            topics=ids(*topics.split()),
+            answers=ids(*answers.split()),
+            split="train",
+            claim=ids(claim)[0] if claim else None,
+            **more,  # type: ignore[arg-type]
+        )
+
+    return make
