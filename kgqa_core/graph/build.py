@@ -85,18 +85,26 @@ def build_graph(
     if names is not None:
         require_file(names, what="names file")
     parts = out_dir / "parts"
-    shutil.rmtree(parts, ignore_errors=True)  # what a killed build left
+    _clear(out_dir, parts)
     parts.mkdir(parents=True)
-    triples = _parse(path, format, TRIPLE_COLUMNS, parts, map_chunks, limits)
-    named = [] if names is None else _parse(names, _names_format(names), NAME_COLUMNS, parts, map_chunks, limits)
-    for reports, key in ((triples, "dataset.graph.max_reject_ratio"), (named, "dataset.graph.max_reject_ratio")):
-        check_reject_ratio(reports, max_ratio=max_reject_ratio, key=key)
-    if not any(report.num_rows for report in triples):
-        raise InputError(f"graph file: {path} holds no triple. A line is expected to look like: {EXAMPLES[format]}")
-    write_rejects(collect_rejects([triples, named]), out_dir / "rejects.parquet")
-    report = _write_graph(triples, named, out_dir, limits)
-    shutil.rmtree(parts)
-    return report
+    try:
+        triples = _parse(path, format, TRIPLE_COLUMNS, parts, map_chunks, limits)
+        named = [] if names is None else _parse(names, _names_format(names), NAME_COLUMNS, parts, map_chunks, limits)
+        for reports in (triples, named):
+            check_reject_ratio(reports, max_ratio=max_reject_ratio, key="dataset.graph.max_reject_ratio")
+        if not any(report.num_rows for report in triples):
+            raise InputError(f"graph file: {path} holds no triple. A line should look like: {EXAMPLES[format]}")
+        write_rejects(collect_rejects([triples, named]), out_dir / "rejects.parquet")
+        return _write_graph(triples, named, out_dir, limits)
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
+
+
+def _clear(out_dir: Path, parts: Path) -> None:
+    """Remove what a killed build left and this one might not overwrite."""
+    shutil.rmtree(parts, ignore_errors=True)
+    for shard in out_dir.glob("triples-*.parquet"):
+        shard.unlink()
 
 
 EXAMPLES: dict[FileFormat, str] = {

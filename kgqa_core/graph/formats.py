@@ -149,10 +149,10 @@ def _parse_lines(chunk: Chunk) -> Parsed:
         if isinstance(line, bytes):
             rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
             continue
-        if not line.strip() or (number == 1 and chunk.start == 0 and is_header(line, chunk)):
+        fields = split(line)
+        if not line.strip() or (number == 1 and _is_header(fields, chunk)):
             num_blank += 1
             continue
-        fields = split(line)
         reason = _fault(fields, width)
         if reason is None and fields is not None:
             for column, value in zip(columns, fields, strict=True):
@@ -191,10 +191,9 @@ def _decode(line: bytes) -> str | bytes:
         return line
 
 
-def is_header(line: str, chunk: Chunk) -> bool:
-    """Is this first line exactly the column names? WikiMovies files have no header."""
-    separator = "," if chunk.format == "csv" else "\t"
-    return chunk.format != "wikimovies" and tuple(line.split(separator)) == chunk.columns
+def _is_header(fields: list[str] | None, chunk: Chunk) -> bool:
+    """Are these, the chunk's first line, exactly the column names? WikiMovies files have no header."""
+    return chunk.start == 0 and chunk.format != "wikimovies" and fields == list(chunk.columns)
 
 
 def _fault(fields: list[str] | None, width: int) -> str | None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.csr import Ints, open_array, open_csr
-from kgqa_core.graph.strings import SortedIndex, StringTable, open_strings, write_strings
+from kgqa_core.graph.strings import SortedIndex, StringTable, key_of, open_strings, write_strings
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,16 +95,16 @@ class KnowledgeGraph:
 
     def ids_of_label(self, label: str) -> int | None:
         """Return the entity with this label, or None."""
-        rows = self._by_label.rows(label.encode())
+        rows = self._by_label.rows(key_of(label))
         return rows[0] if rows else None
 
     def ids_of_name(self, name: str) -> tuple[int, ...]:
         """Return the entities with exactly this name, ascending: several where it is shared, none where unknown."""
-        return tuple(int(self._name_order[row]) for row in self.name_index.rows(name.encode()))
+        return tuple(int(self._name_order[row]) for row in self.name_index.rows(key_of(name)))
 
     def ids_of_folded_name(self, name: str) -> tuple[int, ...]:
         """Return the entities with this name whatever its case, ascending."""
-        rows = self.folded_index.rows(name.casefold().encode())
+        rows = self.folded_index.rows(key_of(name.casefold()))
         return tuple(sorted(int(self._folded_order[row]) for row in rows))
 
     def neighbors(self, entity_id: int, relation: int) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def too_many_rejects(
     """Return the error that stops a build: how many, the first five as ``file:line: reason: text``, what to do."""
     shown = "\n".join(f"  {r.file}:{r.line}: {r.reason}: {shorten(r.text)}" for r in first[:NUM_SHOWN])
     share, allowed = 100 * num_rejects / num_rows, 100 * max_ratio
+    enough = math.ceil(1000 * num_rejects / num_rows) / 1000
     return InputError(
         f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {allowed:.3g} %); the first:\n{shown}\n"
-        f"Mend them, or allow more: --set {key}={min(1.0, num_rejects / num_rows * 1.01):.2g}"
+        f"Mend them, or allow more: --set {key}={enough:g}"
     )

@@ -35,6 +35,11 @@ class StringTable:
         return self.raw(index).decode("utf-8")
 
 
+def key_of(text: str) -> bytes:
+    """Return the UTF-8 of any text; a lone surrogate (from a command line, say) gives bytes that match nothing."""
+    return text.encode("utf-8", "surrogatepass")
+
+
 def write_strings(strings: pa.Array, folder: Path, stem: str) -> None:
     """Write a string array as ``<stem>_data.npy`` and ``<stem>_offsets.npy``."""
     large = strings.cast(pa.large_string())

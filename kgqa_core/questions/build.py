@@ -19,7 +19,7 @@ from kgqa_core.questions.loaders import QuestionFormat, load_into, questions_tab
 from kgqa_core.questions.metaqa import metaqa_files
 from kgqa_core.questions.records import Loaded
 from kgqa_core.questions.resolve import Resolver
-from kgqa_core.types import Split
+from kgqa_core.types import SPLITS, Split
 
 VERSION = 1
 """Raised whenever the same input would give other bytes."""
@@ -80,10 +80,14 @@ def _sources(
     """Return (file, split or None: by hash, hops or None) of all files to load."""
     if files:
         hop = hops[0] if hops and len(hops) == 1 else None
-        return [(file, split, hop) for split, file in files.items()]
+        return [(file, split, hop) for split, file in sorted(files.items(), key=_by_split)]
     if format == "metaqa":
         return list(metaqa_files(path, hops))
     return [(file, split, None) for file, split in jsonl_files(path)]
+
+
+def _by_split(item: tuple[Split, Path]) -> int:
+    return SPLITS.index(item[0])
 
 
 def _check(loaded: Loaded, graph: KnowledgeGraph, path: Path, max_ratio: float) -> None:

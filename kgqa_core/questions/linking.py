@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kgqa_core.errors import LinkError, shorten
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.strings import key_of
 from kgqa_core.questions.records import Span
 
 TOPIC = "[topic]"
@@ -24,27 +25,28 @@ class Mention:
 
 
 def find_mention(text: str, graph: KnowledgeGraph) -> Mention | None:
-    """Return the longest entity name in ``text``, between word boundaries: exact case first, then any case.
+    """Return the entity name that ``text`` mentions between word boundaries: the longest, of equals the first.
 
-    Of equally long names the first one counts.
+    Names that stand there letter for letter and hold a capital come first: a graph may well have entities called
+    "film" or "director". Without one, case does not count, and all entities whose name differs in case alone are meant.
     """
-    for folded in (False, True):
-        spans = _name_spans(text, graph, folded)
-        if spans:
-            start, end = max(spans, key=lambda span: (span[1] - span[0], -span[0]))
-            look_up = graph.ids_of_folded_name if folded else graph.ids_of_name
-            return Mention((start, end), look_up(text[start:end]))
-    return None
+    exact = [span for span in _name_spans(text, graph, folded=False) if any(map(str.isupper, text[slice(*span)]))]
+    spans = exact or _name_spans(text, graph, folded=True)
+    if not spans:
+        return None
+    span = max(spans, key=lambda span: (span[1] - span[0], -span[0]))
+    name = text[slice(*span)]
+    return Mention(span, graph.ids_of_name(name) if exact else graph.ids_of_folded_name(name))
 
 
-def _name_spans(text: str, graph: KnowledgeGraph, folded: bool) -> list[Span]:
+def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]:
     """Return every span that is a name: from each start on, as long as some name begins that way."""
     index = graph.folded_index if folded else graph.name_index
     edges = [place for place in range(len(text) + 1) if _is_boundary(text, place)]
     spans = []
     for number, start in enumerate(edges):
         for end in edges[number + 1 :]:
-            piece = (text[start:end].casefold() if folded else text[start:end]).encode()
+            piece = key_of(text[start:end].casefold() if folded else text[start:end])
             row = index.first(piece)
             if not index.starts_with(row, piece):
                 break
@@ -59,7 +61,7 @@ def _is_boundary(text: str, place: int) -> bool:
 
 
 def link_topics(text: str, graph: KnowledgeGraph) -> tuple[int, ...]:
-    """Return the entities whose exact name is the longest in ``text``: several where the name is shared.
+    """Return the entities whose name is the longest in ``text`` (see ``find_mention``): several where it is shared.
 
     Raises LinkError, naming the five nearest entity names, where the text holds none.
     """

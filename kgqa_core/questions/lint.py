@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.paths import hops_to_many
 from kgqa_core.types import SPLITS, LintFinding, Question
 
 NUM_EXAMPLES = 5
+
+Hops = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,11 @@ def lint_questions(
 
 def gold_hops(
     questions: Sequence[Question], graph: KnowledgeGraph, *, max_steps: int, reenter_topic: bool
-) -> list[np.ndarray]:
-    """Return each question's shortest hop counts to its answers (-1: not within ``max_steps``), one search per topic."""
+) -> list[Hops]:
+    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``.
+
+    Questions that share their topics share one search.
+    """
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, question in enumerate(questions):
         members[question.topics].append(number)
@@ -76,7 +82,7 @@ def gold_hops(
         for topics, numbers in members.items()
     ]
     hops = hops_to_many(graph, searches, max_hops=max_steps, reenter_topic=reenter_topic)
-    result: list[np.ndarray] = [np.empty(0)] * len(questions)
+    result: list[Hops] = [np.empty(0, dtype=np.int64)] * len(questions)
     for numbers, found in zip(members.values(), hops, strict=True):
         ends = np.cumsum([len(questions[number].answers) for number in numbers])
         for number, piece in zip(numbers, np.split(found, ends[:-1]), strict=True):
@@ -87,7 +93,7 @@ def gold_hops(
 def _repeats(questions: Iterable[Question]) -> list[tuple[str, str, str]]:
     """Return (kind, split, example) for questions asked twice: inside a split, or again in another one."""
     first: dict[tuple[str, tuple[int, ...], int | None], Question] = {}
-    found = []
+    found: list[tuple[str, str, str]] = []
     for question in questions:
         earlier = first.setdefault((question.masked, question.topics, question.claim), question)
         if earlier is not question:
@@ -105,12 +111,12 @@ def _shared_names(graph: KnowledgeGraph) -> list[LintFinding]:
     return [LintFinding("shared_name", len(shared), examples=tuple(shared[:NUM_EXAMPLES]))] if shared else []
 
 
-def _coverage(questions: Sequence[Question], reached: Sequence[np.ndarray]) -> tuple[Coverage, ...]:
+def _coverage(questions: Sequence[Question], reached: Sequence[Hops]) -> tuple[Coverage, ...]:
     groups: dict[tuple[int | None, str], list[tuple[bool, bool]]] = defaultdict(list)
     for question, hops in zip(questions, reached, strict=True):
         if len(hops):
             groups[question.hops, question.split].append((bool((hops > 0).any()), bool((hops > 0).all())))
-    order = sorted(groups, key=lambda group: (group[0] or 0, SPLITS.index(group[1])))  # type: ignore[arg-type]
+    order = sorted(groups, key=lambda group: (group[0] or 0, SPLITS.index(group[1])))
     return tuple(_coverage_row(hops, split, groups[hops, split]) for hops, split in order)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
+from kgqa_core.errors import ArtifactError
+from kgqa_core.graph.formats import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.jsonl import jsonl_parser
 from kgqa_core.questions.metaqa import metaqa_parser
@@ -62,11 +65,12 @@ def load_into(
         return split or split_of(masked, [resolver.graph.label_of(topic) for topic in topics], seed=split_seed)
 
     for number, line, parsed in parse_lines(path, parse):
-        read = parsed if isinstance(parsed, Fault) else resolver.resolve(parsed, assign, loaded)
-        if isinstance(read, Question) and read.id in used:
-            read = Fault(DUPLICATE_ID)
+        if isinstance(parsed, Fault):
+            read: Question | Fault = parsed
+        else:
+            read = Fault(DUPLICATE_ID) if parsed.id in used else resolver.resolve(parsed, assign, loaded)
         if isinstance(read, Fault):
-            loaded.reject(shown, number, line, read)
+            loaded.reject(Reject(shown, number, read.reason, line[:MAX_REJECT_TEXT]), unknown=read.unknown)
         else:
             used.add(read.id)
             loaded.questions.append(read)
@@ -90,16 +94,19 @@ def questions_table(questions: list[Question]) -> pa.Table:
 
 
 def read_questions(folder: Path, split: Split | None = None) -> list[Question]:
-    """Return the questions of a built artifact, all or one split, in the order of their files."""
-    table = pq.read_table(folder / "questions.parquet", schema=schemas.QUESTIONS)
+    """Return the questions of a built artifact, all or one split, in the order of their files.
+
+    Raises ArtifactError where the folder is none or is damaged.
+    """
+    try:
+        table = pq.read_table(folder / "questions.parquet", schema=schemas.QUESTIONS)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ArtifactError(
+            f"{folder} holds no usable questions ({error}). Build them again: kgqa build CONF"
+        ) from error
     if split is not None:
         table = table.filter(pc.equal(table["split"], split))
-    columns = [table[name].to_pylist() for name in schemas.QUESTIONS.names]
-    return [_question(*row) for row in zip(*columns, strict=True)]
-
-
-def _question(*row: object) -> Question:
-    values = dict(zip(schemas.QUESTIONS.names, row, strict=True))
+    columns = {name: table[name].to_pylist() for name in schemas.QUESTIONS.names}
     for name in ("topics", "answers", "chain"):
-        values[name] = None if values[name] is None else tuple(values[name])  # type: ignore[call-overload]
-    return Question(**values)  # type: ignore[arg-type]
+        columns[name] = [None if ids is None else tuple(ids) for ids in columns[name]]
+    return [Question(*row) for row in zip(*(columns[field.name] for field in fields(Question)), strict=True)]

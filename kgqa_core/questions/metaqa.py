@@ -6,13 +6,13 @@ Folders, one per hop: the official ``1-hop/vanilla/qa_train.txt`` or plain ``1-h
 
 from __future__ import annotations
 
-import re
+from itertools import pairwise
 from pathlib import Path
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS, require_file
 from kgqa_core.questions.records import Fault, Parser, RawQuestion, Span
-from kgqa_core.types import Split
+from kgqa_core.types import SPLITS, Split
 
 RELATION_OF_TYPE = {
     "director": "directed_by",
@@ -77,9 +77,9 @@ def read_brackets(marked: str) -> tuple[str, tuple[Span, ...]]:
 
 def chain_of_type(qtype: str) -> tuple[str, ...] | None:
     """Return the relation labels of "movie_to_director_to_movie": ("directed_by", "~directed_by"); None if unknown."""
-    types = re.split("_to_", qtype.strip())
+    types = qtype.strip().split("_to_")
     steps = []
-    for source, target in zip(types, types[1:], strict=False):
+    for source, target in pairwise(types):
         if source == "movie" and target in RELATION_OF_TYPE:
             steps.append(RELATION_OF_TYPE[target])
         elif target == "movie" and source in RELATION_OF_TYPE:
@@ -109,18 +109,16 @@ def metaqa_files(folder: Path, hops: tuple[int, ...] | None) -> list[tuple[Path,
 
     Raises InputError where the folder, a hop or a file is missing.
     """
-    found = sorted(int(entry.name.removesuffix("-hop")) for entry in folder.glob("[0-9]*-hop")) if folder else []
+    found = sorted(int(entry.name.removesuffix("-hop")) for entry in folder.glob("[0-9]-hop"))
     missing = [hop for hop in hops or () if hop not in found]
     if not found or missing:
         wanted = f"{missing[0]}-hop" if missing else "1-hop, 2-hop or 3-hop"
+        present = ", ".join(f"{hop}-hop" for hop in found) or "none"
         raise InputError(
-            f"question folder: {folder} has no {wanted} folder (found: {', '.join(f'{h}-hop' for h in found) or 'none'}). "
+            f"question folder: {folder} has no {wanted} folder (found: {present}). "
             "Expected 1-hop/qa_train.txt or 1-hop/vanilla/qa_train.txt, and so on for dev and test."
         )
-    return [(_find(folder / f"{hop}-hop", split), split, hop) for hop in hops or found for split in SPLIT_ORDER]
-
-
-SPLIT_ORDER: tuple[Split, ...] = ("train", "dev", "test")
+    return [(_find(folder / f"{hop}-hop", split), split, hop) for hop in hops or found for split in SPLITS]
 
 
 def _find(folder: Path, split: Split) -> Path:

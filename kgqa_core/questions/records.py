@@ -6,8 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kgqa_core.graph.formats import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, require_file, split_lines
+from kgqa_core.graph.formats import (
+    BYTE_ORDER_MARK,
+    NOT_UTF8,
+    TRUNCATED,
+    WRONG_FIELDS,
+    require_file,
+    split_lines,
+)
 from kgqa_core.types import Question, Reject
+
+NOT_JSON = "not JSON"
 
 Span = tuple[int, int]  # characters of a text: start, one past the end
 
@@ -44,11 +53,12 @@ class Loaded:
     unknown: dict[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a reject -> the unknown name
     notes: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # (kind, split) -> one example per case
 
-    def reject(self, file: str, line: int, text: str, fault: Fault) -> None:
-        """Keep a line that is not used."""
-        self.rejects.append(Reject(file=file, line=line, reason=fault.reason, text=text[:MAX_REJECT_TEXT]))
-        if fault.unknown:
-            self.unknown[file, line] = fault.unknown
+    def reject(self, reject: Reject, *, unknown: str = "") -> None:
+        """Keep a line that is not used, and the name in it that the graph does not know."""
+        self.rejects.append(reject)
+        if unknown:
+            self.unknown[reject.file, reject.line] = unknown
+            self.note("unknown_entity", "", f"{reject.file}:{reject.line}: {unknown}")
 
     def note(self, kind: str, split: str, example: str) -> None:
         """Count something doubtful about a line that is used."""
@@ -70,5 +80,6 @@ def parse_lines(path: Path, parse: Parser) -> Iterator[tuple[int, str, RawQuesti
             yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
         elif line.strip():
             parsed = parse(line, number)
-            cut_off = isinstance(parsed, Fault) and number == len(lines) and not complete
+            unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
+            cut_off = unfinished and number == len(lines) and not complete
             yield number, line, Fault(TRUNCATED) if cut_off else parsed

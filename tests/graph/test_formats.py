@@ -1,0 +1,150 @@
+"""Reading triple files: what is a row, what is rejected, and line numbers that hold however a file is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.errors import InputError
+from kgqa_core.graph.formats import TRIPLE_COLUMNS, FileFormat, list_chunks, parse_chunk
+from kgqa_core.graph.rejects import collect_rejects
+
+Row = tuple[str, ...]
+Rejected = tuple[int, str]  # line, reason
+
+
+def parse(path: Path, format: FileFormat, chunk_bytes: int = 2**20) -> tuple[list[Row], list[Rejected]]:
+    """Rows and rejects of a file that is read in chunks of ``chunk_bytes``."""
+    with TemporaryDirectory() as parts:
+        chunks = list_chunks(path, format=format, columns=TRIPLE_COLUMNS, parts=Path(parts), chunk_bytes=chunk_bytes)
+        reports = [parse_chunk(chunk) for chunk in chunks]
+        rows = [
+            tuple(row[name] for name in TRIPLE_COLUMNS)
+            for r in reports
+            for row in pq.read_table(r.chunk.part).to_pylist()
+        ]
+        rejects = [(row["line"], row["reason"]) for table in collect_rejects([reports]) for row in table.to_pylist()]
+    return rows, rejects
+
+
+@pytest.mark.parametrize(
+    ("format", "data", "rows"),
+    [
+        ("wikimovies", "a|r|b\n", [("a", "r", "b")]),
+        ("wikimovies", "a|r|b", [("a", "r", "b")]),  # no line end after the last line
+        ("wikimovies", "a|r|b\r\nc|r|d\r\n", [("a", "r", "b"), ("c", "r", "d")]),
+        ("wikimovies", "\ufeffa|r|b\n", [("a", "r", "b")]),  # byte order mark
+        ("wikimovies", "a|r|b\n\n\nc|r|d\n\n", [("a", "r", "b"), ("c", "r", "d")]),
+        ("wikimovies", "Amélie|r|日本\n", [("Amélie", "r", "日本")]),
+        ("wikimovies", "a\u2028b|r|c\x0cd\n", [("a\u2028b", "r", "c\x0cd")]),  # line ends to Python, not to us
+        ("tsv", "head\trelation\ttail\na\tr\tb\n", [("a", "r", "b")]),
+        ("tsv", "subject\trelation\ttail\n", [("subject", "relation", "tail")]),  # only the exact header is one
+        ("tsv", 'a "quoted"\tr\tb,c\n', [('a "quoted"', "r", "b,c")]),
+        ("csv", 'head,relation,tail\n"a, b",r,"say ""hi"""\n', [("a, b", "r", 'say "hi"')]),
+        ("csv", '"head","relation","tail"\na,r,b\n', [("a", "r", "b")]),
+    ],
+)
+def test_rows_are_read(tmp_path: Path, format: FileFormat, data: str, rows: list[Row]) -> None:
+    path = tmp_path / "kb"
+    path.write_bytes(data.encode())
+    assert parse(path, format) == (rows, [])
+
+
+@pytest.mark.parametrize(
+    ("format", "line", "reason"),
+    [
+        ("wikimovies", b"a|r", "wrong number of fields"),
+        ("wikimovies", b"a|r|b|c", "wrong number of fields"),
+        ("wikimovies", b"a||b", "empty field"),
+        ("tsv", b"a\tr\t  ", "empty field"),
+        ("tsv", b"caf\xe9\tr\tb", "not UTF-8"),
+        ("csv", b'"a,r,b', "malformed quotes"),  # a field that goes on in the next line
+        ("csv", b"a,r", "wrong number of fields"),
+    ],
+)
+def test_a_bad_line_is_rejected_with_its_line_number(
+    tmp_path: Path, format: FileFormat, line: bytes, reason: str
+) -> None:
+    separator = {"wikimovies": b"|", "tsv": b"\t", "csv": b","}[format]
+    good = separator.join([b"a", b"r", b"b"])
+    path = tmp_path / "kb"
+    path.write_bytes(b"\n".join([good, good, line, good, b""]))
+    rows, rejects = parse(path, format)
+    assert rows == [("a", "r", "b")] * 3
+    assert rejects == [(3, reason)]
+
+
+def test_a_file_cut_off_in_its_last_line_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "kb"
+    path.write_bytes(b"a|r|b\nRear Window|direc")
+    assert parse(path, "wikimovies")[1] == [(2, "truncated last line")]
+
+
+lines = st.lists(
+    st.one_of(
+        st.sampled_from([b"a|r|b", b"c|r|a", "é|r|ü".encode(), b"", b"|r|b", b"a|r", b"a|r|b|c", b"\xff|r|b", b"  "]),
+        st.binary(max_size=7).filter(lambda line: b"\n" not in line and not line.endswith(b"\r")),
+    ),
+    max_size=13,
+)
+
+
+def slow_parse(data: bytes) -> tuple[list[Row], list[Rejected]]:
+    """The oracle: the whole file at once, line by line."""
+    rows, rejects = [], []
+    pieces = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    for number, piece in enumerate(pieces, 1):
+        try:
+            fields = tuple(piece.decode().split("|"))
+        except UnicodeDecodeError:
+            rejects.append((number, "not UTF-8"))
+            continue
+        if not piece.decode().strip():
+            continue
+        if len(fields) != 3:
+            rejects.append((number, "truncated last line" if number == len(pieces) else "wrong number of fields"))
+        elif any(not field.strip() for field in fields):
+            rejects.append((number, "empty field"))
+        else:
+            rows.append(fields)
+    return rows, rejects
+
+
+@settings(max_examples=60)
+@given(lines=lines, end=st.sampled_from([b"", b"\n"]), chunk_bytes=st.integers(1, 29))
+def test_cutting_a_file_into_chunks_changes_nothing(lines: list[bytes], end: bytes, chunk_bytes: int) -> None:
+    data = b"\n".join(lines) + end
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "kb"
+        path.write_bytes(data)
+        assert parse(path, "wikimovies", chunk_bytes) == slow_parse(data)
+
+
+def test_parquet_rows_of_any_plain_type_are_read_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "kb.parquet"
+    columns = {"tail": [1954, 7, None, 11], "head": ["a", "b", "c", " "], "relation": ["r"] * 4, "extra": [0] * 4}
+    pq.write_table(pa.table(columns), path, row_group_size=3)
+    for chunk_bytes in (1, 2**20):
+        rows, rejects = parse(path, "parquet", chunk_bytes)
+        assert rows == [("a", "r", "1954"), ("b", "r", "7")]
+        assert rejects == [(3, "empty field"), (4, "empty field")]
+
+
+def test_a_parquet_file_without_the_columns_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "kb.parquet"
+    pq.write_table(pa.table({"head": ["a"], "predicate": ["r"], "tail": ["b"]}), path)
+    with pytest.raises(InputError, match=r"no column 'relation'; the columns are \['head', 'predicate', 'tail'\]"):
+        parse(path, "parquet")
+
+
+def test_a_text_file_taken_for_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "kb.parquet"
+    path.write_text("a|r|b\n", encoding="utf-8")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        parse(path, "parquet")

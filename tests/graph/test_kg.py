@@ -1,0 +1,83 @@
+"""Opening a graph: look-ups by label and name, neighbours, readable relations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.strings import SortedIndex
+
+
+def test_labels_and_names_are_found_without_reading_them_all(films: KnowledgeGraph) -> None:
+    for entity_id, label in enumerate(films.entity_labels):
+        fresh = open_graph(films.folder)
+        assert fresh.ids_of_label(label) == entity_id
+        assert fresh.ids_of_name(label) == (entity_id,)
+        assert fresh.name_of(entity_id) == fresh.label_of(entity_id) == label
+        assert "entity_labels" not in vars(fresh)
+        assert "entity_names" not in vars(fresh)
+
+
+@pytest.mark.parametrize("unknown", ["", "A", "Rear", "Rear Window ", "rear window", "~", "\ud800"])
+def test_what_is_not_in_the_graph_is_not_found(films: KnowledgeGraph, unknown: str) -> None:
+    assert films.ids_of_label(unknown) is None
+    assert films.ids_of_name(unknown) == ()
+
+
+def test_a_shared_name_gives_all_its_entities(tmp_path: Path) -> None:
+    (tmp_path / "kb.tsv").write_text("m.1\tr\tm.2\nm.3\tr\tm.2\nm.5\tr\tm.4\n", encoding="utf-8")
+    (tmp_path / "names.tsv").write_text("m.1\tÉmile\nm.3\tÉmile\nm.4\témile\nm.5\tStraße\n", encoding="utf-8")
+    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "g", names=tmp_path / "names.tsv")
+    graph = open_graph(tmp_path / "g")
+    assert graph.ids_of_name("Émile") == (0, 2)
+    assert graph.ids_of_folded_name("ÉMILE") == (0, 2, 3)
+    assert graph.ids_of_folded_name("STRASSE") == (4,)
+    assert graph.ids_of_name("m.1") == ()
+    assert graph.ids_of_label("m.1") == 0
+
+
+@given(st.lists(st.binary(max_size=3), max_size=23), st.binary(max_size=3))
+def test_binary_search_agrees_with_a_scan(keys: list[bytes], wanted: bytes) -> None:
+    keys = sorted(keys)
+    index = SortedIndex(keys.__getitem__, len(keys))
+    assert list(index.rows(wanted)) == [row for row, key in enumerate(keys) if key == wanted]
+    assert index.starts_with(index.first(wanted), wanted) == any(key.startswith(wanted) for key in keys)
+
+
+def test_neighbours_in_both_directions_and_staying(films: KnowledgeGraph) -> None:
+    directed_by = films.relation_labels.index("directed_by")
+    rear_window, hitchcock, london = map(films.ids_of_label, ["Rear Window", "Alfred Hitchcock", "London"])
+    assert rear_window is not None
+    assert hitchcock is not None
+    assert films.neighbors(rear_window, directed_by).tolist() == [hitchcock]
+    backwards = films.neighbors(hitchcock, directed_by + films.num_relations)
+    assert [films.name_of(film) for film in backwards] == ["Rear Window", "Vertigo"]
+    assert films.neighbors(rear_window, films.identity).tolist() == [rear_window]
+    assert films.neighbors(hitchcock, directed_by).tolist() == []
+    for label in ("born_in", "lived_in"):  # parallel edges stay two
+        assert films.neighbors(hitchcock, films.relation_labels.index(label)).tolist() == [london]
+
+
+def test_the_arrays_have_the_types_of_the_contract(films: KnowledgeGraph) -> None:
+    assert (films.num_entities, films.num_relations, films.num_triples, films.identity) == (7, 5, 7, 10)
+    assert films.group_ptr.dtype == films.edge_ptr.dtype == "int64"
+    assert films.group_relation.dtype == films.edge_tail.dtype == "int32"
+    assert (len(films.group_ptr), len(films.edge_tail)) == (8, 14)
+    assert len(films.edge_ptr) == len(films.group_relation) + 1
+    assert not films.edge_tail.flags.writeable
+
+
+def test_relations_read_as_words(tmp_path: Path, films: KnowledgeGraph) -> None:
+    directed_by = films.relation_labels.index("directed_by")
+    assert films.relation_text(directed_by) == "directed by"
+    assert films.relation_text(directed_by + films.num_relations) == "directed by (reversed)"
+    assert films.relation_text(films.identity) == "same entity"
+    (tmp_path / "kb.tsv").write_text("a\tpeople.person.place_of_birth\tb\na\t...\tb\n", encoding="utf-8")
+    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "g")
+    dotted = open_graph(tmp_path / "g")
+    assert [dotted.relation_text(relation) for relation in (0, 1)] == ["...", "people person place of birth"]
