@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,9 @@ VERSIONS = {
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is going on, done, total)."""
+
+PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
+"""Who is told of progress. Not a parameter: a flow's parameters are data, which Prefect stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +60,18 @@ class StageStatus:
 class Pipeline:
     """The stages of one configuration over the artifact store of its home."""
 
-    def __init__(self, config: RunConfig, *, progress: Progress = lambda what, done, total: None) -> None:
+    def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.home = config.runtime.home
-        self.progress = progress
         self.specs = {spec.key: spec for spec in stage_specs(config)}
         self.store = ArtifactStore(self.home / "artifacts")
         self._hashes = FileHashes(self.home / "cache" / "file_hashes.json")
         self._last = self.home / "runs" / f"{config.name}.json"
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Tell whoever listens."""
+        if listener := PROGRESS.get():
+            listener(what, done, total)
 
     def recipe(self, key: str) -> Recipe | None:
         """Return the recipe of a stage, or None while a stage that it reads is not done.

@@ -99,3 +99,14 @@ def _failures(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[tupl
         return []
     best = {metric: max(figures[metric] for figures in controls) for metric in ("hits1", "f1")}
     return [(metric, own[metric], limit) for metric, limit in best.items() if own[metric] <= limit]
+
+
+def mean_row(system: str, rows: Sequence[ReportRow]) -> ReportRow:
+    """Return the mean of several runs of one system (its seeds) as a row of its own."""
+    shared = set(rows[0].by_hops).intersection(*(row.by_hops for row in rows))
+    by_hops = {hops: _mean([row.by_hops[hops] for row in rows]) for hops in rows[0].by_hops if hops in shared}
+    return ReportRow(system, rows[0].role, _mean([row.overall for row in rows]), by_hops)
+
+
+def _mean(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0]}

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kgqa_core.explorer.backtrack import backtrack
-from kgqa_core.explorer.batch import Batch, question_arrays
+from kgqa_core.explorer.batch import Batch, explorer_golds, question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
 from kgqa_core.explorer.frontier import Int
 from kgqa_core.explorer.model import Explorer
@@ -103,6 +103,34 @@ def choose_threshold(
     f1 = {threshold: 100.0 * total / len(golden) for threshold, total in zip(THRESHOLDS, totals, strict=True)}
     good = [threshold for threshold in THRESHOLDS if f1[threshold] >= max(f1.values()) - 0.01]
     return min(good, key=lambda threshold: abs(threshold - 0.5)), f1
+
+
+def top_hits(
+    model: Explorer,
+    graph: KnowledgeGraph,
+    questions: Sequence[Question],
+    *,
+    texts: Texts,
+    text_row: dict[str, int],
+    options: ExploreOptions,
+) -> tuple[float, float]:
+    """Return Hits@1 in expectation over ties, and coverage, in percent, of questions with golds; to watch training."""
+    golden = [question for question in questions if question.topics and explorer_golds(question)]
+    arrays = question_arrays(golden, text_row)
+    hits = covered = 0.0
+    model.eval()
+    with torch.no_grad():
+        for _, batch in arrays.in_order(64):
+            found = explore(
+                model, graph, batch, question_vectors=texts.questions, relation_vectors=texts.relations, options=options
+            )
+            top = _share_of_best(found, len(batch)) >= 1 - TIE
+            gold = gold_mask(found, batch, graph.num_entities)
+            num_tied = np.bincount(found.question[top], minlength=len(batch))
+            hits += (np.bincount(found.question[top & gold], minlength=len(batch)) / num_tied).sum()
+            covered += np.count_nonzero(np.bincount(found.question[gold], minlength=len(batch)))
+    model.train()
+    return 100.0 * hits / max(len(golden), 1), 100.0 * covered / max(len(golden), 1)
 
 
 def _share_of_best(found: Exploration, num_questions: int) -> np.ndarray:

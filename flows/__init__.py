@@ -1,0 +1,1 @@
+"""flows: compose tasks, nothing else; and the command line."""

@@ -1,0 +1,57 @@
+"""Which stages a flow needs, in order. A task runs only where the store lacks the stage's artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kgqa_core.pipeline import Pipeline
+from tasks.stage import StageOutcome
+
+
+def graph_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """Triples and questions to graph shards and linked questions."""
+    from tasks.dataset import make_dataset
+    from tasks.graph import build_graph_shards
+    from tasks.questions import link_questions
+
+    outcomes = [ensure(pipeline, "dataset", make_dataset)] if "dataset" in pipeline.specs else []
+    outcomes.append(ensure(pipeline, "graph", build_graph_shards))
+    outcomes.append(ensure(pipeline, "questions", link_questions))
+    return outcomes
+
+
+def encoding_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """All up to the encodings."""
+    from tasks.encodings import encode_questions_and_relations
+
+    return [*graph_stages(pipeline), ensure(pipeline, "encodings", encode_questions_and_relations)]
+
+
+def explorer_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """All up to the trained explorers, one per seed."""
+    from tasks.explorer import train_one_explorer
+
+    outcomes = encoding_stages(pipeline)
+    for seed in pipeline.config.explorer.seeds:
+        outcomes.append(ensure(pipeline, f"explorer-seed{seed}", train_one_explorer, seed))
+    return outcomes
+
+
+def all_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """All up to the scores, with the controls beside them."""
+    from tasks.controls import fit_controls
+    from tasks.evaluation import evaluate_one_explorer
+
+    outcomes = explorer_stages(pipeline)
+    outcomes.append(ensure(pipeline, "controls", fit_controls))
+    for seed in pipeline.config.explorer.seeds:
+        outcomes.append(ensure(pipeline, f"evaluation-seed{seed}", evaluate_one_explorer, seed))
+    return outcomes
+
+
+def ensure(pipeline: Pipeline, key: str, task: Callable[..., StageOutcome], *arguments: Any) -> StageOutcome:
+    """Return a stage's artifact, running its task only where there is none."""
+    if found := pipeline.find(key):
+        return StageOutcome(key, found, built=False)
+    return task(pipeline, *arguments)

@@ -1,0 +1,44 @@
+"""What a flow returns: its stages and, where it got that far, the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kgqa_core.evaluation.report import ReportRow, mean_row, render_report
+from kgqa_core.pipeline import Pipeline
+from tasks.stage import SYSTEM, StageOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """The outcome of a flow run."""
+
+    name: str
+    outcomes: tuple[StageOutcome, ...]
+    rows: tuple[ReportRow, ...] = field(default=())  # one per seed, their mean, the controls
+
+    @property
+    def markdown(self) -> str:
+        """The report as a table; empty where nothing was evaluated."""
+        return render_report(self.rows) if self.rows else ""
+
+    @property
+    def built(self) -> list[str]:
+        """Keys of the stages that ran."""
+        return [outcome.key for outcome in self.outcomes if outcome.built]
+
+
+def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummary:
+    """Collect the scores of the evaluated seeds."""
+    learned: list[ReportRow] = []
+    controls: list[ReportRow] = []
+    for outcome in outcomes:
+        if outcome.artifact.recipe.stage == "evaluation":
+            content = json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8"))
+            row, *controls = (ReportRow(**row) for row in content)
+            learned.append(row)
+    if len(learned) > 1:
+        learned.append(mean_row(f"{SYSTEM} (mean of {len(learned)} seeds)", learned))
+    return RunSummary(pipeline.config.name, tuple(outcomes), (*learned, *controls))

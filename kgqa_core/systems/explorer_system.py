@@ -1,0 +1,66 @@
+"""The explorer as a system: questions in, ranked entities with evidence out (EtD without determination, Table 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kgqa_core.explorer.backtrack import render_path
+from kgqa_core.explorer.checkpoint import Card
+from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.predict import predict
+from kgqa_core.explorer.train import Texts
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.types import Prediction, Question, ReasoningPath
+
+EncodeTexts = Callable[[Sequence[str]], np.ndarray]
+"""Texts in, unit-norm float32 [n, encoding_dim] out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplorerSystem:
+    """A trained explorer over one graph."""
+
+    graph: KnowledgeGraph
+    model: Explorer
+    card: Card
+    encode: EncodeTexts
+    evidence_paths: int = 3
+    batch_size: int = 64
+    merge: bool = True
+
+    def answer(
+        self, questions: Sequence[Question], progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> list[Prediction]:
+        """Return one prediction per question, in order."""
+        masked = sorted({question.masked for question in questions})
+        return predict(
+            self.model,
+            self.graph,
+            questions,
+            texts=encode_texts(masked, self.graph.relation_labels, self.encode),
+            text_row={text: row for row, text in enumerate(masked)},
+            options=ExploreOptions(
+                edge_budget=self.card.edge_budget,
+                reenter_topic=self.card.reenter_topic,
+                merge=self.merge,
+                trace=self.evidence_paths > 0,
+            ),
+            answer_threshold=self.card.answer_threshold,
+            evidence_paths=self.evidence_paths,
+            batch_size=self.batch_size,
+            progress=progress,
+        )
+
+    def render(self, path: ReasoningPath) -> str:
+        """Return a path as readable triples, in walking order."""
+        return render_path(path, entity_names=self.graph.entity_names, relation_labels=self.graph.relation_labels)
+
+
+def encode_texts(masked: Sequence[str], relation_labels: Sequence[str], encode: EncodeTexts) -> Texts:
+    """Encode masked texts and relation labels (as they are: PAPERS, "relation text raw") for the explorer."""
+    return Texts(torch.from_numpy(encode(masked)), torch.from_numpy(encode(relation_labels)))

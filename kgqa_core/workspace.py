@@ -1,0 +1,103 @@
+"""Opening what a run has built: graph, questions, encodings, the trained explorer. Loads torch only where it must."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from kgqa_core.config import HashEncoderSection, LocalEncoderSection, RunConfig
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from kgqa_core.systems.explorer_system import ExplorerSystem
+    from kgqa_core.text.encoder import Encoder
+
+ENCODINGS_FILE = "encodings.parquet"
+
+
+def make_encoder(config: RunConfig) -> Encoder:
+    """Return the text encoder that a configuration names; weights are loaded when it first encodes."""
+    if isinstance(config.encoder, HashEncoderSection):
+        from kgqa_core.text.hashing import HashEncoder
+
+        return HashEncoder(config.encoder.dim)
+    if isinstance(config.encoder, LocalEncoderSection):
+        from kgqa_core.text.local import LocalEncoder
+
+        return LocalEncoder(config.encoder.path, pooling=config.encoder.pooling)
+    from kgqa_core.text.minilm import MiniLmEncoder
+
+    return MiniLmEncoder()
+
+
+def cache_folder(pipeline: Pipeline) -> Path:
+    """Return where encodings are cached, for all runs of one home."""
+    return pipeline.home / "cache" / "encodings"
+
+
+def encode_all(pipeline: Pipeline, texts: Sequence[str]) -> np.ndarray:
+    """Return unit-norm encodings [n, encoding_dim], computing only those never seen before."""
+    from kgqa_core.text.cache import encode_cached
+
+    def progress(done: int, total: int) -> None:
+        pipeline.progress("encoding texts", done, total)
+
+    encoder = make_encoder(pipeline.config)
+    return unit_norm(encode_cached(texts, encoder=encoder, cache_dir=cache_folder(pipeline), progress=progress))
+
+
+def unit_norm(vectors: np.ndarray) -> np.ndarray:
+    """Return the rows scaled to length one; a zero row stays zero."""
+    norm: np.ndarray = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: np.ndarray = vectors / np.maximum(norm, 1e-12)
+    return scaled
+
+
+def read_encodings(folder: Path) -> dict[str, np.ndarray]:
+    """Return text -> vector of an encodings artifact."""
+    table = pq.read_table(folder / ENCODINGS_FILE)
+    width = len(table["vector"][0])
+    vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, width)
+    return dict(zip(table["text"].to_pylist(), vectors, strict=True))
+
+
+def graph_of(pipeline: Pipeline) -> KnowledgeGraph:
+    """Open the run's graph.
+
+    Raises:
+        ArtifactError: it is not built.
+    """
+    return open_graph(pipeline.artifact("graph").folder)
+
+
+def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
+    """Open the run's trained explorer.
+
+    Args:
+        pipeline: the run.
+        seed: which of its explorers; the first by default.
+
+    Raises:
+        ArtifactError: graph or explorer is not built.
+    """
+    from kgqa_core.explorer.checkpoint import load_explorer
+    from kgqa_core.systems.explorer_system import ExplorerSystem
+
+    config = pipeline.config
+    chosen = config.explorer.seeds[0] if seed is None else seed
+    model, card = load_explorer(
+        pipeline.artifact(f"explorer-seed{chosen}").folder, encoder=make_encoder(config).name
+    )
+    return ExplorerSystem(
+        graph=graph_of(pipeline),
+        model=model,
+        card=card,
+        encode=lambda texts: encode_all(pipeline, texts),
+        evidence_paths=config.evaluation.evidence_paths,
+        batch_size=config.runtime.batch_size,
+    )

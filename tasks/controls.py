@@ -1,0 +1,42 @@
+"""The controls beside every learned system: template control and ceiling, predicted once per run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kgqa_core.artifacts import write_json
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.questions.loaders import read_questions
+from kgqa_core.tracking import Recorder
+from kgqa_core.workspace import graph_of
+from tasks.runtime import pipeline_task
+from tasks.stage import StageOutcome, run_stage
+
+
+@pipeline_task("fit controls")
+def fit_controls(pipeline: Pipeline) -> StageOutcome:
+    """Fit the template control on training questions and score both controls on the evaluation split."""
+
+    def write(folder: Path, recorder: Recorder) -> None:
+        from kgqa_core.systems.control_report import score_controls
+        from kgqa_core.systems.controls import fit_template_control
+
+        graph, config = graph_of(pipeline), pipeline.config
+        questions = pipeline.artifact("questions").folder
+        control = fit_template_control(
+            graph,
+            read_questions(questions, "train"),
+            max_hops=config.explorer.steps,
+            reenter_topic=config.dataset.reenter_topic,
+            progress=lambda done, total: pipeline.progress("fitting the template control", done, total),
+        )
+        control.save(folder / "template_control.json")
+        rows = score_controls(
+            control, read_questions(questions, config.evaluation.split), max_hops=config.explorer.steps
+        )
+        write_json(folder / "scores.json", rows)
+        for row in rows:
+            for name in ("hits1", "f1"):
+                recorder.metric(f"{row['role'].replace(' ', '_')}.{name}", row["overall"][name])
+
+    return run_stage(pipeline, "controls", write)

@@ -1,0 +1,60 @@
+"""Triples to a built graph: Parquet shards and a memory-mapped CSR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kgqa_core.config import EmbeddedDataset, GraphSection
+from kgqa_core.graph.build import BuildLimits, MapChunks, build_graph
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.tracking import Recorder
+from tasks.runtime import local_cluster, pipeline_task
+from tasks.stage import StageOutcome, run_stage
+
+
+@pipeline_task("build graph", io=True)
+def build_graph_shards(pipeline: Pipeline) -> StageOutcome:
+    """Parse, encode, sort and index the triples."""
+    source = graph_source(pipeline)
+
+    def write(folder: Path, recorder: Recorder) -> None:
+        with chunk_mapper(pipeline, source.path) as map_chunks:
+            report = build_graph(
+                source.path,
+                format=source.format,
+                out_dir=folder,
+                names=source.names,
+                max_reject_ratio=source.max_reject_ratio,
+                map_chunks=map_chunks,
+                limits=BuildLimits(memory_limit=pipeline.config.runtime.memory_limit),
+            )
+        for name in ("num_entities", "num_relations", "num_triples", "num_duplicates", "num_rejects"):
+            recorder.metric(name, getattr(report, name))
+        recorder.table("rejects", "rejects.parquet")
+
+    return run_stage(pipeline, "graph", write)
+
+
+def graph_source(pipeline: Pipeline) -> GraphSection:
+    """Return where the triples are: the user's files, or those of the embedded dataset."""
+    dataset = pipeline.config.dataset
+    if not isinstance(dataset, EmbeddedDataset):
+        return dataset.graph
+    made = pipeline.artifact("dataset").folder
+    return GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0)
+
+
+@contextmanager
+def chunk_mapper(pipeline: Pipeline, path: Path) -> Iterator[MapChunks]:
+    """Yield ``map`` for a small input; above ``runtime.fan_out_bytes``, a mapping over a Dask cluster."""
+    runtime = pipeline.config.runtime
+    if not path.is_file() or path.stat().st_size <= runtime.fan_out_bytes:
+        yield map
+        return
+    from kgqa_core.graph.fan_out import fan_out
+
+    scratch = pipeline.home / "run" / "dask"
+    with local_cluster(runtime.workers, scratch=scratch, scheduler=runtime.scheduler_address) as client:
+        yield fan_out(client)

@@ -1,0 +1,50 @@
+"""Question files to linked questions, with the lint report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kgqa_core.config import EmbeddedDataset, QuestionSection
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.questions.build import build_questions
+from kgqa_core.tracking import Recorder
+from kgqa_core.workspace import graph_of
+from tasks.runtime import pipeline_task
+from tasks.stage import StageOutcome, run_stage
+
+
+@pipeline_task("link questions", io=True)
+def link_questions(pipeline: Pipeline) -> StageOutcome:
+    """Read, link and lint the questions."""
+    source = question_source(pipeline)
+
+    def write(folder: Path, recorder: Recorder) -> None:
+        report = build_questions(
+            graph=graph_of(pipeline),
+            format=source.format,
+            path=source.path or folder,
+            hops=source.hops,
+            files=source.files,
+            max_steps=pipeline.config.explorer.steps,
+            reenter_topic=pipeline.config.dataset.reenter_topic,
+            out_dir=folder,
+            max_reject_ratio=source.max_reject_ratio,
+        )
+        recorder.metric("num_questions", report.num_questions)
+        recorder.metric("num_rejects", report.num_rejects)
+        for split, count in report.per_split.items():
+            recorder.metric(f"num_{split}", count)
+        for row in report.lint.coverage:
+            recorder.metric(f"reachable.{row.split}.{row.hops or 'all'}", row.any_gold)
+        recorder.table("rejects", "rejects.parquet")
+
+    return run_stage(pipeline, "questions", write)
+
+
+def question_source(pipeline: Pipeline) -> QuestionSection:
+    """Return where the questions are: the user's files, or those of the embedded dataset."""
+    dataset = pipeline.config.dataset
+    if not isinstance(dataset, EmbeddedDataset):
+        return dataset.questions
+    made = pipeline.artifact("dataset").folder / "questions"
+    return QuestionSection(format="jsonl", path=made, max_reject_ratio=0.0)
