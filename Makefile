@@ -1,0 +1,66 @@
+# Everything runs in .venv, made here once and installed again only when the lock or pyproject.toml changes.
+# PYTHON=...    the Python to make .venv with (default: the first of python3.13, 3.12, 3.11, python3 that fits)
+# PIP_ARGS=...  passed on to every pip command, e.g. PIP_ARGS="--index-url URL"
+# KGQA_DATA=... the folder of the real data sets: tests marked realdata and `make bench` need it
+
+PYTHON ?=
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt
+
+# A tasks.py in the current folder must not win over ours, and nothing is fetched at run time.
+export PYTHONSAFEPATH := 1
+export HF_HUB_OFFLINE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast check bench install scatter clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^# \([A-Z_]*=\)/  \1/p' Makefile
+
+demo: install ## run the whole flow on the embedded dataset
+	$(BIN)/kgqa run conf/demo.yaml
+
+test: $(VENV)/dev.stamp $(VENV)/scatter.stamp check ## set up, check, then every test that needs no GPU
+	$(BIN)/python -m pytest -m "not gpu"
+
+test-fast: $(VENV)/dev.stamp ## the tests for every minute: no slow ones, no real data
+	$(BIN)/python -m pytest -m "not slow and not gpu and not realdata"
+
+check: $(VENV)/dev.stamp ## format, lint, types (strict on kgqa_core) and layers
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: install ## measure the figures of docs/results.md (needs KGQA_DATA)
+	$(BIN)/python -m benchmarks
+
+install: $(VENV)/installed.stamp ## make .venv and install the locked dependencies and kgqa
+
+scatter: $(VENV)/installed.stamp ## build torch-scatter, or try again
+	.ci/install-scatter $(VENV) $(PIP_ARGS)
+
+clean: ## remove .venv, caches and build outputs (never KGQA_HOME, where artifacts live)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+# A stamp is written last: what was interrupted is done again.
+$(VENV)/created.stamp:
+	python=$$(.ci/find-python $(PYTHON)) && "$$python" -m venv --clear $(VENV)
+	touch $@
+
+# torch first and alone: left to the resolver, its open range pulls gigabytes.
+$(VENV)/installed.stamp: $(VENV)/created.stamp constraints.txt pyproject.toml
+	$(PIP) torch
+	$(PIP) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/installed.stamp
+	$(PIP) --no-build-isolation --editable ".[dev]"
+	touch $@
+
+$(VENV)/scatter.stamp: $(VENV)/installed.stamp
+	.ci/install-scatter $(VENV) $(PIP_ARGS)
+	touch $@
