@@ -14,6 +14,8 @@ from kgqa_core.questions.records import Span
 TOPIC = "[topic]"
 CLAIM = "[claim]"
 NUM_NEAREST = 5
+GOOD_MATCH = 70.0  # percent of characters in common
+MAX_WORDS = 20  # of an unlinked question that are compared with the names
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,20 @@ def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
 
 
 def nearest_names(value: str, graph: KnowledgeGraph, count: int = NUM_NEAREST) -> list[str]:
-    """Return the ``count`` entity names nearest to ``value``, a name or a text with one. Reads all names."""
-    from rapidfuzz import fuzz, process, utils
+    """Return the ``count`` entity names most like ``value`` or some words in it. Reads all names: for errors only."""
+    from rapidfuzz import fuzz, process
 
     names = sorted(set(graph.entity_names))
-    found = process.extract(value, names, scorer=fuzz.WRatio, processor=utils.default_process, limit=count)
-    return [name for name, _, _ in found]
+    folded = [name.casefold() for name in names]
+    words = value.casefold().split()[:MAX_WORDS]
+    windows = {" ".join(words[i : i + size]) for size in (1, 2, 3, 4) for i in range(len(words) - size + 1)}
+    best: dict[int, float] = {}
+    for window in sorted({value.casefold(), *windows}):
+        for _, score, row in process.extract(window, folded, scorer=fuzz.ratio, limit=count):
+            best[row] = max(score, best.get(row, 0.0))
+    # Of good matches the one with most characters in common: short common words match something anyway.
+    order = sorted(best, key=lambda row: (best[row] < GOOD_MATCH, -best[row] * len(names[row]), row))
+    return [names[row] for row in order[:count]]
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -1,0 +1,63 @@
+"""A small film graph with homonyms, and writers of question files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+
+TRIPLES = """\
+f1	directed_by	p1
+f1	release_year	1954
+f1	starred_actors	p2
+f2	directed_by	p1
+f2	release_year	1958
+f3	directed_by	p3
+f3	release_year	1998
+f4	directed_by	p4
+f4	starred_actors	p3
+"""
+NAMES = """\
+f1	Rear Window
+f2	Vertigo
+f3	Rear Window
+f4	[REC]
+p1	Alfred Hitchcock
+p2	Grace Kelly
+p3	Jeff Bleckner
+p4	Ödön von Horváth
+"""
+
+
+@pytest.fixture(scope="session")
+def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    """Two films share the name "Rear Window"; years are their own names."""
+    folder = tmp_path_factory.mktemp("films")
+    (folder / "kb.tsv").write_text(TRIPLES, encoding="utf-8")
+    (folder / "names.tsv").write_text(NAMES, encoding="utf-8")
+    build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
+    return open_graph(folder / "graph")
+
+
+@pytest.fixture
+def ids(films: KnowledgeGraph) -> Callable[..., tuple[int, ...]]:
+    """Entity ids of labels, ascending."""
+    return lambda *labels: tuple(sorted(films.entity_labels.index(label) for label in labels))
+
+
+@pytest.fixture
+def write_jsonl() -> Callable[[Path, list[dict[str, Any]]], Path]:
+    """Write one JSON object per line."""
+
+    def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        return path
+
+    return write

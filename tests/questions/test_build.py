@@ -1,0 +1,169 @@
+"""Building a questions artifact: splits, rejects, doubts, and the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from kgqa_core import schemas
+from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.build import QuestionReport, build_questions
+from kgqa_core.questions.loaders import load_question_file, read_questions, split_of
+
+Write = Callable[[Path, list[dict[str, Any]]], Path]
+Build = Callable[..., QuestionReport]
+
+GOOD = {"question": "Who directed Vertigo?", "answers": ["Alfred Hitchcock"]}
+
+
+@pytest.fixture
+def build(tmp_path: Path, films: KnowledgeGraph) -> Build:
+    """Build JSONL questions into ``tmp_path/out`` unless told otherwise."""
+
+    def build_here(path: Path, **options: Any) -> QuestionReport:
+        settings = {"format": "jsonl", "max_steps": 2, "reenter_topic": False, "out_dir": tmp_path / "out"} | options
+        return build_questions(graph=films, path=path, **settings)
+
+    return build_here
+
+
+def rows(count: int, prefix: str) -> list[dict[str, Any]]:
+    return [
+        GOOD | {"id": f"{prefix}{number}", "question": f"{number}: who directed Vertigo?"} for number in range(count)
+    ]
+
+
+def test_a_folder_with_three_files_is_read_back_as_it_was(
+    tmp_path: Path, films: KnowledgeGraph, build: Build, write_jsonl: Write
+) -> None:
+    chain = ["directed_by"]
+    tricky = {"question": "Is [REC] by Grace Kelly?", "topics": ["[REC]"], "claim": "p2", "verdict": False}
+    write_jsonl(tmp_path / "qa" / "train.jsonl", [GOOD | {"chain": chain}, *rows(6, "t"), tricky])
+    write_jsonl(tmp_path / "qa" / "dev.jsonl", rows(3, "d"))
+    write_jsonl(tmp_path / "qa" / "test.jsonl", rows(2, "e"))
+    report = build(tmp_path / "qa")
+    assert (report.num_questions, report.num_rejects) == (13, 0)
+    assert report.per_split == {"train": 8, "dev": 3, "test": 2}
+    loaded, _ = load_question_file(tmp_path / "qa" / "train.jsonl", format="jsonl", graph=films, split="train")
+    assert read_questions(tmp_path / "out", "train") == loaded
+    assert [question.split for question in read_questions(tmp_path / "out")] == ["train"] * 8 + ["dev"] * 3 + [
+        "test"
+    ] * 2
+    assert pq.read_schema(tmp_path / "out" / "questions.parquet") == schemas.QUESTIONS
+    assert pq.read_schema(tmp_path / "out" / "rejects.parquet") == schemas.REJECTS
+    lint = json.loads((tmp_path / "out" / "lint.json").read_text(encoding="utf-8"))
+    assert lint["max_steps"] == 2
+    assert lint["coverage"][0] == {
+        "hops": None, "split": "train", "num_questions": 6, "any_gold": 100.0, "all_golds": 100.0,
+    }  # fmt: skip
+
+
+def test_a_rebuild_is_byte_identical(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+    path = write_jsonl(tmp_path / "own.jsonl", [*rows(29, "q"), {"bad": 1}])
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        build(path, out_dir=folder, max_reject_ratio=0.1)
+    first, second = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders)
+    assert first == second
+    assert sorted(first) == ["lint.json", "questions.parquet", "rejects.parquet"]
+
+
+def test_one_file_is_split_by_hash_and_repeats_stay_together(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+    repeated = [row | {"id": f"again-{row['id']}"} for row in rows(211, "q")]
+    build(write_jsonl(tmp_path / "own.jsonl", rows(211, "q") + repeated))
+    split = {question.id: question.split for question in read_questions(tmp_path / "out")}
+    assert all(split[f"q{number}"] == split[f"again-q{number}"] for number in range(211))
+    sizes = Counter(split.values())
+    assert set(sizes) == {"train", "dev", "test"}
+    build(write_jsonl(tmp_path / "own.jsonl", rows(97, "q")))
+    assert all(question.split == split[question.id] for question in read_questions(tmp_path / "out"))
+    build(tmp_path / "own.jsonl", split_seed=1)
+    assert any(question.split != split[question.id] for question in read_questions(tmp_path / "out"))
+
+
+def test_the_hash_splits_eighty_ten_ten() -> None:
+    sizes = Counter(split_of("who directed [topic]", [f"f{number}"], seed=7) for number in range(10_007))
+    assert sizes["train"] == pytest.approx(8_006, abs=150)
+    assert sizes["dev"] == pytest.approx(1_001, abs=100)
+    assert sizes["test"] == pytest.approx(1_001, abs=100)
+
+
+def test_files_may_be_named_one_by_one(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+    files = {
+        "test": write_jsonl(tmp_path / "later.jsonl", rows(2, "e")),
+        "train": write_jsonl(tmp_path / "earlier.jsonl", rows(3, "t")),
+    }
+    assert build(tmp_path, files=files).per_split == {"train": 3, "test": 2}
+
+
+def test_too_many_rejects_stop_the_build_and_name_what_is_near(
+    tmp_path: Path, build: Build, write_jsonl: Write
+) -> None:
+    bad = [GOOD | {"topics": ["Vertiga"]}, GOOD | {"answers": ["Alfred Hitchkock"]}, {"question": "Vertigo?"}]
+    path = write_jsonl(tmp_path / "own.jsonl", [*rows(4, "q"), *bad])
+    with pytest.raises(InputError) as stopped:
+        build(path)
+    message = str(stopped.value)
+    assert "3 of 7 rows rejected (42.9 %, allowed 0.1 %)" in message
+    assert "own.jsonl:5: no topic in the graph:" in message
+    assert "own.jsonl:6: no answer in the graph:" in message
+    assert "own.jsonl:7: no answers given:" in message
+    assert "nearest to 'Vertiga': 'Vertigo'" in message
+    assert "nearest to 'Alfred Hitchkock': 'Alfred Hitchcock'" in message
+    assert "--set dataset.questions.max_reject_ratio=0.429" in message
+    assert not (tmp_path / "out").exists()
+    report = build(path, max_reject_ratio=0.429)
+    assert report.rejects == {"no answer in the graph": 1, "no answers given": 1, "no topic in the graph": 1}
+    rejects = pq.read_table(tmp_path / "out" / "rejects.parquet").to_pylist()
+    assert [reject["line"] for reject in rejects] == [5, 6, 7]
+
+
+def test_doubts_of_usable_lines_are_counted(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+    doubtful = [
+        GOOD | {"id": "partial", "answers": ["Alfred Hitchcock", "Nobody"]},
+        GOOD | {"id": "twice", "answers": ["Alfred Hitchcock", "Alfred Hitchcock"]},
+        {"id": "shared", "question": "Which films came out in 1954?", "answers": ["Rear Window"]},
+        {"id": "absent", "question": "Who made it?", "topics": ["f2"], "answers": ["p1"]},
+        GOOD | {"id": "chained", "chain": ["made_by"]},
+    ]
+    write_jsonl(tmp_path / "qa" / "train.jsonl", doubtful)
+    report = build(tmp_path / "qa")
+    assert report.num_rejects == 0
+    found = {finding.kind: finding for finding in report.lint.findings}
+    assert found["partial_gold"].examples == ("partial",)
+    assert found["unknown_entity"].examples == ("partial: Nobody",)
+    assert found["duplicate_gold"].examples == ("twice",)
+    assert found["shared_name_used"].examples == ("shared: Rear Window",)
+    assert found["topic_not_in_text"].examples == ("absent",)
+    assert found["unknown_chain_relation"].examples == ("chained: made_by",)
+    assert found["shared_name"].split == ""
+    assert found["partial_gold"].split == "train"
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_a_file_without_questions_is_refused(tmp_path: Path, build: Build, content: str) -> None:
+    (tmp_path / "own.jsonl").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match="holds no question"):
+        build(tmp_path / "own.jsonl")
+
+
+def test_a_path_without_question_files_says_what_is_expected(tmp_path: Path, build: Build) -> None:
+    (tmp_path / "training.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"folder with train\.jsonl, dev\.jsonl or test\.jsonl\. Nearest.*training\.jsonl"
+    ):
+        build(tmp_path)
+    with pytest.raises(InputError, match=r"train\.jsonl does not exist"):
+        build(tmp_path, files={"train": tmp_path / "train.jsonl"})
+
+
+def test_a_folder_that_holds_no_questions_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="Build them again: kgqa build"):
+        read_questions(tmp_path)

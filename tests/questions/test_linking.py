@@ -1,0 +1,122 @@
+"""Topics by name: the longest one, words whole, capitals first; else an error with the nearest names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core.errors import LinkError
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.linking import find_mention, link_topics, mask_spans, mask_topics
+from kgqa_core.questions.resolve import link_question
+
+NAMES = ["Up", "Up in the Air", "film", "director", "Zoë", "M", "300", "C++", "[REC]", "rock", "Rock", "Straße", "the"]
+Ids = Callable[..., tuple[int, ...]]
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    """A graph whose entities bear tricky names."""
+    folder = tmp_path_factory.mktemp("named")
+    (folder / "kb.tsv").write_text("".join(f"{name}\tr\thub\n" for name in NAMES), encoding="utf-8")
+    build_graph(folder / "kb.tsv", format="tsv", out_dir=folder / "graph")
+    return open_graph(folder / "graph")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Who directed Up in the Air?", ["Up in the Air"]),  # the longest
+        ("Who directed Up?", ["Up"]),
+        ("Is Up a film by its director?", ["Up"]),  # a capital before longer common words
+        ("who directed up in the air", ["Up in the Air"]),  # without a capital case does not count
+        ("who is zoë", ["Zoë"]),
+        ("Was 300 shot in one take?", ["300"]),
+        ("Is C++ a language?", ["C++"]),
+        ("What is [REC] about?", ["[REC]"]),
+        ("Which film?", ["film"]),
+        ("what is rock", ["Rock", "rock"]),
+        ("Who is Rock?", ["Rock"]),
+        ("WHERE IS STRASSE", ["Straße"]),
+        ("M: who made it?", ["M"]),
+    ],
+)
+def test_a_name_in_the_text_is_the_topic(named: KnowledgeGraph, text: str, found: list[str]) -> None:
+    assert [named.name_of(topic) for topic in link_topics(text, named)] == found
+
+
+@pytest.mark.parametrize("text", ["Upper case", "Mother", "1300 men", "", "filmic"])
+def test_part_of_a_word_is_no_name(named: KnowledgeGraph, text: str) -> None:
+    assert find_mention(text, named) is None
+
+
+def test_all_who_share_the_name_are_topics(films: KnowledgeGraph, ids: Ids) -> None:
+    assert link_topics("Who directed Rear Window?", films) == ids("f1", "f3")
+
+
+def test_an_unknown_name_gives_the_five_nearest(films: KnowledgeGraph) -> None:
+    with pytest.raises(LinkError) as failed:
+        link_topics("Who directed Vertgo?", films)
+    message = str(failed.value)
+    assert "'Who directed Vertgo?'" in message
+    assert message.split("Nearest names in the graph: ")[1].startswith("'Vertigo'")
+    assert message.count("'") == 2 * 6  # the question and five names
+    assert "--topic NAME" in message
+
+
+def slow_longest(text: str, names: Iterable[str]) -> int:
+    """The oracle: length of the longest name, capitals first, by trying every name at every place."""
+
+    def at(place: int, name: str) -> bool:
+        end = place + len(name)
+        inside = [0 < edge < len(text) and text[edge - 1].isalnum() and text[edge].isalnum() for edge in (place, end)]
+        return not any(inside)
+
+    found = [
+        (text[i : i + len(n)], n)
+        for n in names
+        for i in range(len(text))
+        if text[i:].lower().startswith(n.lower()) and at(i, n)
+    ]
+    exact = [name for piece, name in found if piece == name and name != name.lower()]
+    return max((len(name) for name in exact or [name for _, name in found]), default=0)
+
+
+ASCII_NAMES = [name for name in NAMES if name.isascii()] + ["hub"]
+
+
+@given(
+    words=st.lists(
+        st.sampled_from(["Up", "up", "in", "the", "Air", "film", "C++", "M", "x", "300", "rocks"]), max_size=7
+    )
+)
+def test_linking_agrees_with_trying_every_name(named: KnowledgeGraph, words: list[str]) -> None:
+    text = " ".join(words)
+    mention = find_mention(text, named)
+    assert (mention.span[1] - mention.span[0] if mention else 0) == slow_longest(text, ASCII_NAMES)
+
+
+def test_masking_replaces_every_mention_longest_first() -> None:
+    assert mask_topics("Up or Up in the Air, uptown?", ["Up", "Up in the Air"]) == "[topic] or [topic], uptown?"
+    assert mask_topics("who made vertigo", ["Vertigo"]) == "who made [topic]"
+    assert mask_topics("Is M by Lang?", ["M"], claims=["Lang"]) == "Is [topic] by [claim]?"
+    assert mask_topics("nothing here", ["Vertigo"]) == "nothing here"
+    assert mask_spans("abcdef", [((1, 3), "x"), ((2, 6), "y")]) == "aby"
+
+
+def test_a_person_asks(films: KnowledgeGraph, ids: Ids) -> None:
+    asked = link_question("Who directed Vertigo?", films)
+    assert (asked.topics, asked.masked, asked.answers) == (ids("f2"), "Who directed [topic]?", ())
+    named = link_question("Who directed the film of 1958?", films, topics=["1958"])
+    assert (named.topics, named.masked) == (ids("1958"), "Who directed the film of [topic]?")
+    with pytest.raises(LinkError, match=r"'vertigo' is no entity .* Nearest names: 'Vertigo'"):
+        link_question("Who directed it?", films, topics=["vertigo"])
+
+
+def test_brackets_of_masked_text_are_not_read_as_patterns(tmp_path: Path, films: KnowledgeGraph) -> None:
+    assert link_question("Who directed [REC]?", films).masked == "Who directed [topic]?"
