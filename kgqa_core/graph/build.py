@@ -38,7 +38,7 @@ MapChunks = Callable[[Callable[[Chunk], ChunkReport], Iterable[Chunk]], Iterable
 class BuildLimits:
     """What a build may use. None of it changes the entities, relations or triples; only shard_rows moves bytes."""
 
-    chunk_bytes: int = 16 * 2**20  # of input per chunk
+    chunk_bytes: int = 8 * 2**20  # of input per chunk
     shard_rows: int = 4 * 2**20  # triples per shard, at least, rounded up to a whole head
     memory_limit: str = "2GB"  # DuckDB's own; the process uses more
     temp_directory: Path | None = None  # where DuckDB spills; None: inside the output folder

@@ -40,7 +40,7 @@ def build_questions(
     *,
     graph: KnowledgeGraph,
     format: QuestionFormat,
-    path: Path,
+    path: Path | None,
     max_steps: int,
     reenter_topic: bool,
     out_dir: Path,
@@ -52,14 +52,15 @@ def build_questions(
     """Build questions.parquet, rejects.parquet and lint.json in ``out_dir``.
 
     ``path``: a MetaQA folder (``hops``: which of its hops, None for all), or for JSONL a folder with train, dev and
-    test.jsonl or one file, then split by hash (``split_seed``); ``files`` names the files one by one instead.
+    test.jsonl or one file, then split by hash (``split_seed``); ``files`` names the files one by one instead, and then
+    ``path`` is not looked at.
     ``max_steps`` and ``reenter_topic`` are the explorer's, for coverage. Raises InputError where a file is missing,
     holds no usable question, or has a larger share of rejected lines than ``max_reject_ratio``.
     """
     loaded, resolver = Loaded(), Resolver(graph)
     for file, split, hop in _sources(format, path, hops, files):
         load_into(loaded, file, format=format, resolver=resolver, split=split, hops=hop, split_seed=split_seed)
-    _check(loaded, graph, path, max_reject_ratio)
+    _check(loaded, graph, max_reject_ratio)
     lint = lint_questions(loaded.questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes)
     out_dir.mkdir(parents=True, exist_ok=True)
     pq.write_table(questions_table(loaded.questions), out_dir / "questions.parquet", compression="zstd")
@@ -75,12 +76,14 @@ def build_questions(
 
 
 def _sources(
-    format: QuestionFormat, path: Path, hops: tuple[int, ...] | None, files: dict[Split, Path] | None
+    format: QuestionFormat, path: Path | None, hops: tuple[int, ...] | None, files: dict[Split, Path] | None
 ) -> list[tuple[Path, Split | None, int | None]]:
     """Return (file, split or None: by hash, hops or None) of all files to load."""
     if files:
         hop = hops[0] if hops and len(hops) == 1 else None
         return [(file, split, hop) for split, file in sorted(files.items(), key=_by_split)]
+    if path is None:
+        raise InputError("questions: neither a path nor files are given. Set dataset.questions.path or .files.")
     if format == "metaqa":
         return list(metaqa_files(path, hops))
     return [(file, split, None) for file, split in jsonl_files(path)]
@@ -90,7 +93,7 @@ def _by_split(item: tuple[Split, Path]) -> int:
     return SPLITS.index(item[0])
 
 
-def _check(loaded: Loaded, graph: KnowledgeGraph, path: Path, max_ratio: float) -> None:
+def _check(loaded: Loaded, graph: KnowledgeGraph, max_ratio: float) -> None:
     num_rows = len(loaded.questions) + len(loaded.rejects)
     if len(loaded.rejects) > max_ratio * num_rows:
         error = too_many_rejects(
@@ -102,7 +105,7 @@ def _check(loaded: Loaded, graph: KnowledgeGraph, path: Path, max_ratio: float) 
         )
         raise InputError(f"{error}{_nearest(loaded, graph)}")
     if not loaded.questions:
-        raise InputError(f"questions: {path} holds no question.")
+        raise InputError("questions: the files hold no question. docs/own-data.md shows what a line looks like.")
 
 
 def _nearest(loaded: Loaded, graph: KnowledgeGraph) -> str:

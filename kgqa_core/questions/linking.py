@@ -14,7 +14,7 @@ from kgqa_core.questions.records import Span
 TOPIC = "[topic]"
 CLAIM = "[claim]"
 NUM_NEAREST = 5
-GOOD_MATCH = 70.0  # percent of characters in common
+GOOD_MATCH = 80.0  # percent of characters in common
 MAX_WORDS = 20  # of an unlinked question that are compared with the names
 
 

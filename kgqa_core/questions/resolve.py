@@ -15,6 +15,7 @@ from kgqa_core.questions.linking import (
     mask_spans,
     mask_topics,
     require_ids,
+    spans_of,
 )
 from kgqa_core.questions.records import Fault, Loaded, RawQuestion
 from kgqa_core.types import Question, RelationPath, Split
@@ -39,16 +40,16 @@ class Resolver:
 
     def resolve(self, raw: RawQuestion, assign: Assign, loaded: Loaded) -> Question | Fault:
         """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``."""
-        topics = self._topics(raw)
+        claim = () if raw.claim is None else self.ids_of(raw.claim)
+        topics = self._topics(raw, claim)
         if isinstance(topics, Fault):
             return topics
         answers = tuple(sorted({entity for answer in raw.answers for entity in self.ids_of(answer)}))
         if raw.answers and not answers:
             return Fault(NO_ANSWER, unknown=raw.answers[0])
-        claim = None if raw.claim is None else self.ids_of(raw.claim)
-        if claim is not None and len(claim) != 1:
-            return Fault(SHARED_CLAIM) if claim else Fault(NO_CLAIM, unknown=raw.claim or "")
-        masked = self._mask(raw, topics, claim or ())
+        if raw.claim is not None and len(claim) != 1:
+            return Fault(SHARED_CLAIM) if claim else Fault(NO_CLAIM, unknown=raw.claim)
+        masked = self._mask(raw, topics, claim)
         question = Question(
             id=raw.id,
             text=raw.text,
@@ -64,9 +65,11 @@ class Resolver:
         self._note(raw, question, loaded)
         return question
 
-    def _topics(self, raw: RawQuestion) -> tuple[int, ...] | Fault:
+    def _topics(self, raw: RawQuestion, claim: Sequence[int]) -> tuple[int, ...] | Fault:
         if not raw.topics:
-            mention = find_mention(raw.text, self.graph)
+            # "Did Hitchcock direct Vertigo?": what is claimed is no topic
+            claimed = [(span, " ") for name in self._claim_names(raw, claim) for span in spans_of(raw.text, name)]
+            mention = find_mention(mask_spans(raw.text, claimed), self.graph)
             return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention.entities
         topics = {entity for topic in raw.topics for entity in self.ids_of(topic)}
         return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=raw.topics[0])
@@ -75,8 +78,10 @@ class Resolver:
         if raw.mentions:
             return mask_spans(raw.text, [(span, TOPIC) for span in raw.mentions])
         names = {*raw.topics, *map(self.graph.name_of, topics)}
-        claims = {*map(self.graph.name_of, claim), *([raw.claim] if raw.claim else [])}
-        return mask_topics(raw.text, names, claims=claims)
+        return mask_topics(raw.text, names, claims=self._claim_names(raw, claim))
+
+    def _claim_names(self, raw: RawQuestion, claim: Sequence[int]) -> set[str]:
+        return {*map(self.graph.name_of, claim), *([raw.claim] if raw.claim else [])}
 
     def _chain(self, raw: RawQuestion) -> RelationPath | None:
         """Return the gold chain as relation ids; None where the graph lacks one of its relations."""

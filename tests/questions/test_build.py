@@ -150,7 +150,7 @@ def test_doubts_of_usable_lines_are_counted(tmp_path: Path, build: Build, write_
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_a_file_without_questions_is_refused(tmp_path: Path, build: Build, content: str) -> None:
     (tmp_path / "own.jsonl").write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match="holds no question"):
+    with pytest.raises(InputError, match="the files hold no question"):
         build(tmp_path / "own.jsonl")
 
 
@@ -160,6 +160,8 @@ def test_a_path_without_question_files_says_what_is_expected(tmp_path: Path, bui
         InputError, match=r"folder with train\.jsonl, dev\.jsonl or test\.jsonl\. Nearest.*training\.jsonl"
     ):
         build(tmp_path)
+    with pytest.raises(InputError, match=r"dataset\.questions\.path or \.files"):
+        build(None)
     with pytest.raises(InputError, match=r"train\.jsonl does not exist"):
         build(tmp_path, files={"train": tmp_path / "train.jsonl"})
 

@@ -93,6 +93,12 @@ def test_a_true_or_false_question(load: Callable[..., Question], ids: Ids) -> No
     assert (question.claim, question.verdict, question.answers) == (ids("p2")[0], False, ())
 
 
+def test_what_is_claimed_is_no_topic(load: Callable[..., Question], ids: Ids) -> None:
+    question = load(question="Did Alfred Hitchcock make Vertigo?", claim="p1", verdict=True)
+    assert question.topics == ids("f2")
+    assert question.masked == "Did [claim] make [topic]?"
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
