@@ -2,63 +2,79 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
 
+import yaml
 from prefect import flow
-from pydantic import BeforeValidator
+from prefect.runtime import flow_run
 
 from flows.stages import all_stages, encoding_stages, explorer_stages, graph_stages
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import RunConfig
-from kgqa_core.config_file import read_config
+from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.pipeline import Pipeline
-from tasks.publish import publish_run
+from tasks.run_content import FlowRun
 from tasks.runtime import write_results_artifact
+from tasks.tracking import git_commit, publish
+
+PROJECT = Path(__file__).resolve().parents[1]
 
 
-def _read_if_path(value: object) -> object:
-    return read_config(Path(value)) if isinstance(value, str) else value
-
-
-ConfigParameter = Annotated[RunConfig, BeforeValidator(_read_if_path)]
-"""A run configuration, or the path of one: what a deployment's parameters in prefect.yaml can hold."""
+def open_pipeline(config: RunConfig | Path) -> Pipeline:
+    """Return the stages of a run configuration, or of the file that holds one (what a deployment passes)."""
+    return Pipeline(read_config(config) if isinstance(config, Path) else config)
 
 
 @flow(name="build_graph", persist_result=False)
-def build_graph(config: ConfigParameter) -> RunSummary:
+def build_graph(config: RunConfig | Path) -> RunSummary:
     """Build graph shards and linked questions."""
-    pipeline = Pipeline(config)
+    pipeline = open_pipeline(config)
     return summarise(pipeline, graph_stages(pipeline))
 
 
 @flow(name="encode", persist_result=False)
-def encode(config: ConfigParameter) -> RunSummary:
+def encode(config: RunConfig | Path) -> RunSummary:
     """Encode the distinct masked texts and the relations."""
-    pipeline = Pipeline(config)
+    pipeline = open_pipeline(config)
     return summarise(pipeline, encoding_stages(pipeline))
 
 
 @flow(name="train_explorer", persist_result=False)
-def train_explorer(config: ConfigParameter) -> RunSummary:
+def train_explorer(config: RunConfig | Path) -> RunSummary:
     """Train one explorer per seed."""
-    pipeline = Pipeline(config)
+    pipeline = open_pipeline(config)
     return summarise(pipeline, explorer_stages(pipeline))
 
 
 @flow(name="evaluate", persist_result=False)
-def evaluate(config: ConfigParameter) -> RunSummary:
+def evaluate(config: RunConfig | Path) -> RunSummary:
     """Score the explorers beside their controls."""
-    pipeline = Pipeline(config)
+    pipeline = open_pipeline(config)
     return summarise(pipeline, all_stages(pipeline))
 
 
 @flow(name="retrain", persist_result=False)
-def retrain(config: ConfigParameter) -> RunSummary:
+def retrain(config: RunConfig | Path) -> RunSummary:
     """The whole flow: every stage, a results artifact, and the comparison in MLflow."""
-    pipeline = Pipeline(config)
+    started_ms = round(time.time() * 1000)
+    pipeline = open_pipeline(config)
     summary = summarise(pipeline, all_stages(pipeline))
     write_results_artifact(summary.markdown)
-    if config.tracking.enabled:
-        publish_run(pipeline, summary.outcomes)
+    if pipeline.config.tracking.enabled:
+        publish(pipeline.home, describe_run(pipeline.config, started_ms), summary.outcomes)
     return summary
+
+
+def describe_run(config: RunConfig, started_ms: int) -> FlowRun:
+    """Return what a tracker shall know of the running flow."""
+    return FlowRun(
+        id=str(flow_run.id),
+        name=str(flow_run.name),
+        dataset=config.dataset.name,
+        config_name=config.name,
+        config_hash=config_hash(config),
+        config_text=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
+        git_commit=git_commit(PROJECT),
+        started_ms=started_ms,
+    )

@@ -1,0 +1,131 @@
+"""How a command runs: logs and progress on standard error, results on standard output, errors as exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ParamSpec
+
+import typer
+
+from kgqa_core.errors import KgqaError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+P = ParamSpec("P")
+
+INTERRUPTED = 130
+PIPE_WIDTH = 160  # columns where no terminal says how wide it is
+SHOW_AFTER = 2.0  # seconds that an activity lasts before it gets a bar
+REPORT_EVERY = 30.0  # seconds between two lines of an activity where standard error is no terminal
+OURS = ("kgqa_core", "tasks", "flows")
+
+
+def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
+    """Return ``command`` with our errors as a message and an exit code in the place of a traceback."""
+
+    @functools.wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except KgqaError as problem:
+            typer.echo(f"error: {problem}", err=True)
+            raise typer.Exit(problem.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    return guarded
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console for people: as wide as the terminal, else wide enough for a path."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else PIPE_WIDTH)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Run what takes its time: logs and bars go to standard error, and so does whatever anybody prints."""
+    from rich.logging import RichHandler
+
+    from kgqa_core.pipeline import PROGRESS
+
+    console = make_console(stderr=True)
+    handler = RichHandler(console=console, show_path=False, log_time_format="%X", highlighter=None)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    for name in OURS:
+        logging.getLogger(name).setLevel(logging.INFO)
+    bars = ProgressBars(console, what)
+    listening = PROGRESS.set(bars)
+    try:
+        with bars, contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        PROGRESS.reset(listening)
+        root.removeHandler(handler)
+
+
+class ProgressBars:
+    """A bar for every activity that lasts, below one that shows that the command is alive.
+
+    Where standard error is no terminal, a line now and then.
+    """
+
+    def __init__(self, console: Console, what: str) -> None:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+        self._console = console
+        self._began: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
+        self._shown: dict[str, TaskID] = {}
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bars.add_task(what, total=None)
+
+    def __enter__(self) -> ProgressBars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._bars.stop()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Take note that ``done`` of ``total`` parts of an activity are done."""
+        now = time.monotonic()
+        if now - self._began.setdefault(what, now) >= SHOW_AFTER:
+            self._show(what, done, total, now)
+        if done >= total:
+            self._forget(what)
+
+    def _show(self, what: str, done: int, total: int, now: float) -> None:
+        if self._console.is_terminal:
+            if what not in self._shown:
+                self._shown[what] = self._bars.add_task(what, total=total)
+            self._bars.update(self._shown[what], completed=done, total=total)
+        elif now - self._reported.get(what, self._began[what]) >= REPORT_EVERY:
+            self._reported[what] = now
+            self._console.print(f"{what}: {100 * done / max(total, 1):.0f} %", markup=False)
+
+    def _forget(self, what: str) -> None:
+        self._began.pop(what)
+        self._reported.pop(what, None)
+        if what in self._shown:
+            self._bars.remove_task(self._shown.pop(what))
+
+
+def protect_children() -> None:
+    """Set what every child process must know, unless the user has: no module from the current folder, no downloads."""
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
