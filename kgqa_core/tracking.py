@@ -31,6 +31,7 @@ Point = tuple[int, float, int]
 # What every tracker we know accepts as a name; '@' and '%' are not among it, so Hits@1 is recorded as hits1.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-. /]{0,199}")
 MAX_FAULTS_SHOWN = 3
+HOP_METRIC = re.compile(r"(?:(?P<series>.+)[./])?(?P<metric>[^./]+)[./]hop(?P<hops>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,14 @@ def _finite(name: str, value: float) -> float:
             f"{name} became {value!r}, and only finite numbers are recorded. Is the learning rate too high?"
         )
     return float(value)
+
+
+def hop_metric(metric: str, hops: int) -> str:
+    """Return the name of ``metric`` over the questions of ``hops`` hops; ``HOP_METRIC`` takes such names apart.
+
+    A control beside the system has its name before it: ``template_control.hits1.hop2``.
+    """
+    return f"{metric}.hop{hops}"
 
 
 def mean_metrics(records: Iterable[TrackingRecord]) -> dict[str, float]:

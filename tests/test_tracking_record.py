@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ArtifactError, KgqaError
-from kgqa_core.tracking import FILE_NAME, Recorder, TrackingRecord, mean_metrics, read_record, write_record
+from kgqa_core.tracking import (
+    FILE_NAME,
+    HOP_METRIC,
+    Recorder,
+    TrackingRecord,
+    hop_metric,
+    mean_metrics,
+    read_record,
+    write_record,
+)
 
 names = st.text(min_size=1, max_size=7)
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -147,6 +156,14 @@ def test_a_loss_that_becomes_nan_stops_the_stage_and_says_where() -> None:
 def test_a_name_that_trackers_refuse_is_refused_at_once(name: str) -> None:
     with pytest.raises(KgqaError, match="cannot name"):
         Recorder("evaluate").metric(name, 1.0)
+
+
+@pytest.mark.parametrize(("series", "name"), [(None, "hits1"), ("template_control", "template_control.hits1")])
+def test_the_name_of_a_figure_per_hop_can_be_taken_apart_again(series: str | None, name: str) -> None:
+    found = HOP_METRIC.fullmatch(hop_metric(name, 13))
+    assert found is not None
+    assert (found["series"], found["metric"], found["hops"]) == (series, "hits1", "13")
+    assert HOP_METRIC.fullmatch(name) is None
 
 
 def test_the_mean_over_seeds_covers_only_what_every_seed_measured() -> None:

@@ -1,0 +1,250 @@
+"""The temporary Prefect server, for real: a flow runs against it, and whatever happens, no server is left behind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tasks.server
+from kgqa_core.errors import KgqaError
+from tasks.leftovers import process_started
+from tasks.runtime import pipeline_task, write_results_artifact
+from tasks.server import prefect_server
+
+ROOT = Path(tasks.server.__file__).parents[1]
+
+RUN = """
+import sys, time
+from pathlib import Path
+from tasks.server import prefect_server
+
+with prefect_server(Path(sys.argv[1])) as url:
+    print(url, flush=True)
+    if len(sys.argv) > 2:
+        from prefect import flow
+        from tasks.runtime import pipeline_task
+
+        @pipeline_task("double")
+        def double(number):
+            return 2 * number
+
+        @flow
+        def doubling():
+            return [double(number) for number in range(7)]
+
+        print(sum(doubling()), flush=True)
+    else:
+        time.sleep(120)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_server_of_the_developers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose first server makes the database, which takes longest."""
+    return tmp_path_factory.mktemp("home")
+
+
+def start_run(home: Path, *more: str) -> subprocess.Popen[str]:
+    """Start a run in another process; its first line is the URL of its server."""
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(home), *more],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def server_of(home: Path) -> tuple[int, str]:
+    """Return process id and start of the one server that is recorded in ``home``."""
+    (path,) = (home / "run").glob("process-*.json")
+    record = json.loads(path.read_text())
+    assert process_started(record["pid"]) == record["started"]
+    return record["pid"], record["started"]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """Return the first true answer of ``condition``, or the last one."""
+    until = time.monotonic() + seconds
+    while not (answer := condition()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return answer
+
+
+def assert_nothing_left(home: Path, pid: int, started: str) -> None:
+    assert process_started(pid) != started
+    assert [path.name for path in (home / "run").iterdir()] == ["prefect.lock"]
+
+
+def ask(url: str, what: str) -> list[dict[str, Any]]:
+    """Return what the API at ``url`` lists."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://").removesuffix("/api"), timeout=20)
+    try:
+        connection.request("POST", f"/api/{what}/filter", body="{}", headers={"content-type": "application/json"})
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(home: Path) -> None:
+    before = dict(os.environ)
+    tries: list[str] = []
+    with prefect_server(home) as url:
+        pid, started = server_of(home)
+        from prefect import flow
+
+        @pipeline_task("read shard", io=True)
+        def flaky(number: int) -> int:
+            tries.append("io")
+            if tries.count("io") == 1:
+                raise ConnectionError("the network blinked")
+            return 2 * number
+
+        @pipeline_task("judge", io=True)
+        def wrong() -> None:
+            tries.append("wrong")
+            raise ValueError("no retry will mend this")
+
+        @flow(name="halve and double")
+        def small_flow(number: int) -> int:
+            write_results_artifact("| system | hits1 |\n| - | - |\n| explorer | 97.0 |")
+            with pytest.raises(ValueError, match="no retry"):
+                wrong()
+            return flaky(number)
+
+        assert small_flow(13) == 26
+        assert tries == ["wrong", "io", "io"]
+        (run,) = ask(url, "flow_runs")
+        assert run["state_type"] == "COMPLETED"
+        wait_for(lambda: len(ask(url, "task_runs")) == 2)
+        assert {(task["name"][:5], task["state_type"]) for task in ask(url, "task_runs")} == {
+            ("read ", "COMPLETED"),
+            ("judge", "FAILED"),
+        }
+        (artifact,) = ask(url, "artifacts")
+        assert artifact["key"] == "results"
+        assert "| explorer | 97.0 |" in artifact["data"]
+    assert_nothing_left(home, pid, started)
+    assert dict(os.environ) == before
+    assert not (home / "prefect" / "storage").exists()  # neither flow nor task results are kept
+
+
+def test_a_server_of_the_users_own_is_used_and_none_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:4200/api")
+    with prefect_server(tmp_path / "home") as url:
+        assert url == "http://prefect.example:4200/api"
+        assert os.environ["PREFECT_API_URL"] == url
+        assert "PREFECT_HOME" not in os.environ
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(KgqaError, match="Set KGQA_HOME"), prefect_server(tmp_path / "home"):
+        pytest.fail("there is no home")
+
+
+def test_a_server_that_takes_too_long_is_given_up_and_ended(tmp_path: Path) -> None:
+    with pytest.raises(KgqaError, match=r"did not answer within 0 s.*log"), prefect_server(tmp_path, timeout=0.3):
+        pytest.fail("no server is that fast")
+    (path,) = (tmp_path / "run").glob("process-*.json")
+    record = json.loads(path.read_text())
+    assert process_started(record["pid"]) != record["started"]
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    (tmp_path / "prefect").mkdir()
+    (tmp_path / "prefect" / "prefect.db").write_text("this is no database" * 1000)
+    with pytest.raises(KgqaError, match="file is not a database"), prefect_server(tmp_path):
+        pytest.fail("there is no database")
+
+
+@pytest.mark.slow
+def test_an_error_inside_ends_the_server_and_the_next_one_knows_the_earlier_runs(home: Path) -> None:
+    def flows() -> int:
+        database = home / "prefect" / "prefect.db"
+        with sqlite3.connect(database) as connection:
+            return connection.execute("select count(*) from flow_run").fetchone()[0]
+
+    run = start_run(home, "work")
+    _, stderr = run.communicate(timeout=120)
+    assert (run.returncode, stderr) == (0, "")
+    known = flows()
+    with pytest.raises(ZeroDivisionError), prefect_server(home) as url:
+        pid, started = server_of(home)
+        assert len(ask(url, "flow_runs")) == known >= 1
+        raise ZeroDivisionError
+    assert_nothing_left(home, pid, started)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_takes_its_server_with_it(home: Path) -> None:
+    with start_run(home) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        pid, started = server_of(home)
+        run.kill()
+        run.wait()
+        assert wait_for(lambda: process_started(pid) != started)
+
+
+@pytest.mark.slow
+def test_a_server_that_could_not_follow_its_killed_run_is_ended_by_the_next(home: Path) -> None:
+    with start_run(home) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        pid, started = server_of(home)
+        os.kill(pid, signal.SIGSTOP)  # it does not even see that its owner is gone
+        run.kill()
+        run.wait()
+    time.sleep(1)
+    assert process_started(pid) == started
+    with prefect_server(home):
+        assert process_started(pid) != started
+        second, its_start = server_of(home)
+    assert_nothing_left(home, second, its_start)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_ctrl_c_and_sigterm_leave_nothing_behind(home: Path, sent: signal.Signals, code: int) -> None:
+    with start_run(home) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        pid, started = server_of(home)
+        run.send_signal(sent)
+        assert run.wait(timeout=30) == code
+    assert_nothing_left(home, pid, started)
+
+
+@pytest.mark.slow
+def test_two_runs_at_once_on_a_fresh_home_have_a_server_each(tmp_path: Path) -> None:
+    runs = [start_run(tmp_path, "work"), start_run(tmp_path, "work")]
+    outputs = [run.communicate(timeout=240) for run in runs]
+    assert [(run.returncode, stderr) for run, (_, stderr) in zip(runs, outputs, strict=True)] == [(0, ""), (0, "")]
+    urls, sums = zip(*[stdout.split() for stdout, _ in outputs], strict=True)
+    assert len(set(urls)) == 2
+    assert sums == ("42", "42")
+    with sqlite3.connect(tmp_path / "prefect" / "prefect.db") as database:
+        for table, count in (("flow_run", 2), ("task_run", 14)):
+            states = database.execute(f"select state_type, count(*) from {table} group by state_type").fetchall()
+            assert states == [("COMPLETED", count)]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["prefect.lock"]
