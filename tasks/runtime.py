@@ -6,6 +6,7 @@ Importing this module imports neither Prefect nor Dask; each function imports wh
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,17 +105,16 @@ def local_cluster(
             yield client
         return
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    settings = {
-        "distributed.nanny.pre-spawn-environ": {**threads, "PYTHONSAFEPATH": "1"},
-        "logging": {"distributed": "warning"},
-    }
+    logging.getLogger("distributed").setLevel(logging.WARNING)
     with (
-        dask.config.set(settings),
+        dask.config.set({"distributed.nanny.pre-spawn-environ": {**threads, "PYTHONSAFEPATH": "1"}}),
         LocalCluster(
             n_workers=num_workers,
             threads_per_worker=1,
-            dashboard_address=None,
-            silence_logs="warning",
+            host="127.0.0.1",
+            # No dashboard; the scheduler's own port for health checks is any free one, not always the same.
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            silence_logs=logging.WARNING,
             local_directory=str(scratch),
         ) as cluster,
         Client(cluster) as client,
