@@ -91,17 +91,16 @@ def chain_of_type(qtype: str) -> tuple[str, ...] | None:
 
 def _read_chains(path: Path) -> list[str] | None:
     name = f"{path.stem}_qtype.txt"
-    for candidate in (path.with_name(name), path.parent.parent / name):
-        if candidate.is_file():
-            chains = candidate.read_text(encoding="utf-8", errors="replace").splitlines()
-            num_lines = len(path.read_bytes().removesuffix(b"\n").split(b"\n")) if path.is_file() else 0
-            if path.is_file() and len(chains) != num_lines:
-                raise InputError(
-                    f"{candidate} has {len(chains)} lines, {path} has {num_lines}: "
-                    "they must match line by line. Remove the chain file or use the one that belongs to it."
-                )
-            return chains
-    return None
+    beside = [place for place in (path.with_name(name), path.parent.parent / name) if place.is_file()]
+    if not beside or not path.is_file():  # a missing question file is reported where it is read
+        return None
+    chains, questions = (file.read_bytes().rstrip().split(b"\n") for file in (beside[0], path))
+    if len(chains) != len(questions):
+        raise InputError(
+            f"{beside[0]} has {len(chains)} lines, {path} has {len(questions)}: they must match line by line. "
+            "Remove the chain file or use the one that belongs to the questions."
+        )
+    return [chain.decode("utf-8", errors="replace") for chain in chains]
 
 
 def metaqa_files(folder: Path, hops: tuple[int, ...] | None) -> list[tuple[Path, Split, int]]:

@@ -145,6 +145,13 @@ def test_lines_that_are_no_json_objects(tmp_path: Path, films: KnowledgeGraph) -
     ]
 
 
+def test_a_last_line_that_was_ended_is_not_cut_off(tmp_path: Path, films: KnowledgeGraph) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"question": "Vertigo?", "ans\n', encoding="utf-8")
+    _, (reject,) = load_question_file(path, format="jsonl", graph=films)
+    assert reject.reason == "not JSON"
+
+
 def test_an_id_may_be_used_once(tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write) -> None:
     row = {"id": "q", "question": "Vertigo?", "answers": ["f1"]}
     questions, (reject,) = load_question_file(
