@@ -14,6 +14,7 @@ export PYTHONSAFEPATH := 1
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help demo test test-fast check bench install scatter clean
 
 help: ## show this list

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.cli_session import protect_children, with_exit_code, working
+
+if TYPE_CHECKING:
+    from flows.run import FlowName
+    from kgqa_core.config import RunConfig
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
 5 artifact missing or damaged, or disk full · 130 stopped by Ctrl-C.
@@ -60,6 +64,177 @@ def prepare(
 
 @app.command()
 @with_exit_code
+def run(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Run the whole flow: build, encode, train, evaluate, and show it in MLflow.
+
+    Only what is missing or stale is done; a run that was killed goes on.
+
+    \b
+    Examples:
+      kgqa run conf/demo.yaml
+      kgqa run conf/metaqa-3hop.yaml --set explorer.epochs=3 --set explorer.seeds=[0,1,2]
+    """
+    run_and_print("retrain", conf, settings, as_json)
+
+
+@app.command()
+@with_exit_code
+def build(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Build the graph and link the questions.
+
+    \b
+    Example:
+      kgqa build conf/demo.yaml
+    """
+    run_and_print("build_graph", conf, settings, as_json)
+
+
+@app.command()
+@with_exit_code
+def encode(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Encode the texts of questions and relations, and build what that needs.
+
+    \b
+    Example:
+      kgqa encode conf/demo.yaml --set encoder.kind=hash
+    """
+    run_and_print("encode", conf, settings, as_json)
+
+
+@app.command()
+@with_exit_code
+def train_explorer(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Train one explorer per seed, and make what that needs.
+
+    \b
+    Example:
+      kgqa train-explorer conf/demo.yaml --set explorer.seeds=[0,1]
+    """
+    run_and_print("train_explorer", conf, settings, as_json)
+
+
+@app.command()
+@with_exit_code
+def evaluate(
+    conf: Conf,
+    settings: Settings = None,
+    questions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Score on this file, in the format of the dataset's questions.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score the trained explorers beside their controls, and make what that needs.
+
+    With --questions, the explorer of the first seed is scored on a file of your own.
+
+    \b
+    Examples:
+      kgqa evaluate conf/demo.yaml
+      kgqa evaluate conf/demo.yaml --questions new_questions.jsonl --json
+    """
+    if questions is None:
+        run_and_print("evaluate", conf, settings, as_json)
+        return
+    from flows.cli_output import print_evaluation, print_json, print_rejects
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import Pipeline
+
+    pipeline = Pipeline(read_config(conf, settings or ()))
+    first = pipeline.config.explorer.seeds[0]
+    with working("evaluating"):
+        from flows.run import run_missing
+        from kgqa_core.ask import score_question_file
+
+        run_missing("evaluate", pipeline, f"explorer-seed{first}", "controls")
+        figures, rejects = score_question_file(pipeline, questions)
+    print_rejects(rejects)
+    print_json(figures) if as_json else print_evaluation(figures)
+
+
+@app.command()
+@with_exit_code
+def ask(
+    conf: Conf,
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question, in quotes.")],
+    topic: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name or label of the topic entity. Default: the exact name in the text."),
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Answer one question, with scores and the paths that the answers rest on.
+
+    \b
+    Examples:
+      kgqa ask conf/demo.yaml "who directed Blue Harbour?"
+      kgqa ask conf/demo.yaml "who directed it?" --topic "Blue Harbour"
+    """
+    from dataclasses import asdict
+
+    from flows.cli_output import print_answer, print_json
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import Pipeline
+
+    pipeline = Pipeline(read_config(conf, settings or ()))
+    with working("answering"):
+        from kgqa_core.ask import ask as ask_explorer
+
+        answer = ask_explorer(pipeline, question, topic=topic)
+    print_json(asdict(answer)) if as_json else print_answer(answer)
+
+
+@app.command()
+@with_exit_code
+def status(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Say which stages are done, stale or missing, and why.
+
+    \b
+    Example:
+      kgqa status conf/demo.yaml
+    """
+    from dataclasses import asdict
+
+    from flows.cli_output import print_json, print_status
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import Pipeline
+
+    pipeline = Pipeline(read_config(conf, settings or ()))
+    with working("looking"):
+        stages = pipeline.status()
+    if as_json:
+        print_json({"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages]})
+    else:
+        print_status(stages, pipeline.home)
+
+
+@app.command()
+@with_exit_code
+def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Check the dataset: doubtful questions, shared names, answers out of reach, lines not used.
+
+    Builds the graph and links the questions where that is not done.
+
+    \b
+    Example:
+      kgqa lint conf/metaqa-1hop.yaml --json
+    """
+    from flows.cli_output import print_json, print_lint
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import Pipeline
+
+    pipeline = Pipeline(read_config(conf, settings or ()))
+    with working("checking"):
+        from flows.lint import read_lint
+        from flows.run import run_missing
+
+        run_missing("build_graph", pipeline, "graph", "questions")
+        report = read_lint(pipeline)
+    print_json(report) if as_json else print_lint(report)
+
+
+@app.command()
+@with_exit_code
 def score(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Our predictions.parquet, or JSON lines.")],
     as_json: Json = False,
@@ -82,5 +257,34 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-if __name__ == "__main__":
+def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool) -> None:
+    """Run a flow of a configuration and print what came out."""
+    from flows.cli_output import print_json, print_summary, summary_document
+    from kgqa_core.config_file import read_config
+
+    config = read_config(conf, settings or ())
+    with working(f"kgqa {conf.stem}"):
+        from flows.run import run_flow
+
+        summary = run_flow(flow, config)
+        mlflow_ui = mlflow_command(config) if flow == "retrain" else None
+    if as_json:
+        print_json(summary_document(summary, mlflow_ui))
+    else:
+        print_summary(summary, config.runtime.home, mlflow_ui)
+
+
+def mlflow_command(config: RunConfig) -> str | None:
+    """Return the command that opens MLflow's UI on the runs; None where they are not tracked."""
+    from tasks.tracking import ui_command
+
+    return ui_command(config.runtime.home) if config.tracking.enabled else None
+
+
+def main() -> None:
+    """Run the command line."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,13 +12,17 @@ import typer
 from flows.cli_session import make_console
 
 if TYPE_CHECKING:
-    from flows.inference import Answer
+    from pathlib import Path
+
     from flows.summary import RunSummary
-    from kgqa_core.evaluation.report import ReportRow
+    from kgqa_core.ask import Answer
     from kgqa_core.pipeline import StageStatus
+    from kgqa_core.types import Reject
 
 STATE_STYLES = {"done": "green", "stale": "yellow", "missing": "red"}
 PERCENT = "all figures in percent"
+NUM_REJECTS = 5  # shown
+NUM_CANDIDATES = 10  # shown
 
 
 def print_json(value: object) -> None:
@@ -47,25 +50,111 @@ def print_scores(figures: Mapping[str, Any]) -> None:
     print_table(f"{figures['n']} questions, {PERCENT}", ("metric", "strict", "published RoG"), rows, figures_from=1)
 
 
-def print_status(stages: Sequence[StageStatus]) -> None:
+def print_status(stages: Sequence[StageStatus], home: Path) -> None:
     """Print where every stage stands."""
-    rows = [(stage.key, stage.state, stage.why, str(stage.folder or "")) for stage in stages]
-    print_table("Stages", ("stage", "state", "why", "artifact"), rows)
+    rows = [(stage.key, stage.state, stage.why, _shown_folder(stage.folder)) for stage in stages]
+    print_table(f"Stages; artifacts in {home / 'artifacts'}", ("stage", "state", "why", "artifact"), rows)
 
 
-def print_summary(summary: RunSummary, mlflow_ui: str | None) -> None:
+def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> None:
     """Print the results of a run, what it made, and how to see more of it."""
     from kgqa_core.evaluation.report import HEADER, render_remarks, report_cells
 
     if summary.rows:
-        cells = [(*row[:2], *row[2:-1], row[-1]) for row in report_cells(summary.rows)]
-        print_table(f"Results of {summary.name}, {PERCENT}", HEADER, cells)
+        print_table(f"Results of {summary.name}, {PERCENT}", HEADER, report_cells(summary.rows), figures_from=2)
         for remark in render_remarks(summary.rows):
             typer.echo(f"! {remark}")
     made = [
-        (outcome.key, "built" if outcome.built else "was there", str(outcome.artifact.folder))
+        (outcome.key, "built" if outcome.built else "was there", _shown_folder(outcome.artifact.folder))
         for outcome in summary.outcomes
     ]
-    print_table("Artifacts", ("stage", "", "folder"), made)
+    print_table(f"Artifacts in {home / 'artifacts'}", ("stage", "now", "artifact"), made)
     if mlflow_ui:
-        typer.echo(f"See it in MLflow:\n  {mlflow_ui}")
+        typer.echo(f"To see it in MLflow:\n  {mlflow_ui}")
+
+
+def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, Any]:
+    """Return what ``print_summary`` prints as one document."""
+    stages = [
+        {
+            "key": outcome.key,
+            "built": outcome.built,
+            "fingerprint": outcome.artifact.fingerprint,
+            "folder": str(outcome.artifact.folder),
+        }
+        for outcome in summary.outcomes
+    ]
+    return {
+        "run": summary.name,
+        "results": [asdict(row) for row in summary.rows],
+        "stages": stages,
+        "mlflow_ui": mlflow_ui,
+    }
+
+
+def print_answer(answer: Answer) -> None:
+    """Print the ranked candidates of one question with the evidence they rest on."""
+    topics = ", ".join(answer.topics)
+    if not answer.candidates:
+        typer.echo(f"Nothing was found from {topics}.")
+        return
+    rows = [
+        ("*" if candidate.is_answer else "", candidate.name, f"{candidate.score:.2f}", candidate.path)
+        for candidate in answer.candidates[:NUM_CANDIDATES]
+    ]
+    print_table(f"From {topics} (* an answer; scores in percent)", ("", "candidate", "score", "evidence"), rows)
+
+
+def print_lint(report: Mapping[str, Any]) -> None:
+    """Print the doubts about a dataset, and how many of its answers are within reach."""
+    doubts = [
+        (found["kind"], found["split"], str(found["count"]), ", ".join(found["examples"]))
+        for found in report["findings"]
+    ]
+    print_table("Findings", ("kind", "split", "count", "examples"), doubts)
+    covered = [
+        (
+            str(row["hops"] or "?"),
+            row["split"],
+            str(row["num_questions"]),
+            _figure(row["any_gold"]),
+            _figure(row["all_golds"]),
+        )
+        for row in report["coverage"]
+    ]
+    title = f"Answers within {report['max_steps']} steps, {PERCENT} of questions"
+    print_table(title, ("hops", "split", "questions", "any answer", "all answers"), covered, figures_from=2)
+    rejects = [
+        (kind, reason, str(count)) for kind, reasons in report["rejects"].items() for reason, count in reasons.items()
+    ]
+    print_table("Lines that were not used", ("of", "reason", "lines"), rejects, figures_from=2)
+
+
+def print_evaluation(figures: Mapping[str, Any]) -> None:
+    """Print an explorer's figures on a file of questions beside its controls'."""
+    from kgqa_core.evaluation.report import COLUMNS
+
+    systems = {"explorer": figures, **figures["controls"]}
+    rows = [
+        (system, *(f"{values[key]:.0f}" if key == "n" else _figure(values[key]) for key in COLUMNS))
+        for system, values in systems.items()
+    ]
+    title = f"{figures['n']} questions in {figures['seconds']:.1f} s, {PERCENT}"
+    print_table(title, ("system", *COLUMNS.values()), rows, figures_from=1)
+
+
+def print_rejects(rejects: Sequence[Reject]) -> None:
+    """Say on standard error which lines of a file were not used."""
+    for reject in rejects[:NUM_REJECTS]:
+        typer.echo(f"not used: {reject.file}, line {reject.line}: {reject.reason}", err=True)
+    if len(rejects) > NUM_REJECTS:
+        typer.echo(f"not used: {len(rejects)} lines in all", err=True)
+
+
+def _shown_folder(folder: Path | None) -> str:
+    """Return an artifact's folder under the store's root."""
+    return "" if folder is None else f"{folder.parent.name}/{folder.name}"
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,39 @@
+"""Running a flow here and now, with a Prefect server for as long as it takes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from flows.summary import RunSummary
+from kgqa_core.config import RunConfig
+from kgqa_core.config_file import config_hash
+from kgqa_core.pipeline import Pipeline
+
+FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "retrain"]
+_log = logging.getLogger(__name__)
+
+
+def run_flow(name: FlowName, config: RunConfig) -> RunSummary:
+    """Run one flow of a configuration. Raises what its stages raise."""
+    from tasks.server import prefect_server
+
+    _log.info("configuration %s, sha256 %s", config.name, config_hash(config))
+    _log.debug("resolved: %s", config.model_dump_json())
+    with prefect_server(config.runtime.home):
+        from flows import pipeline as flows
+
+        by_name = {
+            "build_graph": flows.build_graph,
+            "encode": flows.encode,
+            "train_explorer": flows.train_explorer,
+            "evaluate": flows.evaluate,
+            "retrain": flows.retrain,
+        }
+        return by_name[name](config)
+
+
+def run_missing(name: FlowName, pipeline: Pipeline, *keys: str) -> None:
+    """Run a flow where one of the stages ``keys`` is not done; where all are, Prefect is not even loaded."""
+    if any(pipeline.find(key) is None for key in keys):
+        run_flow(name, pipeline.config)
