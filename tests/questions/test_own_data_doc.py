@@ -59,3 +59,11 @@ def test_every_reason_is_in_the_table() -> None:
     reasons += [records.NOT_JSON, loaders.DUPLICATE_ID, resolve.NO_ANSWER, resolve.NO_TOPIC, resolve.NO_MENTION]
     reasons += [resolve.NO_CLAIM, resolve.SHARED_CLAIM]
     assert [reason for reason in reasons if f"`{reason}`" not in DOC] == []
+
+
+def test_the_example_in_conf_is_the_one_of_the_document() -> None:
+    example = Path(__file__).parents[2] / "conf" / "own-graph-example"
+    shown = dict(re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL))
+    shown.pop("my.yaml")
+    assert shown == {name: (example / name).read_text(encoding="utf-8") for name in shown}
+    assert len(list(example.rglob("*.*"))) == len(shown)

@@ -1,0 +1,83 @@
+"""Running a command and counting what it cost, and writing a section of docs/results.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1]
+RESULTS = PROJECT / "docs" / "results.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a command printed and used, its child processes included."""
+
+    output: str
+    cpu_seconds: float
+    wall_seconds: float
+
+
+def kgqa(arguments: Sequence[str], home: Path) -> Cost:
+    """Run the installed ``kgqa`` command with its artifacts in ``home``; raises where it fails."""
+    program = Path(sys.executable).with_name("kgqa")
+    before, started = os.times(), time.perf_counter()
+    done = subprocess.run(
+        [str(program), *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "KGQA_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return Cost(done.stdout, used, time.perf_counter() - started)
+
+
+def kgqa_json(arguments: Sequence[str], home: Path) -> tuple[Any, Cost]:
+    """Run ``kgqa … --json`` and return its document and cost."""
+    cost = kgqa([*arguments, "--json"], home)
+    return json.loads(cost.output), cost
+
+
+def data_folder() -> Path:
+    """Return KGQA_DATA."""
+    if not os.environ.get("KGQA_DATA"):
+        raise SystemExit("make bench needs KGQA_DATA: the folder that holds metaqa/ and peer_predictions/")
+    return Path(os.environ["KGQA_DATA"])
+
+
+def describe_machine() -> str:
+    """Return processor, cores and memory, the versions that matter, the commit and the day."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    from importlib.metadata import version
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=PROJECT, capture_output=True, text=True)  # noqa: S607
+    return (
+        f"{model.group(1) if model else platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB; "
+        f"Python {platform.python_version()}, torch {version('torch')}; commit {commit.stdout.strip()}; "
+        f"{time.strftime('%Y-%m-%d')}"
+    )
+
+
+def write_section(title: str, body: str, command: str) -> None:
+    """Replace (or add) one section of docs/results.md."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n\nEvery figure comes from a run.\n"
+    section = f"## {title}\n\n`{command}` on {describe_machine()}.\n\n{body.strip()}\n"
+    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+    if pattern.search(text):
+        text = pattern.sub(lambda _: f"{section}\n", text)
+    else:
+        text = f"{text.rstrip()}\n\n{section}"
+    RESULTS.write_text(text.rstrip() + "\n", encoding="utf-8")
