@@ -1,0 +1,173 @@
+"""What a tracker shall show of a flow's run, made from what its stages recorded; knows no tracker.
+
+One ``RunContent`` for the run of the flow, with the figures of its stages, and one for each system and seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
+from tasks.stage import StageOutcome
+
+T = TypeVar("T")
+
+DATA_STAGES = ("graph", "questions", "encodings")  # what systems are compared on: shown with their content hashes
+FLOW_KIND = "flow"  # the two kinds of run, in the tag "kind"
+SYSTEM_KIND = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRun:
+    """The run of a flow, as a tracker shall know it."""
+
+    id: str
+    name: str
+    dataset: str
+    config_name: str
+    config_hash: str
+    config_text: str  # the resolved configuration, YAML
+    git_commit: str
+    started_ms: int
+    status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a flow's run: the artifact that it ended with, and what it recorded when that was made."""
+
+    outcome: StageOutcome
+    record: TrackingRecord
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the artifact."""
+        return self.outcome.artifact.fingerprint
+
+
+@dataclass(slots=True)
+class RunContent:
+    """Everything that one run of a tracker holds."""
+
+    name: str
+    started_ms: int
+    ended_ms: int
+    tags: dict[str, str]
+    params: dict[str, Param] = field(default_factory=dict)
+    metrics: dict[str, Point] = field(default_factory=dict)
+    curves: dict[str, list[Point]] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)  # name -> content hash
+    tables: dict[str, Path] = field(default_factory=dict)  # name -> Parquet file
+    texts: dict[str, str] = field(default_factory=dict)  # file name -> text
+
+    def add_metrics(self, figures: Mapping[str, float], measured_ms: int) -> None:
+        """Add final figures: curves of one point."""
+        self.metrics |= {name: (0, value, measured_ms) for name, value in figures.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class SystemContent:
+    """One system and seed: its content, and how to tell whether a tracker has it."""
+
+    content: RunContent
+    identity: tuple[str, str]  # the tag, and its value, that only runs with all of these stages have
+    partial: tuple[str, ...]  # fingerprints that runs with only the first of these stages have
+
+
+def read_stages(outcomes: Iterable[StageOutcome]) -> list[Stage]:
+    """Return the stages with what they recorded; raises ``ArtifactError`` where a record is damaged."""
+    return [Stage(outcome, read_record(outcome.artifact.folder)) for outcome in outcomes]
+
+
+def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
+    """Return what the run of the flow shows: every stage's figures, whether it was built or skipped."""
+    content = RunContent(
+        name=run.name,
+        started_ms=run.started_ms,
+        ended_ms=max((stage.record.ended_ms for stage in stages), default=run.started_ms),
+        tags={**_shared_tags(run, stages), "kind": FLOW_KIND, "config_name": run.config_name},
+        params={"config_name": run.config_name, "config_hash": run.config_hash},
+        data=_data(stages),
+        texts={"config.yaml": run.config_text},
+    )
+    for stage in stages:
+        key, record = stage.outcome.key, stage.record
+        content.tags |= {f"stage.{key}": "built" if stage.outcome.built else "skipped"}
+        content.tags |= {f"fingerprint.{key}": stage.fingerprint}
+        content.add_metrics({f"{key}/seconds": (record.ended_ms - record.started_ms) / 1000}, record.ended_ms)
+        if record.system is None:
+            content.add_metrics(_under(key, record.metrics), record.ended_ms)
+            content.curves |= _under(key, record.curves)
+            content.params |= _under(key, record.params)
+    content.add_metrics(_means_over_seeds(stages), content.ended_ms)
+    return content
+
+
+def system_contents(run: FlowRun, stages: Sequence[Stage]) -> list[SystemContent]:
+    """Return what each system and seed shows: all that its stages recorded, the same names everywhere."""
+    groups: dict[tuple[str, int | None], list[Stage]] = {}
+    for stage in stages:
+        if stage.record.system is not None:
+            groups.setdefault((stage.record.system, stage.record.seed), []).append(stage)
+    shared = _shared_tags(run, stages)
+    return [_system_content(system, seed, group, shared, _data(stages)) for (system, seed), group in groups.items()]
+
+
+def _system_content(
+    system: str, seed: int | None, stages: Sequence[Stage], shared: Mapping[str, str], data: dict[str, str]
+) -> SystemContent:
+    records = [stage.record for stage in stages]
+    last = stages[-1]  # its fingerprint follows from those before it
+    content = RunContent(
+        name=system if seed is None else f"{system} seed {seed}",
+        started_ms=min(record.started_ms for record in records),
+        ended_ms=max(record.ended_ms for record in records),
+        tags={**shared, "kind": SYSTEM_KIND, "system": system, "fingerprint": last.fingerprint},
+        params={"system": system, "seed": seed},
+        data=data,
+    )
+    if seed is not None:
+        content.tags["seed"] = str(seed)
+    for stage, record in zip(stages, records, strict=True):
+        content.tags |= {**record.tags, f"fingerprint.{record.stage}": stage.fingerprint}
+        content.params |= record.params
+        content.add_metrics(record.metrics, record.ended_ms)
+        content.curves |= record.curves
+        content.tables |= {name: stage.outcome.artifact.folder / file for name, file in record.tables.items()}
+    identity = (f"fingerprint.{last.record.stage}", last.fingerprint)
+    return SystemContent(content, identity, tuple(stage.fingerprint for stage in stages[:-1]))
+
+
+def _shared_tags(run: FlowRun, stages: Sequence[Stage]) -> dict[str, str]:
+    """Return the tags of every run."""
+    return {
+        "flow_run_id": run.id,
+        "dataset": run.dataset,
+        "git_commit": run.git_commit,
+        "config_hash": run.config_hash,
+        **{f"data.{name}": content for name, content in _data(stages).items()},
+    }
+
+
+def _data(stages: Sequence[Stage]) -> dict[str, str]:
+    """Return the content hashes of the data that systems are compared on."""
+    return {stage.outcome.key: stage.outcome.artifact.content for stage in stages if stage.outcome.key in DATA_STAGES}
+
+
+def _means_over_seeds(stages: Sequence[Stage]) -> dict[str, float]:
+    """Return ``system/metric`` -> mean over the seeds."""
+    groups: dict[tuple[str, str], list[TrackingRecord]] = {}
+    for record in (stage.record for stage in stages):
+        if record.system is not None:
+            groups.setdefault((record.system, record.stage), []).append(record)
+    means: dict[str, float] = {}
+    for (system, _), group in groups.items():
+        means |= _under(system, mean_metrics(group))
+    return means
+
+
+def _under(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
+    return {f"{prefix}/{name}": value for name, value in values.items()}

@@ -1,0 +1,319 @@
+"""What the stages recorded, told to MLflow.
+
+experiment = dataset; parent run = run of the flow, with the figures of the stages; child run = system x seed, with
+curves, metrics, predictions and plots. What is published is decided by what MLflow has, not by what was built: a
+child is made where no finished run carries its fingerprint, so a skipped stage still shows, an MLflow that was away is
+caught up by the next run, and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tasks.leftovers import exclusive_lock
+from tasks.plots import draw_hits_by_hops, draw_learning_curves
+from tasks.run_content import (
+    FLOW_KIND,
+    SYSTEM_KIND,
+    FlowRun,
+    RunContent,
+    Stage,
+    SystemContent,
+    flow_content,
+    read_stages,
+    system_contents,
+)
+from tasks.runtime import quick_imports
+from tasks.stage import StageOutcome
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+T = TypeVar("T")
+
+LOCK_SECONDS = 120.0
+METRICS_AT_ONCE = 1000  # MLflow refuses more in one call; of parameters and tags 100
+PARAMS_AT_ONCE = 100
+PARAM_CHARACTERS = 6000
+TAG_CHARACTERS = 8000
+DIGEST_CHARACTERS = 36  # of a dataset
+ROWS_SHOWN = 500  # of a table in MLflow's UI, which loads it whole; the Parquet file beside it has all rows
+ERROR_CHARACTERS = 500
+
+# MLflow's own defaults retry for minutes, and tell its makers about each use.
+CLIENT_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What ``publish`` did."""
+
+    uri: str
+    parent_run_id: str
+    created: tuple[str, ...]  # fingerprints of the child runs that are new
+    present: tuple[str, ...]  # fingerprints of those that MLflow had
+
+
+def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Published | None:
+    """Tell MLflow about a flow's run; return what was new, or None, after a warning, where MLflow could not be told.
+
+    ``outcomes`` are in the order of the flow. Nothing is raised: the figures are safe in the artifacts, and the next
+    run publishes what is missing.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"its store under {home}"
+    try:
+        uri = tracking_uri(home)
+        with exclusive_lock(_folder(home) / "publish.lock", timeout=LOCK_SECONDS):
+            return _publish(home, uri, run, read_stages(outcomes))
+    except Exception as problem:  # whatever MLflow or its store throws, a finished run must not be lost for it
+        _log.warning(
+            "MLflow (%s) was not told about this run: %s: %s. Its figures are safe in the artifacts; the next run "
+            "publishes what MLflow then lacks.",
+            uri,
+            type(problem).__name__,
+            str(problem)[:ERROR_CHARACTERS],
+        )
+        return None
+
+
+def tracking_uri(home: Path) -> str:
+    """Return where MLflow's store is: ``MLFLOW_TRACKING_URI``, else the SQLite file under ``home``, made if missing."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or ensure_store(home)
+
+
+def ensure_store(home: Path) -> str:
+    """Return the URI of the SQLite store under ``home``, and make the store where there is none.
+
+    Two processes on a fresh file, or a kill while MLflow makes it, break it for good: it is made in another file, by
+    one process at a time, and renamed when it is whole.
+    """
+    folder = _folder(home)
+    store = folder / "mlflow.db"
+    if not store.exists():
+        with exclusive_lock(folder / "mlflow.db.lock", timeout=LOCK_SECONDS):
+            if not store.exists():
+                _make_store(folder, store)
+    return f"sqlite:///{store}"
+
+
+def ui_command(home: Path, *, port: int = 5000) -> str:
+    """Return the one command, for a shell, that opens MLflow's UI on what runs of this ``home`` published."""
+    uri = tracking_uri(home)
+    if _is_server(uri):
+        return shlex.join([sys.executable, "-m", "webbrowser", "-t", uri])
+    program = Path(sys.executable).with_name("mlflow")
+    start = [str(program)] if program.exists() else [sys.executable, "-m", "mlflow"]
+    # By default it starts four workers, each of which takes seconds to import.
+    where = ["--port", str(port), "--host", "127.0.0.1", "--workers", "1"]
+    return shlex.join([*start, "ui", "--backend-store-uri", uri, *where])
+
+
+def git_commit(folder: Path) -> str:
+    """Return the commit that ``folder`` is at, ``-dirty`` added where files differ from it; ``unknown`` without git."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _folder(home: Path) -> Path:
+    """Return the folder of MLflow's files, made if missing."""
+    folder = home.resolve() / "mlflow"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def _import_mlflow() -> None:
+    """Import MLflow, quickly and quietly; over a CPU second all the same, so only where something is published."""
+    for name, value in CLIENT_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    with quick_imports():
+        import mlflow.store.tracking.sqlalchemy_store
+        import mlflow.tracking  # noqa: F401
+    for logger in ("mlflow", "alembic"):
+        logging.getLogger(logger).setLevel(logging.WARNING)
+
+
+def _make_store(folder: Path, store: Path) -> None:
+    """Make an empty store as ``store``; called with the lock held."""
+    _import_mlflow()
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for rubble in folder.glob("mlflow.db.new*"):  # of a process that was killed here
+        rubble.unlink()
+    new = folder / "mlflow.db.new"
+    made = SqlAlchemyStore(f"sqlite:///{new}", (folder / "artifacts").as_uri())  # type: ignore[no-untyped-call]
+    made.engine.dispose()
+    new.replace(store)
+
+
+def _publish(home: Path, uri: str, run: FlowRun, stages: Sequence[Stage]) -> Published:
+    """Publish the run of the flow, then the systems that MLflow lacks."""
+    _import_mlflow()
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    # A server knows where its artifacts go; any other store would put them into the current folder.
+    artifacts = None if _is_server(uri) else (_folder(home) / "artifacts").as_uri()
+    experiment = _experiment(client, run.dataset, artifacts)
+    publisher = hashlib.sha256(f"{platform.node()}:{home.resolve()}".encode()).hexdigest()[:16]
+    ours = {"publisher": publisher, "mlflow.source.name": run.config_name, "mlflow.source.git.commit": run.git_commit}
+    _delete_unfinished(client, experiment, publisher)
+    parent = _publish_flow(client, experiment, run, stages, ours)
+    created, present = [], []
+    for system in system_contents(run, stages):
+        fingerprint = system.content.tags["fingerprint"]
+        if _find(client, experiment, {**dict([system.identity]), "kind": SYSTEM_KIND}, "FINISHED"):
+            present.append(fingerprint)
+            continue
+        _publish_system(client, experiment, system, {**ours, "mlflow.parentRunId": parent})
+        created.append(fingerprint)
+    return Published(uri, parent, tuple(created), tuple(present))
+
+
+def _experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
+    """Return the id of the experiment ``name``, made or restored where needed."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=artifacts))
+        except MlflowException:  # made by the run of another home since we asked
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    return str(found.experiment_id)
+
+
+def _find(client: MlflowClient, experiment: str, tags: Mapping[str, str], status: str) -> list[str]:
+    """Return the ids of the runs with these tags and this status."""
+    conditions = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
+    found = client.search_runs([experiment], " and ".join([*conditions, f"attributes.status = '{status}'"]))
+    return [run.info.run_id for run in found]
+
+
+def _delete_unfinished(client: MlflowClient, experiment: str, publisher: str) -> None:
+    """Delete what a publisher killed on this home left behind; the lock says that it is not one at work."""
+    for run_id in _find(client, experiment, {"publisher": publisher}, "RUNNING"):
+        client.delete_run(run_id)
+
+
+def _publish_flow(
+    client: MlflowClient, experiment: str, run: FlowRun, stages: Sequence[Stage], ours: Mapping[str, str]
+) -> str:
+    """Publish the run of the flow and return its id. It is finished before its children begin: a kill loses less."""
+    again = _find(client, experiment, {"flow_run_id": run.id, "kind": FLOW_KIND}, run.status)
+    if again:  # this publication is tried a second time
+        return again[0]
+    content = flow_content(run, stages)
+    run_id = _start(client, experiment, content, ours)
+    client.set_terminated(run_id, status=run.status)
+    return run_id
+
+
+def _publish_system(client: MlflowClient, experiment: str, system: SystemContent, ours: Mapping[str, str]) -> None:
+    """Publish one system and seed, in the place of runs that hold only the first of its stages."""
+    content = system.content
+    run_id = _start(client, experiment, content, ours)
+    _log_plots(client, run_id, content)
+    client.set_terminated(run_id, end_time=content.ended_ms)
+    for fingerprint in system.partial:
+        for partial in _find(client, experiment, {"fingerprint": fingerprint, "kind": SYSTEM_KIND}, "FINISHED"):
+            client.delete_run(partial)
+
+
+def _start(client: MlflowClient, experiment: str, content: RunContent, ours: Mapping[str, str]) -> str:
+    """Make a run that holds ``content``, and return its id; it is still to be finished."""
+    tags = {name: value[:TAG_CHARACTERS] for name, value in {**content.tags, **ours}.items()}
+    made = client.create_run(experiment, start_time=content.started_ms, tags=tags, run_name=content.name)
+    run_id = str(made.info.run_id)
+    _log_figures(client, run_id, content)
+    _log_data(client, run_id, content)
+    for name, path in content.tables.items():
+        _log_table(client, run_id, name, path)
+    for name, text in content.texts.items():
+        client.log_text(run_id, text, name)
+    return run_id
+
+
+def _log_figures(client: MlflowClient, run_id: str, content: RunContent) -> None:
+    """Log metrics, with the times at which they were measured, and parameters, in as few calls as MLflow allows."""
+    from mlflow.entities import Metric, Param
+
+    curves = {**content.curves, **{name: [point] for name, point in content.metrics.items()}}
+    metrics = [Metric(name, value, when, step) for name, points in curves.items() for step, value, when in points]
+    params = [Param(name, str(value)[:PARAM_CHARACTERS]) for name, value in content.params.items()]
+    for some in _batches(metrics, METRICS_AT_ONCE):
+        client.log_batch(run_id, metrics=some)
+    for few in _batches(params, PARAMS_AT_ONCE):
+        client.log_batch(run_id, params=few)
+
+
+def _log_data(client: MlflowClient, run_id: str, content: RunContent) -> None:
+    """Log the data that was read, as MLflow datasets with the start of their content hash as digest."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = []
+    for name, digest in content.data.items():
+        source = json.dumps({"content": digest})
+        read = Dataset(f"{content.tags['dataset']}/{name}", digest[:DIGEST_CHARACTERS], "local", source)
+        inputs.append(DatasetInput(read, [InputTag("mlflow.data.context", name)]))
+    client.log_inputs(run_id, inputs)
+
+
+def _log_table(client: MlflowClient, run_id: str, name: str, path: Path) -> None:
+    """Log a Parquet table as it is, and its first rows in the form that MLflow's UI shows."""
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    client.log_artifact(run_id, str(path), "tables")
+    batch = next(pq.ParquetFile(path).iter_batches(batch_size=ROWS_SHOWN), None)
+    if batch is not None:
+        columns = {column: [_cell(value) for value in batch[column].to_pylist()] for column in batch.schema.names}
+        client.log_table(run_id, pd.DataFrame(columns, dtype=object), f"{name}.json")
+
+
+def _log_plots(client: MlflowClient, run_id: str, content: RunContent) -> None:
+    """Log the learning curves and Hits@1 by hops, where the stages recorded them."""
+    figures = {name: value for name, (_, value, _) in content.metrics.items()}
+    plots = {
+        "plots/learning_curves.png": draw_learning_curves(content.curves, content.name),
+        "plots/hits_by_hops.png": draw_hits_by_hops(figures, content.name),
+    }
+    for file_name, plot in plots.items():
+        if plot is not None:
+            client.log_figure(run_id, plot, file_name)
+
+
+def _cell(value: Any) -> Any:
+    """Return a table's value as MLflow's UI can show it: lists as one line of text."""
+    return " | ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
