@@ -1,1 +1,1 @@
-"""The explorer: a small graph network that walks from the topic entities to scored candidates (EtD §3.2, DualR §3.2)."""
+"""The explorer: a small graph network that walks from topic entities to scored candidates (EtD §3.2, DualR §3.2)."""

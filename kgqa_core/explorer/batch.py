@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kgqa_core.explorer.frontier import Int
+from kgqa_core.explorer.frontier import Int, expand_ranges
 from kgqa_core.types import Question
 
 
@@ -27,12 +27,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class QuestionArrays:
-    """All questions of a split in flat arrays, from which batches are gathered."""
+    """All Q questions of a split in flat arrays, from which batches are gathered."""
 
     text: Int  # [Q]
-    topic_ptr: Int  # [Q+1]
+    topic_ptr: Int  # [Q+1] question i owns topic_entity[topic_ptr[i]:topic_ptr[i + 1]], ascending
     topic_entity: Int
-    gold_ptr: Int  # [Q+1]
+    gold_ptr: Int  # [Q+1] the same for golds
     gold_entity: Int
 
     def __len__(self) -> int:
@@ -40,8 +40,6 @@ class QuestionArrays:
 
     def batch(self, rows: Int) -> Batch:
         """Gather the questions ``rows`` into one batch."""
-        from kgqa_core.explorer.frontier import expand_ranges
-
         topic_question, topic_at = expand_ranges(self.topic_ptr, rows)
         gold_question, gold_at = expand_ranges(self.gold_ptr, rows)
         return Batch(
@@ -66,12 +64,14 @@ def question_arrays(questions: Sequence[Question], text_row: dict[str, int]) -> 
         questions: linked questions.
         text_row: row of each masked text in the table of encodings.
     """
-    golds = [explorer_golds(question) for question in questions]
+    # As sets: a topic given twice would send its messages twice, a gold given twice would weigh twice.
+    topics = [set(question.topics) for question in questions]
+    golds = [set(explorer_golds(question)) for question in questions]
     return QuestionArrays(
         text=np.array([text_row[question.masked] for question in questions], dtype=np.int64),
-        topic_ptr=_pointers([len(question.topics) for question in questions]),
-        topic_entity=_flat([question.topics for question in questions]),
-        gold_ptr=_pointers([len(gold) for gold in golds]),
+        topic_ptr=_pointers(topics),
+        topic_entity=_flat(topics),
+        gold_ptr=_pointers(golds),
         gold_entity=_flat(golds),
     )
 
@@ -83,9 +83,9 @@ def explorer_golds(question: Question) -> tuple[int, ...]:
     return (question.claim,) if question.verdict else ()
 
 
-def _pointers(counts: Sequence[int]) -> Int:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+def _pointers(groups: Sequence[set[int]]) -> Int:
+    return np.cumsum([0, *map(len, groups)], dtype=np.int64)
 
 
-def _flat(groups: Sequence[tuple[int, ...]]) -> Int:
+def _flat(groups: Sequence[set[int]]) -> Int:
     return np.array([entity for group in groups for entity in sorted(group)], dtype=np.int64)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -18,6 +20,8 @@ WEIGHTS, CARD = "model.safetensors", "model.json"
 @dataclass(frozen=True, slots=True)
 class Card:
     """What must be known to use the weights."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
     encoder: str  # name of the text encoder, weights hash included
     encoding_dim: int
@@ -41,18 +45,20 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
         ArtifactError: a missing or damaged file, or an explorer trained on another encoder's texts.
     """
     try:
-        card = Card(**json.loads((folder / CARD).read_text(encoding="utf-8")))
+        card = TypeAdapter(Card).validate_json((folder / CARD).read_bytes())
         weights = load_file(folder / WEIGHTS)
-    except (OSError, ValueError, TypeError, SafetensorError) as problem:
+    except (OSError, ValueError, SafetensorError) as problem:
         raise ArtifactError(f"{folder} holds no readable explorer: {shorten(str(problem))}; train it again") from None
     if card.encoder != encoder:
         raise ArtifactError(
             f"the explorer in {folder} was trained on texts encoded by {card.encoder!r}, not {encoder!r}: "
             "use that encoder, or train again"
         )
-    model = Explorer(encoding_dim=card.encoding_dim, width=card.width, steps=card.steps)
     try:
+        model = Explorer(encoding_dim=card.encoding_dim, width=card.width, steps=card.steps)
         model.load_state_dict(weights)
-    except RuntimeError as problem:
-        raise ArtifactError(f"{folder / WEIGHTS} does not fit {CARD}: {shorten(str(problem))}") from None
+    except (RuntimeError, ZeroDivisionError) as problem:  # no such tensors; a width of 0
+        raise ArtifactError(
+            f"{folder / WEIGHTS} does not fit {CARD}: {shorten(str(problem))}; train it again"
+        ) from None
     return model.eval(), card

@@ -3,6 +3,9 @@
 Shapes: B questions, T distinct masked texts, N nodes (question, entity), C state classes, M distinct (class, relation)
 messages, E edges walked, D width, R relations.
 
+Rows are taken by ``index_select``, never by ``tensor[index]``: the backward of the latter adds with atomics as soon as
+torch has two threads, and the same seed would no longer give the same weights.
+
 Equal nodes share their floats: with ``merge=True`` every float is computed once per state class (classes.py); with
 ``merge=False`` every node is a class of its own, the plain reading of the equations. The tests hold the two, and a
 loop over single edges, to 1e-5 of each other.
@@ -21,7 +24,16 @@ from kgqa_core.explorer.batch import Batch
 from kgqa_core.explorer.frontier import Int, compact
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.scatter import scatter_sum
-from kgqa_core.explorer.walk import Edges, Inbox, Nodes, collect_inbox, list_messages, merge_nodes, walk_edges
+from kgqa_core.explorer.walk import (
+    Edges,
+    Inbox,
+    Messages,
+    Nodes,
+    collect_inbox,
+    list_messages,
+    merge_nodes,
+    walk_edges,
+)
 from kgqa_core.graph.kg import KnowledgeGraph
 
 
@@ -70,11 +82,10 @@ class Exploration:
     def log_probability(self, num_questions: int) -> Tensor:
         """Return [N] the log of Eq. 3: a softmax over the candidates of each question."""
         question = _tensor(self.question, self.class_score)
-        score = self.class_score[_tensor(self.node_class, self.class_score)]
-        peak = torch.full((num_questions,), -torch.inf, device=score.device)
-        peak = peak.scatter_reduce(0, question, score.detach(), "amax")
+        score = self.class_score.index_select(0, _tensor(self.node_class, self.class_score))
+        peak = score.new_full((num_questions,), -torch.inf).scatter_reduce(0, question, score.detach(), "amax")
         shifted = score - peak[question]
-        return shifted - scatter_sum(shifted.exp(), question, num_questions).log()[question]
+        return shifted - scatter_sum(shifted.exp(), question, num_questions).log().index_select(0, question)
 
 
 def explore(
@@ -91,14 +102,15 @@ def explore(
     Args:
         model: the explorer.
         graph: the knowledge graph.
-        batch: B questions, each with at least one topic.
+        batch: B questions; one without topics has no candidates, but at least one must have some.
         question_vectors: [*, encoding_dim] unit-norm table that ``batch.text`` points into.
         relation_vectors: [R, encoding_dim] unit-norm, on the same device.
         options: how to walk.
     """
-    texts, text_of_question = compact(batch.text, int(batch.text.max()) + 1)
+    texts, text_of_question = compact(batch.text, len(question_vectors))
     h_q, h_r = model.encode(question_vectors[_tensor(texts, question_vectors)], relation_vectors)
-    walker = _Walker(model, graph, batch, text_of_question, h_q, h_r, options)
+    same_text = _tensor(first_equal(relation_vectors), h_r)
+    walker = _Walker(model, graph, batch, text_of_question, h_q, h_r, same_text, options)
     nodes, hidden = walker.start()
     for step in range(model.steps):
         nodes, hidden = walker.step(step, nodes, hidden)
@@ -116,6 +128,7 @@ class _Walker:
     text_of_question: Int  # [B] 0..T-1
     h_q: Tensor  # [T, D]
     h_r: Tensor  # [2R+1, D]
+    same_text: Tensor  # [2R+1] the first relation with the text (and direction) of each
     options: ExploreOptions
     counts: list[StepCount] = field(default_factory=list)
     traces: list[StepTrace] = field(default_factory=list)
@@ -128,21 +141,20 @@ class _Walker:
             return nodes, self.h_q
         each = np.arange(len(text))
         nodes = Nodes(self.batch.topic_question, self.batch.topic_entity, each, text)
-        return nodes, self.h_q[_tensor(text, self.h_q)]
+        return nodes, self.h_q.index_select(0, _tensor(text, self.h_q))
 
     def step(self, step: int, nodes: Nodes, hidden: Tensor) -> tuple[Nodes, Tensor]:
         """One step of Algorithm 1."""
         messages = list_messages(self.graph, nodes)
-        by_head, by_question = self.model.attention_logits(step, hidden, self.h_q, self.h_r)
-        sender = _tensor(messages.message_class, hidden)
-        relation = _tensor(messages.message_relation, hidden)
-        logits = by_head[sender] + by_question[_tensor(nodes.class_text[messages.message_class], hidden), relation]
-        logits_np = logits.detach().cpu().numpy()
+        by_head, by_question = self._attention(step, hidden, nodes, messages)
+        logits = by_head + by_question
         edges, reached = walk_edges(
             self.graph,
             nodes,
             messages,
-            logits=logits_np,
+            # What the head adds is the same for all of its groups. It is left out: a hub's is so large that adding it
+            # rounds the differences between relations away.
+            preference=by_question.detach().cpu().numpy(),
             edge_budget=self.options.edge_budget,
             blocked=None if self.options.reenter_topic else self._topic_keys(),
         )
@@ -152,17 +164,30 @@ class _Walker:
                     edges.head,
                     edges.target,
                     messages.message_relation[edges.message],
-                    logits_np[edges.message],
+                    logits.detach().cpu().numpy()[edges.message],
                     nodes.entity,
                 )
             )
         after, inbox = self._classes(edges, reached, len(messages.message_class))
         # A message is attention * (h_s ⊙ h_r); Eq. 2 sums them over the edges, here over (class, message, count).
-        sent = torch.sigmoid(logits)[:, None] * hidden[sender] * self.h_r[relation]
-        copies = sent[_tensor(inbox.message, hidden)] * _tensor(inbox.count, hidden)[:, None]
+        states = hidden.index_select(0, _tensor(messages.message_class, hidden))
+        relations = self.h_r.index_select(0, _tensor(messages.message_relation, hidden))
+        sent = torch.sigmoid(logits)[:, None] * states * relations
+        copies = sent.index_select(0, _tensor(inbox.message, hidden)) * _tensor(inbox.count, hidden)[:, None]
         received = scatter_sum(copies, _tensor(inbox.receiver, hidden), len(after.class_text))
         self.counts.append(StepCount(len(after.entity), len(after.class_text), len(edges.head)))
         return after, self.model.update(step, received)
+
+    def _attention(self, step: int, hidden: Tensor, nodes: Nodes, messages: Messages) -> tuple[Tensor, Tensor]:
+        """Eq. 1 before the sigmoid, [M] twice: what the head adds, and what question and relation add."""
+        by_head, by_question = self.model.attention_logits(step, hidden, self.h_q, self.h_r)
+        # A matrix product may round equal rows differently; relations of equal text must tie, to the last bit.
+        by_question = by_question.index_select(1, self.same_text)
+        cell = nodes.class_text[messages.message_class] * by_question.shape[1] + messages.message_relation
+        return (
+            by_head.index_select(0, _tensor(messages.message_class, hidden)),
+            by_question.flatten().index_select(0, _tensor(cell, hidden)),
+        )
 
     def _classes(self, edges: Edges, reached: Int, num_messages: int) -> tuple[Nodes, Inbox]:
         """Name the reached nodes, find their state classes, and list what each class received."""
@@ -177,6 +202,18 @@ class _Walker:
 
     def _topic_keys(self) -> Int:
         return self.batch.topic_question * self.graph.num_entities + self.batch.topic_entity
+
+
+def first_equal(relation_vectors: Tensor) -> Int:
+    """Return for each relation, [2R+1] with reverse and identity, the first relation of its direction and text.
+
+    Args:
+        relation_vectors: [R, encoding_dim] of the forward relations; texts are equal where these are.
+    """
+    num_relations, seen = len(relation_vectors), dict[bytes, int]()
+    rows = relation_vectors.detach().cpu().numpy()
+    first = np.array([seen.setdefault(row.tobytes(), index) for index, row in enumerate(rows)], dtype=np.int64)
+    return np.concatenate([first, num_relations + first, [2 * num_relations]])
 
 
 def _tensor(array: npt.NDArray[np.integer], like: Tensor) -> Tensor:

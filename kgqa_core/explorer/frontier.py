@@ -14,7 +14,8 @@ Bool = npt.NDArray[np.bool_]
 
 # A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
 BITMAP_CELLS_PER_KEY = 64
-SMALL_BITMAP = 1 << 22
+SMALL_BITMAP = 1 << 22  # cells that are always worth it
+LARGEST_BITMAP = 1 << 28  # cells, 5 bytes each: a batch on a graph of many millions of entities must not take them all
 
 
 def expand_ranges(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
@@ -42,10 +43,13 @@ def compact(keys: Int, bound: int) -> tuple[Int, Int]:
         keys: [n] integers in ``0..bound-1``.
         bound: exclusive upper bound of the keys.
     """
-    if bound > max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * len(keys)):
-        ordered = np.sort(keys)
-        distinct = ordered[np.r_[True, ordered[1:] != ordered[:-1]]] if len(ordered) else ordered
-        return distinct, np.searchsorted(distinct, keys)
+    if not _bitmap_pays(len(keys), bound):
+        order = np.argsort(keys)
+        is_new = np.ones(len(keys), dtype=bool)
+        is_new[1:] = keys[order[1:]] != keys[order[:-1]]
+        rank = np.empty(len(keys), dtype=np.int64)
+        rank[order] = np.cumsum(is_new) - 1
+        return keys[order[is_new]], rank
     seen = np.zeros(bound, dtype=bool)
     seen[keys] = True
     distinct = np.flatnonzero(seen)
@@ -56,11 +60,20 @@ def compact(keys: Int, bound: int) -> tuple[Int, Int]:
 
 def contains(keys: Int, members: Int, bound: int) -> Bool:
     """Say of each key whether it is among ``members``; all are in ``0..bound-1``."""
-    if bound > max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * len(keys)):
-        return np.isin(keys, members)
+    if not len(members):
+        return np.zeros(len(keys), dtype=bool)
+    if not _bitmap_pays(len(keys), bound):
+        ordered = np.sort(members)
+        place = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+        found: Bool = ordered[place] == keys
+        return found
     member = np.zeros(bound, dtype=bool)
     member[members] = True
     return member[keys]
+
+
+def _bitmap_pays(num_keys: int, bound: int) -> bool:
+    return bound <= min(LARGEST_BITMAP, max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * num_keys))
 
 
 def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], budget: int) -> Bool:
@@ -71,8 +84,8 @@ def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], bu
 
     Args:
         owner: [g] head index of each group, ascending; inside a head groups are in ascending order of relation.
-        size: [g] number of edges of each group.
-        attention: [g] attention weight (or logit) of each group.
+        size: [g] number of edges of each group, as stored: one that may not be walked counts too.
+        attention: [g] attention of each group, or anything that orders the groups of one head as it does.
         budget: K, edges per head.
 
     Returns:

@@ -81,7 +81,7 @@ def walk_edges(
     nodes: Nodes,
     messages: Messages,
     *,
-    logits: npt.NDArray[np.floating],
+    preference: npt.NDArray[np.floating],
     edge_budget: int,
     blocked: Int | None,
 ) -> tuple[Edges, Int]:
@@ -91,7 +91,8 @@ def walk_edges(
         graph: the knowledge graph.
         nodes: where the step starts.
         messages: what the nodes could send.
-        logits: [M] attention of each message, before the sigmoid (a sigmoid saturates and would make ties).
+        preference: [M] orders the messages of one head as their attention does; before the sigmoid, which saturates
+            and would make ties.
         edge_budget: K, edges per head.
         blocked: keys ``question * num_entities + entity`` that no edge may arrive at (identity may stay), or None.
 
@@ -99,7 +100,7 @@ def walk_edges(
         the edges, and [N'] the sorted keys of the nodes reached.
     """
     entered = np.flatnonzero(
-        select_groups(messages.group_owner, messages.group_size, logits[messages.group_message], edge_budget)
+        select_groups(messages.group_owner, messages.group_size, preference[messages.group_message], edge_budget)
     )
     within, position = expand_ranges(graph.edge_ptr, messages.group_id[entered])
     group = entered[within]

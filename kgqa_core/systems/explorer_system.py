@@ -48,7 +48,6 @@ class ExplorerSystem:
                 edge_budget=self.card.edge_budget,
                 reenter_topic=self.card.reenter_topic,
                 merge=self.merge,
-                trace=self.evidence_paths > 0,
             ),
             answer_threshold=self.card.answer_threshold,
             evidence_paths=self.evidence_paths,
@@ -63,4 +62,5 @@ class ExplorerSystem:
 
 def encode_texts(masked: Sequence[str], relation_labels: Sequence[str], encode: EncodeTexts) -> Texts:
     """Encode masked texts and relation labels (as they are: PAPERS, "relation text raw") for the explorer."""
-    return Texts(torch.from_numpy(encode(masked)), torch.from_numpy(encode(relation_labels)))
+    # torch.tensor copies: an encoder's vectors may be read-only, as a cache's are.
+    return Texts(torch.tensor(encode(masked)), torch.tensor(encode(relation_labels)))
