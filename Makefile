@@ -59,7 +59,7 @@ $(VENV)/installed.stamp: $(VENV)/created.stamp constraints.txt pyproject.toml
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/installed.stamp
-	$(PIP) --no-build-isolation --editable ".[dev]"
+	$(PIP) --quiet --no-build-isolation --editable ".[dev]"
 	touch $@
 
 $(VENV)/scatter.stamp: $(VENV)/installed.stamp

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli_session import protect_children, with_exit_code, working
+from flows.cli_session import prepare_environment, with_exit_code, working
 
 if TYPE_CHECKING:
     from flows.run import FlowName
@@ -59,7 +59,7 @@ def prepare(
     ] = False,
 ) -> None:
     """Prepare what all commands share."""
-    protect_children()
+    prepare_environment()
 
 
 @app.command()

@@ -35,12 +35,15 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    console = make_console()
+    table = Table()
     for number, name in enumerate(header):
         table.add_column(name, justify="right" if number >= figures_from else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in row))
-    make_console().print(table)
+    console.print(Text(title if table.rows else f"{title}: none", style="bold"))
+    if table.rows:
+        console.print(table)
 
 
 def print_scores(figures: Mapping[str, Any]) -> None:

@@ -125,7 +125,9 @@ class ProgressBars:
             self._bars.remove_task(self._shown.pop(what))
 
 
-def protect_children() -> None:
-    """Set what every child process must know, unless the user has: no module from the current folder, no downloads."""
-    os.environ.setdefault("PYTHONSAFEPATH", "1")
+def prepare_environment() -> None:
+    """Set what this process and its children go by, unless the user has."""
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # no module from the current folder
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Prefect logs every failure as a traceback; ours end in a message, others in Python's own traceback.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
