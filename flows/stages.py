@@ -53,5 +53,6 @@ def all_stages(pipeline: Pipeline) -> list[StageOutcome]:
 def ensure(pipeline: Pipeline, key: str, task: Callable[..., StageOutcome], *arguments: Any) -> StageOutcome:
     """Return a stage's artifact, running its task only where there is none."""
     if found := pipeline.find(key):
+        pipeline.remember(key, found)
         return StageOutcome(key, found, built=False)
     return task(pipeline, *arguments)

@@ -7,7 +7,6 @@ leaves only rubble that the next one clears, and two runs at once build an artif
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -16,13 +15,14 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from kgqa_core.errors import ArtifactError
+from kgqa_core.disk import cure_of
+from kgqa_core.errors import ArtifactError, shorten
 
 MANIFEST = "manifest.json"
 NOT_CONTENT = frozenset({"tracking.json", MANIFEST})  # hold times: two equal builds differ in them
@@ -113,18 +113,18 @@ class ArtifactStore:
                 if found := self.find(recipe):  # another run made it while this one waited
                     return found, False
                 return self._make(recipe, final, write), True
-        except OSError as problem:
-            if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+        except Exception as problem:
+            cure = cure_of(problem, self.root)
+            if cure is None:
                 raise
-            free = shutil.disk_usage(_existing(self.root)).free
             raise ArtifactError(
-                f"cannot write the artifact of stage {recipe.stage!r} under {self.root}: {problem.strerror or problem} "
-                f"({free / 2**20:.0f} MiB free). Free some space or set KGQA_HOME to another disk, then run again: "
-                "finished stages are kept."
+                f"cannot write the artifact of stage {recipe.stage!r} under {self.root}: {shorten(str(problem))}. "
+                f"{cure}, then run again: finished stages are kept."
             ) from problem
 
     def _make(self, recipe: Recipe, final: Path, write: Callable[[Path], None]) -> Artifact:
         work = final.with_suffix(".work")
+        _clear_rubble(final.parent, work)
         for rubble in (work, final):  # a killed run's work, or an artifact that lost files
             if rubble.exists():
                 _log.warning("removing the incomplete artifact %s", rubble)
@@ -144,43 +144,67 @@ class ArtifactStore:
 
 
 def read_artifact(folder: Path) -> Artifact | None:
-    """Return the artifact in ``folder``, or None where it is absent, has no manifest, or a file lost its size."""
+    """Return the artifact in ``folder``, or None where it is absent, has no manifest, or a file lost its size.
+
+    Raises:
+        ArtifactError: the folder cannot be looked into. It is not taken for damaged: a damaged one is built anew.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files = tuple(FileEntry(**entry) for entry in manifest["files"])
-        recipe = Recipe(**manifest["recipe"])
-    except (OSError, ValueError, KeyError, TypeError):
+        artifact = Artifact(folder, Recipe(**manifest["recipe"]), manifest["content"], files)
+        faults = [entry.name for entry in files if not _is_whole(folder, entry)]
+        if artifact.content != _hash_content(files) or artifact.fingerprint != folder.name:
+            faults.append(MANIFEST)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    for entry in files:
-        path = folder / entry.name
-        if not path.is_file() or path.stat().st_size != entry.bytes:
-            _log.warning("artifact %s is damaged: %s is missing or has another size", folder, entry.name)
-            return None
-    return Artifact(folder, recipe, manifest["content"], files)
+    except (ValueError, KeyError, TypeError):
+        faults = [MANIFEST]
+    except OSError as problem:
+        raise ArtifactError(f"cannot read the artifact {folder}: {problem}. Check its permissions and disk.") from None
+    if faults:
+        _log.warning("artifact %s is damaged: %s is missing or not as it was written", folder, faults[0])
+        return None
+    return artifact
 
 
 def write_json(path: Path, value: object) -> None:
     """Write JSON through a temporary file and a rename, so that no reader sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(value, stream, indent=1, sort_keys=True, ensure_ascii=False, default=dict)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            json.dump(value, stream, indent=1, sort_keys=True, ensure_ascii=False, default=dict)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write_manifest(folder: Path, recipe: Recipe) -> None:
+    """Write the manifest once every file and folder that it names is on the disk."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [
         FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, hash_file(path), _num_rows(path))
         for path in paths
     ]
-    for path in paths:
+    for path in (*paths, *(path for path in folder.rglob("*") if path.is_dir())):
         _sync(path)
-    content = hash_json([(entry.name, entry.sha256) for entry in files if entry.name not in NOT_CONTENT])
     listed = [asdict(entry) for entry in files]
-    write_json(folder / MANIFEST, {"recipe": asdict(recipe), "content": content, "files": listed})
+    manifest = {"recipe": asdict(recipe), "content": _hash_content(files), "files": listed}
+    write_json(folder / MANIFEST, manifest)
+    _sync(folder)
+
+
+def _hash_content(files: Iterable[FileEntry]) -> str:
+    """Return the hash of the files' names and bytes, whatever order they are in."""
+    return hash_json(sorted((entry.name, entry.sha256) for entry in files if entry.name not in NOT_CONTENT))
+
+
+def _is_whole(folder: Path, entry: FileEntry) -> bool:
+    path = folder / entry.name
+    return path.is_file() and path.stat().st_size == entry.bytes
 
 
 def _num_rows(path: Path) -> int | None:
@@ -195,18 +219,38 @@ def _num_rows(path: Path) -> int | None:
 def _lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock; the kernel frees it when its owner dies, however it dies."""
     with path.open("a+", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _try_lock(stream):
             stream.seek(0)
             _log.warning("waiting for another run that is making this artifact: %s", stream.read().strip())
             fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
         stream.truncate()
-        owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S")}
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         json.dump(owner, stream)
         stream.flush()
         yield
+
+
+def _try_lock(stream: IO[str]) -> bool:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _clear_rubble(stage_folder: Path, ours: Path) -> None:
+    """Remove what killed runs left of artifacts that nobody is making: work folders whose lock is free.
+
+    Our own lock is not tried: where locks belong to processes (NFS), closing a second handle would free it.
+    """
+    for work in stage_folder.glob("*.work"):
+        if work == ours:
+            continue
+        with suppress(OSError), work.with_suffix(".lock").open("a", encoding="utf-8") as stream:
+            if _try_lock(stream):
+                _log.info("removing what a killed run left: %s", work)
+                shutil.rmtree(work)
 
 
 def _sync(path: Path) -> None:
@@ -215,34 +259,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _existing(path: Path) -> Path:
-    return path if path.exists() else _existing(path.parent)
-
-
-class FileHashes:
-    """Content hashes of external files, remembered by size and modification time so that each is read once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def hash(self, file: Path) -> str:
-        """Return the SHA-256 of ``file``, from memory where its size and modification time are unchanged."""
-        status = file.stat()
-        stamp = [status.st_size, status.st_mtime_ns]
-        known = self._read()
-        key = str(file.resolve())
-        if key in known and known[key][:2] == stamp:
-            return str(known[key][2])
-        digest = hash_file(file)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._path, {**self._read(), key: [*stamp, digest]})  # a lost race costs one more hashing
-        return digest
-
-    def _read(self) -> dict[str, list[Any]]:
-        try:
-            known: dict[str, list[Any]] = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return known

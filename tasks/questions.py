@@ -22,7 +22,7 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
         report = build_questions(
             graph=graph_of(pipeline),
             format=source.format,
-            path=source.path or folder,
+            path=source.path,
             hops=source.hops,
             files=source.files,
             max_steps=pipeline.config.explorer.steps,

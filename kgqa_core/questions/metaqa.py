@@ -89,15 +89,20 @@ def chain_of_type(qtype: str) -> tuple[str, ...] | None:
     return tuple(steps) or None
 
 
-def _read_chains(path: Path) -> list[str] | None:
+def find_chains(path: Path) -> Path | None:
+    """Return the file with the gold chains of a question file, if there is one: beside it, or one folder up."""
     name = f"{path.stem}_qtype.txt"
-    beside = [place for place in (path.with_name(name), path.parent.parent / name) if place.is_file()]
-    if not beside or not path.is_file():  # a missing question file is reported where it is read
+    return next((place for place in (path.with_name(name), path.parent.parent / name) if place.is_file()), None)
+
+
+def _read_chains(path: Path) -> list[str] | None:
+    beside = find_chains(path)
+    if beside is None or not path.is_file():  # a missing question file is reported where it is read
         return None
-    chains, questions = (file.read_bytes().rstrip().split(b"\n") for file in (beside[0], path))
+    chains, questions = (file.read_bytes().rstrip().split(b"\n") for file in (beside, path))
     if len(chains) != len(questions):
         raise InputError(
-            f"{beside[0]} has {len(chains)} lines, {path} has {len(questions)}: they must match line by line. "
+            f"{beside} has {len(chains)} lines, {path} has {len(questions)}: they must match line by line. "
             "Remove the chain file or use the one that belongs to the questions."
         )
     return [chain.decode("utf-8", errors="replace") for chain in chains]

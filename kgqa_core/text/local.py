@@ -58,10 +58,10 @@ class LocalEncoder:
 
     @cached_property
     def name(self) -> str:
-        """Return the identity: folder name, pooling, and the SHA-256 over weights, configuration and tokenizer."""
+        """Return the identity: pooling, and the SHA-256 over weights, configuration and tokenizer; not the folder."""
         unit = "unit" if self._normalise else "raw"
         content = _hash_content(self._folder)
-        return f"{self._folder.resolve().name}-{self._pooling}-{unit}-t{self._max_tokens}-v{VERSION}-{content}"
+        return f"local-{self._pooling}-{unit}-t{self._max_tokens}-v{VERSION}-{content}"
 
     @property
     def dim(self) -> int:
@@ -110,10 +110,14 @@ def _read_width(folder: Path) -> int:
     raise InputError(f"{path} states no hidden_size (nor d_model, n_embd, dim); this architecture is not supported")
 
 
+def content_files(folder: Path) -> list[Path]:
+    """Return the files in ``folder`` that shape an encoding: weights, configuration, tokenizer."""
+    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix in _CONTENT)
+
+
 def _hash_content(folder: Path) -> str:
     """Return the SHA-256 over names and contents of all files in ``folder`` that shape an encoding."""
     digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and file.suffix in _CONTENT:
-            digest.update(f"{file.name}\0{hash_file(file)}\n".encode())
+    for file in content_files(folder):
+        digest.update(f"{file.name}\0{hash_file(file)}\n".encode())
     return digest.hexdigest()

@@ -1,0 +1,54 @@
+"""Telling a full or read-only disk from other failures, whichever library met it, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from kgqa_core.errors import KgqaError
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# How a full disk reads where a library raises an error of its own, or an OSError without a number: safetensors and
+# DuckDB; a quota; numpy; DuckDB when it spills.
+FULL_TEXTS = ("no space left", "quota exceeded", " requested and ", "failed to offload")
+REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def cure_of(problem: Exception, root: Path) -> str | None:
+    """Return what a user can do where ``root`` cannot be written, or None where ``problem`` is something else."""
+    if isinstance(problem, KgqaError):
+        return None
+    if is_full(problem):
+        free = shutil.disk_usage(_existing(root)).free
+        return f"The disk is full ({free / 2**20:.0f} MiB free now). Free some space or set KGQA_HOME to another disk"
+    code = problem.errno if isinstance(problem, OSError) else None
+    if code in REFUSED and _is_under(problem, root):
+        return "Check the permissions, or set KGQA_HOME to a folder that can be written"
+    if code in NO_LOCKS:
+        return "The file system has no file locks. Set KGQA_HOME to a local disk"
+    return None
+
+
+def is_full(problem: BaseException) -> bool:
+    """Does this error, or one that it was raised from, come from a full disk?"""
+    if isinstance(problem, OSError) and problem.errno in FULL:
+        return True
+    if any(phrase in str(problem).lower() for phrase in FULL_TEXTS):
+        return True
+    return problem.__cause__ is not None and is_full(problem.__cause__)
+
+
+def _is_under(problem: Exception, root: Path) -> bool:
+    """Is ``problem`` about a file of ``root``? An input that may not be read is another matter."""
+    name = getattr(problem, "filename", None)
+    if not isinstance(name, str | os.PathLike):
+        return False
+    path = Path(name)  # relative where shutil walks a folder of ours
+    return not path.is_absolute() or path.is_relative_to(root) or root.is_relative_to(path)
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)

@@ -1,0 +1,141 @@
+"""Which stages a run has, and what each is made of: its part of the configuration, other stages, the user's files.
+
+Whatever shapes the bytes of an artifact is in its spec, by content: no machine's paths, no ``runtime`` settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kgqa_core.config import (
+    FileDataset,
+    HashEncoderSection,
+    LocalEncoderSection,
+    QuestionSection,
+    RunConfig,
+)
+from kgqa_core.errors import ConfigError, nearest
+from kgqa_core.types import SPLITS
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """One stage of a run, as the configuration describes it."""
+
+    key: str  # unique in the run: "graph", "explorer-seed0"
+    stage: str  # folder in the store
+    section: Mapping[str, Any]  # what of the configuration shapes the artifact
+    needs: tuple[str, ...] = ()  # keys of the stages it reads
+    files: Mapping[str, Path] = field(default_factory=dict)  # external files it reads, by a name free of the machine
+
+
+def stage_specs(config: RunConfig) -> list[StageSpec]:
+    """Return the stages of a run, each after those that it reads.
+
+    Raises:
+        ConfigError: a folder that the configuration names is missing or holds nothing to read.
+    """
+    explorer, evaluation = config.explorer, config.evaluation
+    reenter = {"reenter_topic": config.dataset.reenter_topic}
+    walk = {"steps": explorer.steps, **reenter}
+    encoder, weights = _encoder_identity(config), _encoder_files(config)
+    specs = _source_specs(config, walk)
+    specs.append(StageSpec("encodings", "encodings", encoder, ("graph", "questions"), weights))
+    base = ("graph", "questions", "encodings")
+    training = explorer.model_dump(mode="json", exclude={"seeds"})
+    for seed in explorer.seeds:
+        # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
+        section = {**training, **reenter, "seed": seed, **{f"encoder_{name}": value for name, value in encoder.items()}}
+        specs.append(StageSpec(f"explorer-seed{seed}", "explorer", section, base, weights))
+    specs.append(StageSpec("controls", "controls", {**walk, "split": evaluation.split}, ("graph", "questions")))
+    for seed in explorer.seeds:
+        section = {**evaluation.model_dump(mode="json"), "seed": seed}
+        specs.append(
+            StageSpec(f"evaluation-seed{seed}", "evaluation", section, (*base, f"explorer-seed{seed}", "controls"))
+        )
+    return specs
+
+
+def _source_specs(config: RunConfig, walk: Mapping[str, Any]) -> list[StageSpec]:
+    if isinstance(config.dataset, FileDataset):
+        return _file_specs(config.dataset, walk)
+    strict = {"max_reject_ratio": 0.0}
+    return [
+        StageSpec("dataset", "dataset", {"seed": config.dataset.seed}),
+        StageSpec("graph", "graph", {"format": "tsv", **strict}, ("dataset",)),
+        StageSpec("questions", "questions", {"format": "jsonl", **strict, **walk}, ("dataset", "graph")),
+    ]
+
+
+def _file_specs(dataset: FileDataset, walk: Mapping[str, Any]) -> list[StageSpec]:
+    graph, questions = dataset.graph, dataset.questions
+    files = {"triples": graph.path} | ({"names": graph.names} if graph.names else {})
+    asked = questions.model_dump(mode="json", exclude={"path", "files"})
+    return [
+        StageSpec("graph", "graph", graph.model_dump(mode="json", exclude={"path", "names"}), (), files),
+        StageSpec("questions", "questions", {**asked, **walk}, ("graph",), question_files(questions)),
+    ]
+
+
+def question_files(section: QuestionSection) -> dict[str, Path]:
+    """Return every file that the questions are read from, MetaQA's chains included.
+
+    Names hold the file's own name, which goes into question ids, but no folder above the dataset's.
+
+    Raises:
+        ConfigError: a folder without question files.
+    """
+    if section.files is not None:
+        named = {f"questions/{split}/{path.name}": path for split, path in section.files.items()}
+        return named | {f"{name} chains": chains for name, path in named.items() for chains in _chains(section, path)}
+    assert section.path is not None  # QuestionSection checks it
+    if not section.path.is_dir():
+        return {f"questions/{section.path.name}": section.path}
+    if section.format == "metaqa":
+        folders = [f"{hop}-hop" for hop in section.hops] if section.hops else ["[0-9]-hop"]
+        found = [path for folder in folders for path in section.path.glob(f"{folder}/**/qa_*.txt")]
+    else:
+        found = [path for split in SPLITS if (path := section.path / f"{split}.jsonl").is_file()]
+    if not found:
+        wanted = "1-hop/qa_train.txt" if section.format == "metaqa" else "train.jsonl, dev.jsonl or test.jsonl"
+        raise ConfigError(f"dataset.questions.path: {section.path} holds no {section.format} question files ({wanted})")
+    return {f"questions/{path.relative_to(section.path).as_posix()}": path for path in sorted(found)}
+
+
+def _chains(section: QuestionSection, path: Path) -> list[Path]:
+    from kgqa_core.questions.metaqa import find_chains
+
+    chains = find_chains(path) if section.format == "metaqa" else None
+    return [] if chains is None else [chains]
+
+
+def _encoder_identity(config: RunConfig) -> dict[str, Any]:
+    """Return what the configuration and our code say about the encoder; of a local one, its files say the rest."""
+    section = config.encoder.model_dump(mode="json", exclude={"path"})
+    if isinstance(config.encoder, LocalEncoderSection):
+        from kgqa_core.text.local import VERSION
+
+        return {**section, "version": VERSION}
+    if isinstance(config.encoder, HashEncoderSection):
+        from kgqa_core.text.hashing import HashEncoder
+
+        return {**section, "identity": HashEncoder(config.encoder.dim).name}
+    from kgqa_core.text.minilm import MiniLmEncoder
+
+    return {**section, "identity": MiniLmEncoder().name}
+
+
+def _encoder_files(config: RunConfig) -> dict[str, Path]:
+    if not isinstance(config.encoder, LocalEncoderSection):
+        return {}
+    from kgqa_core.text.local import content_files
+
+    folder = config.encoder.path
+    if not folder.is_dir():
+        beside = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        near = nearest(folder.name, beside)
+        raise ConfigError(f"encoder.path: {folder} is no folder" + (f"; nearest beside it: {near[0]}" if near else ""))
+    return {f"encoder/{path.name}": path for path in content_files(folder)}
