@@ -1,0 +1,233 @@
+"""The kgqa command as a user meets it: help, exit codes, what goes to which stream."""
+
+import io
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from flows import cli_session
+from flows.cli import app
+from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
+from kgqa_core.errors import ArtifactError, ConfigError, InputError, KgqaError, LinkError
+from kgqa_core.evaluation.score import score_file
+
+COMMANDS = ("run", "build", "encode", "train-explorer", "evaluate", "ask", "status", "score", "lint")
+HEAVY = {"dask", "distributed", "duckdb", "matplotlib", "mlflow", "numpy", "pandas", "prefect", "pyarrow", "torch"}
+
+CONFIG = """
+dataset:
+  name: towns
+  source: files
+  graph: {format: tsv, path: triples.tsv}
+  questions: {format: jsonl, path: questions.jsonl}
+encoder: {kind: hash, dim: 16}
+explorer: {steps: 2, edge_budget: 10, epochs: 1, seeds: [0]}
+"""
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch) -> Path:
+    """A run configuration beside small files of its own, with a home of its own."""
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+    (tmp_path / "triples.tsv").write_text("Aar\tflows_through\tBern\n", encoding="utf-8")
+    (tmp_path / "questions.jsonl").write_text('{"question": "what flows through Bern?", "answers": ["Aar"]}\n')
+    path = tmp_path / "towns.yaml"
+    path.write_text(CONFIG, encoding="utf-8")
+    return path
+
+
+def kgqa(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_help_of_every_command_loads_nothing_heavy():
+    program = f"""
+import contextlib, io, json, sys
+from flows.cli import main
+for command in [[], *([name] for name in {COMMANDS})]:
+    sys.argv = ["kgqa", *command, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main()
+    assert "kgqa " + " ".join(command) in shown.getvalue(), shown.getvalue()
+print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout)) & HEAVY == set()
+
+
+def test_help_names_every_command_and_exit_code():
+    shown = kgqa("--help").stdout
+    assert [command for command in COMMANDS if f" {command} " not in shown] == []
+    for code in (1, 2, 3, 4, 5, 130):
+        assert f"{code} " in shown.partition("Exit codes")[2]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shows_an_example(command):
+    assert f"kgqa {command} " in kgqa(command, "--help").stdout.partition("Example")[2]
+
+
+def test_the_version_is_that_of_the_package():
+    try:
+        expected = version("kgqa")
+    except PackageNotFoundError:
+        pytest.skip("kgqa is not installed here: make install")
+    assert kgqa("--version").stdout == f"kgqa {expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [(KgqaError, 1), (ConfigError, 2), (InputError, 3), (LinkError, 4), (ArtifactError, 5), (KeyboardInterrupt, 130)],
+)
+def test_each_kind_of_error_has_its_exit_code(problem, code, capsys):
+    @with_exit_code
+    def command() -> None:
+        raise problem("the harbour is closed")
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    shown = capsys.readouterr()
+    assert ended.value.exit_code == code
+    assert not shown.out
+    assert shown.err == "error: the harbour is closed\n" or code == 130
+
+
+def test_an_error_that_is_not_ours_keeps_its_traceback():
+    @with_exit_code
+    def command() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        command()
+
+
+def test_an_unknown_setting_names_the_nearest(conf):
+    done = kgqa("status", conf, "--set", "explorer.epoch=3")
+    assert done.exit_code == 2
+    assert not done.stdout
+    assert "unknown key 'explorer.epoch'" in done.stderr
+    assert "did you mean 'epochs'?" in done.stderr
+
+
+def test_a_missing_configuration_names_the_nearest(conf):
+    done = kgqa("status", conf.with_name("town.yaml"))
+    assert done.exit_code == 2
+    assert f"did you mean {conf}?" in done.stderr
+
+
+def test_usage_errors_have_the_exit_code_of_configuration_errors():
+    assert kgqa("status").exit_code == 2
+    assert kgqa("statsu", "demo.yaml").exit_code == 2
+
+
+def test_a_missing_predictions_file_is_an_input_error(tmp_path):
+    done = kgqa("score", tmp_path / "predictions.jsonl", "--json")
+    assert done.exit_code == 3
+    assert not done.stdout
+
+
+def test_asking_before_training_says_what_to_do(conf):
+    done = kgqa("ask", conf, "what flows through Bern?", "--json")
+    assert done.exit_code == 5
+    assert not done.stdout
+    assert "'explorer-seed0' of 'towns' is not done" in done.stderr
+
+
+@pytest.fixture
+def predictions(tmp_path) -> Path:
+    """Three predictions: right, wrong, and right beside a wrong one."""
+    rows = [
+        {"prediction": "Aar", "ground_truth": ["Aar"]},
+        {"prediction": "Rhine", "ground_truth": ["Aar"]},
+        {"prediction": ["Aar", "Rhine"], "ground_truth": ["Aar"]},
+    ]
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_score_prints_one_json_document_of_the_documented_shape(predictions):
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "score", str(predictions), "--json"], capture_output=True, text=True, check=True
+    )
+    figures = json.loads(done.stdout)
+    assert figures == score_file(predictions)
+    assert figures["n"] == 3
+    assert figures["strict"]["hits1"] == pytest.approx(200 / 3)
+    assert set(figures["rog"]) == {"accuracy", "hit", "hit1", "f1", "precision", "recall"}
+
+
+def test_score_prints_percent_for_people(predictions):
+    shown = kgqa("score", predictions).stdout
+    assert "3 questions, all figures in percent" in shown
+    assert "66.67" in shown
+
+
+def test_status_of_a_fresh_run_says_what_each_stage_waits_for(conf):
+    document = json.loads(kgqa("status", conf, "--json").stdout)
+    assert document["run"] == "towns"
+    stages = {stage["key"]: stage for stage in document["stages"]}
+    assert {stage["state"] for stage in stages.values()} == {"missing"}
+    assert stages["graph"]["why"] == "never built"
+    assert stages["questions"]["why"] == "waits for graph"
+
+
+def test_what_others_print_and_log_goes_to_standard_error(capsys):
+    import logging
+
+    with working("counting"):
+        print("printed by a library")
+        logging.getLogger("kgqa_core.somewhere").info("logged by us")
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "printed by a library" in shown.err
+    assert "logged by us" in shown.err
+
+
+class Clock:
+    """A clock that only moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(cli_session, "time", made)
+    return made
+
+
+def test_a_bar_appears_for_an_activity_that_lasts(clock):
+    screen = io.StringIO()
+    with ProgressBars(Console(file=screen, force_terminal=True, width=100), "kgqa run") as bars:
+        bars("short", 1, 7)
+        clock.now = SHOW_AFTER / 2
+        bars("short", 7, 7)
+        bars("training", 0, 4)
+        clock.now += SHOW_AFTER + 1
+        bars("training", 3, 4)
+        bars._bars.refresh()
+        shown = screen.getvalue()
+    assert "training" in shown
+    assert "75%" in shown
+    assert "short" not in shown
+
+
+def test_without_a_terminal_a_line_comes_now_and_then(clock):
+    log = io.StringIO()
+    with ProgressBars(Console(file=log, width=100), "kgqa run") as bars:
+        for second in range(100):
+            clock.now = float(second)
+            bars("training", second, 100)
+    assert log.getvalue().splitlines() == ["training: 30 %", "training: 60 %", "training: 90 %"]

@@ -1,0 +1,176 @@
+"""The lock, the package list, the dependencies and the scripts around make: what breaks on other people's machines."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+ROOTS = ("flows", "tasks", "kgqa_core")
+SUPPORTED = ("3.11", "3.12", "3.13")
+
+
+def locked() -> list[Requirement]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def declared() -> list[Requirement]:
+    extras = PYPROJECT["project"]["optional-dependencies"].values()
+    return [Requirement(line) for lines in (PYPROJECT["project"]["dependencies"], *extras) for line in lines]
+
+
+def names_of(requirements: list[Requirement]) -> set[str]:
+    return {canonicalize_name(requirement.name) for requirement in requirements}
+
+
+def test_every_package_of_the_tree_is_listed():
+    folders = {init.parent.relative_to(ROOT) for root in ROOTS for init in (ROOT / root).rglob("__init__.py")}
+    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(".".join(folder.parts) for folder in folders)
+
+
+def test_every_folder_with_modules_is_a_package():
+    folders = {module.parent for root in ROOTS for module in (ROOT / root).rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+def test_the_lock_pins_one_published_version_of_each_package():
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            # No local suffix (2.13.0+cpu), no address, no option such as --index-url.
+            assert re.fullmatch(r'[A-Za-z0-9._-]+==[0-9][0-9a-z.]*(; python_version [<>]=? "3\.\d+")?', line), line
+    assert len(names_of(locked())) == len(locked())
+
+
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_every_dependency_is_locked_to_a_version_it_allows(python):
+    pins = {
+        canonicalize_name(pin.name): next(iter(pin.specifier)).version
+        for pin in locked()
+        if pin.marker is None or pin.marker.evaluate({"python_version": python})
+    }
+    for wanted in declared():
+        assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)]), wanted
+
+
+def test_the_lock_has_what_the_installed_packages_need(installed=frozenset({"torch-scatter"})):
+    """Follow the dependencies of what is installed here: none may be left for the resolver to choose."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    pins, seen = names_of(locked()), set()
+    waiting = [name for name in names_of(declared()) if name not in installed]
+    while waiting:
+        name = waiting.pop()
+        assert name in pins, f"{name} is not in constraints.txt"
+        seen.add(name)
+        try:
+            needs = [Requirement(line) for line in requires(name) or []]
+        except PackageNotFoundError:
+            continue
+        wanted = {canonicalize_name(need.name) for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})}
+        waiting += wanted - seen - set(waiting)
+
+
+def imported_modules() -> Iterator[tuple[Path, str]]:
+    for root in ROOTS:
+        for path in (ROOT / root).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.Import):
+                    yield from ((path, alias.name.partition(".")[0]) for alias in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    yield path, node.module.partition(".")[0]
+
+
+def test_whatever_is_imported_is_declared():
+    """A package that comes with another by accident may leave with it."""
+    distributions = packages_distributions() | {"torch_scatter": ["torch-scatter"]}
+    known = names_of(declared())
+    for path, module in imported_modules():
+        if module not in sys.stdlib_module_names and module not in ROOTS:
+            providers = {canonicalize_name(name) for name in distributions[module]}
+            assert providers & known, f"{path}: {module} comes from {providers}"
+
+
+def test_importing_prefects_server_works_with_the_locked_fastapi(tmp_path):
+    """With fastapi 0.163 every local run dies at this import."""
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"}
+    command = [sys.executable, "-c", "import prefect.server.api.server"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_make_test_ends_with_one_pytest_run():
+    """Whoever reads the end of the log finds pytest's summary there."""
+    if shutil.which("make") is None:
+        pytest.skip("there is no make")
+    planned = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commands = [line for line in planned.splitlines() if line.startswith(".venv/bin/")]
+    assert [command for command in commands if "-m pytest" in command] == commands[-1:]
+    assert planned.splitlines()[-1] == commands[-1]
+
+
+def run_script(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if key not in ("CI", "CXX")}
+    command = [str(ROOT / ".ci" / name), *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env={**clean, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def write_program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def pretend(path: Path, line: str) -> Path:
+    """Write a Python that runs ``line`` before what it is asked to run with -c."""
+    return write_program(path, f"""exec '{sys.executable}' -c "import sys; {line}; exec(sys.argv[1])" "$2" """)
+
+
+def test_the_first_python_that_fits_is_found(tmp_path):
+    old = pretend(tmp_path / "old", "sys.version_info = (3, 10, 2)")
+    found = run_script("find-python", str(tmp_path / "nothing"), str(old), sys.executable)
+    assert found.stdout.strip() == sys.executable
+
+
+def test_what_each_python_lacks_is_named(tmp_path):
+    old = pretend(tmp_path / "old", "sys.version_info = (3, 10, 2)")
+    bare = pretend(tmp_path / "bare", "sys.modules['ensurepip'] = None")
+    refused = run_script("find-python", str(tmp_path / "nothing"), str(old), str(bare))
+    assert refused.returncode == 1
+    assert not refused.stdout
+    assert f"{tmp_path / 'nothing'} does not run" in refused.stderr
+    assert f"{old} is Python 3.10; 3.11, 3.12 or 3.13 is needed" in refused.stderr
+    assert f"{bare} lacks the module ensurepip (on Debian and Ubuntu: apt install python3" in refused.stderr
+
+
+def test_a_missing_compiler_is_named_and_passed_over(tmp_path):
+    done = run_script("install-scatter", str(tmp_path), CXX="no-such-compiler", CI="true")
+    assert done.returncode == 0
+    assert "there is no C++ compiler 'no-such-compiler'" in done.stderr
+
+
+@pytest.mark.parametrize(("ci", "expected"), [("", 0), ("true", 1)])
+def test_a_failed_build_of_torch_scatter_fails_in_ci_only(tmp_path, ci, expected):
+    headers = tmp_path / "include"
+    headers.mkdir()
+    (headers / "Python.h").touch()
+    program = f'case "$1" in -c) echo {headers} ;; *) echo "the compiler gave up"; exit 3 ;; esac'
+    write_program(tmp_path / "bin" / "python", program)
+    done = run_script("install-scatter", str(tmp_path), CXX="sh", CI=ci)
+    assert done.returncode == expected
+    assert "the compiler gave up" in done.stderr
+    assert ("Going on without it" in done.stderr) == (not ci)
