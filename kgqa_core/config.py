@@ -7,24 +7,46 @@ Sections other than ``runtime`` and ``tracking`` say what is computed and are ha
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from kgqa_core.types import Split
 
+
+def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
+    if not values or len(set(values)) < len(values):
+        raise ValueError("must be one number or more, each given once")
+    return values
+
+
+def _usable_as_name(name: str) -> str:
+    if not re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}", name):
+        raise ValueError("must be 1 to 100 characters, no slash among them and no dot first: files are named by it")
+    return name
+
+
+def _size(text: str) -> str:
+    if not re.fullmatch(r"\d+(\.\d+)?\s?[KMGT]i?B", text):
+        raise ValueError("must be a number with a unit, such as 2GB or 512MiB")
+    return text
+
+
+# strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.
 FilePath = Annotated[Path, Field(strict=False)]
-Percent = Annotated[float, Field(ge=0, le=100)]
+Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), AfterValidator(_distinct)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), AfterValidator(_distinct)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Hops = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+Name = Annotated[str, AfterValidator(_usable_as_name)]
+Size = Annotated[str, AfterValidator(_size)]
 
 
 class Section(BaseModel):
     """Base of all sections: unknown keys and coerced types are errors, and nothing changes after reading."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class GraphSection(Section):
@@ -41,7 +63,7 @@ class QuestionSection(Section):
 
     format: Literal["metaqa", "jsonl"]
     path: FilePath | None = None  # a folder of splits, or one file to be split 80/10/10
-    files: Annotated[dict[Split, FilePath], Field(strict=False)] | None = None  # or one file per split
+    files: Annotated[dict[Split, FilePath], Field(min_length=1)] | None = None  # or one file per split
     hops: Hops | None = None  # MetaQA only: which of the 1-hop, 2-hop and 3-hop folders
     max_reject_ratio: Share = 0.001
 
@@ -49,22 +71,24 @@ class QuestionSection(Section):
     def _one_source(self) -> QuestionSection:
         if (self.path is None) == (self.files is None):
             raise ValueError("give either 'path' or 'files'")
+        if self.hops is not None and self.format != "metaqa":
+            raise ValueError("'hops' chooses MetaQA folders; leave it out for another format")
         return self
 
 
 class EmbeddedDataset(Section):
     """The small dataset that the project's own generator makes."""
 
-    name: str
+    name: Name
     source: Literal["embedded"]
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     reenter_topic: bool = False
 
 
 class FileDataset(Section):
     """A graph and questions from files."""
 
-    name: str  # the MLflow experiment
+    name: Name  # the MLflow experiment
     source: Literal["files"]
     graph: GraphSection
     questions: QuestionSection
@@ -127,13 +151,13 @@ class RuntimeSection(Section):
     workers: Annotated[int, Field(ge=1)] = 2  # of the local Dask cluster
     fan_out_bytes: Annotated[int, Field(ge=1)] = 256 * 2**20  # input files above this size are parsed on Dask
     scheduler_address: str | None = None  # of a running Dask scheduler; None: a local cluster
-    memory_limit: str = "2GB"  # of DuckDB
+    memory_limit: Size = "2GB"  # of DuckDB
 
 
 class RunConfig(Section):
     """One complete run."""
 
-    name: str  # of the run; by default the file's name
+    name: Name  # of the run; by default the file's name
     dataset: Annotated[EmbeddedDataset | FileDataset, Field(discriminator="source")]
     encoder: Annotated[MiniLmSection | LocalEncoderSection | HashEncoderSection, Field(discriminator="kind")]
     explorer: ExplorerSection

@@ -8,19 +8,19 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from kgqa_core.config import RunConfig
+from kgqa_core.config_errors import explain, guess, leaves_of, variants_of
 from kgqa_core.errors import ConfigError, nearest, shorten
 
 LOCAL_FILE = "local.yaml"
 LOCAL_KEYS = {"data": "KGQA_DATA", "home": "KGQA_HOME"}
 DEFAULT_HOME = "~/.local/share/kgqa"
-VARIABLE = re.compile(r"\$\{([A-Z_]+)\}")
-MAX_PROBLEMS = 5
+VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -28,10 +28,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a repeated key, which YAML would silently overwrite."""
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ConfigError(f"line {node.start_mark.line + 1}: the key {shorten(key)} is given twice")
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
+            seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -57,25 +58,34 @@ def read_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
     raw.setdefault("name", path.stem)
     for override in overrides:
         _apply_override(raw, override)
-    paths = machine_paths(path.parent)
-    if isinstance(runtime := raw.setdefault("runtime", {}), dict):
+    if isinstance(runtime := _section(raw, "runtime"), dict):
         runtime.setdefault("home", "${KGQA_HOME}")
+    paths = machine_paths(path.parent)
     try:
         return RunConfig.model_validate(_resolve(raw, RunConfig, path.parent.resolve(), paths))
     except ValidationError as problem:
-        raise ConfigError(_explain(problem, path)) from None
+        raise ConfigError(explain(problem, str(path))) from None
 
 
 def machine_paths(folder: Path) -> dict[str, str]:
-    """Return KGQA_DATA and KGQA_HOME: from the environment, else ``local.yaml`` in ``folder``, else the default home."""
+    """Return KGQA_DATA and KGQA_HOME, absolute; the home has a default, which is not the current folder.
+
+    The environment comes first (relative paths: from the current folder), then ``local.yaml`` in ``folder`` (from
+    there).
+    """
     local = _read_yaml(folder / LOCAL_FILE) if (folder / LOCAL_FILE).is_file() else {}
-    for key in local:
+    found = {}
+    for key, value in local.items():
         if key not in LOCAL_KEYS:
-            raise ConfigError(f"{folder / LOCAL_FILE}: unknown key {shorten(key)}; legal: {', '.join(LOCAL_KEYS)}")
-    found = {"KGQA_HOME": str(Path(DEFAULT_HOME).expanduser())}
-    found.update({LOCAL_KEYS[key]: str(value) for key, value in local.items()})
-    found.update({name: os.environ[name] for name in LOCAL_KEYS.values() if os.environ.get(name)})
-    return found
+            raise ConfigError(
+                f"{folder / LOCAL_FILE}: unknown key {shorten(key)} (value {shorten(value)}); "
+                f"legal: {', '.join(LOCAL_KEYS)}{guess(key, LOCAL_KEYS)}"
+            )
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{folder / LOCAL_FILE}: {key} = {shorten(value)} must be the path of a folder")
+        found[LOCAL_KEYS[key]] = _absolute(value, folder)
+    found.update({name: _absolute(os.environ[name], Path()) for name in LOCAL_KEYS.values() if os.environ.get(name)})
+    return found if "KGQA_HOME" in found else {**found, "KGQA_HOME": _absolute(DEFAULT_HOME, Path())}
 
 
 def config_hash(config: RunConfig) -> str:
@@ -86,15 +96,14 @@ def config_hash(config: RunConfig) -> str:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  a SafeLoader
+        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
-        siblings = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        hint = f"; did you mean {nearest(str(path), siblings)[0]}?" if nearest(str(path), siblings) else ""
+        beside = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+        near = nearest(path.name, beside)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise ConfigError(f"no configuration file {shorten(str(path))}{hint}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
         raise ConfigError(f"{path} is no readable YAML: {problem}") from None
-    except ConfigError as problem:
-        raise ConfigError(f"{path}, {problem}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must be a mapping of sections, not {shorten(raw)}")
     return raw
@@ -105,96 +114,67 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     if not equals or not key.strip():
         raise ConfigError(f"--set {shorten(override)} is not of the form section.key=value")
     *parents, last = key.strip().split(".")
-    section = raw
+    section: Any = raw
     for name in parents:
-        section = section.setdefault(name, {})
+        section = _section(section, name)
         if not isinstance(section, dict):
             raise ConfigError(f"--set {shorten(override)}: {name!r} is a value, not a section")
     try:
-        section[last] = yaml.load(text, _Loader)  # noqa: S506
+        section[last] = yaml.load(text, _Loader)
     except yaml.YAMLError as problem:
         raise ConfigError(f"--set {shorten(override)}: the value is no YAML: {problem}") from None
 
 
-def _resolve(value: Any, model: Any, folder: Path, paths: Mapping[str, str]) -> Any:
-    """Fill in ``${...}`` and make the paths under keys of type Path absolute."""
+def _section(raw: dict[str, Any], name: str) -> Any:
+    """Return a section, made where it is missing or empty (all its keys commented out)."""
+    if raw.get(name) is None:
+        raw[name] = {}
+    return raw[name]
+
+
+def _resolve(value: Any, model: Any, folder: Path, paths: Mapping[str, str], key: str = "") -> Any:
+    """Fill in ``${...}`` and make the paths under keys of type Path absolute; ``key`` is where ``value`` stands."""
     if isinstance(value, dict):
         kinds = _field_types(model)
-        inner = {key: kinds.get(key, model if model is Path else None) for key in value}
-        return {key: _resolve(item, inner[key], folder, paths) for key, item in value.items()}
+        return {
+            name: _resolve(item, kinds.get(name, model if model is Path else None), folder, paths, f"{key}.{name}")
+            for name, item in value.items()
+        }
     if not isinstance(value, str) or model is not Path:
         return value
-    filled = VARIABLE.sub(lambda match: _variable(match.group(1), value, paths), value)
-    return folder / Path(filled).expanduser()
+    where = f"{key.removeprefix('.')} = {shorten(value)}"
+    filled = VARIABLE.sub(lambda match: _variable(match.group(1), where, paths), value)
+    try:
+        return folder / Path(filled).expanduser()
+    except RuntimeError as problem:  # "~name" of nobody here
+        raise ConfigError(f"{where}: {problem}") from None
 
 
-def _variable(name: str, value: str, paths: Mapping[str, str]) -> str:
+def _variable(name: str, where: str, paths: Mapping[str, str]) -> str:
+    legal = list(LOCAL_KEYS.values())
+    if name not in legal:
+        raise ConfigError(f"{where}: unknown variable {shorten(name)}; legal: {', '.join(legal)}{guess(name, legal)}")
     if name not in paths:
-        known = ", ".join(LOCAL_KEYS.values())
         raise ConfigError(
-            f"{shorten(value)} needs {name}, which is not set. Legal: {known}. "
-            f"Set it in the environment, or write {LOCAL_FILE} beside the configuration (keys: {', '.join(LOCAL_KEYS)})."
+            f"{where} needs {name}, which is not set. Set it in the environment, or write {LOCAL_FILE} beside the "
+            f"configuration (keys: {', '.join(LOCAL_KEYS)})."
         )
     return paths[name]
+
+
+def _absolute(path: str, folder: Path) -> str:
+    try:
+        return str((folder / Path(path).expanduser()).absolute())
+    except RuntimeError as problem:  # "~name" of nobody here
+        raise ConfigError(
+            f"{shorten(path)}: {problem}; set {' and '.join(LOCAL_KEYS.values())} to full paths"
+        ) from None
 
 
 def _field_types(model: Any) -> dict[str, Any]:
     """Return the section model, or Path, of each key of ``model`` (of all its variants where there are several)."""
     kinds: dict[str, Any] = {}
-    for variant in _variants(model):
+    for variant in variants_of(model):
         for key, field in variant.model_fields.items():
-            kinds[key] = Path if Path in _leaves(field.annotation) else field.annotation
+            kinds[key] = Path if Path in leaves_of(field.annotation) else field.annotation
     return kinds
-
-
-def _variants(model: Any) -> list[type[BaseModel]]:
-    return [leaf for leaf in _leaves(model) if isinstance(leaf, type) and issubclass(leaf, BaseModel)]
-
-
-def _leaves(annotation: Any) -> list[Any]:
-    inner = get_args(annotation)
-    return [leaf for part in inner for leaf in _leaves(part)] if inner else [annotation]
-
-
-def _explain(problem: ValidationError, path: Path) -> str:
-    errors = problem.errors(include_url=False)
-    lines = [f"  {_explain_one(dict(error))}" for error in errors[:MAX_PROBLEMS]]
-    if len(errors) > MAX_PROBLEMS:
-        lines.append(f"  … and {len(errors) - MAX_PROBLEMS} more")
-    return f"{path} is not usable:\n" + "\n".join(lines)
-
-
-def _explain_one(error: dict[str, Any]) -> str:
-    location = [part for part in error["loc"] if not (isinstance(part, str) and part in _TAGS)]
-    key = ".".join(map(str, location))
-    if error["type"] == "extra_forbidden":
-        legal = sorted(_keys_at(location[:-1]))
-        hint = nearest(str(location[-1]), legal)
-        guess = f"; did you mean {hint[0]!r}?" if hint else ""
-        return f"unknown key {key!r} (value {shorten(error['input'])}); legal keys here: {', '.join(legal)}{guess}"
-    if error["type"] == "missing":
-        return f"missing key {key!r}"
-    if error["type"] in ("literal_error", "union_tag_invalid"):
-        expected = error["ctx"].get("expected") or error["ctx"]["expected_tags"]
-        hint = nearest(str(error["ctx"].get("tag", error["input"])), re.findall(r"'([^']*)'", expected))
-        guess = f"; did you mean {hint[0]!r}?" if hint else ""
-        given = error["ctx"].get("tag", error["input"])
-        return f"{key} = {shorten(given)}: legal are {expected}{guess}"
-    return f"{key} = {shorten(error['input'])}: {error['msg']}"
-
-
-_TAGS = {"embedded", "files", "minilm", "local", "hash"}  # pydantic puts the variant's tag into the location
-
-
-def _keys_at(location: Iterable[Any]) -> set[str]:
-    model: Any = RunConfig
-    for part in location:
-        model = _field_annotation(model, part)
-    return {key for variant in _variants(model) for key in variant.model_fields}
-
-
-def _field_annotation(model: Any, key: Any) -> Any:
-    for variant in _variants(model):
-        if key in variant.model_fields:
-            return variant.model_fields[key].annotation
-    return None
