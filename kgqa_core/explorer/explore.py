@@ -6,8 +6,8 @@ messages, E edges walked, D width, R relations.
 Rows are taken by ``index_select``, never by ``tensor[index]``: the backward of the latter adds with atomics as soon as
 torch has two threads, and the same seed would no longer give the same weights.
 
-Equal nodes share their floats: with ``merge=True`` every float is computed once per state class (classes.py); with
-``merge=False`` every node is a class of its own, the plain reading of the equations. The tests hold the two, and a
+Equal nodes share their floats: with ``merge=True`` every float is computed once per state class (merged.py); with
+``merge=False`` every node is a class of its own, the plain reading of the equations (walk.py). The tests hold the two, and a
 loop over single edges, to 1e-5 of each other.
 """
 
@@ -20,20 +20,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kgqa_core.explorer import merged, walk
 from kgqa_core.explorer.batch import Batch
 from kgqa_core.explorer.frontier import Int, compact
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.scatter import scatter_sum
-from kgqa_core.explorer.walk import (
-    Edges,
-    Inbox,
-    Messages,
-    Nodes,
-    collect_inbox,
-    list_messages,
-    merge_nodes,
-    walk_edges,
-)
+from kgqa_core.explorer.walk import Edges, Messages, Nodes, Rules
 from kgqa_core.graph.kg import KnowledgeGraph
 
 
@@ -110,7 +102,7 @@ def explore(
     texts, text_of_question = compact(batch.text, len(question_vectors))
     h_q, h_r = model.encode(question_vectors[_tensor(texts, question_vectors)], relation_vectors)
     same_text = _tensor(first_equal(relation_vectors), h_r)
-    walker = _Walker(model, graph, batch, text_of_question, h_q, h_r, same_text, options)
+    walker = _Walker(model, graph, batch, h_q, h_r, same_text, options, _rules(batch, text_of_question, options))
     nodes, hidden = walker.start()
     for step in range(model.steps):
         nodes, hidden = walker.step(step, nodes, hidden)
@@ -125,17 +117,17 @@ class _Walker:
     model: Explorer
     graph: KnowledgeGraph
     batch: Batch
-    text_of_question: Int  # [B] 0..T-1
     h_q: Tensor  # [T, D]
     h_r: Tensor  # [2R+1, D]
     same_text: Tensor  # [2R+1] the first relation with the text (and direction) of each
     options: ExploreOptions
+    rules: Rules
     counts: list[StepCount] = field(default_factory=list)
     traces: list[StepTrace] = field(default_factory=list)
 
     def start(self) -> tuple[Nodes, Tensor]:
         """The topics, each in the state h_q (EtD §3.2)."""
-        text = self.text_of_question[self.batch.topic_question]
+        text = self.rules.text_of_question[self.batch.topic_question]
         if self.options.merge:
             nodes = Nodes(self.batch.topic_question, self.batch.topic_entity, text, np.arange(len(self.h_q)))
             return nodes, self.h_q
@@ -145,38 +137,29 @@ class _Walker:
 
     def step(self, step: int, nodes: Nodes, hidden: Tensor) -> tuple[Nodes, Tensor]:
         """One step of Algorithm 1."""
-        messages = list_messages(self.graph, nodes)
+        way = merged if self.options.merge else walk
+        messages = way.list_messages(self.graph, nodes)
         by_head, by_question = self._attention(step, hidden, nodes, messages)
         logits = by_head + by_question
-        edges, reached = walk_edges(
-            self.graph,
-            nodes,
-            messages,
-            # What the head adds is the same for all of its groups. It is left out: a hub's is so large that adding it
-            # rounds the differences between relations away.
-            preference=by_question.detach().cpu().numpy(),
-            edge_budget=self.options.edge_budget,
-            blocked=None if self.options.reenter_topic else self._topic_keys(),
-        )
+        # What the head adds is the same for all of its groups. It is left out of their order: a hub's is so large that
+        # adding it rounds the differences between relations away.
+        preference = by_question.detach().cpu().numpy()
+        edges, after, inbox = way.walk_edges(self.graph, nodes, messages, preference, self.rules)
         if self.options.trace:
-            self.traces.append(
-                StepTrace(
-                    edges.head,
-                    edges.target,
-                    messages.message_relation[edges.message],
-                    logits.detach().cpu().numpy()[edges.message],
-                    nodes.entity,
-                )
-            )
-        after, inbox = self._classes(edges, reached, len(messages.message_class))
+            self._keep_trace(nodes, messages, edges, logits)
         # A message is attention * (h_s ⊙ h_r); Eq. 2 sums them over the edges, here over (class, message, count).
         states = hidden.index_select(0, _tensor(messages.message_class, hidden))
         relations = self.h_r.index_select(0, _tensor(messages.message_relation, hidden))
         sent = torch.sigmoid(logits)[:, None] * states * relations
         copies = sent.index_select(0, _tensor(inbox.message, hidden)) * _tensor(inbox.count, hidden)[:, None]
         received = scatter_sum(copies, _tensor(inbox.receiver, hidden), len(after.class_text))
-        self.counts.append(StepCount(len(after.entity), len(after.class_text), len(edges.head)))
+        self.counts.append(StepCount(len(after.entity), len(after.class_text), len(edges.target)))
         return after, self.model.update(step, received)
+
+    def _keep_trace(self, nodes: Nodes, messages: Messages, edges: Edges, logits: Tensor) -> None:
+        relation = messages.message_relation[edges.message]
+        attention = logits.detach().cpu().numpy()[edges.message]
+        self.traces.append(StepTrace(edges.head, edges.target, relation, attention, nodes.entity))
 
     def _attention(self, step: int, hidden: Tensor, nodes: Nodes, messages: Messages) -> tuple[Tensor, Tensor]:
         """Eq. 1 before the sigmoid, [M] twice: what the head adds, and what question and relation add."""
@@ -189,19 +172,16 @@ class _Walker:
             by_question.flatten().index_select(0, _tensor(cell, hidden)),
         )
 
-    def _classes(self, edges: Edges, reached: Int, num_messages: int) -> tuple[Nodes, Inbox]:
-        """Name the reached nodes, find their state classes, and list what each class received."""
-        question, entity = reached // self.graph.num_entities, reached % self.graph.num_entities
-        text = self.text_of_question[question]
-        if not self.options.merge:
-            each = np.arange(len(reached))
-            return Nodes(question, entity, each, text), Inbox(edges.target, edges.message, np.ones_like(edges.target))
-        node_class, representative = merge_nodes(edges, len(reached), num_messages, hash_bits=self.options.hash_bits)
-        inbox = collect_inbox(edges, node_class, representative, num_messages)
-        return Nodes(question, entity, node_class, text[representative]), inbox
 
-    def _topic_keys(self) -> Int:
-        return self.batch.topic_question * self.graph.num_entities + self.batch.topic_entity
+def _rules(batch: Batch, text_of_question: Int, options: ExploreOptions) -> Rules:
+    if options.reenter_topic:
+        blocked_ptr, blocked_entity = np.zeros(len(batch) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    else:
+        blocked_ptr = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1))
+        blocked_entity = batch.topic_entity
+    return Rules(
+        options.edge_budget, blocked_ptr, blocked_entity, text_of_question, options.trace, options.hash_bits
+    )
 
 
 def first_equal(relation_vectors: Tensor) -> Int:

@@ -1,0 +1,297 @@
+"""The integer side of a merged exploration step, compiled: one pass over the walked edges, flat memory per question.
+
+Per edge this reads the tail, looks it up in a table of one question's entities (N x 4 bytes, so it stays in cache), and
+adds two 64-bit codes to the tail's multiset hash: about 30 bytes moved. ``walk.py`` is the plain version in numpy, which
+the tests hold against this one.
+
+Shapes: B questions, N nodes (question, entity), C state classes, M distinct (class, relation) messages, G groups headed
+by the nodes, E walked edges. The last C messages and the last edges of each question are the identity.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+EMPTY = -1
+FIRST_CAPACITY = 1 << 12  # of a hash table; doubled when half full
+GOLDEN = 0x9E3779B97F4A7C15 >> 1  # multiplicative hashing (Knuth 6.4): an odd number near 2^63 / golden ratio
+SMALL = 48  # groups of one head up to which insertion sort is quicker than a library sort
+
+
+@njit(cache=True, nogil=True)
+def _slot(key: int, capacity: int) -> int:
+    mixed = np.uint64(key) * np.uint64(GOLDEN | 1)
+    return np.int64((mixed ^ (mixed >> np.uint64(29))) & np.uint64(capacity - 1))
+
+
+@njit(cache=True, nogil=True)
+def _find(table: I32, keys: I64, key: int) -> int:
+    """Return the slot of ``key``, or the empty slot where it belongs (linear probing)."""
+    capacity = len(table)
+    slot = _slot(key, capacity)
+    while table[slot] != EMPTY and keys[table[slot]] != key:
+        slot = (slot + 1) & (capacity - 1)
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def _grow(table: I32, keys: I64, used: int) -> tuple[I32, I64]:
+    """Return a table and key list of twice the capacity with the same entries."""
+    bigger = np.full(2 * len(table), EMPTY, np.int32)
+    more = np.empty(len(bigger) // 2, np.int64)
+    more[:used] = keys[:used]
+    for number in range(used):
+        bigger[_find(bigger, more, more[number])] = number
+    return bigger, more
+
+
+@njit(cache=True, nogil=True)
+def number_messages(
+    group_ptr: I64, group_relation: I32, node_entity: I64, node_class: I64, num_codes: int
+) -> tuple[I64, I32, I64]:
+    """Number the distinct (class, relation) messages that the nodes could send, in order of first use.
+
+    Args:
+        group_ptr, group_relation: of the graph's CSR.
+        node_entity: [N].
+        node_class: [N].
+        num_codes: number of relation ids, identity included.
+
+    Returns:
+        ``first`` [N+1] position of each node's first group, ``message`` [G] of each group, and ``key`` [M], which is
+        ``class * num_codes + relation`` of each message.
+    """
+    first = np.zeros(len(node_entity) + 1, np.int64)
+    for node in range(len(node_entity)):
+        entity = node_entity[node]
+        first[node + 1] = first[node] + group_ptr[entity + 1] - group_ptr[entity]
+    message = np.empty(first[-1], np.int32)
+    table = np.full(FIRST_CAPACITY, EMPTY, np.int32)
+    keys = np.empty(FIRST_CAPACITY // 2, np.int64)
+    used = 0
+    for node in range(len(node_entity)):
+        start = group_ptr[node_entity[node]]
+        for at in range(first[node], first[node + 1]):
+            key = node_class[node] * num_codes + group_relation[start + at - first[node]]
+            slot = _find(table, keys, key)
+            if table[slot] == EMPTY:
+                if used == len(keys):
+                    table, keys = _grow(table, keys, used)
+                    slot = _find(table, keys, key)
+                keys[used] = key
+                table[slot] = used
+                used += 1
+            message[at] = table[slot]
+    return first, message, keys[:used].copy()
+
+
+@njit(cache=True, nogil=True)
+def enter_groups(
+    group_ptr: I64, edge_ptr: I64, node_entity: I64, first: I64, message: I32, logits: Any, budget: int
+) -> tuple[npt.NDArray[np.bool_], int]:
+    """Say of each group whether it enters under the budget (see ``frontier.select_groups``), and count the edges.
+
+    Args:
+        group_ptr, edge_ptr: of the graph's CSR.
+        node_entity: [N].
+        first, message: from ``number_messages``.
+        logits: [M+C] attention of each message.
+        budget: K.
+
+    Returns:
+        [G] mask, and the number of edges of the groups that enter.
+    """
+    entered = np.ones(len(message), np.bool_)
+    num_edges = 0
+    for node in range(len(node_entity)):
+        start = group_ptr[node_entity[node]]
+        stop = group_ptr[node_entity[node] + 1]
+        degree = edge_ptr[stop] - edge_ptr[start]
+        if degree <= budget:
+            num_edges += degree
+            continue
+        low, count = first[node], stop - start
+        order = _by_attention(logits, message[low : low + count])
+        taken = 0
+        for rank in range(count):
+            group = order[rank]
+            if taken >= budget:
+                entered[low + group] = False
+            else:
+                taken += edge_ptr[start + group + 1] - edge_ptr[start + group]
+        num_edges += taken
+    return entered, num_edges
+
+
+@njit(cache=True, nogil=True)
+def _by_attention(logits: Any, message: I32) -> I64:
+    """Return the positions of one head's groups, highest attention first, ties in order of relation."""
+    count = len(message)
+    if count > SMALL:
+        negated = np.empty(count, logits.dtype)
+        for at in range(count):
+            negated[at] = -logits[message[at]]
+        return np.argsort(negated, kind="mergesort")
+    order = np.arange(count)
+    for at in range(1, count):
+        moved, value, place = order[at], logits[message[order[at]]], at
+        while place > 0 and logits[message[order[place - 1]]] < value:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = moved
+    return order
+
+
+@njit(cache=True, nogil=True)
+def walk_edges(
+    csr: tuple[I64, I64, I32],
+    nodes: tuple[I64, I64, I64],
+    groups: tuple[I64, I32, npt.NDArray[np.bool_]],
+    topics: tuple[I64, I64],
+    codes: I64,
+    sizes: tuple[int, int, int],
+    keep_heads: bool,
+) -> tuple[I64, I64, I64, I32, I32, I32]:
+    """Walk the entered groups and the identity edges, question by question, and hash what every node receives.
+
+    Args:
+        csr: group_ptr, edge_ptr, edge_tail of the graph.
+        nodes: question (ascending), entity and class of each node [N].
+        groups: first [N+1], message [G] and entered [G].
+        topics: pointer [B+1] and entities that no edge may arrive at, per question.
+        codes: [M, 2] random codes of the messages, identity messages last.
+        sizes: number of entities, of edges that ``enter_groups`` counted, and of the first identity message.
+
+    Returns:
+        question [N'] and entity [N'] of the nodes reached, their hashes [N', 2]; head, target and message of each
+        edge [E] (node indices before and after).
+    """
+    group_ptr, edge_ptr, edge_tail = csr
+    node_question, node_entity, node_class = nodes
+    first, message, entered = groups
+    topic_ptr, topic_entity = topics
+    num_entities, num_edges, identity = sizes
+    most = num_edges + len(node_entity)
+    reached_question, reached_entity = np.empty(most, np.int64), np.empty(most, np.int64)
+    hashes = np.zeros((most, 2), np.int64)
+    target, sent = np.empty(most, np.int32), np.empty(most, np.int32)
+    head = np.empty(most if keep_heads else 0, np.int32)
+    place = np.full(num_entities, EMPTY, np.int32)  # index of each entity of the current question
+    used = edge = node = 0
+    while node < len(node_entity):
+        question, begin, first_reached = node_question[node], node, used
+        topic_low, topic_high = topic_ptr[question], topic_ptr[question + 1]
+        while node < len(node_entity) and node_question[node] == question:
+            start = group_ptr[node_entity[node]]
+            for at in range(first[node], first[node + 1]):
+                if not entered[at]:
+                    continue
+                group, code = start + at - first[node], message[at]
+                for position in range(edge_ptr[group], edge_ptr[group + 1]):
+                    tail = edge_tail[position]
+                    blocked = False
+                    for topic in range(topic_low, topic_high):
+                        blocked |= topic_entity[topic] == tail
+                    if blocked:
+                        continue
+                    if place[tail] == EMPTY:
+                        place[tail] = used
+                        reached_question[used], reached_entity[used] = question, tail
+                        used += 1
+                    hashes[place[tail], 0] += codes[code, 0]
+                    hashes[place[tail], 1] += codes[code, 1]
+                    target[edge], sent[edge] = place[tail], code
+                    if keep_heads:
+                        head[edge] = node
+                    edge += 1
+            node += 1
+        for stay in range(begin, node):
+            entity, code = node_entity[stay], identity + node_class[stay]
+            if place[entity] == EMPTY:
+                place[entity] = used
+                reached_question[used], reached_entity[used] = question, entity
+                used += 1
+            hashes[place[entity], 0] += codes[code, 0]
+            hashes[place[entity], 1] += codes[code, 1]
+            target[edge], sent[edge] = place[entity], code
+            if keep_heads:
+                head[edge] = stay
+            edge += 1
+        for at in range(first_reached, used):
+            place[reached_entity[at]] = EMPTY
+    return reached_question[:used], reached_entity[:used], hashes[:used], head[:edge], target[:edge], sent[:edge]
+
+
+@njit(cache=True, nogil=True)
+def number_classes(hashes: I64) -> tuple[I64, I64, bool]:
+    """Number the state classes of nodes by their first hash, in order of first occurrence.
+
+    Args:
+        hashes: [N, 2]; the second checks the first.
+
+    Returns:
+        ``node_class`` [N], ``representative`` [C] (the first node of each class), and whether two nodes agreed in the
+        first hash and not in the second: then the numbering is not to be used.
+    """
+    node_class = np.empty(len(hashes), np.int64)
+    representative = np.empty(len(hashes), np.int64)
+    table = np.full(FIRST_CAPACITY, EMPTY, np.int32)
+    keys = np.empty(FIRST_CAPACITY // 2, np.int64)
+    used = 0
+    for node in range(len(hashes)):
+        slot = _find(table, keys, hashes[node, 0])
+        if table[slot] == EMPTY:
+            if used == len(keys):
+                table, keys = _grow(table, keys, used)
+                slot = _find(table, keys, hashes[node, 0])
+            keys[used] = hashes[node, 0]
+            table[slot] = used
+            representative[used] = node
+            used += 1
+        elif hashes[representative[table[slot]], 1] != hashes[node, 1]:
+            return node_class, representative[:used], True
+        node_class[node] = table[slot]
+    return node_class, representative[:used].copy(), False
+
+
+@njit(cache=True, nogil=True)
+def collect_inbox(
+    target: I32, sent: I32, num_nodes: int, representative: I64, num_messages: int
+) -> tuple[I64, I64]:
+    """List what the representative of each class received.
+
+    Returns:
+        ``key`` [I], which is ``class * num_messages + message``, and ``count`` [I], how often.
+    """
+    table = np.full(FIRST_CAPACITY, EMPTY, np.int32)
+    keys = np.empty(FIRST_CAPACITY // 2, np.int64)
+    counts = np.zeros(FIRST_CAPACITY // 2, np.int64)
+    used = 0
+    speaks_for = np.full(num_nodes, EMPTY, np.int32)  # the class of a representative, else EMPTY
+    for number in range(len(representative)):
+        speaks_for[representative[number]] = number
+    for edge in range(len(target)):
+        owner = np.int64(speaks_for[target[edge]])
+        if owner == EMPTY:
+            continue
+        key = owner * num_messages + sent[edge]
+        slot = _find(table, keys, key)
+        if table[slot] == EMPTY:
+            if used == len(keys):
+                table, keys = _grow(table, keys, used)
+                more = np.zeros(len(keys), np.int64)
+                more[:used] = counts[:used]
+                counts = more
+                slot = _find(table, keys, key)
+            keys[used] = key
+            table[slot] = used
+            used += 1
+        counts[table[slot]] += 1
+    return keys[:used].copy(), counts[:used].copy()
