@@ -34,7 +34,7 @@ def backtrack(found: Exploration, nodes: Int, *, num_relations: int) -> list[Rea
         for path, head, relation, tail in zip(paths, heads, relations, tail_entity[current], strict=True):
             if relation < 2 * num_relations:
                 path.append(as_stored(int(head), int(relation), int(tail), num_relations))
-        current, tail_entity = trace.head[edge], trace.head_entity
+        current, tail_entity = trace.head[edge].astype(np.int64), trace.head_entity
     return [tuple(reversed(path)) for path in paths]
 
 

@@ -7,8 +7,8 @@ Rows are taken by ``index_select``, never by ``tensor[index]``: the backward of 
 torch has two threads, and the same seed would no longer give the same weights.
 
 Equal nodes share their floats: with ``merge=True`` every float is computed once per state class (merged.py); with
-``merge=False`` every node is a class of its own, the plain reading of the equations (walk.py). The tests hold the two, and a
-loop over single edges, to 1e-5 of each other.
+``merge=False`` every node is a class of its own, the plain reading of the equations (walk.py). The tests hold the two,
+and a loop over single edges, to 1e-5 of each other.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ExploreOptions:
 class StepTrace:
     """The edges that one step walked, identity edges included."""
 
-    head: Int  # [E] node index before the step
-    target: Int  # [E] node index after the step
+    head: npt.NDArray[np.integer]  # [E] node index before the step
+    target: npt.NDArray[np.integer]  # [E] node index after the step
     relation: Int  # [E] 0..2R
     attention: npt.NDArray[np.float32]  # [E] Eq. 1, before the sigmoid
     head_entity: Int  # [N] entity of each node before the step
@@ -65,7 +65,7 @@ class Exploration:
     """The candidates of a batch and their scores."""
 
     question: Int  # [N] 0..B-1, ascending
-    entity: Int  # [N] ascending inside a question
+    entity: Int  # [N] each once per question, in no order that means anything
     node_class: Int  # [N]
     class_score: Tensor  # [C] logits of Eq. 3
     counts: list[StepCount] = field(default_factory=list)
@@ -179,9 +179,7 @@ def _rules(batch: Batch, text_of_question: Int, options: ExploreOptions) -> Rule
     else:
         blocked_ptr = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1))
         blocked_entity = batch.topic_entity
-    return Rules(
-        options.edge_budget, blocked_ptr, blocked_entity, text_of_question, options.trace, options.hash_bits
-    )
+    return Rules(options.edge_budget, blocked_ptr, blocked_entity, text_of_question, options.trace, options.hash_bits)
 
 
 def first_equal(relation_vectors: Tensor) -> Int:

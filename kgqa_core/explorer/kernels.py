@@ -1,8 +1,8 @@
 """The integer side of a merged exploration step, compiled: one pass over the walked edges, flat memory per question.
 
-Per edge this reads the tail, looks it up in a table of one question's entities (N x 4 bytes, so it stays in cache), and
-adds two 64-bit codes to the tail's multiset hash: about 30 bytes moved. ``walk.py`` is the plain version in numpy, which
-the tests hold against this one.
+Per edge this reads the tail, looks it up in a table of one question's entities (4 bytes per entity of the graph, so on
+a small graph it stays in cache), and adds two 64-bit codes to the tail's multiset hash: about 30 bytes moved.
+``walk.py`` is the plain version in numpy, which the tests hold against this one.
 
 Shapes: B questions, N nodes (question, entity), C state classes, M distinct (class, relation) messages, G groups headed
 by the nodes, E walked edges. The last C messages and the last edges of each question are the identity.
@@ -18,6 +18,7 @@ from numba import njit
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer[Any]]
 
 EMPTY = -1
 FIRST_CAPACITY = 1 << 12  # of a hash table; doubled when half full
@@ -28,7 +29,7 @@ SMALL = 48  # groups of one head up to which insertion sort is quicker than a li
 @njit(cache=True, nogil=True)
 def _slot(key: int, capacity: int) -> int:
     mixed = np.uint64(key) * np.uint64(GOLDEN | 1)
-    return np.int64((mixed ^ (mixed >> np.uint64(29))) & np.uint64(capacity - 1))
+    return int((mixed ^ (mixed >> np.uint64(29))) & np.uint64(capacity - 1))
 
 
 @njit(cache=True, nogil=True)
@@ -54,7 +55,7 @@ def _grow(table: I32, keys: I64, used: int) -> tuple[I32, I64]:
 
 @njit(cache=True, nogil=True)
 def number_messages(
-    group_ptr: I64, group_relation: I32, node_entity: I64, node_class: I64, num_codes: int
+    group_ptr: Ints, group_relation: Ints, node_entity: I64, node_class: I64, num_codes: int
 ) -> tuple[I64, I32, I64]:
     """Number the distinct (class, relation) messages that the nodes could send, in order of first use.
 
@@ -94,7 +95,7 @@ def number_messages(
 
 @njit(cache=True, nogil=True)
 def enter_groups(
-    group_ptr: I64, edge_ptr: I64, node_entity: I64, first: I64, message: I32, logits: Any, budget: int
+    group_ptr: Ints, edge_ptr: Ints, node_entity: I64, first: I64, message: Ints, logits: Any, budget: int
 ) -> tuple[npt.NDArray[np.bool_], int]:
     """Say of each group whether it enters under the budget (see ``frontier.select_groups``), and count the edges.
 
@@ -131,7 +132,7 @@ def enter_groups(
 
 
 @njit(cache=True, nogil=True)
-def _by_attention(logits: Any, message: I32) -> I64:
+def _by_attention(logits: Any, message: Ints) -> I64:
     """Return the positions of one head's groups, highest attention first, ties in order of relation."""
     count = len(message)
     if count > SMALL:
@@ -151,9 +152,9 @@ def _by_attention(logits: Any, message: I32) -> I64:
 
 @njit(cache=True, nogil=True)
 def walk_edges(
-    csr: tuple[I64, I64, I32],
+    csr: tuple[Ints, Ints, Ints],
     nodes: tuple[I64, I64, I64],
-    groups: tuple[I64, I32, npt.NDArray[np.bool_]],
+    groups: tuple[I64, Ints, npt.NDArray[np.bool_]],
     topics: tuple[I64, I64],
     codes: I64,
     sizes: tuple[int, int, int],
@@ -262,9 +263,7 @@ def number_classes(hashes: I64) -> tuple[I64, I64, bool]:
 
 
 @njit(cache=True, nogil=True)
-def collect_inbox(
-    target: I32, sent: I32, num_nodes: int, representative: I64, num_messages: int
-) -> tuple[I64, I64]:
+def collect_inbox(target: I32, sent: I32, num_nodes: int, representative: I64, num_messages: int) -> tuple[I64, I64]:
     """List what the representative of each class received.
 
     Returns:
