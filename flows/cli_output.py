@@ -64,7 +64,8 @@ def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> Non
     from kgqa_core.evaluation.report import HEADER, render_remarks, report_cells
 
     if summary.rows:
-        print_table(f"Results of {summary.name}, {PERCENT}", HEADER, report_cells(summary.rows), figures_from=2)
+        cells = [row[:-1] for row in report_cells(summary.rows)]  # the remarks follow as sentences
+        print_table(f"Results of {summary.name}, {PERCENT}", HEADER[:-1], cells, figures_from=2)
         for remark in render_remarks(summary.rows):
             typer.echo(f"! {remark}")
     made = [

@@ -78,7 +78,9 @@ def test_the_lock_has_what_the_installed_packages_need(installed=frozenset({"tor
             needs = [Requirement(line) for line in requires(name) or []]
         except PackageNotFoundError:
             continue
-        wanted = {canonicalize_name(need.name) for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})}
+        wanted = {
+            canonicalize_name(need.name) for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})
+        }
         waiting += wanted - seen - set(waiting)
 
 
@@ -123,9 +125,7 @@ def test_make_test_ends_with_one_pytest_run():
 def run_script(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if key not in ("CI", "CXX")}
     command = [str(ROOT / ".ci" / name), *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env={**clean, **environment}, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(command, cwd=ROOT, env={**clean, **environment}, capture_output=True, text=True, check=False)
 
 
 def write_program(path: Path, text: str) -> Path:

@@ -155,7 +155,10 @@ def predictions(tmp_path) -> Path:
 
 def test_score_prints_one_json_document_of_the_documented_shape(predictions):
     done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "score", str(predictions), "--json"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "flows.cli", "score", str(predictions), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     figures = json.loads(done.stdout)
     assert figures == score_file(predictions)

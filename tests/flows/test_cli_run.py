@@ -1,0 +1,200 @@
+"""A run of one's own small graph from the command line, in real processes: run, run again, ask, score, stop."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tasks.leftovers import process_started
+
+pytestmark = pytest.mark.slow
+
+RIVERS = [f"River {letter}" for letter in "ABCDEFGHIJKLM"]
+FLOWS_THROUGH = {river: (f"Town {number % 7}", f"Town {(3 * number + 1) % 7}") for number, river in enumerate(RIVERS)}
+SPLITS = {"train": RIVERS[:9], "dev": RIVERS[9:11], "test": RIVERS[11:]}
+CONFIG = """
+dataset:
+  name: rivers
+  source: files
+  graph: {format: tsv, path: triples.tsv}
+  questions: {format: jsonl, path: questions}
+encoder: {kind: hash, dim: 16}
+explorer: {steps: 2, edge_budget: 10, epochs: 2}
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run configuration with a home of its own."""
+
+    folder: Path
+
+    @property
+    def conf(self) -> str:
+        return str(self.folder / "rivers.yaml")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
+        return {**ours, "KGQA_HOME": str(self.folder / "home")}
+
+    def kgqa(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "flows.cli", *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        return done
+
+
+def write_run(folder: Path) -> Run:
+    lines = sorted({f"{river}\tflows_through\t{town}" for river, towns in FLOWS_THROUGH.items() for town in towns})
+    (folder / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "questions").mkdir()
+    for split, rivers in SPLITS.items():
+        rows = [
+            {"question": f"which towns does {river} flow through?", "answers": FLOWS_THROUGH[river], "hops": 1}
+            for river in rivers
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "questions" / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    (folder / "rivers.yaml").write_text(CONFIG, encoding="utf-8")
+    return Run(folder)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Run, dict]:
+    """A finished run, and the document that it printed."""
+    run = write_run(tmp_path_factory.mktemp("rivers"))
+    return run, json.loads(run.kgqa("run", run.conf, "--json").stdout)
+
+
+def test_a_run_prints_results_artifacts_and_how_to_open_mlflow(finished):
+    run, document = finished
+    assert {row["role"] for row in document["results"]} == {"learned", "template control", "ceiling"}
+    assert [stage["key"] for stage in document["stages"] if stage["built"]] == [
+        "graph",
+        "questions",
+        "encodings",
+        "explorer-seed0",
+        "controls",
+        "evaluation-seed0",
+    ]
+    assert all((Path(stage["folder"]) / "manifest.json").is_file() for stage in document["stages"])
+    assert "mlflow ui" in document["mlflow_ui"]
+    assert str(run.folder / "home") in document["mlflow_ui"]
+
+
+def test_a_second_run_builds_nothing_and_loads_nothing_heavy(finished):
+    run, first = finished
+    program = (
+        "import json, sys\nfrom flows.cli import main\n"
+        f"sys.argv = ['kgqa', 'run', {run.conf!r}, '--json']\n"
+        "try:\n    main()\n"
+        "finally:\n    print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=run.environment, capture_output=True, text=True, check=True
+    )
+    document = json.loads(done.stdout)
+    assert [stage["key"] for stage in document["stages"] if stage["built"]] == []
+    assert document["results"] == first["results"]
+    assert {"torch", "transformers", "dask", "distributed"}.isdisjoint(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_status_says_which_setting_made_a_stage_stale(finished):
+    run, _ = finished
+    assert {stage["state"] for stage in json.loads(run.kgqa("status", run.conf, "--json").stdout)["stages"]} == {"done"}
+    changed = json.loads(run.kgqa("status", run.conf, "--json", "--set", "explorer.epochs=3").stdout)
+    stages = {stage["key"]: stage for stage in changed["stages"]}
+    assert stages["encodings"]["state"] == "done"
+    assert stages["explorer-seed0"]["state"] == "stale"
+    assert "epochs is 3, was 2" in stages["explorer-seed0"]["why"]
+
+
+def test_an_answer_has_scores_in_percent_and_evidence(finished):
+    run, _ = finished
+    answer = json.loads(run.kgqa("ask", run.conf, "which towns does River A flow through?", "--json").stdout)
+    assert answer["topics"] == ["River A"]
+    scores = [candidate["score"] for candidate in answer["candidates"]]
+    assert scores == sorted(scores, reverse=True)
+    assert 1 < scores[0] <= 100
+    assert any("flows_through" in candidate["path"] for candidate in answer["candidates"])
+
+
+def test_a_topic_can_be_given(finished):
+    run, _ = finished
+    answer = json.loads(run.kgqa("ask", run.conf, "which towns?", "--topic", "River B", "--json").stdout)
+    assert answer["topics"] == ["River B"]
+
+
+@pytest.mark.parametrize("topic", [(), ("--topic", "Rover A")])
+def test_an_unknown_topic_is_answered_with_the_nearest_names(finished, topic):
+    run, _ = finished
+    done = run.kgqa("ask", run.conf, "which towns does Rover A flow through?", *topic, "--json", code=4)
+    assert not done.stdout
+    assert "'River A'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_of_questions_is_scored_beside_the_controls(finished):
+    run, document = finished
+    questions = str(run.folder / "questions" / "test.jsonl")
+    figures = json.loads(run.kgqa("evaluate", run.conf, "--questions", questions, "--json").stdout)
+    assert set(figures) == {"n", "hits1", "f1", "em", "coverage", "seconds", "controls"}
+    assert figures["n"] == len(SPLITS["test"])
+    (learned,) = (row["overall"] for row in document["results"] if row["role"] == "learned")
+    assert figures["hits1"] == pytest.approx(learned["hits1"])
+    assert figures["f1"] == pytest.approx(learned["f1"])
+    assert figures["controls"]["template control"]["hits1"] == 100
+
+
+def test_lint_reports_coverage_and_lines_not_used(finished):
+    run, _ = finished
+    report = json.loads(run.kgqa("lint", run.conf, "--json").stdout)
+    assert report["rejects"] == {"graph": {}, "questions": {}}
+    assert {row["split"]: row["num_questions"] for row in report["coverage"]} == {"train": 9, "dev": 2, "test": 2}
+    assert {row["any_gold"] for row in report["coverage"]} == {100.0}
+
+
+def test_our_own_predictions_can_be_scored(finished):
+    run, document = finished
+    folder = next(Path(stage["folder"]) for stage in document["stages"] if stage["key"] == "evaluation-seed0")
+    figures = json.loads(run.kgqa("score", str(folder / "predictions.parquet"), "--json").stdout)
+    (learned,) = (row["overall"] for row in document["results"] if row["role"] == "learned")
+    assert figures["n"] == len(SPLITS["test"])
+    assert figures["strict"]["f1"] == pytest.approx(learned["f1"])
+
+
+def test_an_error_inside_a_flow_is_one_message(tmp_path):
+    run = write_run(tmp_path)
+    with (tmp_path / "triples.tsv").open("a", encoding="utf-8") as file:
+        file.write("River Z\tflows_through\n")
+    done = run.kgqa("build", run.conf, "--json", code=3)
+    assert not done.stdout
+    assert "triples.tsv:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_cleanly(tmp_path):
+    run = write_run(tmp_path)
+    command = [sys.executable, "-m", "flows.cli", "build", run.conf, "--json"]
+    with subprocess.Popen(
+        command, env=run.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        server = run.folder / "home" / "run"
+        while process.poll() is None and not list(server.glob("process-*.json")):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate()
+    assert process.returncode == 130
+    assert not out
+    assert "stopped: finished stages are kept" in errors
+    assert "Traceback" not in errors
+    for record in server.glob("process-*.json"):
+        started = json.loads(record.read_text(encoding="utf-8"))
+        assert process_started(started["pid"]) != started["started"], "the Prefect server was left running"
