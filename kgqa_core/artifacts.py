@@ -117,8 +117,9 @@ class ArtifactStore:
             cure = cure_of(problem, self.root)
             if cure is None:
                 raise
+            reason = shorten(str(problem.__cause__ or problem))
             raise ArtifactError(
-                f"cannot write the artifact of stage {recipe.stage!r} under {self.root}: {shorten(str(problem))}. "
+                f"cannot write the artifact of stage {recipe.stage!r} under {self.root}: {reason}. "
                 f"{cure}, then run again: finished stages are kept."
             ) from problem
 

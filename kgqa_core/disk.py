@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -12,15 +13,15 @@ from kgqa_core.errors import KgqaError
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # How a full disk reads where a library raises an error of its own, or an OSError without a number: safetensors and
 # DuckDB; a quota; numpy; DuckDB when it spills.
-FULL_TEXTS = ("no space left", "quota exceeded", " requested and ", "failed to offload")
+FULL_TEXT = re.compile(
+    r"no space left on device|quota exceeded|\d+ requested and \d+ written|failed to offload data", re.IGNORECASE
+)
 REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def cure_of(problem: Exception, root: Path) -> str | None:
     """Return what a user can do where ``root`` cannot be written, or None where ``problem`` is something else."""
-    if isinstance(problem, KgqaError):
-        return None
     if is_full(problem):
         free = shutil.disk_usage(_existing(root)).free
         return f"The disk is full ({free / 2**20:.0f} MiB free now). Free some space or set KGQA_HOME to another disk"
@@ -36,7 +37,7 @@ def is_full(problem: BaseException) -> bool:
     """Does this error, or one that it was raised from, come from a full disk?"""
     if isinstance(problem, OSError) and problem.errno in FULL:
         return True
-    if any(phrase in str(problem).lower() for phrase in FULL_TEXTS):
+    if not isinstance(problem, KgqaError) and FULL_TEXT.search(str(problem)):  # ours quote what users wrote
         return True
     return problem.__cause__ is not None and is_full(problem.__cause__)
 

@@ -1,0 +1,107 @@
+"""What all tests share: no settings of the developer's, no network, a home of their own, one small built run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgqa_core.config import RunConfig
+from kgqa_core.config_file import read_config
+from kgqa_core.pipeline import Pipeline
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+# Sizes are small and distinct primes where they can be: a swapped axis fails.
+TINY_RUN = """\
+dataset: {name: tiny, source: embedded, seed: 0}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
+tracking: {enabled: false}
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+"""(code, *arguments): start Python on ``code``."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Forget the developer's own servers and stores, before Prefect and MLflow read their settings."""
+    for name in [name for name in os.environ if name.startswith(("PREFECT_", "MLFLOW_"))]:
+        del os.environ[name]
+    prefect_home = tempfile.mkdtemp(prefix="kgqa-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(prefect_home, ignore_errors=True))
+    os.environ |= {"PREFECT_HOME": prefect_home, "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let every test have a KGQA_HOME that no other test, and no user, has."""
+    home = tmp_path / "kgqa-home"
+    monkeypatch.setenv("KGQA_HOME", str(home))
+    return home
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipeline], list[str]]) -> RunConfig:
+    """The embedded dataset, hashed texts and a very small explorer: a run with all stages built. Leave it as it is."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "tiny.yaml").write_text(TINY_RUN, encoding="utf-8")
+    config = read_config(folder / "tiny.yaml", [f"runtime.home={folder / 'home'}"])
+    build_stages(Pipeline(config))
+    return config
+
+
+@pytest.fixture
+def tiny_copy(tiny_config: RunConfig, tmp_path: Path) -> RunConfig:
+    """A copy of the built run that a test may damage."""
+    home = tmp_path / "tiny-home"
+    shutil.copytree(tiny_config.runtime.home, home)
+    return with_home(tiny_config, home)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start Python on some code that may import ours; what is still running at the test's end is killed."""
+    children: list[subprocess.Popen[str]] = []
+
+    def start_child(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONPATH": str(PROJECT), "PYTHONSAFEPATH": "1"} | options.pop("env", {})
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        child = subprocess.Popen(
+            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+        )
+        children.append(child)
+        return child
+
+    yield start_child
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+
+
+@pytest.fixture(scope="session")
+def build_stages() -> Callable[[Pipeline], list[str]]:
+    """Build what a run lacks, stage by stage but without Prefect, and return the keys of what was built."""
+
+    def build(pipeline: Pipeline) -> list[str]:
+        import flows.stages
+
+        ensure = flows.stages.ensure
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flows.stages, "ensure", lambda run, key, task, *seed: ensure(run, key, task.fn, *seed))
+            return [outcome.key for outcome in flows.stages.all_stages(pipeline) if outcome.built]
+
+    return build
+
+
+def with_home(config: RunConfig, home: Path) -> RunConfig:
+    """Return the same run with its artifacts elsewhere."""
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"home": home})})
