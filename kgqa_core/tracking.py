@@ -199,7 +199,7 @@ def _finite(name: str, value: float) -> float:
     return float(value)
 
 
-def hop_metric(metric: str, hops: int) -> str:
+def hop_metric(metric: str, hops: int | str) -> str:
     """Return the name of ``metric`` over the questions of ``hops`` hops; ``HOP_METRIC`` takes such names apart.
 
     A control beside the system has its name before it: ``template_control.hits1.hop2``.

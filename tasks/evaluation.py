@@ -9,10 +9,12 @@ from pathlib import Path
 from kgqa_core.artifacts import write_json
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.loaders import read_questions
-from kgqa_core.tracking import Recorder
+from kgqa_core.tracking import Recorder, hop_metric
 from kgqa_core.workspace import open_system
 from tasks.runtime import pipeline_task
 from tasks.stage import SYSTEM, StageOutcome, run_stage
+
+SHOWN = ("hits1", "f1", "em", "coverage")
 
 
 @pipeline_task("evaluate explorer")
@@ -43,8 +45,14 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
         for name, value in row.overall.items():
             recorder.metric(name, value)
         for hops, figures in row.by_hops.items():
-            for name in ("hits1", "f1", "em", "coverage"):
-                recorder.metric(f"{name}.hop{hops}", figures[name])
+            for name in SHOWN:
+                recorder.metric(hop_metric(name, hops), figures[name])
+        for control in controls:  # beside the system, so that every chart of a child run can show them
+            series = control["role"].replace(" ", "_")
+            for name in SHOWN:
+                recorder.metric(f"{series}.{name}", control["overall"][name])
+            for hops, figures in control["by_hops"].items():
+                recorder.metric(hop_metric(f"{series}.hits1", hops), figures["hits1"])
         recorder.table("predictions", "predictions.parquet")
 
     return run_stage(pipeline, f"evaluation-seed{seed}", write, seed=seed)
