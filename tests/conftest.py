@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
@@ -32,7 +33,9 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Forget the developer's own servers and stores, before Prefect and MLflow read their settings."""
+    """Forget the developer's own servers and stores, before Prefect and MLflow read their settings; draw no chances."""
+    settings.register_profile("same-every-time", derandomize=True, deadline=None)
+    settings.load_profile("same-every-time")
     for name in [name for name in os.environ if name.startswith(("PREFECT_", "MLFLOW_"))]:
         del os.environ[name]
     prefect_home = tempfile.mkdtemp(prefix="kgqa-tests-")
