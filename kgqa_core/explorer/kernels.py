@@ -27,13 +27,13 @@ SMALL = 48  # groups of one head up to which insertion sort is quicker than a li
 
 
 @njit(cache=True, nogil=True)
-def _slot(key: int, capacity: int) -> int:
+def _slot(key: int, capacity: int) -> np.int64:
     mixed = np.uint64(key) * np.uint64(GOLDEN | 1)
-    return int((mixed ^ (mixed >> np.uint64(29))) & np.uint64(capacity - 1))
+    return np.int64((mixed ^ (mixed >> np.uint64(29))) & np.uint64(capacity - 1))
 
 
 @njit(cache=True, nogil=True)
-def _find(table: I32, keys: I64, key: int) -> int:
+def _find(table: I32, keys: I64, key: int) -> np.int64:
     """Return the slot of ``key``, or the empty slot where it belongs (linear probing)."""
     capacity = len(table)
     slot = _slot(key, capacity)
