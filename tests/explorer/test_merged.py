@@ -1,0 +1,191 @@
+"""State classes and the compiled kernels that find them, against naive ones; a hash that never merges silently."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.explorer import kernels
+from kgqa_core.explorer.frontier import expand_ranges, select_groups
+from kgqa_core.explorer.merged import message_codes
+from tests.explorer.worlds import World, make_graph, make_model, make_question, unit_vectors, worlds
+
+quick = settings(deadline=None, derandomize=True, max_examples=100)
+Inboxes = list[list[int]]  # per node, the messages (0..4) that it received
+
+inboxes = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size=1, max_size=13)
+
+
+def classes_of(received: Inboxes) -> list[int]:
+    """Number the multisets in order of first appearance."""
+    seen: dict[tuple[int, ...], int] = {}
+    return [seen.setdefault(tuple(sorted(messages)), len(seen)) for messages in received]
+
+
+def hashes_of(received: Inboxes, num_messages: int, salt: int = 0) -> np.ndarray:
+    """[N, 2] sums of the codes that each node received."""
+    codes = message_codes(num_messages, salt)
+    return np.stack([codes[messages].sum(axis=0) for messages in received])
+
+
+@quick
+@given(received=inboxes)
+def test_nodes_share_a_class_exactly_when_they_received_the_same_messages(received: Inboxes) -> None:
+    node_class, representative, collided = kernels.number_classes(hashes_of(received, 5))
+    assert not collided
+    assert node_class.tolist() == classes_of(received)
+    assert representative.tolist() == [node_class.tolist().index(c) for c in range(max(node_class) + 1)]
+
+
+@quick
+@given(received=inboxes, seed=st.integers(0, 100))
+def test_the_inbox_of_a_class_lists_what_each_of_its_nodes_received(received: Inboxes, seed: int) -> None:
+    pairs = [(node, message) for node, messages in enumerate(received) for message in messages]
+    target, sent = np.random.default_rng(seed).permutation(np.array(pairs, dtype=np.int32)).T.copy()
+    node_class, representative, _ = kernels.number_classes(hashes_of(received, 5))
+    key, count = kernels.collect_inbox(target, sent, len(received), representative, 5)
+    assert len(set(key.tolist())) == len(key)
+    for node, messages in enumerate(received):
+        mine = key // 5 == node_class[node]
+        assert dict(zip((key[mine] % 5).tolist(), count[mine].tolist(), strict=True)) == Counter(messages)
+
+
+def test_twice_a_message_is_not_once() -> None:
+    assert kernels.number_classes(hashes_of([[3], [3, 3], [3], [3, 3, 3]], 5))[0].tolist() == [0, 1, 0, 2]
+
+
+def test_a_sum_beyond_64_bits_wraps_and_still_names_the_class() -> None:
+    many = [[0] * 1009 + [1], [1] + [0] * 1009, [0] * 1010]
+    assert kernels.number_classes(hashes_of(many, 2))[0].tolist() == [0, 0, 1]
+
+
+def test_two_multisets_of_equal_first_hash_are_told_apart_by_the_second() -> None:
+    assert kernels.number_classes(np.array([[7, 1], [7, 2]]))[2]
+    assert not kernels.number_classes(np.array([[7, 1], [7, 1]]))[2]
+
+
+def test_classes_are_numbered_by_their_first_node_whatever_the_hash() -> None:
+    received = [[2], [0], [2], [1, 0], [0], [3]]
+    for salt in range(5):
+        node_class, representative, _ = kernels.number_classes(hashes_of(received, 5, salt))
+        assert node_class.tolist() == [0, 1, 0, 2, 1, 3]
+        assert representative.tolist() == [0, 1, 3, 5]
+
+
+def test_tables_grow_beyond_their_first_capacity() -> None:
+    num_nodes = 3 * kernels.FIRST_CAPACITY + 1
+    received = [[node % (num_nodes - 7)] for node in range(num_nodes)]
+    node_class, representative, collided = kernels.number_classes(hashes_of(received, num_nodes))
+    assert not collided
+    assert node_class.tolist() == [node % (num_nodes - 7) for node in range(num_nodes)]
+    sent = np.arange(num_nodes, dtype=np.int32) % (num_nodes - 7)
+    key, count = kernels.collect_inbox(np.arange(num_nodes, dtype=np.int32), sent, num_nodes, representative, num_nodes)
+    assert key.tolist() == [message * num_nodes + message for message in range(num_nodes - 7)]
+    assert set(count.tolist()) == {1}
+
+
+def test_codes_of_all_salts_and_both_hashes_differ() -> None:
+    codes = np.concatenate([message_codes(101, salt) for salt in range(4)])
+    assert len(set(codes.flatten().tolist())) == 101 * 2 * 4
+
+
+@quick
+@given(
+    triples=st.sets(st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=31),
+    nodes=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), min_size=1, max_size=7),
+)
+def test_messages_are_numbered_in_order_of_first_use(
+    triples: set[tuple[int, int, int]], nodes: list[tuple[int, int]]
+) -> None:
+    graph = make_graph(triples, num_entities=7, num_relations=5)
+    entity, node_class = np.array(nodes, dtype=np.int64).T.copy()
+    first, message, key = kernels.number_messages(graph.group_ptr, graph.group_relation, entity, node_class, 11)
+    owner, group = expand_ranges(graph.group_ptr, entity)
+    expected = (node_class[owner] * 11 + graph.group_relation[group]).tolist()
+    assert key.tolist() == list(dict.fromkeys(expected))
+    assert key[message].tolist() == expected
+    assert first.tolist() == [int((owner < node).sum()) for node in range(len(nodes) + 1)]
+
+
+def test_messages_beyond_the_first_capacity_of_their_table() -> None:
+    num_nodes = kernels.FIRST_CAPACITY + 3
+    graph = make_graph([(0, 0, 1)], num_entities=2, num_relations=1)
+    each = np.arange(num_nodes)
+    _, message, key = kernels.number_messages(graph.group_ptr, graph.group_relation, each * 0, each, 3)
+    assert message.tolist() == each.tolist()
+    assert (key // 3).tolist() == each.tolist()
+
+
+@quick
+@given(
+    num_groups=st.sampled_from([1, 2, 5, kernels.SMALL, kernels.SMALL + 1, 97]),
+    budget=st.sampled_from([1, 2, 3, 29, 1000]),
+    num_values=st.sampled_from([1, 2, 1000]),
+    seed=st.integers(0, 1000),
+)
+def test_groups_enter_as_in_numpy(num_groups: int, budget: int, num_values: int, seed: int) -> None:
+    """Both ways of sorting one head's groups, few values among them so that many tie."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 5, (2, num_groups))
+    group_ptr, edge_ptr = np.array([0, num_groups, 2 * num_groups]), np.cumsum([0, *sizes.flatten()])
+    preference = random.integers(0, num_values, 2 * num_groups).astype(np.float32)
+    message = random.permutation(2 * num_groups).astype(np.int32)
+    entered, num_edges = kernels.enter_groups(
+        group_ptr, edge_ptr, np.array([1, 0]), np.array([0, num_groups, 2 * num_groups]), message, preference, budget
+    )
+    owner = np.repeat([0, 1], num_groups)
+    expected = select_groups(owner, sizes[::-1].flatten(), preference[message], budget)
+    assert entered.tolist() == expected.tolist()
+    assert num_edges == sizes[::-1].flatten()[expected].sum()
+
+
+def fan(num_leaves: int) -> World:
+    """A topic with one relation to each of its neighbours: after one step, every node is a class of its own."""
+    return World(
+        triples=[(0, leaf, 1 + leaf) for leaf in range(num_leaves)],
+        num_entities=num_leaves + 1,
+        relation_vectors=unit_vectors(num_leaves),
+        question_vectors=unit_vectors(1, seed=1),
+        questions=[make_question([0], masked="0")],
+        edge_budget=1000,
+        reenter_topic=False,
+        steps=1,
+        seed=0,
+    )
+
+
+def collides(num_classes: int, salt: int, bits: int) -> bool:
+    """Do two of this many different messages share a hash of ``bits`` bits?"""
+    return len(set((message_codes(num_classes, salt)[:, 0] & ((1 << bits) - 1)).tolist())) < num_classes
+
+
+def test_a_collision_is_escaped_by_another_salt() -> None:
+    num_classes, bits = next(
+        (n, bits)
+        for bits in (16, 17, 18)
+        for n in range(101, 997)
+        if collides(n, 0, bits) and not all(collides(n, salt, bits) for salt in range(1, 4))
+    )
+    world, model = fan(num_classes - 1), make_model(steps=1)
+    found, wide = world.explore(model, hash_bits=bits), world.explore(model)
+    assert len(found.class_score) == num_classes
+    assert found.node_class.tolist() == wide.node_class.tolist()
+    assert found.class_score.tolist() == wide.class_score.tolist()
+
+
+def test_a_hash_that_collides_with_every_salt_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="4-bit hash collided with 4 salts"):
+        fan(17).explore(make_model(steps=1), hash_bits=4)
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(world=worlds())
+def test_an_exploration_does_not_depend_on_the_hash(world: World) -> None:
+    model = make_model(steps=world.steps, seed=world.seed)
+    wide, narrow = world.explore(model), world.explore(model, hash_bits=20)
+    assert wide.node_class.tolist() == narrow.node_class.tolist()
+    assert wide.class_score.tolist() == narrow.class_score.tolist()

@@ -1,0 +1,145 @@
+"""Small graphs, questions and weights to explore with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kgqa_core.explorer.batch import Batch, question_arrays
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.graph.csr import build_csr
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.types import Question
+from tests.explorer.oracle import Triple
+
+DIM, WIDTH = 7, 5  # of encodings and states
+
+
+def make_graph(triples: Iterable[Triple], *, num_entities: int, num_relations: int) -> KnowledgeGraph:
+    """A graph in memory; entities without edges are fine."""
+    distinct = np.array(sorted(set(triples)), dtype=np.int32).reshape(-1, 3)
+    csr = build_csr(*distinct.T, num_entities=num_entities, num_relations=num_relations)
+    return KnowledgeGraph(
+        folder=Path("nowhere"),
+        num_entities=num_entities,
+        num_relations=num_relations,
+        num_triples=len(distinct),
+        group_ptr=csr.group_ptr,
+        group_relation=csr.group_relation,
+        edge_ptr=csr.edge_ptr,
+        edge_tail=csr.edge_tail,
+    )
+
+
+def unit_vectors(count: int, *, dim: int = DIM, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """``count`` random directions."""
+    vectors = np.random.default_rng(seed).normal(size=(count, dim))
+    return torch.tensor(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=dtype)
+
+
+def make_model(*, steps: int, seed: int = 0, dim: int = DIM, width: int = WIDTH) -> Explorer:
+    """An explorer in double precision, so that a comparison shows mistakes and not rounding."""
+    torch.manual_seed(seed)
+    return Explorer(encoding_dim=dim, width=width, steps=steps).double()
+
+
+def make_question(
+    topics: Iterable[int],
+    answers: Iterable[int] = (),
+    *,
+    masked: str = "what of [topic]",
+    claim: int | None = None,
+    verdict: bool | None = None,
+    id: str = "",
+) -> Question:
+    """A linked question."""
+    topics, answers = tuple(topics), tuple(answers)
+    return Question(
+        id=id or f"{masked} {topics} {claim}",
+        text=masked,
+        masked=masked,
+        topics=topics,
+        answers=answers,
+        split="train",
+        claim=claim,
+        verdict=verdict,
+    )
+
+
+def make_batch(questions: Sequence[Question], text_row: dict[str, int]) -> Batch:
+    """All of the questions in one batch."""
+    return question_arrays(questions, text_row).batch(np.arange(len(questions)))
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything that an exploration depends on."""
+
+    triples: list[Triple]
+    num_entities: int
+    relation_vectors: Tensor
+    question_vectors: Tensor
+    questions: list[Question]  # the masked text is the row in question_vectors
+    edge_budget: int
+    reenter_topic: bool
+    steps: int
+    seed: int
+
+    @property
+    def graph(self) -> KnowledgeGraph:
+        """The graph of the triples."""
+        return make_graph(self.triples, num_entities=self.num_entities, num_relations=len(self.relation_vectors))
+
+    @property
+    def batch(self) -> Batch:
+        """The questions as one batch."""
+        return make_batch(self.questions, {str(row): row for row in range(len(self.question_vectors))})
+
+    def explore(self, model: Explorer, **options: bool | int) -> Exploration:
+        """Run the explorer under test."""
+        return explore(
+            model,
+            self.graph,
+            self.batch,
+            question_vectors=self.question_vectors,
+            relation_vectors=self.relation_vectors,
+            options=ExploreOptions(self.edge_budget, self.reenter_topic, **options),  # type: ignore[arg-type]
+        )
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, equal_texts: bool = True, num_questions: int = 3) -> World:
+    """Draw multigraphs with parallel edges, self loops, isolated entities and a hub; equal texts give exact ties."""
+    num_entities, num_relations = draw(st.integers(2, 11)), draw(st.integers(1, 5))
+    entities, relations = st.integers(0, num_entities - 1), st.integers(0, num_relations - 1)
+    triples = draw(st.lists(st.tuples(entities, relations, entities), min_size=1, max_size=29))
+    if draw(st.booleans()):
+        hub, relation = draw(entities), draw(relations)
+        triples += [(spoke, relation, hub) for spoke in range(num_entities)]
+    texts = [draw(relations) if equal_texts else relation for relation in range(num_relations)]
+    some = st.sets(entities, min_size=1, max_size=3)
+    questions = [
+        make_question(
+            draw(some), draw(st.sets(entities, max_size=3)), masked=str(draw(st.integers(0, 1))), id=str(index)
+        )
+        for index in range(draw(st.integers(1, num_questions)))
+    ]
+    seed = draw(st.integers(0, 10_000))
+    return World(
+        triples=sorted(set(triples)),
+        num_entities=num_entities,
+        relation_vectors=unit_vectors(num_relations, seed=seed)[texts],
+        question_vectors=unit_vectors(2, seed=seed + 1),
+        questions=questions,
+        edge_budget=draw(st.sampled_from([1, 2, 3, 5, 1000])),
+        reenter_topic=draw(st.booleans()),
+        steps=draw(st.integers(1, 4)),
+        seed=seed,
+    )
