@@ -37,7 +37,7 @@ check: $(VENV)/dev.stamp ## format, lint, types (strict on kgqa_core) and layers
 	$(BIN)/lint-imports --no-logo
 
 bench: install ## measure the figures of docs/results.md (needs KGQA_DATA)
-	$(BIN)/python -m benchmarks
+	PYTHONPATH=. $(BIN)/python -m benchmarks
 
 install: $(VENV)/installed.stamp ## make .venv and install the locked dependencies and kgqa
 
