@@ -62,7 +62,8 @@ def _strongest_edges(trace: StepTrace, targets: Int, num_nodes: int) -> Int:
         )
     ]
     arrived = trace.target[order]
-    first = np.flatnonzero(np.r_[True, arrived[1:] != arrived[:-1]])
+    is_first = np.ones(len(arrived), dtype=bool)
+    is_first[1:] = arrived[1:] != arrived[:-1]
     best = np.empty(num_nodes, dtype=np.int64)
-    best[arrived[first]] = order[first]
+    best[arrived[is_first]] = order[is_first]
     return best[targets]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -15,6 +15,7 @@ from kgqa_core.errors import ArtifactError, shorten
 from kgqa_core.explorer.model import Explorer
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
+Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,10 @@ class Card:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
     encoder: str  # name of the text encoder, weights hash included
-    encoding_dim: int
-    width: int  # D
-    steps: int  # L
-    edge_budget: int  # K
+    encoding_dim: Count
+    width: Count  # D
+    steps: Count  # L
+    edge_budget: Count  # K
     reenter_topic: bool
     answer_threshold: float  # a candidate is an answer from this share of the best probability on; chosen on dev
 
@@ -57,7 +58,7 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
     try:
         model = Explorer(encoding_dim=card.encoding_dim, width=card.width, steps=card.steps)
         model.load_state_dict(weights)
-    except (RuntimeError, ZeroDivisionError) as problem:  # no such tensors; a width of 0
+    except RuntimeError as problem:
         raise ArtifactError(
             f"{folder / WEIGHTS} does not fit {CARD}: {shorten(str(problem))}; train it again"
         ) from None
