@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -49,7 +49,7 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
         card = TypeAdapter(Card).validate_json((folder / CARD).read_bytes())
         weights = load_file(folder / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as problem:
-        raise ArtifactError(f"{folder} holds no readable explorer: {shorten(str(problem))}; train it again") from None
+        raise ArtifactError(f"{folder} holds no readable explorer: {_explain(problem)}; train it again") from None
     if card.encoder != encoder:
         raise ArtifactError(
             f"the explorer in {folder} was trained on texts encoded by {card.encoder!r}, not {encoder!r}: "
@@ -63,3 +63,12 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
             f"{folder / WEIGHTS} does not fit {CARD}: {shorten(str(problem))}; train it again"
         ) from None
     return model.eval(), card
+
+
+def _explain(problem: Exception) -> str:
+    """Say in one bounded line what is wrong with a file."""
+    if not isinstance(problem, ValidationError):
+        return shorten(str(problem))
+    fault = problem.errors(include_url=False)[0]
+    place = ".".join([CARD, *map(str, fault["loc"])])
+    return f"{place}: {fault['msg']}, given {shorten(fault['input'], 60)}"

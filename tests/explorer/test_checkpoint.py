@@ -90,13 +90,11 @@ def test_a_missing_or_cut_off_file_is_an_artifact_error(saved: Path, name: str, 
 )
 def test_a_card_with_a_wrong_missing_or_unknown_field_is_refused(saved: Path, changes: dict[str, object]) -> None:
     edit_card(saved, **changes)
-    with pytest.raises(ArtifactError, match=f"(?s)no readable explorer.*{next(iter(changes))}"):
+    with pytest.raises(ArtifactError, match=rf"no readable explorer: model\.json\.{next(iter(changes))}: .*, given "):
         load_explorer(saved, encoder="hash-v1-d13")
 
 
-@pytest.mark.parametrize(
-    "changes", [{"width": 11}, {"encoding_dim": 17}, {"steps": 3}, {"steps": 1}, {"width": 0}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"width": 11}, {"encoding_dim": 17}, {"steps": 3}, {"steps": 1}], ids=str)
 def test_weights_of_another_shape_than_the_card_says_are_refused(saved: Path, changes: dict[str, int]) -> None:
     edit_card(saved, **changes)
     with pytest.raises(ArtifactError, match=r"model\.safetensors does not fit model\.json"):
