@@ -1,0 +1,509 @@
+"""What a run's stages are made of, which of them are done, and why one is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgqa_core.artifacts import Recipe
+from kgqa_core.config import RunConfig, Section
+from kgqa_core.config_errors import variants_of
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import ArtifactError, ConfigError, InputError
+from kgqa_core.pipeline import VERSIONS, Pipeline, differences
+from kgqa_core.stage_specs import StageSpec, stage_specs
+
+NUM_FILMS = 17
+RUN = """\
+dataset:
+  name: films
+  source: files
+  graph: {format: tsv, path: data/triples.tsv}
+  questions: {format: jsonl, path: data/questions}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 1, width: 7, edge_budget: 5, epochs: 1}
+"""
+STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
+
+Build = Callable[[Pipeline], list[str]]
+
+
+@pytest.fixture
+def films(tmp_path: Path) -> Path:
+    """A run file with a graph and questions of its own beside it."""
+    questions = tmp_path / "data" / "questions"
+    questions.mkdir(parents=True)
+    triples = [f"Film {n}\tdirected_by\tPerson {n % 5}\nFilm {n}\treleased\t{1950 + n % 3}" for n in range(NUM_FILMS)]
+    (tmp_path / "data/triples.tsv").write_text("\n".join(triples) + "\n", encoding="utf-8")
+    for split, numbers in {"train": range(11), "dev": range(11, 13), "test": range(13, 17)}.items():
+        asked = [
+            {"question": f"who directed Film {n}?", "topics": [f"Film {n}"], "answers": [f"Person {n % 5}"]}
+            for n in numbers
+        ]
+        (questions / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in asked), encoding="utf-8")
+    (tmp_path / "films.yaml").write_text(RUN, encoding="utf-8")
+    return tmp_path / "films.yaml"
+
+
+def pipeline_of(path: Path, *overrides: str) -> Pipeline:
+    return Pipeline(read_config(path, overrides))
+
+
+def states(pipeline: Pipeline) -> dict[str, tuple[str, str]]:
+    """Return (state, why) of every stage."""
+    return {status.key: (status.state, status.why) for status in pipeline.status()}
+
+
+def fingerprints(pipeline: Pipeline) -> dict[str, str]:
+    """Return the fingerprint of every stage of a run that is done."""
+    return {key: pipeline.artifact(key).fingerprint for key in pipeline.specs}
+
+
+# Where the stages stand
+
+
+def test_of_a_run_that_was_never_made_every_stage_is_missing(films: Path) -> None:
+    assert states(pipeline_of(films)) == {
+        "graph": ("missing", "never built"),
+        "questions": ("missing", "waits for graph"),
+        "encodings": ("missing", "waits for graph, questions"),
+        "explorer-seed0": ("missing", "waits for graph, questions, encodings"),
+        "controls": ("missing", "waits for graph, questions"),
+        "evaluation-seed0": ("missing", "waits for graph, questions, encodings, explorer-seed0, controls"),
+    }
+
+
+def test_of_a_run_that_was_made_every_stage_is_done_and_says_where(tiny_config: RunConfig) -> None:
+    statuses = Pipeline(tiny_config).status()
+    assert [status.key for status in statuses] == ["dataset", *STAGES]
+    assert {(status.state, status.why) for status in statuses} == {("done", "")}
+    for status in statuses:
+        assert status.folder is not None
+        assert status.folder.parent == tiny_config.runtime.home / "artifacts" / status.stage
+        assert {"manifest.json", "tracking.json"} <= {path.name for path in status.folder.iterdir()}
+
+
+def test_a_changed_setting_makes_its_stage_stale_and_those_after_it_wait(films: Path, build_stages: Build) -> None:
+    assert build_stages(pipeline_of(films)) == STAGES
+    changed = pipeline_of(films, "explorer.epochs=2", "evaluation.evidence_paths=1")
+    assert states(changed) == {
+        "graph": ("done", ""),
+        "questions": ("done", ""),
+        "encodings": ("done", ""),
+        "explorer-seed0": ("stale", "epochs is 2, was 1"),
+        "controls": ("done", ""),
+        "evaluation-seed0": ("stale", "waits for explorer-seed0"),
+    }
+    old = next(status for status in changed.status() if status.key == "explorer-seed0")
+    assert old.folder == pipeline_of(films).artifact("explorer-seed0").folder
+    assert build_stages(changed) == ["explorer-seed0", "evaluation-seed0"]
+    back = pipeline_of(films)
+    assert {state for state, _ in states(back).values()} == {"done"}  # the old ones are still there
+    assert build_stages(back) == []
+
+
+def test_a_changed_question_file_makes_the_questions_stale(films: Path, build_stages: Build) -> None:
+    build_stages(pipeline_of(films))
+    asked = films.parent / "data/questions/dev.jsonl"
+    asked.write_text(asked.read_text(encoding="utf-8").replace("who directed", "who made"), encoding="utf-8")
+    found = states(pipeline_of(films))
+    assert found["graph"] == ("done", "")
+    assert found["questions"] == ("stale", "input questions/dev.jsonl changed")
+    assert found["encodings"] == ("stale", "waits for questions")
+    assert found["evaluation-seed0"] == ("stale", "waits for questions, encodings, explorer-seed0, controls")
+    assert build_stages(pipeline_of(films)) == STAGES[1:]
+
+
+def test_a_question_file_more_is_named(films: Path, build_stages: Build) -> None:
+    (films.parent / "data/questions/dev.jsonl").rename(films.parent / "dev.jsonl")
+    build_stages(pipeline_of(films))
+    (films.parent / "dev.jsonl").rename(films.parent / "data/questions/dev.jsonl")
+    assert states(pipeline_of(films))["questions"] == ("stale", "input questions/dev.jsonl is new")
+
+
+def test_a_damaged_artifact_is_named_and_only_it_is_made_again(
+    tiny_copy: RunConfig, tiny_config: RunConfig, build_stages: Build
+) -> None:
+    folder = Pipeline(tiny_copy).artifact("encodings").folder
+    (folder / "encodings.parquet").write_bytes(b"PAR1")
+    found = states(Pipeline(tiny_copy))
+    assert found["encodings"] == ("missing", "its artifact is gone or damaged")
+    assert found["explorer-seed0"] == ("stale", "waits for encodings")
+    assert found["controls"] == ("done", "")
+    assert build_stages(Pipeline(tiny_copy)) == ["encodings"]
+    assert fingerprints(Pipeline(tiny_copy)) == fingerprints(Pipeline(tiny_config))
+
+
+@pytest.mark.parametrize(
+    ("lost", "key", "why"),
+    [
+        ("data/triples.tsv", "graph", r"triples: .*triples.tsv does not exist. Nearest beside it: triples.csv"),
+        ("data", "graph", r"triples: .*Its folder .* does not exist either"),
+    ],
+)
+def test_a_missing_file_is_named_with_what_lies_beside_it(
+    films: Path, build_stages: Build, lost: str, key: str, why: str
+) -> None:
+    build_stages(pipeline_of(films))
+    (films.parent / "data/triples.csv").touch()
+    pipeline = pipeline_of(films)
+    (films.parent / lost).rename(films.parent / "hidden")
+    state, reason = states(pipeline)[key]
+    assert state == "stale"
+    with pytest.raises(InputError, match=why):
+        raise InputError(reason)
+    assert states(pipeline)["questions"] == ("stale", "waits for graph")
+    with pytest.raises(InputError, match=why):
+        build_stages(pipeline)
+
+
+def test_a_folder_where_a_file_should_be_is_named(films: Path) -> None:
+    with pytest.raises(InputError, match=r"triples: cannot read .*data: Is a directory"):
+        pipeline_of(films, "dataset.graph.path=data").recipe("graph")
+
+
+def test_a_stage_that_another_run_made_counts_and_is_remembered(films: Path, build_stages: Build) -> None:
+    build_stages(pipeline_of(films))
+    other = pipeline_of(films, "name=other")
+    assert build_stages(other) == []
+    changed = pipeline_of(films, "name=other", "explorer.width=11")
+    assert states(changed)["explorer-seed0"] == ("stale", "width is 11, was 7")
+
+
+def test_what_a_run_used_last_is_only_a_note(films: Path, build_stages: Build) -> None:
+    build_stages(pipeline_of(films))
+    pipeline = pipeline_of(films)
+    note = pipeline.home / "runs" / "films.json"
+    assert set(json.loads(note.read_text())) == set(STAGES)
+    for rubbish in ("", "[]", '{"graph": 5}', '{"graph": "../../etc"}'):
+        note.write_text(rubbish)
+        assert {state for state, _ in states(pipeline_of(films)).values()} == {"done"}
+        assert states(pipeline_of(films, "explorer.width=11"))["explorer-seed0"] == ("missing", "never built")
+    shutil.rmtree(note.parent)
+    note.parent.write_text("no folder")
+    assert build_stages(pipeline_of(films)) == []  # a note that cannot be written stops nothing
+
+
+def test_what_is_not_done_cannot_be_opened_or_built_upon(films: Path) -> None:
+    pipeline = pipeline_of(films)
+    assert pipeline.recipe("questions") is None
+    with pytest.raises(ArtifactError, match=r"stage 'graph' of 'films' is not done; run it: kgqa status says why"):
+        pipeline.artifact("graph")
+    with pytest.raises(ArtifactError, match=r"'questions' reads graph, of which not all are done.*kgqa status"):
+        pipeline.build("questions", lambda folder: None)
+
+
+def test_every_stage_is_looked_up_once(films: Path, build_stages: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All stages read others: looked up anew at each reading they would be many."""
+    build_stages(pipeline_of(films))
+    pipeline = pipeline_of(films)
+    looked_up: list[str] = []
+    find = pipeline.store.find
+    monkeypatch.setattr(pipeline.store, "find", lambda recipe: looked_up.append(recipe.stage) or find(recipe))
+    assert pipeline.find("evaluation-seed0")
+    assert sorted(looked_up) == sorted(VERSIONS.keys() - {"dataset"})
+    looked_up.clear()
+    pipeline.status()
+    assert sorted(looked_up) == sorted(VERSIONS.keys() - {"dataset"})
+
+
+# What an artifact's identity follows
+
+
+def test_fingerprints_follow_content_and_neither_place_nor_time(
+    films: Path, build_stages: Build, tmp_path: Path
+) -> None:
+    build_stages(pipeline_of(films))
+    elsewhere = tmp_path / "another" / "folder"
+    elsewhere.mkdir(parents=True)
+    shutil.copytree(tmp_path / "data", elsewhere / "data", copy_function=shutil.copyfile)  # new times
+    shutil.copyfile(films, elsewhere / "films.yaml")
+    moved = pipeline_of(elsewhere / "films.yaml")
+    assert build_stages(moved) == []
+    assert fingerprints(moved) == fingerprints(pipeline_of(films))
+
+
+def test_an_input_rebuilt_to_the_same_content_ends_there(films: Path, build_stages: Build) -> None:
+    build_stages(pipeline_of(films))
+    before = fingerprints(pipeline_of(films))
+    triples = films.parent / "data/triples.tsv"
+    triples.write_text("".join(reversed(triples.read_text(encoding="utf-8").splitlines(keepends=True))))
+    assert states(pipeline_of(films))["graph"] == ("stale", "input triples changed")
+    assert build_stages(pipeline_of(films)) == ["graph"]
+    after = fingerprints(pipeline_of(films))
+    assert after.pop("graph") != before.pop("graph")
+    assert after == before
+
+
+def test_a_file_changed_while_it_was_read_makes_no_artifact(films: Path) -> None:
+    pipeline = pipeline_of(films)
+
+    def write(folder: Path) -> None:
+        (folder / "graph.txt").write_text((films.parent / "data/triples.tsv").read_text(encoding="utf-8"))
+        (films.parent / "data/triples.tsv").write_text("Film 0\tdirected_by\tPerson 3\n")
+
+    with pytest.raises(InputError, match=r"triples: .*triples.tsv was changed while stage 'graph' read it"):
+        pipeline.build("graph", write)
+    assert pipeline.find("graph") is None
+
+
+def test_a_new_version_of_a_stages_code_makes_it_stale(
+    films: Path, build_stages: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_stages(pipeline_of(films))
+    monkeypatch.setitem(VERSIONS, "controls", 7)
+    found = states(pipeline_of(films))
+    assert found["controls"] == ("stale", "the stage's code is version 7, was 1")
+    assert found["explorer-seed0"] == ("done", "")
+    assert found["evaluation-seed0"] == ("stale", "waits for controls")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (Recipe("s", 1, {"hops": (1, 2)}, {"a": "x"}), Recipe("s", 1, {"hops": [1, 2]}, {"a": "x"}), []),
+        (Recipe("s", 1, {"k": 1}, {}), Recipe("s", 1, {"k": True}, {}), ["k is True, was 1"]),
+        (Recipe("s", 1, {"old": 1}, {}), Recipe("s", 1, {"new": 2}, {}), ["new is 2, was None", "old is None, was 1"]),
+        (
+            Recipe("s", 1, {}, {"gone": "x", "kept": "x", "other": "x"}),
+            Recipe("s", 2, {}, {"came": "x", "kept": "x", "other": "y"}),
+            [
+                "the stage's code is version 2, was 1",
+                "input came is new",
+                "input gone is gone",
+                "input other changed",
+            ],
+        ),
+    ],
+)
+def test_differences_of_two_recipes_are_said_in_words(old: Recipe, new: Recipe, expected: list[str]) -> None:
+    assert differences(old, new) == expected
+
+
+# Specs are complete: a setting that shapes an artifact is in its spec, a setting of the machine is in none
+
+
+def specs_of(path: Path, *overrides: str) -> dict[str, StageSpec]:
+    return {spec.key: spec for spec in stage_specs(read_config(path, overrides))}
+
+
+def changed_sections(path: Path, *overrides: str) -> set[str]:
+    """Return the keys of the stages whose own section an override changes."""
+    before, after = specs_of(path), specs_of(path, *overrides)
+    assert before.keys() == after.keys()
+    return {key for key in before if before[key].section != after[key].section}
+
+
+TRAINED, JUDGED = "explorer-seed0", "evaluation-seed0"
+SHAPING = {
+    "dataset.reenter_topic=true": {"questions", TRAINED, "controls"},
+    "dataset.graph.format=csv": {"graph"},
+    "dataset.graph.max_reject_ratio=0.5": {"graph"},
+    "dataset.questions.format=metaqa": {"questions"},
+    "dataset.questions.max_reject_ratio=0.5": {"questions"},
+    "encoder.dim=37": {"encodings", TRAINED},
+    "encoder.kind=minilm": {"encodings", TRAINED},
+    "explorer.steps=2": {"questions", TRAINED, "controls"},
+    "explorer.width=11": {TRAINED},
+    "explorer.edge_budget=11": {TRAINED},
+    "explorer.epochs=2": {TRAINED},
+    "explorer.batch_size=11": {TRAINED},
+    "explorer.learning_rate=0.5": {TRAINED},
+    "explorer.warmup_steps=11": {TRAINED},
+    "evaluation.split=dev": {"controls", JUDGED},
+    "evaluation.evidence_paths=2": {JUDGED},
+}
+# Settings that are in specs in another way, each with a test of its own below: files by content, seeds as stages.
+OTHERWISE = {
+    "dataset.graph.path",
+    "dataset.graph.names",
+    "dataset.questions.path",
+    "dataset.questions.files",
+    "dataset.questions.hops",
+    "dataset.seed",
+    "encoder.path",
+    "encoder.pooling",
+    "explorer.seeds",
+}
+LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
+MACHINE = ("runtime.", "tracking.")
+
+
+@pytest.mark.parametrize("override", SHAPING)
+def test_a_setting_changes_the_stages_that_it_shapes(films: Path, override: str) -> None:
+    if override == "encoder.kind=minilm":
+        assert changed_sections(films, "encoder={kind: minilm}") == SHAPING[override]
+    elif override == "dataset.questions.format=metaqa":
+        (films.parent / "data/questions/1-hop").mkdir()
+        (films.parent / "data/questions/1-hop/qa_train.txt").touch()
+        assert changed_sections(films, override) == SHAPING[override]
+    else:
+        assert changed_sections(films, override) == SHAPING[override]
+
+
+def settings_of(model: Any, prefix: str = "") -> set[str]:
+    """Return the dotted names of all settings in a section and those below it."""
+    found: set[str] = set()
+    for section in variants_of(model):
+        for name, field in section.model_fields.items():
+            inner = [part for part in variants_of(field.annotation) if issubclass(part, Section)]
+            found |= settings_of(field.annotation, f"{prefix}{name}.") if inner else {prefix + name}
+    return found
+
+
+def test_no_setting_is_forgotten_here() -> None:
+    known = {override.partition("=")[0] for override in SHAPING} | OTHERWISE | LABELS
+    assert {name for name in settings_of(RunConfig) if not name.startswith(MACHINE)} == known
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "runtime.threads=2",
+        "runtime.batch_size=7",
+        "runtime.workers=3",
+        "runtime.fan_out_bytes=5",
+        "runtime.scheduler_address=tcp://127.0.0.1:8786",
+        "runtime.memory_limit=1GB",
+        "tracking.enabled=false",
+        "name=another",
+        "dataset.name=another",
+    ],
+)
+def test_a_setting_of_the_machine_or_a_label_changes_nothing(films: Path, override: str) -> None:
+    assert specs_of(films, override) == specs_of(films)
+
+
+def test_the_list_above_has_every_setting_of_the_machine() -> None:
+    tried = {"threads", "batch_size", "workers", "fan_out_bytes", "scheduler_address", "memory_limit", "enabled"}
+    found = {name.partition(".")[2] for name in settings_of(RunConfig) if name.startswith(MACHINE)}
+    assert found - {"home"} == tried  # every other test has a home of its own
+
+
+def test_seeds_are_stages_and_the_first_ones_do_not_depend_on_how_many_there_are(films: Path) -> None:
+    one, three = specs_of(films), specs_of(films, "explorer.seeds=[0, 2, 5]")
+    assert {key: three[key] for key in one} == one
+    assert three["evaluation-seed5"].needs == ("graph", "questions", "encodings", "explorer-seed5", "controls")
+    assert three["explorer-seed5"].section == {**one["explorer-seed0"].section, "seed": 5}
+
+
+def test_the_embedded_dataset_is_a_stage_with_a_seed(tiny_config: RunConfig) -> None:
+    specs = stage_specs(tiny_config)
+    assert (specs[0].key, specs[0].section) == ("dataset", {"seed": 0})
+    assert [spec.needs for spec in specs[1:3]] == [("dataset",), ("dataset", "graph")]
+
+
+def test_stages_come_after_what_they_read_and_every_stage_has_a_version(films: Path, tiny_config: RunConfig) -> None:
+    for specs in (list(specs_of(films, "explorer.seeds=[0, 1]").values()), stage_specs(tiny_config)):
+        seen: set[str] = set()
+        for spec in specs:
+            assert set(spec.needs) <= seen
+            seen.add(spec.key)
+            assert VERSIONS[spec.stage] >= 1
+    assert {spec.stage for spec in stage_specs(tiny_config)} == VERSIONS.keys()
+
+
+# Files: all that are read, none that are not
+
+
+def test_the_graphs_files_are_triples_and_names(films: Path) -> None:
+    assert specs_of(films)["graph"].files == {"triples": films.parent / "data/triples.tsv"}
+    named = specs_of(films, "dataset.graph.names=data/names.tsv")["graph"]
+    assert named.files == {"triples": films.parent / "data/triples.tsv", "names": films.parent / "data/names.tsv"}
+    assert named.section == specs_of(films)["graph"].section
+
+
+def test_of_a_jsonl_folder_the_three_splits_are_read(films: Path) -> None:
+    questions = films.parent / "data/questions"
+    (questions / "predictions.jsonl").touch()
+    assert specs_of(films)["questions"].files == {
+        f"questions/{split}.jsonl": questions / f"{split}.jsonl" for split in ("train", "dev", "test")
+    }
+
+
+def test_one_question_file_keeps_its_name_which_goes_into_question_ids(films: Path) -> None:
+    path = films.parent / "data/questions/train.jsonl"
+    found = specs_of(films, "dataset.questions.path=data/questions/train.jsonl")["questions"].files
+    assert found == {"questions/train.jsonl": path}
+
+
+def metaqa(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def test_of_a_metaqa_folder_the_chosen_hops_are_read_with_their_chains(films: Path) -> None:
+    folder = films.parent / "asked"
+    plain = [
+        f"{hop}-hop/qa_{split}{chain}.txt" for hop in (1, 2) for split in ("dev", "train") for chain in ("", "_qtype")
+    ]
+    metaqa(
+        folder, *plain, "3-hop/vanilla/qa_test.txt", "3-hop/qa_test_qtype.txt", "1-hop/notes.txt", "old-hop/qa_dev.txt"
+    )
+    asked = "dataset.questions={format: metaqa, path: asked"
+    two = specs_of(films, f"{asked}, hops: [1, 3]}}")["questions"]
+    wanted = [*plain[:4], "3-hop/qa_test_qtype.txt", "3-hop/vanilla/qa_test.txt"]
+    assert two.files == {f"questions/{name}": folder / name for name in wanted}
+    assert two.section["hops"] == [1, 3]
+    everything = specs_of(films, f"{asked}}}")["questions"]
+    assert len(everything.files) == 10
+    assert "questions/old-hop/qa_dev.txt" not in everything.files
+
+
+def test_of_single_metaqa_files_the_chains_are_read_too(films: Path) -> None:
+    folder = films.parent / "asked"
+    metaqa(folder, "qa_train.txt", "qa_train_qtype.txt", "vanilla/qa_test.txt", "qa_test_qtype.txt", "qa_dev.txt")
+    files = "{train: asked/qa_train.txt, test: asked/vanilla/qa_test.txt, dev: asked/qa_dev.txt}"
+    found = specs_of(films, f"dataset.questions={{format: metaqa, files: {files}}}")["questions"].files
+    assert found == {
+        "questions/train/qa_train.txt": folder / "qa_train.txt",
+        "questions/train/qa_train.txt chains": folder / "qa_train_qtype.txt",
+        "questions/test/qa_test.txt": folder / "vanilla/qa_test.txt",
+        "questions/test/qa_test.txt chains": folder / "qa_test_qtype.txt",
+        "questions/dev/qa_dev.txt": folder / "qa_dev.txt",
+    }
+
+
+@pytest.mark.parametrize(("format", "wanted"), [("jsonl", "train.jsonl"), ("metaqa", "1-hop/qa_train.txt")])
+def test_a_folder_without_question_files_is_named(films: Path, format: str, wanted: str) -> None:
+    (films.parent / "empty").mkdir()
+    with pytest.raises(ConfigError, match=rf"dataset.questions.path: .*empty holds no {format} .*{wanted}"):
+        specs_of(films, f"dataset.questions={{format: {format}, path: empty}}")
+
+
+def test_a_local_encoder_is_known_by_the_files_that_shape_encodings(films: Path) -> None:
+    folder = films.parent / "models" / "tiny"
+    folder.mkdir(parents=True)
+    for name in ("model.safetensors", "config.json", "vocab.txt", "README.md", "pytorch_model.bin"):
+        (folder / name).write_text(name)
+    local = "encoder={kind: local, path: models/tiny, pooling: first_last}"
+    specs = specs_of(films, local)
+    names = ("config.json", "model.safetensors", "vocab.txt")
+    for key in ("encodings", TRAINED):  # the checkpoint names its encoder
+        assert specs[key].files == {f"encoder/{name}": folder / name for name in names}
+    assert specs["encodings"].section == {"kind": "local", "pooling": "first_last", "version": 1}
+    assert specs[TRAINED].section["encoder_pooling"] == "first_last"
+    folder.rename(folder.with_name("renamed"))
+    renamed = specs_of(films, local.replace("models/tiny", "models/renamed"))
+    assert renamed["encodings"].section == specs["encodings"].section
+    assert renamed["encodings"].files.keys() == specs["encodings"].files.keys()
+    with pytest.raises(ConfigError, match=r"encoder.path: .*models/rename is no folder; nearest beside it: renamed"):
+        specs_of(films, local.replace("models/tiny", "models/rename"))
+
+
+def test_the_default_encoder_is_known_by_its_weights(films: Path) -> None:
+    from kgqa_core.text.minilm import SHA256
+
+    section = specs_of(films, "encoder={kind: minilm}")["encodings"].section
+    assert SHA256 in section["identity"]
+
+
+def test_no_spec_holds_a_path_of_the_machine(films: Path, tmp_path: Path) -> None:
+    for spec in specs_of(films).values():
+        assert str(tmp_path) not in json.dumps([spec.key, spec.stage, dict(spec.section), list(spec.files)])
