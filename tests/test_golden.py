@@ -1,0 +1,143 @@
+"""An output that moved while its VERSION did not: artifacts of before and after the change would pass for the same.
+
+``golden.json`` holds, for each deterministic stage on the embedded dataset, the VERSION, the fingerprint of its recipe
+and the hash of its content. Where a change of yours makes a stage write other bytes from the same input, raise that
+stage's number in ``VERSIONS`` (kgqa_core/pipeline.py), then write the new hashes:
+
+    python tests/test_golden.py --update
+
+which refuses what was not raised. The hashes are those of the locked pyarrow and DuckDB; another release of theirs may
+write other bytes, and then counts as a change too. Training is left out: its last digits depend on the processor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).with_name("golden.json")
+PROJECT = Path(__file__).resolve().parents[1]
+RUN = """\
+dataset: {name: golden, source: embedded, seed: 0}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 2, edge_budget: 5, epochs: 1}
+"""
+
+Golden = dict[str, dict[str, str | int]]
+
+
+def build_golden(home: Path) -> Golden:
+    """Build the deterministic stages and return what golden.json would hold."""
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import VERSIONS, Pipeline
+    from tasks.controls import fit_controls
+    from tasks.dataset import make_dataset
+    from tasks.encodings import encode_questions_and_relations
+    from tasks.graph import build_graph_shards
+    from tasks.questions import link_questions
+
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "golden.yaml").write_text(RUN, encoding="utf-8")
+    pipeline = Pipeline(read_config(home / "golden.yaml", [f"runtime.home={home}"]))
+    tasks = [make_dataset, build_graph_shards, link_questions, encode_questions_and_relations, fit_controls]
+    made = [task.fn(pipeline).artifact for task in tasks]
+    return {
+        artifact.recipe.stage: {
+            "version": VERSIONS[artifact.recipe.stage],
+            "recipe": artifact.fingerprint,
+            "content": artifact.content,
+        }
+        for artifact in made
+    }
+
+
+def moved(golden: Golden, found: Golden) -> list[str]:
+    """Return the stages that make something else of the same recipe."""
+    return [
+        stage
+        for stage, now in found.items()
+        if stage in golden and golden[stage]["recipe"] == now["recipe"] and golden[stage]["content"] != now["content"]
+    ]
+
+
+def what_to_do(golden: Golden, found: Golden) -> str:
+    """Return how to mend the difference, empty where there is none."""
+    if stages := moved(golden, found):
+        return (
+            f"the output of {', '.join(stages)} moved and its VERSION did not: artifacts made before would pass for "
+            "new ones. Undo the change, or raise the number in VERSIONS (kgqa_core/pipeline.py) and then run: "
+            "python tests/test_golden.py --update"
+        )
+    outdated = [stage for stage in {**golden, **found} if golden.get(stage) != found.get(stage)]
+    if outdated:
+        return f"golden.json is of another recipe of {', '.join(outdated)}; run: python tests/test_golden.py --update"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    return build_golden(tmp_path_factory.mktemp("golden"))
+
+
+def test_no_stage_writes_other_bytes_than_its_version_promises(found: Golden) -> None:
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    problem = what_to_do(golden, found)
+    assert not problem, problem
+
+
+def test_another_process_locale_hash_seed_and_number_of_threads_give_the_same_bytes(
+    found: Golden, tmp_path: Path
+) -> None:
+    code = (
+        "import json, sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]; "
+        "from test_golden import build_golden; found = build_golden(Path(sys.argv[3])); "
+        "assert 'torch' not in sys.modules; print(json.dumps(found))"
+    )
+    other = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "OMP_NUM_THREADS": "3", "TZ": "Asia/Tokyo", "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", code, str(PROJECT), str(PROJECT / "tests"), str(tmp_path)]
+    done = subprocess.run(command, env=os.environ | other, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == found
+
+
+@pytest.mark.parametrize(
+    ("now", "advice"),
+    [
+        ({"version": 1, "recipe": "r", "content": "c"}, ""),
+        ({"version": 1, "recipe": "r", "content": "other"}, "raise the number in VERSIONS"),
+        ({"version": 2, "recipe": "r2", "content": "other"}, "is of another recipe of graph; run: python"),
+        ({"version": 1, "recipe": "r2", "content": "other"}, "is of another recipe"),  # its input moved, not it
+    ],
+)
+def test_what_moved_and_what_only_followed_are_told_apart(now: dict[str, str | int], advice: str) -> None:
+    golden: Golden = {"graph": {"version": 1, "recipe": "r", "content": "c"}}
+    said = what_to_do(golden, {"graph": now})
+    assert (advice in said) if advice else not said
+
+
+def test_every_stage_but_training_and_its_scores_is_in_the_golden_file() -> None:
+    from kgqa_core.pipeline import VERSIONS
+
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert golden.keys() == VERSIONS.keys() - {"explorer", "evaluation"}
+
+
+def update() -> str | None:
+    """Write golden.json anew, unless an output moved and its VERSION did not; return why not."""
+    with tempfile.TemporaryDirectory() as home:
+        made = build_golden(Path(home))
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
+    if moved(golden, made):
+        return what_to_do(golden, made)
+    GOLDEN.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(update() if sys.argv[1:] == ["--update"] else __doc__)
