@@ -70,6 +70,6 @@ class Explorer(nn.Module):
             h_q: [T, D].
             class_text: [C] row in ``h_q`` of each class's question.
         """
-        inner = self.score_node(hidden) + self.score_question(h_q)[class_text]
+        inner = self.score_node(hidden) + self.score_question(h_q).index_select(0, class_text)  # see explore.py
         scores: Tensor = self.score_out(torch.relu(inner))[:, 0]
         return scores
