@@ -6,6 +6,7 @@ import logging
 from typing import Literal
 
 from flows.summary import RunSummary
+from kgqa_core.artifacts import DIGITS
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import config_hash
 from kgqa_core.pipeline import Pipeline
@@ -18,7 +19,7 @@ def run_flow(name: FlowName, config: RunConfig) -> RunSummary:
     """Run one flow of a configuration. Raises what its stages raise."""
     from tasks.server import prefect_server
 
-    _log.info("configuration %s, sha256 %s", config.name, config_hash(config))
+    _log.info("configuration %s, hash %s", config.name, config_hash(config)[:DIGITS])
     _log.debug("resolved: %s", config.model_dump_json())
     with prefect_server(config.runtime.home):
         from flows import pipeline as flows
