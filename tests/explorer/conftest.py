@@ -6,7 +6,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
     """Let torch have one thread, as by default: with tensors this small, a second one only waits."""
     before = torch.get_num_threads()

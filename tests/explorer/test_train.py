@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -95,9 +96,18 @@ def test_golds_are_matched_per_question() -> None:
     assert gold_mask(found, batch, 3).tolist() == [False, False, True, True, True, False]
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Let torch have two threads, as a configuration may say."""
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
 def test_the_same_seed_gives_the_same_weights_bit_by_bit(merge: bool) -> None:
-    torch.set_num_threads(2)  # and wide enough that torch uses both
+    # Wide enough that torch uses both threads where it can.
     results = set()
     for _ in range(3):
         model = films.fresh_model(width=127)

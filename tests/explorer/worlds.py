@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +102,11 @@ class World:
         """The questions as one batch."""
         return make_batch(self.questions, {str(row): row for row in range(len(self.question_vectors))})
 
+    @property
+    def options(self) -> ExploreOptions:
+        """How to walk."""
+        return ExploreOptions(self.edge_budget, self.reenter_topic)
+
     def explore(self, model: Explorer, **options: bool | int) -> Exploration:
         """Run the explorer under test."""
         return explore(
@@ -110,7 +115,7 @@ class World:
             self.batch,
             question_vectors=self.question_vectors,
             relation_vectors=self.relation_vectors,
-            options=ExploreOptions(self.edge_budget, self.reenter_topic, **options),  # type: ignore[arg-type]
+            options=replace(self.options, **options),  # type: ignore[arg-type]
         )
 
 

@@ -1,0 +1,245 @@
+"""From explored candidates to predictions, and the threshold that turns them into answer sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.explorer.batch import question_arrays
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.predict import THRESHOLDS, choose_threshold, predict, top_hits
+from kgqa_core.explorer.train import Texts, TrainSettings, train_explorer
+from kgqa_core.types import Prediction, Question, Step
+from tests.explorer import films
+from tests.explorer.worlds import World, make_model, make_question, worlds
+
+
+@pytest.fixture(scope="module")
+def trained() -> Explorer:
+    """An explorer that knows the films."""
+    model = films.fresh_model()
+    train_explorer(
+        model,
+        films.GRAPH,
+        question_arrays(films.questions(), films.TEXT_ROW),
+        texts=films.TEXTS,
+        options=films.OPTIONS,
+        settings=TrainSettings(epochs=30, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0),
+    )
+    return model
+
+
+def ask(model: Explorer, questions: Sequence[Question], **options: object) -> list[Prediction]:
+    """Answer questions on films."""
+    settings = {"answer_threshold": 0.5, "texts": films.TEXTS, "text_row": films.TEXT_ROW, "options": films.OPTIONS}
+    return predict(model, films.GRAPH, questions, **(settings | options))  # type: ignore[arg-type]
+
+
+def test_a_trained_explorer_answers_with_the_answer_set_and_its_evidence(trained: Explorer) -> None:
+    two_films = [film for film in films.FILMS if film % films.NUM_DIRECTORS == 3]  # 3, 10, 17
+    (prediction,) = ask(trained, [make_question([3], [10, 17], masked=films.SAME)])
+    assert set(prediction.answers) == set(two_films) - {3}
+    assert prediction.candidates[:2] == (10, 17)
+    assert prediction.covered
+    assert not prediction.abstained
+    assert prediction.verdict is None
+    assert prediction.paths[:2] == tuple(
+        (Step(3, films.DIRECTED, films.director(3)), Step(film, films.DIRECTED, films.director(3), reverse=True))
+        for film in (10, 17)
+    )
+    assert len(prediction.paths) == 3
+
+
+def test_of_several_topics_each_is_walked_from(trained: Explorer) -> None:
+    (prediction,) = ask(trained, [make_question([2, 4], masked=films.WHO)])
+    assert prediction.answers == (films.director(2), films.director(4))
+    assert {path[0].head for path in prediction.paths[:2]} == {2, 4}
+
+
+def ranking_of(world: World, model: Explorer, threshold: float) -> list[tuple[list[tuple[int, float]], set[int]]]:
+    """Per question: every candidate with its log probability, best first, and the answer set; without arrays."""
+    found = world.explore(model)
+    log_p = found.log_probability(len(world.questions)).detach().numpy()
+    results = []
+    for index in range(len(world.questions)):
+        mine = {
+            int(entity): round(float(value), 5)
+            for question, entity, value in zip(found.question, found.entity, log_p, strict=True)
+            if question == index
+        }
+        ranked = sorted(mine.items(), key=lambda item: (-item[1], item[0]))
+        best = ranked[0][1]
+        results.append((ranked, {e for e, value in ranked if np.exp(value - best) >= threshold * (1 - 1e-4)}))
+    return results
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(world=worlds(), threshold=st.sampled_from(THRESHOLDS), batch_size=st.integers(1, 3))
+def test_predictions_are_the_ranking_cut_after_answers_ties_and_the_tenth(
+    world: World, threshold: float, batch_size: int
+) -> None:
+    model = make_model(steps=world.steps, seed=world.seed)
+    predictions = predict(
+        model,
+        world.graph,
+        world.questions,
+        texts=Texts(world.question_vectors, world.relation_vectors),
+        text_row={str(row): row for row in range(len(world.question_vectors))},
+        options=world.options,
+        answer_threshold=threshold,
+        batch_size=batch_size,
+    )
+    for prediction, question, (ranked, answers) in zip(
+        predictions, world.questions, ranking_of(world, model, threshold), strict=True
+    ):
+        kept = len(prediction.candidates)
+        assert prediction.question_id == question.id
+        assert list(prediction.candidates) == [entity for entity, _ in ranked[:kept]]
+        assert list(prediction.scores) == pytest.approx([np.exp(value) for _, value in ranked[:kept]])
+        assert set(prediction.answers) == answers
+        assert prediction.candidates[: len(answers)] == prediction.answers
+        assert kept >= min(10, len(ranked))
+        if kept < len(ranked):  # no tie group is cut
+            assert ranked[kept][1] < ranked[kept - 1][1] - 0.9e-4
+        assert prediction.covered == bool(set(question.answers) & {entity for entity, _ in ranked})
+        assert len(prediction.paths) == min(3, kept)
+
+
+def test_whole_tie_groups_are_kept_in_order_of_entity_id() -> None:
+    # To an explorer that knows nothing, all films at a genre are in one state: one tie of 23.
+    (prediction,) = ask(films.fresh_model(), [make_question([films.DRAMA], masked=films.WHO)], answer_threshold=0.99)
+    tied = [entity for entity in prediction.candidates if entity in films.FILMS]
+    assert tied == list(films.FILMS)
+    scores = dict(zip(prediction.candidates, prediction.scores, strict=True))
+    assert len({scores[film] for film in tied}) == 1
+
+
+def test_ten_candidates_are_kept_where_one_is_the_answer(trained: Explorer) -> None:
+    (prediction,) = ask(trained, [make_question([5], masked=films.WHO)])
+    assert prediction.answers == (films.director(5),)
+    assert len(prediction.candidates) >= 10
+
+
+def test_candidates_whose_probability_vanishes_are_not_all_kept_as_one_tie() -> None:
+    model = films.fresh_model()
+    with torch.no_grad():
+        model.score_out.weight.mul_(1e6)  # all but the best have a probability of 0 in floating point
+    (prediction,) = ask(model, [make_question([5], masked=films.WHO)])
+    within_two_steps = films.NUM_FILMS + 3  # the genre's films, and this one's director, year and genre
+    assert prediction.scores[9] == 0.0
+    assert 10 <= len(prediction.candidates) < within_two_steps
+
+
+def test_a_question_without_topics_is_abstained_from(trained: Explorer) -> None:
+    linked = make_question([5], [films.director(5)], masked=films.WHO)
+    unlinked = make_question([], [films.director(5)], masked="who did that", id="unlinked")
+    done: list[tuple[int, int]] = []
+    first, second, third = ask(
+        trained, [unlinked, linked, unlinked], progress=lambda now, total: done.append((now, total))
+    )
+    assert first == third == Prediction("unlinked", (), (), (), abstained=True)
+    assert second.answers == (films.director(5),)
+    assert done[-1] == (3, 3)
+
+
+def test_no_questions_no_predictions(trained: Explorer) -> None:
+    assert ask(trained, []) == []
+    assert ask(trained, [make_question([], masked="who did that")])[0].abstained
+
+
+def test_predictions_come_in_the_order_of_the_questions_whatever_the_batches(trained: Explorer) -> None:
+    questions = films.questions()
+    together = ask(trained, questions, batch_size=97)
+    assert [prediction.question_id for prediction in together] == [question.id for question in questions]
+    for batch_size in (1, 7):
+        for one, other in zip(ask(trained, questions, batch_size=batch_size), together, strict=True):
+            assert one.scores == pytest.approx(other.scores, rel=1e-4)
+            assert replace(one, scores=other.scores) == other
+
+
+def test_a_claim_gets_a_verdict_and_its_evidence(trained: Explorer) -> None:
+    right = make_question([5], masked=films.WHO, claim=films.director(5), verdict=True)
+    wrong = make_question([5], masked=films.WHO, claim=films.year(5), verdict=False)
+    unexplored = make_question([5], masked=films.WHO, claim=films.director(6), verdict=False)
+    for evidence_paths in (0, 3):
+        first, second, third = ask(trained, [right, wrong, unexplored], evidence_paths=evidence_paths)
+        assert (first.verdict, second.verdict, third.verdict) == (True, False, False)
+        assert first.paths[first.candidates.index(films.director(5))] == (Step(5, films.DIRECTED, films.director(5)),)
+        assert second.paths[second.candidates.index(films.year(5))] == (Step(5, films.YEAR, films.year(5)),)
+        assert len(third.paths) == evidence_paths
+        assert (first.covered, second.covered) == (True, False)
+
+
+def test_evidence_only_where_it_is_asked_for(trained: Explorer) -> None:
+    question = make_question([5], masked=films.WHO)
+    assert ask(trained, [question], evidence_paths=0)[0].paths == ()
+    assert len(ask(trained, [question], evidence_paths=5)[0].paths) == 5
+
+
+def test_predicting_leaves_the_model_as_it_was(trained: Explorer) -> None:
+    for mode in (True, False):
+        trained.train(mode)
+        ask(trained, films.questions()[:3])
+        assert trained.training is mode
+    assert all(weight.grad is None for weight in films.fresh_model().parameters())
+    assert torch.is_grad_enabled()
+
+
+def f1_of(questions: Sequence[Question], predictions: Sequence[Prediction]) -> float:
+    """Mean F1 in percent, from the evaluator."""
+    return score_predictions(questions, predictions).summary()["f1"]
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_the_threshold_is_the_one_of_best_f1_on_dev_nearest_to_a_half(epochs: int) -> None:
+    model, dev = films.fresh_model(1), films.questions()[::2]
+    train_explorer(
+        model,
+        films.GRAPH,
+        question_arrays(films.questions(), films.TEXT_ROW),
+        texts=films.TEXTS,
+        options=films.OPTIONS,
+        settings=TrainSettings(epochs=epochs, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0),
+    )
+    chosen, f1 = choose_threshold(
+        model, films.GRAPH, dev, texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS
+    )
+    expected = {threshold: f1_of(dev, ask(model, dev, answer_threshold=threshold)) for threshold in THRESHOLDS}
+    assert f1 == pytest.approx(expected)
+    assert len(set(expected.values())) > 1
+    best = [threshold for threshold in THRESHOLDS if expected[threshold] >= max(expected.values()) - 0.01]
+    assert abs(chosen - 0.5) == min(abs(threshold - 0.5) for threshold in best)
+    assert chosen in best
+
+
+def test_without_dev_answers_the_threshold_is_a_half(trained: Explorer) -> None:
+    unusable = [make_question([], [3], masked=films.WHO), make_question([5], masked=films.WHO, claim=3, verdict=True)]
+    for dev in ([], unusable):
+        chosen = choose_threshold(
+            trained, films.GRAPH, dev, texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS
+        )
+        assert chosen == (0.5, {})
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_hits_while_training_are_those_of_the_evaluator(seed: int) -> None:
+    model, questions = films.fresh_model(seed), films.questions()
+    hits1, coverage = top_hits(
+        model, films.GRAPH, questions, texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS
+    )
+    scores = score_predictions(questions, ask(model, questions)).summary()
+    assert (hits1, coverage) == pytest.approx((scores["hits1"], scores["coverage"]), abs=1e-3)
+
+
+def test_hits_of_no_questions_are_zero(trained: Explorer) -> None:
+    assert top_hits(trained, films.GRAPH, [], texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS) == (
+        0.0,
+        0.0,
+    )
