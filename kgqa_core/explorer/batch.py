@@ -46,6 +46,10 @@ class QuestionArrays:
             self.text[rows], topic_question, self.topic_entity[topic_at], gold_question, self.gold_entity[gold_at]
         )
 
+    def teaching(self) -> Int:
+        """Return the rows that can be learned from: those with a topic and a gold."""
+        return np.flatnonzero((np.diff(self.topic_ptr) > 0) & (np.diff(self.gold_ptr) > 0))
+
     def in_order(self, size: int) -> Iterator[tuple[Int, Batch]]:
         """Yield (rows, batch) with questions of equal text side by side, so that they share state classes."""
         order = np.argsort(self.text, kind="stable")

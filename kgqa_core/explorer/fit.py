@@ -64,7 +64,7 @@ def fit_explorer(
         progress: called with (steps done, steps in all).
 
     Raises:
-        InputError: no training question has a gold.
+        InputError: no training question has both a topic and a gold.
     """
     torch.set_num_threads(settings.threads)
     torch.manual_seed(settings.seed)
@@ -72,8 +72,10 @@ def fit_explorer(
     text_row = {text: row for row, text in enumerate(masked)}
     texts = Texts(_stack(encodings, masked), _stack(encodings, graph.relation_labels))
     arrays = question_arrays(train, text_row)
-    if not np.diff(arrays.gold_ptr).any():
-        raise InputError(f"none of the {len(train)} training questions has an answer to learn from; see kgqa lint")
+    if not arrays.teaching().size:
+        raise InputError(
+            f"none of the {len(train)} training questions has a topic and an answer to learn from; see kgqa lint"
+        )
     model = Explorer(encoding_dim=texts.relations.shape[1], width=settings.width, steps=settings.steps)
     options = ExploreOptions(edge_budget=settings.edge_budget, reenter_topic=settings.reenter_topic)
     curves = _Curves(recorder, progress)

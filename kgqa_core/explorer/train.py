@@ -85,7 +85,7 @@ def train_explorer(
     Raises:
         KgqaError: the gradient is no longer finite; weights trained further would be worthless.
     """
-    rows = np.flatnonzero((np.diff(questions.gold_ptr) > 0) & (np.diff(questions.topic_ptr) > 0))
+    rows = questions.teaching()
     generator = np.random.default_rng(settings.seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     num_steps = settings.epochs * -(-len(rows) // settings.batch_size)

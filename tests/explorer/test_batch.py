@@ -31,6 +31,10 @@ def test_a_topic_or_gold_given_twice_counts_once() -> None:
     assert batch.gold_entity.tolist() == [2, 5]
 
 
+def test_only_questions_with_topic_and_gold_teach() -> None:
+    assert question_arrays(QUESTIONS, ROWS).teaching().tolist() == [0]
+
+
 def test_no_questions_make_no_batches() -> None:
     arrays = question_arrays([], ROWS)
     assert len(arrays) == 0

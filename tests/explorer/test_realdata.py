@@ -1,0 +1,75 @@
+"""The explorer on the whole WikiMovies graph, where it is at hand (environment variable KGQA_DATA)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kgqa_core.explorer.batch import question_arrays
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.train import batch_loss
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.loaders import load_question_file
+from kgqa_core.text.hashing import HashEncoder
+
+pytestmark = [
+    pytest.mark.realdata,
+    pytest.mark.skipif(
+        "KGQA_DATA" not in os.environ, reason="KGQA_DATA names no folder with metaqa/kb.txt and metaqa/3-hop"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    """The WikiMovies graph."""
+    folder = tmp_path_factory.mktemp("wikimovies")
+    build_graph(Path(os.environ["KGQA_DATA"]) / "metaqa" / "kb.txt", format="wikimovies", out_dir=folder)
+    return open_graph(folder)
+
+
+def outcome(found: Exploration, num_entities: int) -> tuple[np.ndarray, np.ndarray]:
+    """Node keys, ascending, and their scores."""
+    key = found.question * num_entities + found.entity
+    order = np.argsort(key)
+    return key[order], found.class_score.detach().numpy()[found.node_class][order]
+
+
+@pytest.mark.parametrize("edge_budget", [5, 40])
+def test_merging_changes_nothing_on_real_3_hop_questions(graph: KnowledgeGraph, edge_budget: int) -> None:
+    path = next((Path(os.environ["KGQA_DATA"]) / "metaqa" / "3-hop").glob("**/qa_dev.txt"))
+    questions, _ = load_question_file(path, format="metaqa", graph=graph, split="dev", hops=3)
+    chosen = [questions[row] for row in np.random.default_rng(0).permutation(len(questions))[:13]]
+    masked = sorted({question.masked for question in chosen})
+    batch = question_arrays(chosen, {text: row for row, text in enumerate(masked)}).batch(np.arange(13))
+    encode = HashEncoder(61).encode
+    torch.manual_seed(0)
+    model = Explorer(encoding_dim=61, width=17, steps=3).double()  # single precision differs by 1e-5 on these hubs
+    results = []
+    for merge in (True, False):
+        found = explore(
+            model,
+            graph,
+            batch,
+            question_vectors=torch.tensor(encode(masked)).double(),
+            relation_vectors=torch.tensor(encode(graph.relation_labels)).double(),
+            options=ExploreOptions(edge_budget, merge=merge),
+        )
+        model.zero_grad()
+        loss, num_covered = batch_loss(found, batch, graph.num_entities)
+        loss.backward()
+        gradient = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+        results.append((*outcome(found, graph.num_entities), gradient, found.counts))
+        assert edge_budget < 40 or num_covered == 13
+    (keys, scores, gradient, counts), (plain_keys, plain_scores, plain_gradient, plain_counts) = results
+    assert np.array_equal(keys, plain_keys)
+    assert np.abs(scores - plain_scores).max() < 1e-9
+    assert (gradient - plain_gradient).abs().max() < 1e-9 * plain_gradient.abs().max()
+    assert [count.edges for count in counts] == [count.edges for count in plain_counts]
+    assert sum(count.classes for count in counts) < 0.2 * sum(count.nodes for count in counts)

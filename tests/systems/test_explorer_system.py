@@ -1,0 +1,98 @@
+"""The explorer as a system: questions in words and ids go in, predictions and readable evidence come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from kgqa_core.explorer.checkpoint import Card
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.systems.explorer_system import ExplorerSystem, encode_texts
+from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.types import Question, Step
+
+Ask = Callable[..., Question]
+Ids = Callable[..., tuple[int, ...]]
+
+
+@pytest.fixture
+def system(graph: KnowledgeGraph) -> ExplorerSystem:
+    """An untrained explorer with one step: what it answers is accidental, where it looks is not."""
+    torch.manual_seed(0)
+    return ExplorerSystem(
+        graph=graph,
+        model=Explorer(encoding_dim=31, width=5, steps=1),
+        card=Card("hash-v1-d31", 31, 5, 1, edge_budget=97, reenter_topic=False, answer_threshold=0.01),
+        encode=HashEncoder(31).encode,
+        evidence_paths=2,
+        batch_size=3,
+    )
+
+
+def test_every_question_gets_a_prediction_in_order(system: ExplorerSystem, ask: Ask, ids: Ids) -> None:
+    questions = [ask("who made [topic]", film, "Dan") for film in ("Elm", "Ash", "Cedar", "Birch", "Dogwood")] + [
+        ask("and that", "")
+    ]
+    done: list[tuple[int, int]] = []
+    predictions = system.answer(questions, lambda now, total: done.append((now, total)))
+    assert [prediction.question_id for prediction in predictions] == [question.id for question in questions]
+    assert [prediction.abstained for prediction in predictions] == [False] * 5 + [True]
+    assert done[-1] == (6, 6)
+    # One step: the film, and all that is said of it.
+    assert set(predictions[0].candidates) == set(ids("Elm", "Flo", "Gus", "2001", "Drama"))
+    assert [prediction.covered for prediction in predictions] == [False, True, False, True, True, False]
+    assert {len(prediction.paths) for prediction in predictions[:5]} == {2}
+
+
+def test_the_threshold_and_the_budget_are_those_of_the_card(system: ExplorerSystem, ask: Ask) -> None:
+    (prediction,) = system.answer([ask("who made [topic]", "Ash")])
+    best = prediction.scores[0]
+    assert len(prediction.answers) == sum(score >= 0.01 * best for score in prediction.scores)
+
+
+def test_merging_changes_nothing(system: ExplorerSystem, graph: KnowledgeGraph, ask: Ask) -> None:
+    plain = ExplorerSystem(graph, system.model, system.card, system.encode, evidence_paths=2, merge=False)
+    questions = [ask("who made [topic]", film) for film in ("Elm", "Ash", "Drama")]
+    for one, other in zip(system.answer(questions), plain.answer(questions), strict=True):
+        assert one.scores == pytest.approx(other.scores, rel=1e-4)
+        assert (one.candidates, one.answers, one.paths) == (other.candidates, other.answers, other.paths)
+
+
+def test_evidence_reads_as_the_stored_triples(system: ExplorerSystem, graph: KnowledgeGraph, ids: Ids) -> None:
+    (ash,), (dan,), (year,) = ids("Ash"), ids("Dan"), ids("1999")
+    directed, released = (graph.relation_labels.index(label) for label in ("directed_by", "release_year"))
+    path = (Step(ash, directed, dan, reverse=True), Step(ash, released, year))
+    assert system.render(path) == "(Ash, directed_by, Dan) → (Ash, release_year, 1999)"
+
+
+def test_each_text_is_encoded_once(system: ExplorerSystem, graph: KnowledgeGraph, ask: Ask) -> None:
+    asked: list[list[str]] = []
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        asked.append(list(texts))
+        return HashEncoder(31).encode(texts)
+
+    spied = ExplorerSystem(graph, system.model, system.card, encode)
+    spied.answer([ask(text, "Ash") for text in ("who made [topic]", "when was [topic]", "who made [topic]")])
+    assert asked == [["when was [topic]", "who made [topic]"], graph.relation_labels]
+
+
+def test_encodings_that_may_not_be_written_to_are_copied(graph: KnowledgeGraph) -> None:
+    """As views of a memory map or of Arrow are; torch would warn of them."""
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        vectors = HashEncoder(31).encode(texts)
+        vectors.flags.writeable = False
+        return vectors
+
+    texts = encode_texts(["one", "two"], graph.relation_labels, encode)
+    assert texts.questions.shape == (2, 31)
+    assert texts.relations.shape == (graph.num_relations, 31)
+
+
+def test_no_questions_need_no_answers(system: ExplorerSystem) -> None:
+    assert system.answer([]) == []
