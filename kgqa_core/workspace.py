@@ -90,9 +90,7 @@ def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
 
     config = pipeline.config
     chosen = config.explorer.seeds[0] if seed is None else seed
-    model, card = load_explorer(
-        pipeline.artifact(f"explorer-seed{chosen}").folder, encoder=make_encoder(config).name
-    )
+    model, card = load_explorer(pipeline.artifact(f"explorer-seed{chosen}").folder, encoder=make_encoder(config).name)
     return ExplorerSystem(
         graph=graph_of(pipeline),
         model=model,

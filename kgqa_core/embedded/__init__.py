@@ -1,5 +1,5 @@
 """The embedded dataset: a small movie-like graph with questions, made from a seed. Everything in it is invented."""
 
-from kgqa_core.embedded.dataset import VERSION, generate
+from kgqa_core.embedded.dataset import generate
 
-__all__ = ["VERSION", "generate"]
+__all__ = ["generate"]

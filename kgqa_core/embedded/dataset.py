@@ -12,9 +12,6 @@ from kgqa_core.embedded.questions import make_questions, to_record
 from kgqa_core.errors import ArtifactError
 from kgqa_core.types import SPLITS
 
-VERSION = 1
-"""Raise it whenever the same seed gives other files than before; a golden test compares."""
-
 
 def generate(out_dir: Path, *, seed: int) -> None:
     """Write ``triples.tsv``, ``names.tsv`` and ``questions/{train,dev,test}.jsonl`` into ``out_dir``.

@@ -28,9 +28,6 @@ from kgqa_core.graph.kg import write_string_indexes
 from kgqa_core.graph.rejects import check_reject_ratio, collect_rejects, write_rejects
 from kgqa_core.graph.shards import connect, write_entities, write_triples
 
-VERSION = 1
-"""Raised whenever the same input would give other bytes."""
-
 MapChunks = Callable[[Callable[[Chunk], ChunkReport], Iterable[Chunk]], Iterable[ChunkReport]]
 
 

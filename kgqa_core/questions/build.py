@@ -21,9 +21,6 @@ from kgqa_core.questions.records import Loaded
 from kgqa_core.questions.resolve import Resolver
 from kgqa_core.types import SPLITS, Split
 
-VERSION = 1
-"""Raised whenever the same input would give other bytes."""
-
 
 @dataclass(frozen=True, slots=True)
 class QuestionReport:
