@@ -551,7 +551,7 @@ def test_a_damaged_memory_costs_one_hashing_and_no_error(tmp_path: Path, read_fi
 
 
 def test_a_memory_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="kgqa_core")
     (tmp_path / "cache").write_text("a file where the folder should be")
     file = settled(tmp_path / "kb.txt", "a|b|c")
     assert FileHashes(tmp_path / "cache" / "file_hashes.json").hash(file) == hash_file(file)

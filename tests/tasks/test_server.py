@@ -147,6 +147,7 @@ def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(ho
 
 
 def test_a_server_of_the_users_own_is_used_and_none_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_HOME")
     monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:4200/api")
     with prefect_server(tmp_path / "home") as url:
         assert url == "http://prefect.example:4200/api"
