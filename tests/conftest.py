@@ -44,11 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let every test have a KGQA_HOME that no other test, and no user, has."""
-    home = tmp_path / "kgqa-home"
-    monkeypatch.setenv("KGQA_HOME", str(home))
-    return home
+def own_home(tmp_path: Path) -> Iterator[Path]:
+    """Let every test have a KGQA_HOME that no other test, and no user, has, and take back what it does to the others.
+
+    A command that is called in this process sets variables for its children, which later tests must not see.
+    """
+    before = dict(os.environ)
+    os.environ["KGQA_HOME"] = str(tmp_path / "kgqa-home")
+    yield tmp_path / "kgqa-home"
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
@@ -77,9 +82,8 @@ def start() -> Iterator[Start]:
     def start_child(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
         environment = os.environ | {"PYTHONPATH": str(PROJECT), "PYTHONSAFEPATH": "1"} | options.pop("env", {})
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        child = subprocess.Popen(
-            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        child = subprocess.Popen(command, env=environment, text=True, **streams)
         children.append(child)
         return child
 

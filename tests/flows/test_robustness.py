@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -180,29 +179,24 @@ def test_two_runs_at_once_make_every_stage_once_and_both_end_well(
 
 
 def test_ctrl_c_reaches_a_run_that_waits_for_another(
-    retrain: Retrain, tiny_copy: RunConfig, start: Callable[..., Any]
+    tiny_copy: RunConfig, tiny_config: RunConfig, start: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The second of two runs sits in the lock: it must be possible to stop it there."""
-    pipeline = Pipeline(tiny_copy)
-    (folder := pipeline.artifact("controls").folder).joinpath("scores.json").unlink()
+    home, folder = tiny_copy.runtime.home, Pipeline(tiny_copy).artifact("controls").folder
+    (folder / "scores.json").unlink()
     holder = start(
         "import fcntl, sys, time; stream = open(sys.argv[1], 'a'); fcntl.flock(stream, fcntl.LOCK_EX); "
         "print('held', flush=True); time.sleep(300)",
         folder.with_suffix(".lock"),
     )
     assert holder.stdout.readline() == "held\n"
-    run = retrain(tiny_copy.runtime.home)
-    assert run.stderr is not None
-    for line in run.stderr:
-        if "waiting for another run" in line:
-            break
-    run.send_signal(signal.SIGINT)
-    run.communicate(timeout=60)
-    assert run.returncode != 0
-    assert_nothing_runs_but(holder.pid, tiny_copy.runtime.home)
-
-
-def assert_nothing_runs_but(pid: int, home: Path) -> None:
-    """As ``assert_nothing_runs``, but for one process that the test itself started."""
-    os.kill(pid, signal.SIGKILL)
+    with (tmp_path / "errors").open("w") as errors:
+        run = start(RETRAIN, tiny_config.runtime.home.parent / "tiny.yaml", home, stderr=errors)
+        until = time.monotonic() + TIMEOUT
+        while "waiting for another run" not in (tmp_path / "errors").read_text():
+            assert run.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) != 0
     assert_nothing_runs(home)
