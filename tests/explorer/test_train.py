@@ -185,22 +185,26 @@ def test_questions_without_topics_or_golds_are_left_out() -> None:
 
 
 def test_a_step_without_reached_golds_changes_nothing() -> None:
-    unreachable = make_question([0], [films.NUM_FILMS + films.NUM_DIRECTORS - 1], masked=films.WHO)
+    # Not even by the momentum of the steps before it.
+    three_steps_away = make_question([0], [films.director(22)], masked=films.WHO)
+    questions = question_arrays([films.questions()[0], three_steps_away], films.TEXT_ROW)
     model = films.fresh_model()
-    before = weights_of(model)
-    explored = replace(films.OPTIONS, edge_budget=1)
-    steps: list[TrainStep] = []
+    weights, moved = [weights_of(model)], []
+
+    def compare(step: TrainStep) -> None:
+        weights.append(weights_of(model))
+        moved.append((step.coverage, weights[-1] != weights[-2]))
+
     train_explorer(
         model,
         films.GRAPH,
-        question_arrays([unreachable], films.TEXT_ROW),
+        questions,
         texts=films.TEXTS,
-        options=explored,
-        settings=SETTINGS,
-        on_step=steps.append,
+        options=films.OPTIONS,
+        settings=replace(SETTINGS, epochs=3, batch_size=1),
+        on_step=compare,
     )
-    assert [(step.loss, step.coverage) for step in steps] == [(0.0, 0.0)]
-    assert weights_of(model) == before
+    assert sorted(moved) == [(0.0, False)] * 3 + [(100.0, True)] * 3
 
 
 def test_training_that_diverged_stops_and_names_the_setting() -> None:
