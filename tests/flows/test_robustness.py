@@ -111,7 +111,7 @@ def test_retrain_builds_every_stage_once_and_a_second_run_does_nothing(
     run_at: Callable[[Path], Pipeline],
     tiny_config: RunConfig,
     tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    record_testsuite_property: Callable[[str, object], None],
 ) -> None:
     home = tmp_path / "home"
     first = finish(retrain(home))
@@ -128,7 +128,7 @@ def test_retrain_builds_every_stage_once_and_a_second_run_does_nothing(
     assert {path: path.stat().st_mtime_ns for path in (home / "artifacts").rglob("*")} == before
     assert_nothing_runs(home)
     for name, run in (("first", first), ("second", second)):
-        record_property(f"CPU seconds of the {name} run, server included", round(run["cpu_seconds"], 1))
+        record_testsuite_property(f"CPU seconds of the {name} run, server included", round(run["cpu_seconds"], 1))
 
 
 def test_killed_three_times_at_random_a_run_goes_on_and_ends_as_if_nothing_had_happened(
