@@ -63,7 +63,7 @@ def describe_machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     from importlib.metadata import version
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=PROJECT, capture_output=True, text=True)  # noqa: S607
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=PROJECT, capture_output=True, text=True)
     return (
         f"{model.group(1) if model else platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB; "
         f"Python {platform.python_version()}, torch {version('torch')}; commit {commit.stdout.strip()}; "

@@ -27,5 +27,6 @@ def run(home: Path) -> None:
             ours, strict = found["rog"][name], found["strict"].get("hits1" if name == "hit1" else name)
             shown = "" if strict is None else f"{strict:.2f}"
             equal = "yes" if str(ours) == printed[theirs] else "NO"
-            rows.append(f"| {folder.name} (n = {found['n']}) | {name} | {printed[theirs]} | {ours} | {equal} | {shown} |")
+            which = f"{folder.name} (n = {found['n']})"
+            rows.append(f"| {which} | {name} | {printed[theirs]} | {ours} | {equal} | {shown} |")
     write_section("Published evaluator", "\n".join(rows), "python -m benchmarks published")
