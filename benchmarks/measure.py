@@ -76,8 +76,7 @@ def write_section(title: str, body: str, command: str) -> None:
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n\nEvery figure comes from a run.\n"
     section = f"## {title}\n\n`{command}` on {describe_machine()}.\n\n{body.strip()}\n"
     pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
-    if pattern.search(text):
-        text = pattern.sub(lambda _: f"{section}\n", text)
-    else:
-        text = f"{text.rstrip()}\n\n{section}"
+    if not pattern.search(text):
+        text = f"{text.rstrip()}\n\n## {title}\n"
+    text = pattern.sub(lambda _: f"{section}\n", text)
     RESULTS.write_text(text.rstrip() + "\n", encoding="utf-8")

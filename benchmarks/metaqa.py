@@ -1,4 +1,4 @@
-"""MetaQA on the WikiMovies graph: an explorer per hop and a joint one, three seeds each, beside controls and ceiling."""
+"""MetaQA on the WikiMovies graph: an explorer per hop and a joint one, three seeds each, beside their controls."""
 
 from __future__ import annotations
 
