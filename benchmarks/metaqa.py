@@ -36,8 +36,8 @@ def run(home: Path) -> None:
 
 def accuracy_rows(name: str, results: list[dict[str, Any]]) -> list[str]:
     """Return one table row per number of hops."""
-    seeds = [row for row in results if row["role"] == "learned" and "mean" not in row["system"]]
-    (mean,) = [row for row in results if "mean" in row["system"]]
+    seeds = [row for row in results if row["role"] == "seed"]
+    (mean,) = [row for row in results if row["role"] == "learned"]
     others = [next(row for row in results if row["role"] == role) for role in ("template control", "ceiling")]
     rows = []
     for hops, figures in mean["by_hops"].items():

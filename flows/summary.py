@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kgqa_core.evaluation.report import ReportRow, mean_row, render_report
 from kgqa_core.pipeline import Pipeline
@@ -40,5 +40,6 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
             row, *controls = (ReportRow(**row) for row in content)
             learned.append(row)
     if len(learned) > 1:
-        learned.append(mean_row(f"{SYSTEM} (mean of {len(learned)} seeds)", learned))
+        mean = mean_row(f"{SYSTEM} (mean of {len(learned)} seeds)", learned)
+        learned = [*(replace(row, role="seed") for row in learned), mean]
     return RunSummary(pipeline.config.name, tuple(outcomes), (*learned, *controls))

@@ -12,7 +12,8 @@ from typing import Literal
 
 from kgqa_core.evaluation.metrics import QuestionScores
 
-Role = Literal["learned", "template control", "ceiling", "other"]
+Role = Literal["learned", "seed", "template control", "ceiling", "other"]
+"""``seed``: one of several runs of a learned system, whose mean is the ``learned`` row that is judged."""
 OVERALL = "all"
 COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
 HEADER = ("hops", "system", *COLUMNS.values(), "remark")
