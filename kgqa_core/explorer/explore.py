@@ -94,7 +94,7 @@ def explore(
     Args:
         model: the explorer.
         graph: the knowledge graph.
-        batch: B questions; one without topics has no candidates, but at least one must have some.
+        batch: B questions; one without topics has no candidates.
         question_vectors: [*, encoding_dim] unit-norm table that ``batch.text`` points into.
         relation_vectors: [R, encoding_dim] unit-norm, on the same device.
         options: how to walk.

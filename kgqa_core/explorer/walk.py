@@ -98,10 +98,10 @@ def walk_edges(
     within, position = expand_ranges(graph.edge_ptr, group[entered])
     message = entered[within]
     key = nodes.question[owner[message]] * graph.num_entities + graph.edge_tail[position]
-    bound = (int(nodes.question[-1]) + 1) * graph.num_entities
+    bound = len(rules.text_of_question) * graph.num_entities
     blocked_question = np.repeat(np.arange(len(rules.text_of_question)), np.diff(rules.blocked_ptr))
     blocked = blocked_question * graph.num_entities + rules.blocked_entity
-    walked = np.flatnonzero(~contains(key, blocked[blocked < bound], bound))
+    walked = np.flatnonzero(~contains(key, blocked, bound))
     stay = np.arange(len(nodes.entity))
     stay_key = nodes.question * graph.num_entities + nodes.entity
     reached, target = compact(np.concatenate([key[walked], stay_key]), bound)

@@ -61,6 +61,6 @@ class ExplorerSystem:
 
 
 def encode_texts(masked: Sequence[str], relation_labels: Sequence[str], encode: EncodeTexts) -> Texts:
-    """Encode masked texts and relation labels (as they are: PAPERS, "relation text raw") for the explorer."""
+    """Encode masked texts, and relation labels as they are, for the explorer."""
     # torch.tensor copies: an encoder's vectors may be read-only, as a cache's are.
     return Texts(torch.tensor(encode(masked)), torch.tensor(encode(relation_labels)))

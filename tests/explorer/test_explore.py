@@ -169,6 +169,20 @@ def test_a_topic_without_edges_keeps_itself_as_its_only_candidate() -> None:
     assert found.log_probability(2)[0].item() == 0.0
 
 
+@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
+def test_questions_without_topics_have_no_candidates(merge: bool) -> None:
+    nowhere, somewhere = make_question([], [5], masked="0"), make_question([0], [5], masked="0")
+    for questions in ([nowhere], [somewhere, nowhere], [nowhere, somewhere, nowhere]):
+        world = replace(star(5), questions=questions)
+        model = make_model(steps=3)
+        found = world.explore(model, merge=merge)
+        assert set(found.question.tolist()) == {at for at, question in enumerate(questions) if question is somewhere}
+        loss, num_covered = batch_loss(found, world.batch, world.num_entities)
+        loss.backward()
+        assert num_covered == questions.count(somewhere)
+        assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
+
+
 def test_no_edge_arrives_at_a_topic_unless_allowed() -> None:
     world = replace(star(5), questions=[make_question([0, 2], masked="0")], steps=2)
     blocked = world.explore(make_model(steps=2), trace=True)

@@ -77,7 +77,7 @@ def test_no_bitmap_is_larger_than_the_limit_however_many_keys() -> None:
 
 
 def take_groups(heads: list[list[Group]], budget: int) -> list[bool]:
-    """The rule as PAPERS.md says it, head by head."""
+    """Head by head: groups by attention, then relation, while fewer edges than the budget are taken."""
     keep = []
     for groups in heads:
         taken, entered = 0, set()
