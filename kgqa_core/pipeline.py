@@ -87,7 +87,7 @@ class Pipeline:
         """
         found = self.find(key)
         if found is None:
-            raise ArtifactError(f"stage {key!r} of {self.config.name!r} is not done; run it: kgqa status says why")
+            raise ArtifactError(f"stage {key!r} of {self.config.name!r} is not done: make it with kgqa run; kgqa status says more")
         return found
 
     def build(self, key: str, write: Callable[[Path], None]) -> tuple[Artifact, bool]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kgqa_core.artifacts import write_json
+from kgqa_core.errors import InputError
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.loaders import read_questions
 from kgqa_core.tracking import Recorder, hop_metric
@@ -28,6 +29,9 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
 
         system = open_system(pipeline, seed)
         questions = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
+        if not questions:
+            split = pipeline.config.evaluation.split
+            raise InputError(f"there are no {split} questions to score; set evaluation.split, or add some")
         predictions = system.answer(
             questions, progress=lambda done, total: pipeline.progress(f"answering (seed {seed})", done, total)
         )

@@ -192,7 +192,7 @@ def test_what_a_run_used_last_is_only_a_note(films: Path, build_stages: Build) -
 def test_what_is_not_done_cannot_be_opened_or_built_upon(films: Path) -> None:
     pipeline = pipeline_of(films)
     assert pipeline.recipe("questions") is None
-    with pytest.raises(ArtifactError, match=r"stage 'graph' of 'films' is not done; run it: kgqa status says why"):
+    with pytest.raises(ArtifactError, match=r"stage 'graph' of 'films' is not done: make it with kgqa run"):
         pipeline.artifact("graph")
     with pytest.raises(ArtifactError, match=r"'questions' reads graph, of which not all are done.*kgqa status"):
         pipeline.build("questions", lambda folder: None)

@@ -15,7 +15,7 @@ from kgqa_core.graph.rejects import NUM_SHOWN, rejects_table, too_many_rejects
 from kgqa_core.questions.jsonl import jsonl_files
 from kgqa_core.questions.linking import nearest_names
 from kgqa_core.questions.lint import LintReport, lint_questions
-from kgqa_core.questions.loaders import QuestionFormat, load_into, questions_table
+from kgqa_core.questions.loaders import QuestionFormat, fill_splits, load_into, questions_table
 from kgqa_core.questions.metaqa import metaqa_files
 from kgqa_core.questions.records import Loaded
 from kgqa_core.questions.resolve import Resolver
@@ -55,9 +55,12 @@ def build_questions(
     holds no usable question, or has a larger share of rejected lines than ``max_reject_ratio``.
     """
     loaded, resolver = Loaded(), Resolver(graph)
-    for file, split, hop in _sources(format, path, hops, files):
+    sources = _sources(format, path, hops, files)
+    for file, split, hop in sources:
         load_into(loaded, file, format=format, resolver=resolver, split=split, hops=hop, split_seed=split_seed)
     _check(loaded, graph, max_reject_ratio)
+    if [split for _, split, _ in sources] == [None]:
+        loaded.questions = fill_splits(loaded.questions, graph, seed=split_seed)
     lint = lint_questions(loaded.questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes)
     out_dir.mkdir(parents=True, exist_ok=True)
     pq.write_table(questions_table(loaded.questions), out_dir / "questions.parquet", compression="zstd")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.errors import ArtifactError
+from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.formats import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.jsonl import jsonl_parser
 from kgqa_core.questions.metaqa import metaqa_parser
 from kgqa_core.questions.records import Fault, Loaded, parse_lines
 from kgqa_core.questions.resolve import Resolver
-from kgqa_core.types import Question, Reject, Split
+from kgqa_core.types import SPLITS, Question, Reject, Split
 
 QuestionFormat = Literal["metaqa", "jsonl"]
 DUPLICATE_ID = "id used before"
@@ -82,9 +82,39 @@ def split_of(masked: str, topic_labels: list[str], *, seed: int) -> Split:
     It depends on the masked text, the topics' labels and the seed alone: a repeated question never falls into two
     splits, and adding lines to the file moves none.
     """
-    key = "\x1f".join([str(seed), masked, *topic_labels])
-    share = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+    share = hash_share(masked, topic_labels, seed=seed)
     return "train" if share < TRAIN_SHARE else "dev" if share < TRAIN_SHARE + DEV_SHARE else "test"
+
+
+def hash_share(masked: str, topic_labels: list[str], *, seed: int) -> float:
+    """Return a number in [0, 1) that a question's masked text, topics and the seed decide."""
+    key = "\x1f".join([str(seed), masked, *topic_labels])
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+
+
+def fill_splits(questions: list[Question], graph: KnowledgeGraph, *, seed: int) -> list[Question]:
+    """Return the questions with no split empty: a file of a few questions is split by the order of their hashes.
+
+    Raises InputError where there are fewer than three different questions to share out.
+    """
+    if {question.split for question in questions} == set(SPLITS):
+        return questions
+    keys = [(question.masked, question.topics) for question in questions]
+    order = sorted(
+        set(keys), key=lambda key: hash_share(key[0], [graph.label_of(topic) for topic in key[1]], seed=seed)
+    )
+    if len(order) < len(SPLITS):
+        raise InputError(
+            f"a file without splits needs at least {len(SPLITS)} different questions, one each for train, dev and "
+            f"test, and this one has {len(order)}. Add some, or name a file for each split: dataset.questions.files"
+        )
+    held = max(1, round(DEV_SHARE * len(order)))
+    place = {key: rank for rank, key in enumerate(order)}
+
+    def split_at(rank: int) -> Split:
+        return "test" if rank >= len(order) - held else "dev" if rank >= len(order) - 2 * held else "train"
+
+    return [replace(question, split=split_at(place[key])) for question, key in zip(questions, keys, strict=True)]
 
 
 def questions_table(questions: list[Question]) -> pa.Table:

@@ -95,6 +95,19 @@ def test_the_hash_splits_eighty_ten_ten() -> None:
     assert sizes["test"] == pytest.approx(1_001, abs=100)
 
 
+@pytest.mark.parametrize("num_rows", [3, 5, 11])
+def test_a_short_file_leaves_no_split_empty(tmp_path: Path, build: Build, write_jsonl: Write, num_rows: int) -> None:
+    report = build(write_jsonl(tmp_path / "own.jsonl", rows(num_rows, "q") + rows(num_rows, "again")))
+    assert set(report.per_split) == {"train", "dev", "test"}
+    split = {question.id: question.split for question in read_questions(tmp_path / "out")}
+    assert all(split[f"q{number}"] == split[f"again{number}"] for number in range(num_rows))
+
+
+def test_fewer_questions_than_splits_are_refused(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+    with pytest.raises(InputError, match=r"at least 3 different questions.*has 2.*dataset\.questions\.files"):
+        build(write_jsonl(tmp_path / "own.jsonl", rows(2, "q")))
+
+
 def test_files_may_be_named_one_by_one(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
     files = {
         "test": write_jsonl(tmp_path / "later.jsonl", rows(2, "e")),
