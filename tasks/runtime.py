@@ -37,8 +37,7 @@ def quick_imports() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            gc.freeze()  # modules live to the end: later collections need not look at them either
-            gc.enable()
+            gc.enable()  # no gc.freeze: what is frozen is not freed at exit, and duckdb's bindings complain at length
 
 
 def pipeline_task(name: str, *, io: bool = False) -> Callable[[Callable[P, R]], Task[P, R]]:
