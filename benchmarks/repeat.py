@@ -17,8 +17,8 @@ def run(home: Path) -> None:
     kgqa_json(["run", "conf/metaqa-joint.yaml"], home)
     rows.append(measure("conf/metaqa-joint.yaml", home, "again"))
     note = (
-        "Of the whole command: its Prefect server and MLflow's bookkeeping included. Asked: the demo in at most 180 s on "
-        "2 cores, a run with nothing new in at most 15 CPU s."
+        "Of the whole command: its Prefect server and MLflow's bookkeeping included. Asked: the demo in at most 180 s "
+        "on 2 cores, a run with nothing new in at most 15 CPU s."
     )
     write_section("First and second run", "\n".join([*rows, "", note]), "python -m benchmarks repeat")
 
