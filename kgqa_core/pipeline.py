@@ -87,7 +87,9 @@ class Pipeline:
         """
         found = self.find(key)
         if found is None:
-            raise ArtifactError(f"stage {key!r} of {self.config.name!r} is not done: make it with kgqa run; kgqa status says more")
+            raise ArtifactError(
+                f"stage {key!r} of {self.config.name!r} is not done: make it with kgqa run; kgqa status says more"
+            )
         return found
 
     def build(self, key: str, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
