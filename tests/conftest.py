@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
     prefect_home = tempfile.mkdtemp(prefix="kgqa-tests-")
     config.add_cleanup(lambda: shutil.rmtree(prefect_home, ignore_errors=True))
     os.environ |= {"PREFECT_HOME": prefect_home, "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that; tests that send it to
+    # theirs must mean something there too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
