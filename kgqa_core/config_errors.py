@@ -15,22 +15,25 @@ MAX_PROBLEMS = 5
 PLAINER = {"tuple_type": "must be a list", "path_type": "must be a path", "dict_type": "must be a mapping"}
 
 
-def explain(problem: ValidationError, source: str) -> str:
-    """Return what is wrong with a run configuration from ``source``, a line for each of the first few problems."""
+def explain(problem: ValidationError, source: str, root: type[BaseModel] = RunConfig) -> str:
+    """Return what is wrong with a configuration from ``source``, a line for each of the first few problems.
+
+    ``root`` is the model that was read: a run configuration, or another file that follows the same rules.
+    """
     errors = problem.errors(include_url=False)
-    lines = [f"  {_explain_one(dict(error))}" for error in errors[:MAX_PROBLEMS]]
+    lines = [f"  {_explain_one(dict(error), root)}" for error in errors[:MAX_PROBLEMS]]
     if len(errors) > MAX_PROBLEMS:
         lines.append(f"  … and {len(errors) - MAX_PROBLEMS} more")
     return f"{source} is not usable:\n" + "\n".join(lines)
 
 
-def _explain_one(error: dict[str, Any]) -> str:
+def _explain_one(error: dict[str, Any], root: type[BaseModel]) -> str:
     given, context = error["input"], error.get("ctx", {})
-    location, models = _walk(error["loc"])
+    location, models = _walk(error["loc"], root)
     key = ".".join(map(str, location))
     match error["type"]:
         case "extra_forbidden":
-            _, models = _walk(error["loc"][:-1])
+            _, models = _walk(error["loc"][:-1], root)
             legal = sorted(name for model in models for name in model.model_fields)
             hint = guess(location[-1], legal)
             return f"unknown key {key!r} (value {shorten(given)}); legal keys: {', '.join(legal)}{hint}"
@@ -53,13 +56,13 @@ def _explain_one(error: dict[str, Any]) -> str:
     return f"{key} = {shorten(given)}: {PLAINER.get(error['type']) or error['msg'].removeprefix('Value error, ')}"
 
 
-def _walk(location: Iterable[Any]) -> tuple[list[Any], list[type[BaseModel]]]:
+def _walk(location: Iterable[Any], root: type[BaseModel]) -> tuple[list[Any], list[type[BaseModel]]]:
     """Return a problem's key in the file, and the sections that may stand there.
 
     pydantic's location also names the variant of a section (by its tag) and whether a mapping's key is meant.
     """
     shown: list[Any] = []
-    models: list[type[BaseModel]] = [RunConfig]
+    models: list[type[BaseModel]] = [root]
     for part in location:
         field = next((model.model_fields[part] for model in models if part in model.model_fields), None)
         tagged = [

@@ -7,6 +7,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,16 @@ _Loader.add_implicit_resolver(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value that is set over a run configuration's own."""
+
+    key: str  # dotted: "explorer.epochs"
+    value: Any  # as YAML gives it
+    source: str  # where it was given, for errors
+    folder: Path | None = None  # that its paths resolve against; None: the run configuration's own
+
+
 def read_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
     """Read a run configuration.
 
@@ -54,17 +66,36 @@ def read_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
         ConfigError: a missing file, no YAML, an unknown key, a wrong type or a bad value; every problem is named with
             its key, the value, what is legal and the nearest match.
     """
-    raw = _read_yaml(path)
+    return configure(path, [parse_setting(override) for override in overrides])
+
+
+def configure(path: Path, settings: Iterable[Setting], *, source: str | None = None) -> RunConfig:
+    """Read a run configuration with ``settings`` over it, later ones over earlier ones.
+
+    ``source`` says in errors what was read, by default ``path``. Raises as ``read_config``.
+    """
+    raw = read_yaml(path)
     raw.setdefault("name", path.stem)
-    for override in overrides:
-        _apply_override(raw, override)
+    paths = machine_paths(path.parent)
+    for setting in settings:
+        _apply(raw, setting, paths)
     if isinstance(runtime := _section(raw, "runtime"), dict):
         runtime.setdefault("home", "${KGQA_HOME}")
-    paths = machine_paths(path.parent)
     try:
         return RunConfig.model_validate(_resolve(raw, RunConfig, path.parent.resolve(), paths))
     except ValidationError as problem:
-        raise ConfigError(explain(problem, str(path))) from None
+        raise ConfigError(explain(problem, source or str(path))) from None
+
+
+def parse_setting(override: str, folder: Path | None = None) -> Setting:
+    """Return the setting of a ``section.key=value`` text; raises ``ConfigError`` where it is none."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {shorten(override)} is not of the form section.key=value")
+    try:
+        return Setting(key.strip(), yaml.load(text, _Loader), f"--set {shorten(override)}", folder)
+    except yaml.YAMLError as problem:
+        raise ConfigError(f"--set {shorten(override)}: the value is no YAML: {problem}") from None
 
 
 def machine_paths(folder: Path) -> dict[str, str]:
@@ -73,7 +104,7 @@ def machine_paths(folder: Path) -> dict[str, str]:
     The environment comes first (relative paths: from the current folder), then ``local.yaml`` in ``folder`` (from
     there).
     """
-    local = _read_yaml(folder / LOCAL_FILE) if (folder / LOCAL_FILE).is_file() else {}
+    local = read_yaml(folder / LOCAL_FILE) if (folder / LOCAL_FILE).is_file() else {}
     found = {}
     for key, value in local.items():
         if key not in LOCAL_KEYS:
@@ -94,7 +125,8 @@ def config_hash(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file; raises ``ConfigError`` where there is none."""
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
@@ -109,20 +141,18 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _apply_override(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {shorten(override)} is not of the form section.key=value")
-    *parents, last = key.strip().split(".")
+def _apply(raw: dict[str, Any], setting: Setting, paths: Mapping[str, str]) -> None:
+    *parents, last = setting.key.split(".")
     section: Any = raw
+    model: Any = RunConfig
     for name in parents:
-        section = _section(section, name)
+        section, model = _section(section, name), _field_types(model).get(name)
         if not isinstance(section, dict):
-            raise ConfigError(f"--set {shorten(override)}: {name!r} is a value, not a section")
-    try:
-        section[last] = yaml.load(text, _Loader)
-    except yaml.YAMLError as problem:
-        raise ConfigError(f"--set {shorten(override)}: the value is no YAML: {problem}") from None
+            raise ConfigError(f"{setting.source}: {name!r} is a value, not a section")
+    value = deepcopy(setting.value)  # a section that is set as a whole may be changed by a later setting
+    if setting.folder is not None:
+        value = _resolve(value, _field_types(model).get(last), setting.folder.resolve(), paths, setting.key)
+    section[last] = value
 
 
 def _section(raw: dict[str, Any], name: str) -> Any:
