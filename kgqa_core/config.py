@@ -66,6 +66,9 @@ class QuestionSection(Section):
     files: Annotated[dict[Split, FilePath], Field(min_length=1)] | None = None  # or one file per split
     hops: Hops | None = None  # MetaQA only: which of the 1-hop, 2-hop and 3-hop folders
     max_reject_ratio: Share = 0.001
+    train_size: Annotated[int, Field(ge=1)] | None = None  # training questions, drawn at random; None: all
+    hold_out_templates: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of masked texts that only test asks
+    draw: Annotated[int, Field(ge=0)] = 0  # the seed of both
 
     @model_validator(mode="after")
     def _one_source(self) -> QuestionSection:
@@ -116,6 +119,9 @@ class HashEncoderSection(Section):
     dim: Annotated[int, Field(ge=8)] = 256
 
 
+EncoderSection = MiniLmSection | LocalEncoderSection | HashEncoderSection
+
+
 class ExplorerSection(Section):
     """The explorer (EtD §3.2) and its training."""
 
@@ -140,6 +146,7 @@ class TrackingSection(Section):
     """MLflow. Where it lives is MLFLOW_TRACKING_URI, else sqlite under KGQA_HOME."""
 
     enabled: bool = True
+    register_models: bool = True  # every new explorer becomes a version of the registered model kgqa-<run name>
 
 
 class RuntimeSection(Section):
@@ -159,7 +166,7 @@ class RunConfig(Section):
 
     name: Name  # of the run; by default the file's name
     dataset: Annotated[EmbeddedDataset | FileDataset, Field(discriminator="source")]
-    encoder: Annotated[MiniLmSection | LocalEncoderSection | HashEncoderSection, Field(discriminator="kind")]
+    encoder: Annotated[EncoderSection, Field(discriminator="kind")]
     explorer: ExplorerSection
     evaluation: EvaluationSection = EvaluationSection()
     tracking: TrackingSection = TrackingSection()

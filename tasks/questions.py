@@ -6,7 +6,8 @@ from pathlib import Path
 
 from kgqa_core.config import EmbeddedDataset, QuestionSection
 from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.build import build_questions
+from kgqa_core.questions.build import QuestionSource, build_questions
+from kgqa_core.questions.subset import Subset
 from kgqa_core.tracking import Recorder
 from kgqa_core.workspace import graph_of
 from tasks.runtime import pipeline_task
@@ -20,20 +21,20 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         report = build_questions(
+            QuestionSource(source.format, source.path, source.files, source.hops, source.max_reject_ratio),
             graph=graph_of(pipeline),
-            format=source.format,
-            path=source.path,
-            hops=source.hops,
-            files=source.files,
             max_steps=pipeline.config.explorer.steps,
             reenter_topic=pipeline.config.dataset.reenter_topic,
             out_dir=folder,
-            max_reject_ratio=source.max_reject_ratio,
+            subset=Subset(source.train_size, source.hold_out_templates, source.draw),
         )
         recorder.metric("num_questions", report.num_questions)
         recorder.metric("num_rejects", report.num_rejects)
         for split, count in report.per_split.items():
             recorder.metric(f"num_{split}", count)
+        if report.subset:
+            recorder.metric("num_masked_texts", report.subset.num_masked)
+            recorder.metric("num_masked_texts_held_out", report.subset.num_masked_held_out)
         for row in report.lint.coverage:
             recorder.metric(f"reachable.{row.split}.{row.hops or 'all'}", row.any_gold)
         recorder.table("rejects", "rejects.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +20,24 @@ from kgqa_core.questions.loaders import QuestionFormat, fill_splits, load_into, 
 from kgqa_core.questions.metaqa import metaqa_files
 from kgqa_core.questions.records import Loaded
 from kgqa_core.questions.resolve import Resolver
+from kgqa_core.questions.subset import ALL, Subset, SubsetReport, take_subset
 from kgqa_core.types import SPLITS, Split
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSource:
+    """Where the questions are.
+
+    ``path``: a MetaQA folder, or for JSONL a folder with train, dev and test.jsonl or one file, then split by hash
+    (``split_seed``). ``files`` names the files one by one instead, and then ``path`` is not looked at.
+    """
+
+    format: QuestionFormat
+    path: Path | None = None
+    files: Mapping[Split, Path] | None = None
+    hops: tuple[int, ...] | None = None  # of a MetaQA folder; None: all it has
+    max_reject_ratio: float = 0.001  # a larger share of rejected lines stops the build
+    split_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,62 +49,66 @@ class QuestionReport:
     rejects: dict[str, int]  # reason -> lines
     per_split: dict[str, int]  # split -> questions
     lint: LintReport
+    subset: SubsetReport | None = None  # None: all questions are used
 
 
 def build_questions(
+    source: QuestionSource,
     *,
     graph: KnowledgeGraph,
-    format: QuestionFormat,
-    path: Path | None,
     max_steps: int,
     reenter_topic: bool,
     out_dir: Path,
-    hops: tuple[int, ...] | None = None,
-    files: dict[Split, Path] | None = None,
-    max_reject_ratio: float = 0.001,
-    split_seed: int = 0,
+    subset: Subset = ALL,
 ) -> QuestionReport:
-    """Build questions.parquet, rejects.parquet and lint.json in ``out_dir``.
+    """Build questions.parquet, rejects.parquet and lint.json in ``out_dir``, and subset.json where not all are used.
 
-    ``path``: a MetaQA folder (``hops``: which of its hops, None for all), or for JSONL a folder with train, dev and
-    test.jsonl or one file, then split by hash (``split_seed``); ``files`` names the files one by one instead, and then
-    ``path`` is not looked at.
     ``max_steps`` and ``reenter_topic`` are the explorer's, for coverage. Raises InputError where a file is missing,
-    holds no usable question, or has a larger share of rejected lines than ``max_reject_ratio``.
+    holds no usable question, has too large a share of rejected lines, or ``subset`` asks for what there is not.
     """
-    loaded, resolver = Loaded(), Resolver(graph)
-    sources = _sources(format, path, hops, files)
+    loaded, resolver, seed = Loaded(), Resolver(graph), source.split_seed
+    sources = _sources(source)
     for file, split, hop in sources:
-        load_into(loaded, file, format=format, resolver=resolver, split=split, hops=hop, split_seed=split_seed)
-    _check(loaded, graph, max_reject_ratio)
+        load_into(loaded, file, format=source.format, resolver=resolver, split=split, hops=hop, split_seed=seed)
+    _check(loaded, graph, source.max_reject_ratio)
+    questions = loaded.questions
     if [split for _, split, _ in sources] == [None]:
-        loaded.questions = fill_splits(loaded.questions, graph, seed=split_seed)
-    lint = lint_questions(loaded.questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes)
+        questions = fill_splits(questions, graph, seed=seed)
+    subset_report = None
+    if subset:
+        questions, subset_report = take_subset(questions, subset)
+    lint = lint_questions(questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes)
     out_dir.mkdir(parents=True, exist_ok=True)
-    pq.write_table(questions_table(loaded.questions), out_dir / "questions.parquet", compression="zstd")
+    pq.write_table(questions_table(questions), out_dir / "questions.parquet", compression="zstd")
     pq.write_table(rejects_table(loaded.rejects), out_dir / "rejects.parquet", compression="zstd")
-    (out_dir / "lint.json").write_text(json.dumps(asdict(lint), indent=2, ensure_ascii=False) + "\n", "utf-8")
+    _write_json(out_dir / "lint.json", lint)
+    if subset_report:
+        _write_json(out_dir / "subset.json", subset_report)
     return QuestionReport(
-        num_questions=len(loaded.questions),
+        num_questions=len(questions),
         num_rejects=len(loaded.rejects),
         rejects=dict(sorted(Counter(reject.reason for reject in loaded.rejects).items())),
-        per_split=dict(Counter(question.split for question in loaded.questions)),
+        per_split=dict(Counter(question.split for question in questions)),
         lint=lint,
+        subset=subset_report,
     )
 
 
-def _sources(
-    format: QuestionFormat, path: Path | None, hops: tuple[int, ...] | None, files: dict[Split, Path] | None
-) -> list[tuple[Path, Split | None, int | None]]:
+def _sources(source: QuestionSource) -> list[tuple[Path, Split | None, int | None]]:
     """Return (file, split or None: by hash, hops or None) of all files to load."""
-    if files:
+    hops = source.hops
+    if source.files:
         hop = hops[0] if hops and len(hops) == 1 else None
-        return [(file, split, hop) for split, file in sorted(files.items(), key=_by_split)]
-    if path is None:
+        return [(file, split, hop) for split, file in sorted(source.files.items(), key=_by_split)]
+    if source.path is None:
         raise InputError("questions: neither a path nor files are given. Set dataset.questions.path or .files.")
-    if format == "metaqa":
-        return list(metaqa_files(path, hops))
-    return [(file, split, None) for file, split in jsonl_files(path)]
+    if source.format == "metaqa":
+        return list(metaqa_files(source.path, hops))
+    return [(file, split, None) for file, split in jsonl_files(source.path)]
+
+
+def _write_json(path: Path, report: LintReport | SubsetReport) -> None:
+    path.write_text(json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def _by_split(item: tuple[Split, Path]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.build import QuestionReport, build_questions
+from kgqa_core.questions.build import QuestionReport, QuestionSource, build_questions
 from kgqa_core.questions.loaders import load_question_file, read_questions, split_of
 
 Write = Callable[[Path, list[dict[str, Any]]], Path]
@@ -28,8 +29,11 @@ def build(tmp_path: Path, films: KnowledgeGraph) -> Build:
     """Build JSONL questions into ``tmp_path/out`` unless told otherwise."""
 
     def build_here(path: Path, **options: Any) -> QuestionReport:
-        settings = {"format": "jsonl", "max_steps": 2, "reenter_topic": False, "out_dir": tmp_path / "out"} | options
-        return build_questions(graph=films, path=path, **settings)
+        named = {field.name for field in fields(QuestionSource)}
+        given = {name: value for name, value in options.items() if name in named}
+        settings = {"max_steps": 2, "reenter_topic": False, "out_dir": tmp_path / "out"}
+        settings |= {name: value for name, value in options.items() if name not in named}
+        return build_questions(QuestionSource("jsonl", path, **given), graph=films, **settings)
 
     return build_here
 

@@ -13,7 +13,7 @@ from kgqa_core.graph import formats
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions import loaders, records, resolve
-from kgqa_core.questions.build import QuestionReport, build_questions
+from kgqa_core.questions.build import QuestionReport, QuestionSource, build_questions
 from kgqa_core.questions.loaders import read_questions
 from kgqa_core.types import Question
 
@@ -32,9 +32,8 @@ def built(tmp_path: Path) -> tuple[KnowledgeGraph, QuestionReport, dict[str, Que
     build_graph(dataset.graph.path, format=dataset.graph.format, out_dir=tmp_path / "graph")
     graph = open_graph(tmp_path / "graph")
     report = build_questions(
+        QuestionSource(dataset.questions.format, dataset.questions.path),
         graph=graph,
-        format=dataset.questions.format,
-        path=dataset.questions.path,
         max_steps=config.explorer.steps,
         reenter_topic=dataset.reenter_topic,
         out_dir=tmp_path / "linked",

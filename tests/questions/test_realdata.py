@@ -11,7 +11,7 @@ import pytest
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.paths import find_steps, follow_path
-from kgqa_core.questions.build import QuestionReport, build_questions
+from kgqa_core.questions.build import QuestionReport, QuestionSource, build_questions
 from kgqa_core.questions.linking import link_topics
 from kgqa_core.questions.loaders import read_questions
 from kgqa_core.types import Question
@@ -31,9 +31,8 @@ def metaqa(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder, data = tmp_path_factory.mktemp("metaqa"), Path(os.environ["KGQA_DATA"]) / "metaqa"
     build_graph(data / "kb.txt", format="wikimovies", out_dir=folder / "graph")
     graph = open_graph(folder / "graph")
-    report = build_questions(
-        graph=graph, format="metaqa", path=data, max_steps=3, reenter_topic=False, out_dir=folder / "questions"
-    )
+    source = QuestionSource("metaqa", data)
+    report = build_questions(source, graph=graph, max_steps=3, reenter_topic=False, out_dir=folder / "questions")
     return graph, report, read_questions(folder / "questions")
 
 
