@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from kgqa_core.graph.formats import (
     require_file,
 )
 from kgqa_core.graph.kg import write_string_indexes
+from kgqa_core.graph.nsm import listed_part, parse_nsm_chunk
 from kgqa_core.graph.rejects import check_reject_ratio, collect_rejects, write_rejects
 from kgqa_core.graph.shards import connect, write_entities, write_triples
 
@@ -63,7 +64,7 @@ class GraphReport:
 
 
 def build_graph(
-    path: Path,
+    path: Path | Sequence[Path],
     *,
     format: FileFormat,
     out_dir: Path,
@@ -72,26 +73,33 @@ def build_graph(
     map_chunks: MapChunks = map,
     limits: BuildLimits = BuildLimits(),
 ) -> GraphReport:
-    """Build the graph of ``path`` in ``out_dir`` (see docs/own-data.md for the formats).
+    """Build the graph of ``path``, one file or several, in ``out_dir`` (see docs/own-data.md for the formats).
 
     ``names``: optional Parquet (label, name) or TSV file. ``map_chunks``: how chunks are mapped; ``fan_out.fan_out``
     gives one over Dask. Raises InputError where a file is missing, unreadable, empty, or has a larger share of
     rejected rows than ``max_reject_ratio``.
     """
-    require_file(path, what="graph file")
+    paths = [path] if isinstance(path, Path) else list(path)
+    for each in paths:
+        require_file(each, what="graph file")
     if names is not None:
         require_file(names, what="names file")
     parts = out_dir / "parts"
     _clear(out_dir, parts)
     parts.mkdir(parents=True)
     try:
-        triples = _parse(path, format, TRIPLE_COLUMNS, parts, map_chunks, limits)
+        files = [
+            _parse(each, format, TRIPLE_COLUMNS, parts / str(number), map_chunks, limits)
+            for number, each in enumerate(paths)
+        ]
+        triples = [report for reports in files for report in reports]
         named = [] if names is None else _parse(names, _names_format(names), NAME_COLUMNS, parts, map_chunks, limits)
-        for reports in (triples, named):
+        for reports in (*files, named):
             check_reject_ratio(reports, max_ratio=max_reject_ratio, key="dataset.graph.max_reject_ratio")
         if not any(report.num_rows for report in triples):
-            raise InputError(f"graph file: {path} holds no triple. A line should look like: {EXAMPLES[format]}")
-        write_rejects(collect_rejects([triples, named]), out_dir / "rejects.parquet")
+            shown = ", ".join(map(str, paths))
+            raise InputError(f"graph file: {shown} holds no triple. A line should look like: {EXAMPLES[format]}")
+        write_rejects(collect_rejects([*files, named]), out_dir / "rejects.parquet")
         return _write_graph(triples, named, out_dir, limits)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
@@ -109,6 +117,7 @@ EXAMPLES: dict[FileFormat, str] = {
     "tsv": "head<TAB>relation<TAB>tail",
     "csv": 'head,relation,"tail, with a comma"',
     "parquet": "columns head, relation, tail",
+    "nsm": '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "relation", "m.2"]]}}',
 }
 
 
@@ -119,8 +128,9 @@ def _names_format(names: Path) -> FileFormat:
 def _parse(
     path: Path, format: FileFormat, columns: tuple[str, ...], parts: Path, map_chunks: MapChunks, limits: BuildLimits
 ) -> list[ChunkReport]:
+    parts.mkdir(exist_ok=True)
     chunks = list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes)
-    return list(map_chunks(parse_chunk, chunks))
+    return list(map_chunks(parse_nsm_chunk if format == "nsm" else parse_chunk, chunks))
 
 
 def _write_graph(
@@ -133,6 +143,7 @@ def _write_graph(
             connection,
             parts=[report.chunk.part for report in triples],
             name_parts=[report.chunk.part for report in named],
+            listed_parts=[place for report in triples if (place := listed_part(report.chunk.part)).is_file()],
             out=entities,
         )
         relations = write_triples(connection, entities=entities, folder=out_dir, shard_rows=limits.shard_rows)

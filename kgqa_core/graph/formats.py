@@ -20,13 +20,15 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.errors import InputError, nearest, shorten
 
-FileFormat = Literal["wikimovies", "tsv", "csv", "parquet"]
+FileFormat = Literal["wikimovies", "tsv", "csv", "parquet", "nsm"]
 TRIPLE_COLUMNS = ("head", "relation", "tail")
 NAME_COLUMNS = ("label", "name")
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
 MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
 NOT_UTF8 = "not UTF-8"
+NOT_JSON = "not JSON"
+NOT_AN_OBJECT = "not a JSON object"
 EMPTY_FIELD = "empty field"
 WRONG_FIELDS = "wrong number of fields"
 TRUNCATED = "truncated last line"
@@ -113,7 +115,16 @@ def _open_parquet(path: Path) -> pq.ParquetFile:
 
 def parse_chunk(chunk: Chunk) -> ChunkReport:
     """Read one chunk and write its rows (strings, plus ``position``: their order in the file) and its rejects."""
-    table, num_lines, num_blank, rejects = _parse_parquet(chunk) if chunk.format == "parquet" else _parse_lines(chunk)
+    return write_parts(chunk, _parse_parquet(chunk) if chunk.format == "parquet" else _parse_lines(chunk))
+
+
+RawReject = tuple[int, str, str]  # line inside the chunk (1-based), reason, text
+Parsed = tuple[pa.Table, int, int, list[RawReject]]  # rows, lines, blank lines, rejects
+
+
+def write_parts(chunk: Chunk, parsed: Parsed) -> ChunkReport:
+    """Write a chunk's rows and rejects."""
+    table, num_lines, num_blank, rejects = parsed
     pq.write_table(table, chunk.part, compression="zstd")
     if rejects:
         lines, reasons, texts = zip(*rejects, strict=True)
@@ -133,12 +144,8 @@ def parse_chunk(chunk: Chunk) -> ChunkReport:
     )
 
 
-RawReject = tuple[int, str, str]  # line inside the chunk (1-based), reason, text
-Parsed = tuple[pa.Table, int, int, list[RawReject]]
-
-
 def _parse_lines(chunk: Chunk) -> Parsed:
-    lines, complete = _read_lines(chunk)
+    lines, complete = read_lines(chunk)
     split = SPLITTERS[chunk.format]
     width = len(chunk.columns)
     columns: list[list[str]] = [[] for _ in chunk.columns]
@@ -166,7 +173,8 @@ def _parse_lines(chunk: Chunk) -> Parsed:
     return table, len(lines), num_blank, rejects
 
 
-def _read_lines(chunk: Chunk) -> tuple[list[str | bytes], bool]:
+def read_lines(chunk: Chunk) -> tuple[list[str | bytes], bool]:
+    """Return a chunk's lines as ``split_lines`` does."""
     with chunk.path.open("rb") as file:
         file.seek(chunk.start)
         data = file.read(chunk.end - chunk.start)

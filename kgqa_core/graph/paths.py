@@ -97,16 +97,14 @@ def hops_to_many(
     reenter_topic: bool = False,
 ) -> list[NDArray[np.int64]]:
     """``hops_to_answers`` for many (topics, answers) at once, 64 breadth-first searches per sweep of the edges."""
-    edge_start = np.asarray(graph.edge_ptr[graph.group_ptr[:-1]])  # every entity has an edge, so no range is empty
     found: list[NDArray[np.int64]] = []
     for first in range(0, len(searches), LANES):
-        found += _sweep(graph, edge_start, searches[first : first + LANES], max_hops, reenter_topic)
+        found += _sweep(graph, searches[first : first + LANES], max_hops, reenter_topic)
     return found
 
 
 def _sweep(
     graph: KnowledgeGraph,
-    edge_start: Ints,
     searches: Sequence[tuple[Sequence[int], Sequence[int]]],
     max_hops: int,
     reenter_topic: bool,
@@ -117,10 +115,14 @@ def _sweep(
         topics[list(starts)] |= np.uint64(1 << lane)
     answers = [np.asarray(ends, dtype=np.int64) for _, ends in searches]
     hops = [np.full(len(ends), -1, dtype=np.int64) for ends in answers]
+    first = np.asarray(graph.edge_ptr[graph.group_ptr])
+    connected = np.flatnonzero(first[1:] > first[:-1])  # reduceat knows no empty ranges
+    edge_start = first[connected]
     seen = np.zeros_like(topics)
     frontier = topics
     for hop in range(1, max_hops + 1):
-        reached = np.bitwise_or.reduceat(frontier[graph.edge_tail], edge_start)
+        reached = np.zeros_like(topics)
+        reached[connected] = np.bitwise_or.reduceat(frontier[graph.edge_tail], edge_start)
         frontier = reached & ~seen if reenter_topic else reached & ~seen & ~topics
         seen |= frontier
         for lane, ends in enumerate(answers):

@@ -6,7 +6,7 @@ every run (an ordered COPY with several threads does not).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,15 +40,27 @@ def connect(*, memory_limit: str, temp_directory: Path) -> Iterator[duckdb.DuckD
 
 
 def write_entities(
-    connection: duckdb.DuckDBPyConnection, *, parts: list[Path], name_parts: list[Path], out: Path
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    parts: list[Path],
+    name_parts: list[Path],
+    out: Path,
+    listed_parts: Sequence[Path] = (),
 ) -> tuple[int, int]:
     """Number the entities in byte order of their labels; write schemas.ENTITIES to ``out``.
 
     Returns the number of entities and how many of them a name was given for. Of two names for one label the first
-    in the file counts.
+    in the file counts. ``listed_parts`` (see ``nsm.listed_part``) bring entities without a triple, and names for
+    those that ``name_parts`` leave without one, of two the first in byte order.
     """
     connection.read_parquet([str(part) for part in parts]).create_view("raw")
     connection.execute("create temp table entity_label as select head as label from raw union select tail from raw")
+    connection.execute("create temp table listed (label varchar, name varchar)")
+    if listed_parts:
+        connection.read_parquet([str(part) for part in listed_parts]).insert_into("listed")
+        connection.execute(
+            "insert into entity_label select label from listed where name is null except from entity_label"
+        )
     connection.execute("create temp table given_name (label varchar, name varchar)")
     if name_parts:
         connection.read_parquet([str(part) for part in name_parts]).create_view("raw_name")
@@ -56,6 +68,10 @@ def write_entities(
             "insert into given_name select label, arg_min(name, position) from raw_name semi join entity_label "
             "using (label) group by label"
         )
+    connection.execute(
+        "insert into given_name select label, min(name) from listed semi join entity_label using (label) "
+        "anti join given_name using (label) where name is not null group by label"
+    )
     reader = _stream(
         connection,
         "select label, coalesce(name, label) as name from entity_label left join given_name using (label) "

@@ -9,7 +9,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError, nearest
-from kgqa_core.questions.records import NOT_JSON, Fault, Parser, RawQuestion
+from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON
+from kgqa_core.questions.records import Fault, Parser, RawQuestion
 from kgqa_core.types import SPLITS, Split
 
 Text = Annotated[str, Field(min_length=1)]
@@ -62,7 +63,7 @@ def _reason(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return NOT_JSON
-    return f"field {first['loc'][0]}: {first['msg']}" if first["loc"] else "not a JSON object"
+    return f"field {first['loc'][0]}: {first['msg']}" if first["loc"] else NOT_AN_OBJECT
 
 
 def jsonl_files(path: Path) -> list[tuple[Path, Split | None]]:

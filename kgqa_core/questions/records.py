@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kgqa_core.graph.formats import (
     BYTE_ORDER_MARK,
+    NOT_JSON,
     NOT_UTF8,
     TRUNCATED,
     WRONG_FIELDS,
@@ -15,8 +16,6 @@ from kgqa_core.graph.formats import (
     split_lines,
 )
 from kgqa_core.types import Question, Reject
-
-NOT_JSON = "not JSON"
 
 Span = tuple[int, int]  # characters of a text: start, one past the end
 

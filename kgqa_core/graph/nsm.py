@@ -1,0 +1,213 @@
+"""NSM and GraftNet files: one question per line, as JSON, with the subgraph that was retrieved for it.
+
+    {"id": "WebQTrn-9", "question": "...", "entities": ["m.0c9c0"], "answers": [{"kb_id": "1971-10-13", "text": null}],
+     "subgraph": {"tuples": [["m.0j_y2l6", "people.sibling_relationship.sibling", "m.0c9c0"], ...], "entities": [...]}}
+
+An entity or relation is a label, or an object whose ``kb_id`` (``rel_id`` of a relation; else ``text``) is the label. A
+topic may also be a number: its place in ``subgraph.entities``. Files that number everything by ``entities.txt`` and
+``relations.txt`` are not read: their tuples are rejected. Other keys are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic_core import from_json
+
+from kgqa_core.graph.formats import (
+    EMPTY_FIELD,
+    NOT_AN_OBJECT,
+    NOT_JSON,
+    NOT_UTF8,
+    TRIPLE_COLUMNS,
+    TRUNCATED,
+    WRONG_FIELDS,
+    Chunk,
+    ChunkReport,
+    RawReject,
+    read_lines,
+    write_parts,
+)
+
+NO_QUESTION = "no question text"
+NO_SUBGRAPH = "no subgraph with tuples"
+BAD_TOPIC = "field entities: neither labels nor places in subgraph.entities"
+BAD_ANSWER = "field answers: not a list of labels"
+NUMBERED = "tuple of numbers, not of labels"
+
+LabelledTriple = tuple[str, str, str]  # head, relation, tail
+
+
+@dataclass(frozen=True, slots=True)
+class NsmLine:
+    """One usable line."""
+
+    id: str | None  # as given
+    question: str
+    topics: tuple[str, ...]  # labels; empty where nothing was linked
+    answers: tuple[str, ...]  # labels; empty where none is known
+    names: dict[str, str]  # label -> the text that the file gives for it
+    subgraph: list[Any]  # tuples as they stand in the file: see read_tuples
+
+
+def parse_line(line: str) -> NsmLine | str:
+    """Return what a line says, or why it cannot be used.
+
+    The graph, the subgraphs and the questions are read by this one function, so all three use the same lines.
+    """
+    try:
+        record = from_json(line)
+    except ValueError:
+        return NOT_JSON
+    if not isinstance(record, dict):
+        return NOT_AN_OBJECT
+    text, subgraph, given_id = record.get("question"), record.get("subgraph"), record.get("id")
+    if not isinstance(text, str) or not text.strip():
+        return NO_QUESTION
+    if not isinstance(subgraph, dict) or not isinstance(subgraph.get("tuples"), list):
+        return NO_SUBGRAPH
+    listed = subgraph.get("entities")
+    places = listed if isinstance(listed, list) else []
+    given_topics = [_at_place(topic, places) for topic in _as_list(record.get("entities"))]
+    topics = _labels(given_topics)
+    answers = _labels(record.get("answers"))
+    if topics is None:
+        return BAD_TOPIC
+    if answers is None:
+        return BAD_ANSWER
+    return NsmLine(
+        id=str(given_id) if isinstance(given_id, str | int) and str(given_id).strip() else None,
+        question=text,
+        topics=topics,
+        answers=answers,
+        names=_names([*places, *given_topics, *record["answers"]]),
+        subgraph=subgraph["tuples"],
+    )
+
+
+def line_id(line: NsmLine, path: Path, number: int) -> str:
+    """Return a line's id; without one it is named by its file and line number, ``train-17``."""
+    return line.id or f"{path.stem}-{number}"
+
+
+def read_label(value: object) -> str | None:
+    """Return the label of an entity or relation, None where there is none (numbers included)."""
+    if isinstance(value, dict):
+        given = (value.get(key) for key in ("kb_id", "rel_id", "text"))
+        return next((label for label in given if isinstance(label, str) and label.strip()), None)
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def read_tuples(values: Sequence[Any]) -> tuple[list[LabelledTriple], list[tuple[str, str]]]:
+    """Return the triples of a line's subgraph, and (reason, text) of each that is none."""
+    triples: list[LabelledTriple] = []
+    faults: list[tuple[str, str]] = []
+    for value in values:
+        triple = _read_tuple(value)
+        if isinstance(triple, str):
+            faults.append((triple, json.dumps(value, ensure_ascii=False)))
+        else:
+            triples.append(triple)
+    return triples, faults
+
+
+def _read_tuple(value: object) -> LabelledTriple | str:
+    if not isinstance(value, list) or len(value) != 3:
+        return WRONG_FIELDS
+    head, relation, tail = map(read_label, value)
+    if head and relation and tail:
+        return head, relation, tail
+    return NUMBERED if any(isinstance(part, int) for part in value) else EMPTY_FIELD
+
+
+def _as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [None]  # None: not a label, so the line is rejected
+
+
+def _at_place(topic: object, places: list[Any]) -> object:
+    """Return the entity that a number stands for, anything else as it is."""
+    if not isinstance(topic, int) or isinstance(topic, bool):
+        return topic
+    return places[topic] if 0 <= topic < len(places) else None
+
+
+def _labels(values: object) -> tuple[str, ...] | None:
+    if not isinstance(values, list):
+        return None
+    labels = [read_label(value) for value in values]
+    return tuple(label for label in labels if label is not None) if None not in labels else None
+
+
+def _names(values: Sequence[object]) -> dict[str, str]:
+    """Return label -> text of the objects that have both; of two texts for one label the first counts."""
+    names: dict[str, str] = {}
+    for value in values:
+        label, text = read_label(value), value.get("text") if isinstance(value, dict) else None
+        if label is not None and isinstance(text, str) and text.strip() and text != label:
+            names.setdefault(label, text)
+    return names
+
+
+def read_nsm_chunk(chunk: Chunk) -> tuple[list[tuple[int, NsmLine]], int, int, list[RawReject]]:
+    """Return (line number inside the chunk, what it says) of the usable lines, the number of all lines, of blank ones,
+    and the rejected ones."""
+    lines, complete = read_lines(chunk)
+    usable: list[tuple[int, NsmLine]] = []
+    rejects: list[RawReject] = []
+    num_blank = 0
+    for number, line in enumerate(lines, 1):
+        if isinstance(line, bytes):
+            rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
+        elif not line.strip():
+            num_blank += 1
+        elif isinstance(parsed := parse_line(line), NsmLine):
+            usable.append((number, parsed))
+        else:
+            cut_off = parsed == NOT_JSON and number == len(lines) and not complete
+            rejects.append((number, TRUNCATED if cut_off else parsed, line))
+    return usable, len(lines), num_blank, rejects
+
+
+def parse_nsm_chunk(chunk: Chunk) -> ChunkReport:
+    """Write the triples of a chunk's subgraphs and its rejects, and to ``listed_part`` its topics, answers and names.
+
+    Does for this format what ``formats.parse_chunk`` does for the others.
+    """
+    usable, num_lines, num_blank, rejects = read_nsm_chunk(chunk)
+    triples: list[LabelledTriple] = []
+    positions: list[int] = []
+    listed: set[str] = set()
+    names: set[tuple[str, str]] = set()
+    for number, line in usable:
+        found, faults = read_tuples(line.subgraph)
+        triples += found
+        positions += [chunk.start + number] * len(found)
+        rejects += [(number, reason, text) for reason, text in faults]
+        listed.update(line.topics, line.answers)
+        names.update(line.names.items())
+    _write_listed(listed, names, listed_part(chunk.part))
+    columns = zip(*triples, strict=True) if triples else ([], [], [])
+    table = pa.table(
+        [*(pa.array(column, pa.string()) for column in columns), pa.array(positions, pa.int64())],
+        names=[*TRIPLE_COLUMNS, "position"],
+    )
+    return write_parts(chunk, (table, num_lines, num_blank, sorted(rejects)))
+
+
+def _write_listed(listed: set[str], names: set[tuple[str, str]], path: Path) -> None:
+    rows = [*((label, None) for label in sorted(listed)), *sorted(names)]
+    schema = pa.schema([("label", pa.string()), ("name", pa.string())])
+    columns = [[row[place] for row in rows] for place in range(2)]
+    pq.write_table(pa.table(columns, schema=schema), path, compression="zstd")
+
+
+def listed_part(part: Path) -> Path:
+    """Return the Parquet file of what a chunk holds beside its triples: (label, null) of topics and answers, which are
+    entities with or without a triple, and (label, name) of whatever a text is given for."""
+    return part.with_suffix(".listed.parquet")
