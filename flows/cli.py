@@ -11,6 +11,7 @@ from flows.cli_session import prepare_environment, with_exit_code, working
 
 if TYPE_CHECKING:
     from flows.run import FlowName
+    from kgqa_core.ask import Answerer
     from kgqa_core.config import RunConfig
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
@@ -154,7 +155,9 @@ def evaluate(
 @app.command()
 @with_exit_code
 def ask(
-    conf: Conf,
+    conf: Annotated[
+        str, typer.Argument(metavar="CONF", help="A run configuration, or a registered model: models:/NAME@champion.")
+    ],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question, in quotes.")],
     topic: Annotated[
         str | None,
@@ -169,18 +172,14 @@ def ask(
     Examples:
       kgqa ask conf/demo.yaml "who directed Blue Harbour?"
       kgqa ask conf/demo.yaml "who directed it?" --topic "Blue Harbour"
+      kgqa ask models:/kgqa-demo@champion "who directed Blue Harbour?"
     """
     from dataclasses import asdict
 
     from flows.cli_output import print_answer, print_json
-    from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
 
-    pipeline = Pipeline(read_config(conf, settings or ()))
     with working("answering"):
-        from kgqa_core.ask import ask as ask_explorer
-
-        answer = ask_explorer(pipeline, question, topic=topic)
+        answer = open_answerer(conf, settings or []).ask(question, topic)
     print_json(asdict(answer)) if as_json else print_answer(answer)
 
 
@@ -255,6 +254,23 @@ def score(
     with working("scoring"):
         figures = score_file(file)
     print_json(figures) if as_json else print_scores(figures)
+
+
+def open_answerer(conf: str, settings: list[str]) -> Answerer:
+    """Open the explorer of a run configuration or, loading MLflow, of a registered model."""
+    if conf.startswith("models:/"):
+        from kgqa_core.config_file import home_folder
+        from kgqa_core.errors import ConfigError
+        from tasks.registry import load_answerer
+
+        if settings:
+            raise ConfigError(f"--set changes a run configuration; {conf} is a registered model, which is as it is")
+        return load_answerer(home_folder(), conf)
+    from kgqa_core.ask import open_answerer as open_explorer
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import Pipeline
+
+    return open_explorer(Pipeline(read_config(Path(conf), settings)))
 
 
 def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool) -> None:

@@ -91,6 +91,14 @@ class ArtifactStore:
         """Return the artifact of ``recipe`` if it is complete and every file has its recorded size."""
         return read_artifact(self.root / recipe.stage / recipe.fingerprint)
 
+    def find_content(self, stage: str, content: str) -> Artifact | None:
+        """Return a complete artifact of ``stage`` with this content hash, whatever recipe it was made by."""
+        for manifest in sorted((self.root / stage).glob(f"*/{MANIFEST}")):
+            folder = manifest.parent
+            if not folder.suffix and (artifact := read_artifact(folder)) and artifact.content == content:
+                return artifact
+        return None
+
     def build(self, recipe: Recipe, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
         """Return the artifact of ``recipe``, calling ``write(folder)`` to make it where it is missing.
 

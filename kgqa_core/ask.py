@@ -1,4 +1,4 @@
-"""What users do with a trained explorer: ask one question, or score a file of questions."""
+"""What users do with a trained explorer: ask questions in words, or score a file of questions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgqa_core.config import EmbeddedDataset
-from kgqa_core.errors import InputError
+from kgqa_core.errors import InputError, LinkError
 from kgqa_core.pipeline import Pipeline
-from kgqa_core.types import Question, Reject
+from kgqa_core.types import Prediction, Question, Reject
 from kgqa_core.workspace import open_system
+
+if TYPE_CHECKING:
+    from kgqa_core.systems.explorer_system import ExplorerSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question as a person asks it."""
+
+    question: str
+    topic: str | None = None  # label or name of the topic entity; None or empty: the exact name in the question
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,45 +39,73 @@ class AnswerLine:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one question."""
+    """The answer to one question, or why there is none."""
 
     question: str
     topics: tuple[str, ...]  # names of the topic entities
     candidates: tuple[AnswerLine, ...]  # best first
+    error: str = ""  # why the question could not be asked; empty where it was
+    nearest: tuple[str, ...] = ()  # names in the graph that look most like a topic that is not there
 
 
-def ask(pipeline: Pipeline, text: str, *, topic: str | None = None) -> Answer:
-    """Answer one question with the run's first explorer.
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """Answers questions in words with one explorer: ``kgqa ask`` and the served model are this class."""
 
-    Args:
-        pipeline: a run whose explorer is trained.
-        text: the question.
-        topic: label or name of the topic entity; found by exact name in the text where it is not given.
+    system: ExplorerSystem
+
+    def ask(self, question: str, topic: str | None = None) -> Answer:
+        """Answer one question.
+
+        Raises:
+            LinkError: no topic, with the nearest names.
+            InputError: an empty question.
+        """
+        linked = self._link(Asked(question, topic))
+        (prediction,) = self.system.answer([linked])
+        return self._read(linked, prediction)
+
+    def ask_all(self, asked: Sequence[Asked]) -> list[Answer]:
+        """Answer many questions at once, in order; one that cannot be asked becomes an answer that says why."""
+        linked = [self._link_or_explain(row) for row in asked]
+        questions = [item for item in linked if isinstance(item, Question)]
+        predictions = iter(self.system.answer(questions))
+        return [self._read(item, next(predictions)) if isinstance(item, Question) else item for item in linked]
+
+    def _link_or_explain(self, asked: Asked) -> Question | Answer:
+        try:
+            return self._link(asked)
+        except InputError as problem:
+            nearest = problem.nearest if isinstance(problem, LinkError) else ()
+            return Answer(asked.question, (), (), error=str(problem), nearest=nearest)
+
+    def _link(self, asked: Asked) -> Question:
+        from kgqa_core.questions.resolve import link_question
+
+        if not asked.question.strip():
+            raise InputError("the question is empty")
+        return link_question(asked.question, self.system.graph, topics=[asked.topic] if asked.topic else [])
+
+    def _read(self, question: Question, prediction: Prediction) -> Answer:
+        """Return a prediction in words."""
+        graph, answers = self.system.graph, set(prediction.answers)
+        paths = [self.system.render(path) for path in prediction.paths]
+        paths += [""] * (len(prediction.candidates) - len(paths))
+        lines = [
+            AnswerLine(graph.name_of(entity), graph.label_of(entity), 100.0 * score, entity in answers, path)
+            for entity, score, path in zip(prediction.candidates, prediction.scores, paths, strict=True)
+        ]
+        names = dict.fromkeys(graph.name_of(entity) for entity in question.topics)
+        return Answer(question.text, tuple(names), tuple(lines))
+
+
+def open_answerer(pipeline: Pipeline) -> Answerer:
+    """Open the run's first explorer for questions in words.
 
     Raises:
         ArtifactError: the explorer is not trained.
-        LinkError: no topic, with the five nearest names.
     """
-    from kgqa_core.questions.linking import link_topics, mask_topics, require_ids
-
-    system = open_system(pipeline)
-    graph = system.graph
-    topics = require_ids(topic, graph) if topic is not None else link_topics(text, graph)
-    names = tuple(dict.fromkeys(graph.name_of(entity) for entity in topics))
-    question = Question("asked", text, mask_topics(text, names), topics, (), "test")
-    (prediction,) = system.answer([question])
-    answers = set(prediction.answers)
-    paths = [system.render(path) for path in prediction.paths]
-    lines = [
-        AnswerLine(graph.name_of(entity), graph.label_of(entity), 100.0 * score, entity in answers, path)
-        for entity, score, path in zip(
-            prediction.candidates,
-            prediction.scores,
-            paths + [""] * (len(prediction.candidates) - len(paths)),
-            strict=True,
-        )
-    ]
-    return Answer(text, names, tuple(lines))
+    return Answerer(open_system(pipeline))
 
 
 def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any], list[Reject]]:

@@ -82,7 +82,7 @@ def configure(path: Path, settings: Iterable[Setting], *, source: str | None = N
     if isinstance(runtime := _section(raw, "runtime"), dict):
         runtime.setdefault("home", "${KGQA_HOME}")
     try:
-        return RunConfig.model_validate(_resolve(raw, RunConfig, path.parent.resolve(), paths))
+        return RunConfig.model_validate(resolve_paths(raw, RunConfig, path.parent.resolve(), paths))
     except ValidationError as problem:
         raise ConfigError(explain(problem, source or str(path))) from None
 
@@ -116,7 +116,12 @@ def machine_paths(folder: Path) -> dict[str, str]:
             raise ConfigError(f"{folder / LOCAL_FILE}: {key} = {shorten(value)} must be the path of a folder")
         found[LOCAL_KEYS[key]] = _absolute(value, folder)
     found.update({name: _absolute(os.environ[name], Path()) for name in LOCAL_KEYS.values() if os.environ.get(name)})
-    return found if "KGQA_HOME" in found else {**found, "KGQA_HOME": _absolute(DEFAULT_HOME, Path())}
+    return found if "KGQA_HOME" in found else {**found, "KGQA_HOME": str(home_folder())}
+
+
+def home_folder() -> Path:
+    """Return KGQA_HOME where no run configuration is at hand: that of the environment, else the default."""
+    return Path(_absolute(os.environ.get("KGQA_HOME") or DEFAULT_HOME, Path()))
 
 
 def config_hash(config: RunConfig) -> str:
@@ -151,7 +156,7 @@ def _apply(raw: dict[str, Any], setting: Setting, paths: Mapping[str, str]) -> N
             raise ConfigError(f"{setting.source}: {name!r} is a value, not a section")
     value = deepcopy(setting.value)  # a section that is set as a whole may be changed by a later setting
     if setting.folder is not None:
-        value = _resolve(value, _field_types(model).get(last), setting.folder.resolve(), paths, setting.key)
+        value = resolve_paths(value, _field_types(model).get(last), setting.folder.resolve(), paths, setting.key)
     section[last] = value
 
 
@@ -162,14 +167,16 @@ def _section(raw: dict[str, Any], name: str) -> Any:
     return raw[name]
 
 
-def _resolve(value: Any, model: Any, folder: Path, paths: Mapping[str, str], key: str = "") -> Any:
+def resolve_paths(value: Any, model: Any, folder: Path, paths: Mapping[str, str], key: str = "") -> Any:
     """Fill in ``${...}`` and make the paths under keys of type Path absolute; ``key`` is where ``value`` stands."""
     if isinstance(value, dict):
         kinds = _field_types(model)
         return {
-            name: _resolve(item, kinds.get(name, model if model is Path else None), folder, paths, f"{key}.{name}")
+            name: resolve_paths(item, kinds.get(name, model if model is Path else None), folder, paths, f"{key}.{name}")
             for name, item in value.items()
         }
+    if isinstance(value, list):
+        return [resolve_paths(item, model, folder, paths, key) for item in value]
     if not isinstance(value, str) or model is not Path:
         return value
     where = f"{key.removeprefix('.')} = {shorten(value)}"

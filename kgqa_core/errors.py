@@ -31,6 +31,10 @@ class LinkError(InputError):
 
     exit_code = 4
 
+    def __init__(self, message: str, nearest: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.nearest = tuple(nearest)  # names in the graph that look most like what was given
+
 
 class ArtifactError(KgqaError):
     """An artifact is damaged, or the store cannot be written (no space, no permission)."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.parquet as pq
 
-from kgqa_core.config import HashEncoderSection, LocalEncoderSection, RunConfig
+from kgqa_core.config import EncoderSection, HashEncoderSection, LocalEncoderSection, RunConfig
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.pipeline import Pipeline
 
@@ -22,14 +22,19 @@ ENCODINGS_FILE = "encodings.parquet"
 
 def make_encoder(config: RunConfig) -> Encoder:
     """Return the text encoder that a configuration names; weights are loaded when it first encodes."""
-    if isinstance(config.encoder, HashEncoderSection):
+    return encoder_of(config.encoder)
+
+
+def encoder_of(section: EncoderSection) -> Encoder:
+    """Return the text encoder that a section of a configuration describes."""
+    if isinstance(section, HashEncoderSection):
         from kgqa_core.text.hashing import HashEncoder
 
-        return HashEncoder(config.encoder.dim)
-    if isinstance(config.encoder, LocalEncoderSection):
+        return HashEncoder(section.dim)
+    if isinstance(section, LocalEncoderSection):
         from kgqa_core.text.local import LocalEncoder
 
-        return LocalEncoder(config.encoder.path, pooling=config.encoder.pooling)
+        return LocalEncoder(section.path, pooling=section.pooling)
     from kgqa_core.text.minilm import MiniLmEncoder
 
     return MiniLmEncoder()

@@ -69,9 +69,12 @@ def link_topics(text: str, graph: KnowledgeGraph) -> tuple[int, ...]:
     """
     mention = find_mention(text, graph)
     if mention is None:
+        near = nearest_names(text, graph)
         raise LinkError(
             f"no entity name stands in the question {shorten(text)}. "
-            f"Nearest names in the graph: {_quoted(nearest_names(text, graph))}. Name the topic yourself: --topic NAME"
+            f"Nearest names in the graph: {_quoted(near)}. Name the topic yourself: --topic NAME, or "
+            "the field topic",
+            near,
         )
     return mention.entities
 
@@ -86,9 +89,11 @@ def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
     """Return ``ids_of(value)``; LinkError with the five nearest names where there is none."""
     found = ids_of(value, graph)
     if not found:
+        near = nearest_names(value, graph)
         raise LinkError(
             f"{shorten(value)} is no entity of the graph, neither a label nor a name (upper and lower case count). "
-            f"Nearest names: {_quoted(nearest_names(value, graph))}."
+            f"Nearest names: {_quoted(near)}.",
+            near,
         )
     return found
 
