@@ -52,16 +52,22 @@ class Section(BaseModel):
 class GraphSection(Section):
     """The triples."""
 
-    format: Literal["wikimovies", "tsv", "csv", "parquet"]
-    path: FilePath
+    format: Literal["wikimovies", "tsv", "csv", "parquet", "nsm"]
+    path: FilePath | None = None  # left out with format nsm alone: the question files hold the triples
     names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
     max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
 
 
+    @model_validator(mode="after")
+    def _has_source(self) -> GraphSection:
+        if self.path is None and self.format != "nsm":
+            raise ValueError("give 'path'; only triples of format nsm may come from the question files instead")
+        return self
+
 class QuestionSection(Section):
     """The questions."""
 
-    format: Literal["metaqa", "jsonl"]
+    format: Literal["metaqa", "jsonl", "nsm"]
     path: FilePath | None = None  # a folder of splits, or one file to be split 80/10/10
     files: Annotated[dict[Split, FilePath], Field(min_length=1)] | None = None  # or one file per split
     hops: Hops | None = None  # MetaQA only: which of the 1-hop, 2-hop and 3-hop folders
@@ -97,6 +103,15 @@ class FileDataset(Section):
     questions: QuestionSection
     reenter_topic: bool = False  # may a path come back to a topic entity? (on MetaQA 3-hop only "no" keeps golds exact)
 
+    subgraphs: Literal["none", "question"] = "none"  # question: each question explores the subgraph its file gives it
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> FileDataset:
+        if self.graph.path is None and self.questions.format != "nsm":
+            raise ValueError("graph: give 'path'; questions of format nsm alone hold triples")
+        if self.subgraphs == "question" and (self.graph.format != "nsm" or self.graph.path is not None):
+            raise ValueError("subgraphs: 'question' needs graph: {format: nsm}, without a path")
+        return self
 
 class MiniLmSection(Section):
     """all-MiniLM-L6-v2 from the installed package."""

@@ -23,6 +23,7 @@ from kgqa_core.stage_specs import StageSpec, stage_specs
 VERSIONS = {
     "dataset": 1,
     "graph": 1,
+    "subgraphs": 1,
     "questions": 1,
     "encodings": 1,
     "explorer": 1,

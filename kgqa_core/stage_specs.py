@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.config import (
+    EmbeddedDataset,
     FileDataset,
     HashEncoderSection,
     LocalEncoderSection,
@@ -44,13 +45,14 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
     encoder, weights = _encoder_identity(config), _encoder_files(config)
     specs = _source_specs(config, walk)
     specs.append(StageSpec("encodings", "encodings", encoder, ("graph", "questions"), weights))
-    base = ("graph", "questions", "encodings")
+    blocks = _subgraphs(config.dataset)
+    base = ("graph", *blocks, "questions", "encodings")
     training = explorer.model_dump(mode="json", exclude={"seeds"})
     for seed in explorer.seeds:
         # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
         section = {**training, **reenter, "seed": seed, **{f"encoder_{name}": value for name, value in encoder.items()}}
         specs.append(StageSpec(f"explorer-seed{seed}", "explorer", section, base, weights))
-    specs.append(StageSpec("controls", "controls", {**walk, "split": evaluation.split}, ("graph", "questions")))
+    specs.append(StageSpec("controls", "controls", {**walk, "split": evaluation.split}, ("graph", *blocks, "questions")))
     for seed in explorer.seeds:
         section = {**evaluation.model_dump(mode="json"), "seed": seed}
         specs.append(
@@ -72,12 +74,21 @@ def _source_specs(config: RunConfig, walk: Mapping[str, Any]) -> list[StageSpec]
 
 def _file_specs(dataset: FileDataset, walk: Mapping[str, Any]) -> list[StageSpec]:
     graph, questions = dataset.graph, dataset.questions
-    files = {"triples": graph.path} | ({"names": graph.names} if graph.names else {})
+    asked_in = question_files(questions)
+    triples = {"triples": graph.path} if graph.path else asked_in
+    files = {**triples, "names": graph.names} if graph.names else triples
     asked = questions.model_dump(mode="json", exclude={"path", "files"})
+    blocks = _subgraphs(dataset)
     return [
         StageSpec("graph", "graph", graph.model_dump(mode="json", exclude={"path", "names"}), (), files),
-        StageSpec("questions", "questions", {**asked, **walk}, ("graph",), question_files(questions)),
+        *(StageSpec(stage, stage, {}, ("graph",), asked_in) for stage in blocks),
+        StageSpec("questions", "questions", {**asked, **walk}, ("graph", *blocks), asked_in),
     ]
+
+
+def _subgraphs(dataset: EmbeddedDataset | FileDataset) -> tuple[str, ...]:
+    """Return the stage whose graph is explored instead of the whole one, where each question has its own subgraph."""
+    return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs == "question" else ()
 
 
 def question_files(section: QuestionSection) -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from kgqa_core.config import EmbeddedDataset, GraphSection
 from kgqa_core.graph.build import BuildLimits, MapChunks, build_graph
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
+from tasks.questions import question_paths
 from tasks.runtime import local_cluster, pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
@@ -18,17 +19,18 @@ from tasks.stage import StageOutcome, run_stage
 def build_graph_shards(pipeline: Pipeline) -> StageOutcome:
     """Parse, encode, sort and index the triples."""
     source = graph_source(pipeline)
+    files = [source.path] if source.path else question_paths(pipeline)
 
     def write(folder: Path, recorder: Recorder) -> None:
-        with chunk_mapper(pipeline, source.path) as map_chunks:
+        with chunk_mapper(pipeline, files) as map_chunks:
             report = build_graph(
-                source.path,
+                files,
                 format=source.format,
                 out_dir=folder,
                 names=source.names,
                 max_reject_ratio=source.max_reject_ratio,
-                map_chunks=map_chunks,
-                limits=BuildLimits(memory_limit=pipeline.config.runtime.memory_limit),
+                inverse_suffix=source.inverse_suffix,
+                limits=BuildLimits(map_chunks, memory_limit=pipeline.config.runtime.memory_limit),
             )
         for name in ("num_entities", "num_relations", "num_triples", "num_duplicates", "num_rejects"):
             recorder.metric(name, getattr(report, name))
@@ -47,10 +49,10 @@ def graph_source(pipeline: Pipeline) -> GraphSection:
 
 
 @contextmanager
-def chunk_mapper(pipeline: Pipeline, path: Path) -> Iterator[MapChunks]:
+def chunk_mapper(pipeline: Pipeline, files: Sequence[Path]) -> Iterator[MapChunks]:
     """Yield ``map`` for a small input; above ``runtime.fan_out_bytes``, a mapping over a Dask cluster."""
     runtime = pipeline.config.runtime
-    if not path.is_file() or path.stat().st_size <= runtime.fan_out_bytes:
+    if sum(path.stat().st_size for path in files if path.is_file()) <= runtime.fan_out_bytes:
         yield map
         return
     from kgqa_core.graph.fan_out import fan_out

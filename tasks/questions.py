@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kgqa_core.config import EmbeddedDataset, QuestionSection
 from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.build import QuestionSource, build_questions
+from kgqa_core.questions.build import QuestionSource, build_questions, source_files
 from kgqa_core.questions.subset import Subset
 from kgqa_core.tracking import Recorder
 from kgqa_core.workspace import graph_of
@@ -21,7 +21,7 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         report = build_questions(
-            QuestionSource(source.format, source.path, source.files, source.hops, source.max_reject_ratio),
+            _files_of(source),
             graph=graph_of(pipeline),
             max_steps=pipeline.config.explorer.steps,
             reenter_topic=pipeline.config.dataset.reenter_topic,
@@ -40,6 +40,15 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
         recorder.table("rejects", "rejects.parquet")
 
     return run_stage(pipeline, "questions", write)
+
+
+def question_paths(pipeline: Pipeline) -> list[Path]:
+    """Return the question files, in the order in which they are read."""
+    return source_files(_files_of(question_source(pipeline)))
+
+
+def _files_of(source: QuestionSection) -> QuestionSource:
+    return QuestionSource(source.format, source.path, source.files, source.hops, source.max_reject_ratio)
 
 
 def question_source(pipeline: Pipeline) -> QuestionSection:

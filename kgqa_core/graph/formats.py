@@ -173,12 +173,22 @@ def _parse_lines(chunk: Chunk) -> Parsed:
     return table, len(lines), num_blank, rejects
 
 
+def line_blocks(path: Path, block_bytes: int = 8 * 2**20) -> Iterator[tuple[list[str | bytes], bool]]:
+    """Yield a file's lines, a block at a time, as ``split_lines`` returns them."""
+    for start, end in _line_cuts(path, block_bytes):
+        yield _read_slice(path, start, end)
+
+
 def read_lines(chunk: Chunk) -> tuple[list[str | bytes], bool]:
     """Return a chunk's lines as ``split_lines`` does."""
-    with chunk.path.open("rb") as file:
-        file.seek(chunk.start)
-        data = file.read(chunk.end - chunk.start)
-    return split_lines(data.removeprefix(BYTE_ORDER_MARK) if chunk.start == 0 else data)
+    return _read_slice(chunk.path, chunk.start, chunk.end)
+
+
+def _read_slice(path: Path, start: int, end: int) -> tuple[list[str | bytes], bool]:
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read(end - start)
+    return split_lines(data.removeprefix(BYTE_ORDER_MARK) if start == 0 else data)
 
 
 def split_lines(data: bytes) -> tuple[list[str | bytes], bool]:

@@ -107,6 +107,11 @@ def _sources(source: QuestionSource) -> list[tuple[Path, Split | None, int | Non
     return [(file, split, None) for file, split in jsonl_files(source.path)]
 
 
+def source_files(source: QuestionSource) -> list[Path]:
+    """Return the question files, in the order in which they are read."""
+    return [file for file, _, _ in _sources(source)]
+
+
 def _write_json(path: Path, report: LintReport | SubsetReport) -> None:
     path.write_text(json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
 

@@ -17,11 +17,12 @@ from kgqa_core.graph.formats import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.jsonl import jsonl_parser
 from kgqa_core.questions.metaqa import metaqa_parser
+from kgqa_core.questions.nsm import nsm_parser
 from kgqa_core.questions.records import Fault, Loaded, parse_lines
 from kgqa_core.questions.resolve import Resolver
 from kgqa_core.types import SPLITS, Question, Reject, Split
 
-QuestionFormat = Literal["metaqa", "jsonl"]
+QuestionFormat = Literal["metaqa", "jsonl", "nsm"]
 DUPLICATE_ID = "id used before"
 TRAIN_SHARE, DEV_SHARE = 0.8, 0.1  # of a single file that is split by hash; the rest is test
 
@@ -58,6 +59,8 @@ def load_into(
     used = {question.id for question in loaded.questions}
     if format == "metaqa":
         parse = metaqa_parser(path, split=split or "test", hops=hops)
+    elif format == "nsm":
+        parse = nsm_parser(path)
     else:
         parse = jsonl_parser(split or path.stem)
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgqa_core.graph.formats import (
-    BYTE_ORDER_MARK,
     NOT_JSON,
     NOT_UTF8,
     TRUNCATED,
     WRONG_FIELDS,
+    line_blocks,
     require_file,
-    split_lines,
 )
 from kgqa_core.types import Question, Reject
 
@@ -33,6 +32,7 @@ class RawQuestion:
     chain: tuple[str, ...] | None = None  # relation labels, "~label" walks it backwards
     claim: str | None = None
     verdict: bool | None = None
+    keep: bool = False  # also where graph or file lack its topics or answers: it is asked, and counts as wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,14 @@ def parse_lines(path: Path, parse: Parser) -> Iterator[tuple[int, str, RawQuesti
     Raises InputError where the file is missing.
     """
     require_file(path, what="question file")
-    lines, complete = split_lines(path.read_bytes().removeprefix(BYTE_ORDER_MARK))
-    for number, line in enumerate(lines, 1):
-        if isinstance(line, bytes):
-            yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
-        elif line.strip():
-            parsed = parse(line, number)
-            unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
-            cut_off = unfinished and number == len(lines) and not complete
-            yield number, line, Fault(TRUNCATED) if cut_off else parsed
+    before = 0
+    for lines, complete in line_blocks(path):
+        for number, line in enumerate(lines, before + 1):
+            if isinstance(line, bytes):
+                yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
+            elif line.strip():
+                parsed = parse(line, number)
+                unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
+                cut_off = unfinished and number == before + len(lines) and not complete
+                yield number, line, Fault(TRUNCATED) if cut_off else parsed
+        before += len(lines)

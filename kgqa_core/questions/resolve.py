@@ -37,15 +37,19 @@ class Resolver:
         self.graph = graph
         self.ids_of = lru_cache(maxsize=2**20)(lambda value: ids_of(value, graph))
         self._relations = {label: relation for relation, label in enumerate(graph.relation_labels)}
+        given = enumerate(graph.inverse_labels, graph.num_relations)
+        self._relations |= {label: relation for relation, label in given if label is not None}
 
     def resolve(self, raw: RawQuestion, assign: Assign, loaded: Loaded) -> Question | Fault:
         """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``."""
         claim = () if raw.claim is None else self.ids_of(raw.claim)
         topics = self._topics(raw, claim)
         if isinstance(topics, Fault):
-            return topics
+            if not raw.keep:
+                return topics
+            topics = ()
         answers = tuple(sorted({entity for answer in raw.answers for entity in self.ids_of(answer)}))
-        if raw.answers and not answers:
+        if raw.answers and not answers and not raw.keep:
             return Fault(NO_ANSWER, unknown=raw.answers[0])
         if raw.claim is not None and len(claim) != 1:
             return Fault(SHARED_CLAIM) if claim else Fault(NO_CLAIM, unknown=raw.claim)
@@ -66,13 +70,13 @@ class Resolver:
         return question
 
     def _topics(self, raw: RawQuestion, claim: Sequence[int]) -> tuple[int, ...] | Fault:
-        if not raw.topics:
+        if not raw.topics and not raw.keep:
             # "Did Hitchcock direct Vertigo?": what is claimed is no topic
             claimed = [(span, " ") for name in self._claim_names(raw, claim) for span in spans_of(raw.text, name)]
             mention = find_mention(mask_spans(raw.text, claimed), self.graph)
             return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention.entities
         topics = {entity for topic in raw.topics for entity in self.ids_of(topic)}
-        return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=raw.topics[0])
+        return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=next(iter(raw.topics), ""))
 
     def _mask(self, raw: RawQuestion, topics: Sequence[int], claim: Sequence[int]) -> str:
         if raw.mentions:
@@ -93,8 +97,8 @@ class Resolver:
     def _step(self, label: str) -> int | None:
         if label in self._relations:  # first, in case a label itself begins with "~"
             return self._relations[label]
-        backwards = self._relations.get(label.removeprefix("~")) if label.startswith("~") else None
-        return None if backwards is None else backwards + self.graph.num_relations
+        relation = self._relations.get(label.removeprefix("~")) if label.startswith("~") else None
+        return None if relation is None else (relation + self.graph.num_relations) % (2 * self.graph.num_relations)
 
     def _note(self, raw: RawQuestion, question: Question, loaded: Loaded) -> None:
         split = question.split
@@ -108,8 +112,12 @@ class Resolver:
             loaded.note("duplicate_gold", split, raw.id)
         if raw.chain is not None and question.chain is None:
             loaded.note("unknown_chain_relation", split, f"{raw.id}: {' '.join(raw.chain)}")
-        if TOPIC not in question.masked:
+        if not question.topics:
+            loaded.note("no_topic", split, raw.id)
+        elif TOPIC not in question.masked:
             loaded.note("topic_not_in_text", split, raw.id)
+        if not raw.answers and raw.claim is None:
+            loaded.note("no_gold", split, raw.id)
 
 
 def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:

@@ -205,9 +205,9 @@ def test_a_trained_explorer_answers_and_one_that_is_not_trained_says_so(tiny: Pi
 
 def test_a_small_graph_is_parsed_in_this_process(tiny: Pipeline, tmp_path: Path) -> None:
     (tmp_path / "triples.tsv").write_text("a\tb\tc\n")
-    with chunk_mapper(tiny, tmp_path / "triples.tsv") as map_chunks:
+    with chunk_mapper(tiny, [tmp_path / "triples.tsv"]) as map_chunks:
         assert map_chunks is map
-    with chunk_mapper(tiny, tmp_path / "missing.tsv") as map_chunks:  # reported where it is read
+    with chunk_mapper(tiny, [tmp_path / "missing.tsv"]) as map_chunks:  # reported where it is read
         assert map_chunks is map
 
 
