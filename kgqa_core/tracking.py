@@ -207,6 +207,14 @@ def hop_metric(metric: str, hops: int | str) -> str:
     return f"{metric}.hop{hops}"
 
 
+def answers_metric(metric: str, bucket: str) -> str:
+    """Return the name of ``metric`` over the questions of one bucket of numbers of answers: ``hits1.answers2-4``.
+
+    Trackers know no ``>=``: ``>=10`` becomes ``10-up``.
+    """
+    return f"{metric}.answers{f'{bucket[2:]}-up' if bucket.startswith('>=') else bucket}"
+
+
 def mean_metrics(records: Iterable[TrackingRecord]) -> dict[str, float]:
     """Return the mean over ``records`` (the seeds of one system) of each metric that all of them have."""
     tables = [record.metrics for record in records]

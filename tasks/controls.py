@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.pipeline import Pipeline
+from kgqa_core.questions.hops import fill_hops
 from kgqa_core.questions.loaders import read_questions
 from kgqa_core.tracking import Recorder
 from kgqa_core.workspace import graph_of
@@ -31,9 +32,9 @@ def fit_controls(pipeline: Pipeline) -> StageOutcome:
             progress=lambda done, total: pipeline.progress("fitting the template control", done, total),
         )
         control.save(folder / "template_control.json")
-        rows = score_controls(
-            control, read_questions(questions, config.evaluation.split), max_hops=config.explorer.steps
-        )
+        asked = read_questions(questions, config.evaluation.split)
+        asked = fill_hops(asked, graph, reenter_topic=config.dataset.reenter_topic)
+        rows = score_controls(control, asked, max_hops=config.explorer.steps)
         write_json(folder / "scores.json", rows)
         for row in rows:
             for name in ("hits1", "f1"):

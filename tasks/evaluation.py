@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.errors import InputError
 from kgqa_core.pipeline import Pipeline
+from kgqa_core.questions.hops import fill_hops
 from kgqa_core.questions.loaders import read_questions
-from kgqa_core.tracking import Recorder, hop_metric
+from kgqa_core.tracking import Recorder, answers_metric, hop_metric
 from kgqa_core.workspace import open_system
 from tasks.runtime import pipeline_task
 from tasks.stage import SYSTEM, StageOutcome, run_stage
@@ -24,14 +27,15 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         from kgqa_core.evaluation.metrics import score_predictions
-        from kgqa_core.evaluation.predictions import write_predictions
+        from kgqa_core.evaluation.predictions import Source, write_predictions
         from kgqa_core.evaluation.report import report_row
 
-        system = open_system(pipeline, seed)
+        system, name = open_system(pipeline, seed), f"{SYSTEM} (seed {seed})"
         questions = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
         if not questions:
             split = pipeline.config.evaluation.split
             raise InputError(f"there are no {split} questions to score; set evaluation.split, or add some")
+        questions = fill_hops(questions, system.graph, reenter_topic=pipeline.config.dataset.reenter_topic)
         predictions = system.answer(
             questions, progress=lambda done, total: pipeline.progress(f"answering (seed {seed})", done, total)
         )
@@ -42,21 +46,32 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
             predictions,
             entity_names=system.graph.entity_names,
             render_path=system.render,
+            source=Source(graph=pipeline.artifact("graph").content, system=name),
         )
-        row = report_row(f"{SYSTEM} (seed {seed})", "learned", scores)
+        row = asdict(report_row(name, "learned", scores))
         controls = json.loads((pipeline.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
-        write_json(folder / "scores.json", [asdict(row), *controls])
-        for name, value in row.overall.items():
-            recorder.metric(name, value)
-        for hops, figures in row.by_hops.items():
-            for name in SHOWN:
-                recorder.metric(hop_metric(name, hops), figures[name])
-        for control in controls:  # beside the system, so that every chart of a child run can show them
-            series = control["role"].replace(" ", "_")
-            for name in SHOWN:
-                recorder.metric(f"{series}.{name}", control["overall"][name])
-            for hops, figures in control["by_hops"].items():
-                recorder.metric(hop_metric(f"{series}.hits1", hops), figures["hits1"])
+        write_json(folder / "scores.json", [row, *controls])
+        record_scores(recorder, row, controls)
         recorder.table("predictions", "predictions.parquet")
 
     return run_stage(pipeline, f"evaluation-seed{seed}", write, seed=seed)
+
+
+def record_scores(recorder: Recorder, row: Mapping[str, Any], controls: Sequence[Mapping[str, Any]]) -> None:
+    """Record a system's figures, and those of its controls beside them, so that every chart of its run can show them.
+
+    Rows are those of the report as plain dictionaries.
+    """
+    for name, value in row["overall"].items():
+        recorder.metric(name, value)
+    for metric in SHOWN:
+        for hops, figures in row["by_hops"].items():
+            recorder.metric(hop_metric(metric, hops), figures[metric])
+        for bucket, figures in row["by_answers"].items():
+            recorder.metric(answers_metric(metric, bucket), figures[metric])
+    for control in controls:
+        series = control["role"].replace(" ", "_")
+        for metric in SHOWN:
+            recorder.metric(f"{series}.{metric}", control["overall"][metric])
+        for hops, figures in control["by_hops"].items():
+            recorder.metric(hop_metric(f"{series}.hits1", hops), figures["hits1"])

@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ArtifactError, KgqaError
+from kgqa_core.evaluation.buckets import ANSWER_BUCKETS
 from kgqa_core.tracking import (
     FILE_NAME,
     HOP_METRIC,
     Recorder,
     TrackingRecord,
+    answers_metric,
     hop_metric,
     mean_metrics,
     read_record,
@@ -163,6 +165,13 @@ def test_the_name_of_a_figure_per_hop_can_be_taken_apart_again(series: str | Non
     found = HOP_METRIC.fullmatch(hop_metric(name, 13))
     assert found is not None
     assert (found["series"], found["metric"], found["hops"]) == (series, "hits1", "13")
+    assert HOP_METRIC.fullmatch(name) is None
+
+
+@pytest.mark.parametrize("bucket", ANSWER_BUCKETS)
+def test_figures_by_the_number_of_answers_have_names_that_trackers_take(bucket: str) -> None:
+    name = answers_metric("hits1", bucket)
+    Recorder("evaluate").metric(name, 1.0)
     assert HOP_METRIC.fullmatch(name) is None
 
 

@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.errors import InputError, shorten
+from kgqa_core.evaluation.buckets import ANSWER_BUCKETS, UNKNOWN_HOPS, answer_bucket
 from kgqa_core.types import Prediction, Question
 
 METRICS = ("hits1", "hits3", "hits10", "f1", "precision", "recall", "em", "coverage", "mean_top_tie")
 TIE_TOLERANCE = 1e-4
-UNKNOWN_HOPS = "unknown"  # key of the questions whose dataset does not say how many hops they take
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +48,30 @@ class QuestionScores:
 
     question_ids: tuple[str, ...]
     hops: tuple[int | None, ...]
+    num_answers: tuple[int, ...]  # golds
     values: dict[str, npt.NDArray[np.float64]]  # per name in METRICS [B], percent (mean_top_tie: candidates)
 
-    def summary(self) -> dict[str, float]:
-        """Return ``n`` and the mean of every metric; an empty set of questions has zeros."""
-        return self._summary(np.ones(len(self.question_ids), dtype=bool))
+    def summary(self, chosen: Mask | None = None) -> dict[str, float]:
+        """Return ``n`` and the mean of every metric, of all questions or those ``chosen`` [B]; of none, zeros."""
+        picked = self.values if chosen is None else {name: column[chosen] for name, column in self.values.items()}
+        num = len(self.question_ids) if chosen is None else int(chosen.sum())
+        return {"n": num, **{name: float(picked[name].mean()) if num else 0.0 for name in METRICS}}
 
-    def by_hops(self) -> dict[str, dict[str, float]]:
-        """Return a summary per number of hops, ascending; ``unknown`` last."""
+    def hop_groups(self) -> dict[str, Mask]:
+        """Return which questions [B] have each number of hops, ascending; ``unknown`` last."""
         known = sorted({hops for hops in self.hops if hops is not None})
-        kinds: list[int | None] = [*known, None] if None in self.hops else [*known]
-        return {
-            UNKNOWN_HOPS if kind is None else str(kind): self._summary(np.array([hops == kind for hops in self.hops]))
-            for kind in kinds
-        }
+        names = [UNKNOWN_HOPS if hops is None else str(hops) for hops in self.hops]
+        return group_by(names, [*map(str, known), UNKNOWN_HOPS])
 
-    def _summary(self, chosen: npt.NDArray[np.bool_]) -> dict[str, float]:
-        num = int(chosen.sum())
-        means = {name: float(self.values[name][chosen].mean()) if num else 0.0 for name in METRICS}
-        return {"n": num, **means}
+    def answer_groups(self) -> dict[str, Mask]:
+        """Return which questions [B] have each number of answers, in the order of ``ANSWER_BUCKETS``."""
+        return group_by([answer_bucket(num) for num in self.num_answers], ANSWER_BUCKETS)
+
+
+def group_by(names: Sequence[str], order: Sequence[str]) -> dict[str, Mask]:
+    """Return which questions [B] bear each name, for the names in ``order`` that any bears."""
+    column = np.array(names, dtype=object)
+    return {name: column == name for name in order if name in set(names)}
 
 
 def score_predictions(questions: Sequence[Question], predictions: Iterable[Prediction]) -> QuestionScores:
@@ -114,6 +120,7 @@ def score_outcomes(outcomes: Sequence[Outcome]) -> QuestionScores:
     return QuestionScores(
         question_ids=tuple(outcome.question_id for outcome in outcomes),
         hops=tuple(outcome.hops for outcome in outcomes),
+        num_answers=tuple(len(outcome.golds) for outcome in outcomes),
         values={name: columns[place] for place, name in enumerate(METRICS)},
     )
 

@@ -17,6 +17,15 @@ from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 ROWS_AT_ONCE = 4096  # rows held as Python objects while writing and reading
+GRAPH_KEY, SYSTEM_KEY = b"kgqa.graph", b"kgqa.system"  # of the Parquet schema's metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the predictions of a file come from; kept in the file, so that it can be compared wherever it is."""
+
+    graph: str  # content hash of the graph, whose ids the file is full of
+    system: str  # as reports call it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,7 @@ class PredictionBatch:
     """Some rows of a predictions table, in order."""
 
     outcomes: list[Outcome]  # for the metrics by entity id
+    texts: list[str]  # of the questions
     predictions: list[list[str]]  # names of the answer sets
     ground_truths: list[list[str]]  # names of the golds
 
@@ -35,16 +45,20 @@ def write_predictions(
     *,
     entity_names: Sequence[str],
     render_path: Callable[[ReasoningPath], str],
+    source: Source | None = None,
 ) -> None:
     """Write one row per question to ``path`` (``schemas.PREDICTIONS``), in the order of the questions.
 
     A question without a prediction gets an empty row. ``entity_names`` is indexed by entity id; ``render_path`` makes
-    an evidence path readable. The file appears under its name only when it is complete.
+    an evidence path readable. Without a ``source`` the file can be scored but not compared. It appears under its name
+    only when it is complete.
     """
+    known = None if source is None else {GRAPH_KEY: source.graph.encode(), SYSTEM_KEY: source.system.encode()}
+    schema = PREDICTIONS.with_metadata(known)
     by_id = {prediction.question_id: prediction for prediction in predictions}
     unfinished = path.with_name(f"{path.name}.part")
     try:
-        with pq.ParquetWriter(unfinished, PREDICTIONS, compression="zstd") as writer:
+        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
             for start in range(0, len(questions), ROWS_AT_ONCE):
                 rows = [
                     make_row(
@@ -55,7 +69,7 @@ def write_predictions(
                     )
                     for question in questions[start : start + ROWS_AT_ONCE]
                 ]
-                writer.write_table(pa.Table.from_pylist(rows, schema=PREDICTIONS))
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -88,6 +102,20 @@ def make_row(
         "gold_verdict": question.verdict,
         "claim": question.claim,
     }
+
+
+def read_source(path: Path) -> Source | None:
+    """Return where the predictions in ``path`` come from; None where the file does not say.
+
+    Raises ``InputError`` when it is no readable Parquet file.
+    """
+    try:
+        known = pq.read_schema(path).metadata or {}
+        return Source(known[GRAPH_KEY].decode(), known[SYSTEM_KEY].decode())
+    except (KeyError, UnicodeDecodeError):
+        return None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
 
 
 def read_predictions(path: Path) -> Iterator[PredictionBatch]:
@@ -130,6 +158,7 @@ def _unpack(table: pa.Table) -> PredictionBatch:
     )
     return PredictionBatch(
         outcomes=[Outcome(*row) for row in rows],
+        texts=columns["question"].to_pylist(),
         predictions=_lists(columns["prediction"]),
         ground_truths=_lists(columns["ground_truth"]),
     )

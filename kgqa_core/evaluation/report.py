@@ -10,15 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kgqa_core.evaluation.metrics import QuestionScores
+from kgqa_core.evaluation.buckets import ANSWER_BUCKETS
+from kgqa_core.evaluation.intervals import interval_figures, interval_names
+from kgqa_core.evaluation.metrics import Mask, QuestionScores
 
 Role = Literal["learned", "seed", "template control", "ceiling", "other"]
 """``seed``: one of several runs of a learned system, whose mean is the ``learned`` row that is judged."""
 OVERALL = "all"
 COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
 HEADER = ("hops", "system", *COLUMNS.values(), "remark")
+ANSWER_HEADER = ("answers", "system", *COLUMNS.values())
 NOT_BEATEN = "does not beat its template control"
 NO_CONTROL = "has no template control beside it"
+
+Figures = Mapping[str, float]
+"""``n``, the mean of every metric in percent, and the bounds of those that have an interval (``hits1.low``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +33,50 @@ class ReportRow:
 
     system: str
     role: Role
-    overall: Mapping[str, float]  # a summary of ``metrics.QuestionScores``: n, and percent
-    by_hops: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    overall: Figures
+    by_hops: Mapping[str, Figures] = field(default_factory=dict)
+    by_answers: Mapping[str, Figures] = field(default_factory=dict)  # by the number of golds
 
-    def figures(self, hops: str) -> Mapping[str, float] | None:
+    def figures(self, hops: str) -> Figures | None:
         """Return the figures of one number of hops, or of ``all``; ``None`` where there are none."""
         return self.overall if hops == OVERALL else self.by_hops.get(hops)
 
 
 def report_row(system: str, role: Role, scores: QuestionScores) -> ReportRow:
     """Return the report row of one system's scores."""
-    return ReportRow(system, role, scores.summary(), scores.by_hops())
+    return ReportRow(
+        system,
+        role,
+        make_figures(scores),
+        {hops: make_figures(scores, chosen) for hops, chosen in scores.hop_groups().items()},
+        {bucket: make_figures(scores, chosen) for bucket, chosen in scores.answer_groups().items()},
+    )
+
+
+def make_figures(scores: QuestionScores, chosen: Mask | None = None) -> Figures:
+    """Return the means and the bounds of their intervals, over all questions or those ``chosen`` [B]."""
+    return {**scores.summary(chosen), **interval_figures(scores, chosen)}
 
 
 def render_report(rows: Sequence[ReportRow]) -> str:
-    """Return the report as Markdown: the table, then a sentence for every figure that does not beat its control."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|---|---|" + "---:|" * len(COLUMNS) + "---|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in report_cells(rows)]
+    """Return the report as Markdown: the table, then a sentence for every figure that does not beat its control.
+
+    After them the table by the number of answers.
+    """
+    lines = _table(HEADER, report_cells(rows))
     remarks = list(render_remarks(rows))
     if remarks:
         lines += ["", *(f"- {remark}" for remark in remarks)]
+    by_answers = answer_cells(rows)
+    if by_answers:
+        lines += ["", *_table(ANSWER_HEADER, by_answers)]
     return "\n".join(lines) + "\n"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    figures = [name in COLUMNS.values() for name in header]
+    lines = ["| " + " | ".join(header) + " |", "|" + "".join("---:|" if right else "---|" for right in figures)]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
 
 
 def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
@@ -56,11 +85,41 @@ def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
     for hops in report_scopes(rows):
         for row in rows:
             figures = row.figures(hops)
-            if figures is None:
-                continue
-            shown = [f"{figures[key]:.0f}" if key == "n" else f"{figures[key]:.2f}" for key in COLUMNS]
-            cells.append((hops, row.system, *shown, "; ".join(name_failures(row, rows, hops))))
+            if figures is not None:
+                cells.append((hops, row.system, *_figure_cells(figures), "; ".join(name_failures(row, rows, hops))))
     return cells
+
+
+def answer_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
+    """Return the cells, under ``ANSWER_HEADER``, of the table by the number of answers; single seeds are left out.
+
+    Empty where all questions have one number of answers: there is nothing to tell apart.
+    """
+    shown = [row for row in rows if row.role != "seed"]
+    buckets = [bucket for bucket in ANSWER_BUCKETS if any(bucket in row.by_answers for row in shown)]
+    if len(buckets) < 2:
+        return []
+    return [
+        (bucket, row.system, *_figure_cells(row.by_answers[bucket]))
+        for bucket in buckets
+        for row in shown
+        if bucket in row.by_answers
+    ]
+
+
+def _figure_cells(figures: Figures) -> list[str]:
+    """Return the cells of ``COLUMNS``, a figure's interval beside it where it has one."""
+    return [f"{figures[key]:.0f}" if key == "n" else show_figure(figures, key) for key in COLUMNS]
+
+
+def show_figure(figures: Figures, metric: str) -> str:
+    """Return a figure and its 95 % interval as text: ``96.65 [95.8, 97.4]``.
+
+    Where all questions went alike there is nothing to draw, and no interval is shown.
+    """
+    low, high = (figures.get(name) for name in interval_names(metric))
+    bounds = "" if low is None or high is None or low == high else f" [{low:.1f}, {high:.1f}]"
+    return f"{figures[metric]:.2f}{bounds}"
 
 
 def report_scopes(rows: Sequence[ReportRow]) -> list[str]:
@@ -88,7 +147,7 @@ def render_remarks(rows: Sequence[ReportRow]) -> Iterator[str]:
                 yield f"{row.system} {NO_CONTROL} {where}: its figures show nothing of what was learned."
 
 
-def _controls(rows: Sequence[ReportRow], hops: str) -> list[Mapping[str, float]]:
+def _controls(rows: Sequence[ReportRow], hops: str) -> list[Figures]:
     figures = [row.figures(hops) for row in rows if row.role == "template control"]
     return [found for found in figures if found is not None]
 
@@ -103,11 +162,19 @@ def _failures(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[tupl
 
 
 def mean_row(system: str, rows: Sequence[ReportRow]) -> ReportRow:
-    """Return the mean of several runs of one system (its seeds) as a row of its own."""
-    shared = set(rows[0].by_hops).intersection(*(row.by_hops for row in rows))
-    by_hops = {hops: _mean([row.by_hops[hops] for row in rows]) for hops in rows[0].by_hops if hops in shared}
-    return ReportRow(system, rows[0].role, _mean([row.overall for row in rows]), by_hops)
+    """Return the mean of several runs of one system (its seeds) as a row of its own.
+
+    Bounds of intervals are averaged too: how far the figure of one run would move with other questions.
+    """
+    by_hops = _mean_groups([row.by_hops for row in rows])
+    by_answers = _mean_groups([row.by_answers for row in rows])
+    return ReportRow(system, rows[0].role, _mean([row.overall for row in rows]), by_hops, by_answers)
 
 
-def _mean(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean_groups(groups: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
+    shared = set(groups[0]).intersection(*groups)
+    return {name: _mean([group[name] for group in groups]) for name in groups[0] if name in shared}
+
+
+def _mean(figures: Sequence[Figures]) -> dict[str, float]:
     return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0]}

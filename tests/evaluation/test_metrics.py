@@ -101,10 +101,36 @@ def test_missing_and_empty_predictions_count_as_zero_in_the_denominator() -> Non
 
 def test_figures_break_down_by_hops_in_order_with_unknown_last() -> None:
     questions = [ask(1, id="a", hops=10), ask(1, id="b"), ask(1, id="c", hops=2), ask(1, id="d", hops=2)]
-    found = score_predictions(questions, [reply({1: 1.0}, id="c")]).by_hops()
+    scores = score_predictions(questions, [reply({1: 1.0}, id="c")])
+    found = {hops: scores.summary(chosen) for hops, chosen in scores.hop_groups().items()}
     assert list(found) == ["2", "10", "unknown"]
     assert [part["n"] for part in found.values()] == [2, 1, 1]
     assert [part["hits1"] for part in found.values()] == [50, 0, 0]
+
+
+def test_figures_break_down_by_the_number_of_answers() -> None:
+    sizes = {"a": 11, "b": 1, "c": 4, "d": 2, "e": 5}
+    questions = [ask(*range(size), id=id) for id, size in sizes.items()]
+    questions.append(replace(claim(0, True), id="only a claim"))
+    scores = score_predictions(questions, [reply({1: 1.0}, id="c")])
+    found = {bucket: scores.summary(chosen) for bucket, chosen in scores.answer_groups().items()}
+    assert {bucket: part["n"] for bucket, part in found.items()} == {"0": 1, "1": 1, "2-4": 2, "5-9": 1, ">=10": 1}
+    assert list(found) == ["0", "1", "2-4", "5-9", ">=10"]
+    assert found["2-4"]["hits1"] == 50
+    assert found["2-4"]["mean_top_tie"] == 0.5
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([None, 1, 2, 3, 7]), st.booleans()), min_size=1))
+def test_groups_share_out_the_questions_and_their_means_add_up(cases: list[tuple[int, int | None, bool]]) -> None:
+    questions = [ask(*range(size), id=str(place), hops=hops) for place, (size, hops, _) in enumerate(cases)]
+    replies = [reply({0: 1.0}, (0,), id=str(place)) for place, (_, _, right) in enumerate(cases) if right]
+    scores = score_predictions(questions, replies)
+    for groups in (scores.hop_groups(), scores.answer_groups()):
+        assert (np.sum(list(groups.values()), axis=0) == 1).all()
+        parts = [scores.summary(chosen) for chosen in groups.values()]
+        for name in METRICS:
+            mean = sum(part["n"] * part[name] for part in parts) / len(cases)
+            assert mean == pytest.approx(scores.summary()[name])
 
 
 def test_no_questions_give_zeros() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.evaluation.predictions import read_predictions, write_predictions
+from kgqa_core.errors import InputError
+from kgqa_core.evaluation.predictions import Source, read_predictions, read_source, write_predictions
 from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 
@@ -64,3 +65,23 @@ def test_a_write_that_fails_leaves_neither_part_nor_table(tmp_path: Path) -> Non
     with pytest.raises(RuntimeError):
         write_predictions(tmp_path / "p.parquet", [QUESTION], [PREDICTION], entity_names=NAMES, render_path=fail)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_says_where_it_comes_from_wherever_it_is_copied(tmp_path: Path) -> None:
+    source = Source(graph="c0ffee" * 10, system="explorer (seed 7) – übt")
+    write_predictions(
+        tmp_path / "p.parquet", [QUESTION], [PREDICTION], entity_names=NAMES, render_path=render, source=source
+    )
+    (tmp_path / "copy.parquet").write_bytes((tmp_path / "p.parquet").read_bytes())
+    assert read_source(tmp_path / "copy.parquet") == source
+    (batch,) = read_predictions(tmp_path / "copy.parquet")
+    assert batch.texts == ["who?"]
+
+
+def test_a_table_without_a_source_is_readable_and_one_that_is_damaged_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    write_predictions(path, [QUESTION], [PREDICTION], entity_names=NAMES, render_path=render)
+    assert read_source(path) is None
+    path.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(InputError, match=r"p\.parquet' is not readable as predictions"):
+        read_source(path)

@@ -1,9 +1,22 @@
 """The report: systems beside their controls, and plain words where a model shows nothing."""
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.evaluation.report import HEADER, ReportRow, Role, render_report, report_cells, report_row
+from kgqa_core.evaluation.report import (
+    ANSWER_HEADER,
+    HEADER,
+    ReportRow,
+    Role,
+    answer_cells,
+    mean_row,
+    render_report,
+    report_cells,
+    report_row,
+)
 from kgqa_core.types import Prediction, Question
 
 
@@ -67,3 +80,50 @@ def test_a_row_is_made_of_scores_and_a_bar_in_a_name_does_not_break_the_table() 
     scores = score_predictions([question], [Prediction("q", (1,), (1.0,), (1,), covered=True)])
     report = render_report([report_row("a|b", "other", scores)])
     assert report.splitlines()[2:] == [r"| 3 | a\|b | 1 | 100.00 | 100.00 | 100.00 | 100.00 |  |"]
+
+
+def many(system: str, role: Role, hits: set[int], num: int = 60) -> ReportRow:
+    """A system that is right on the questions ``hits``; question n has n % 7 + 1 answers."""
+    questions = [Question(str(n), "", "", (0,), tuple(range(1, n % 7 + 2)), "test", hops=1 + n % 2) for n in range(num)]
+    replies = [Prediction(str(n), (1, 2), (0.5, 0.5), (1,)) for n in sorted(hits)]
+    return report_row(system, role, score_predictions(questions, replies))
+
+
+def test_figures_have_their_interval_beside_them_and_mean_tie_sizes_too() -> None:
+    one = many("explorer", "other", set(range(0, 60, 4)))
+    assert one.overall["hits1.low"] < one.overall["hits1"] < one.overall["hits1.high"]
+    assert one.by_hops["1"]["f1.low"] < one.by_hops["1"]["f1"] < one.by_hops["1"]["f1.high"]
+    assert one.overall["mean_top_tie"] == 0.5
+    (hits1,) = {cells[3] for cells in report_cells([one]) if cells[0] == "all"}
+    low, high = one.overall["hits1.low"], one.overall["hits1.high"]
+    assert hits1 == f"{one.overall['hits1']:.2f} [{low:.1f}, {high:.1f}]"
+
+
+def test_every_metric_is_there_by_the_number_of_answers() -> None:
+    one = many("explorer", "learned", set(range(30)))
+    assert set(one.by_answers) == {"1", "2-4", "5-9"}
+    assert all(figures.keys() == one.overall.keys() for figures in one.by_answers.values())
+    assert sum(figures["n"] for figures in one.by_answers.values()) == one.overall["n"]
+
+
+def test_the_table_by_answers_leaves_out_single_seeds() -> None:
+    seeds = [many(f"seed {n}", "seed", set(range(10 * n))) for n in (1, 3)]
+    mean, control = mean_row("mean", seeds), many("template", "template control", {1})
+    cells = answer_cells([*seeds, replace(mean, role="learned"), control])
+    assert [(bucket, system) for bucket, system, *_ in cells] == [
+        (bucket, system) for bucket in ("1", "2-4", "5-9") for system in ("mean", "template")
+    ]
+    assert {len(line) for line in cells} == {len(ANSWER_HEADER)}
+    assert "\n| answers | system | n |" in render_report([control])
+
+
+def test_one_number_of_answers_needs_no_table() -> None:
+    assert answer_cells([replace(CONTROL, by_answers={"1": CONTROL.overall})]) == []
+
+
+def test_the_mean_of_seeds_has_the_mean_of_every_figure_bounds_included() -> None:
+    seeds = [many(f"seed {n}", "seed", set(range(10 * n))) for n in (1, 3)]
+    mean = mean_row("mean", seeds)
+    for get in (lambda row: row.overall, lambda row: row.by_hops["2"], lambda row: row.by_answers["5-9"]):
+        for name, value in get(mean).items():
+            assert value == pytest.approx((get(seeds[0])[name] + get(seeds[1])[name]) / 2)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.evaluation.report import report_row
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.loaders import load_question_file
@@ -37,14 +38,14 @@ def load(films: KnowledgeGraph, split: Split) -> list[Question]:
 def test_ceiling_and_joint_template_control(films: KnowledgeGraph) -> None:
     test = load(films, "test")
     ceiling = gold_chain_ceiling(films, test, max_hops=3)
-    figures = score_predictions(test, ceiling.predictions).by_hops()
+    figures = report_row(ceiling.name, "ceiling", score_predictions(test, ceiling.predictions)).by_hops
     assert ceiling.name == "gold-chain ceiling"
     assert [part["n"] for part in figures.values()] == [1000, 1000, 1000]
     assert figures["1"]["hits1"] == pytest.approx(96.65, abs=0.01)  # films of one title share a node
     assert figures["2"]["f1"] == figures["3"]["f1"] == 100
 
     control = fit_template_control(films, load(films, "train"), max_hops=3, sample=7)
-    reached = score_predictions(test, control.answer(test)).by_hops()
+    reached = report_row("template", "template control", score_predictions(test, control.answer(test))).by_hops
     assert len(control.paths) == 515
     assert figures["1"]["hits1"] - 0.2 < reached["1"]["hits1"] <= figures["1"]["hits1"]
     assert reached["2"]["hits1"] == reached["3"]["hits1"] == 100

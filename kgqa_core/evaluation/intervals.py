@@ -1,0 +1,62 @@
+"""Bootstrap intervals of mean figures over questions: how far a figure would move had other questions been asked.
+
+Percentile bootstrap: draw as many questions as there are, with replacement, many times; the interval holds the middle
+95 % of the means. A mean depends only on how often each distinct row of values is drawn, and those counts follow a
+multinomial distribution: drawing the counts gives exactly the distribution that drawing questions gives, in time that
+does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kgqa_core.evaluation.metrics import QuestionScores
+
+Floats = npt.NDArray[np.float64]
+
+INTERVAL_METRICS = ("hits1", "f1", "em")
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+SEED = 0
+CELLS_AT_ONCE = 2**22  # counts held in memory at once
+DIGITS = 6  # of a bound: the last digits of a sum depend on the processor, and equal input shall give equal bytes
+
+
+def resampled_means(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+    """Return the means [resamples, M] of ``values`` [B, M] over B rows drawn with replacement; B is at least 1."""
+    rows, counts = np.unique(values, axis=0, return_counts=True)
+    random = np.random.default_rng(seed)
+    means = np.empty((resamples, values.shape[1]))
+    step = max(1, CELLS_AT_ONCE // len(rows))
+    for start in range(0, resamples, step):
+        drawn = random.multinomial(len(values), counts / len(values), size=min(step, resamples - start))
+        means[start : start + step] = drawn @ rows / len(values)
+    return means
+
+
+def bootstrap_bounds(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+    """Return the lower and the upper bound [2, M] of the mean of each column of ``values`` [B, M]; zeros without rows.
+
+    All columns see the same resamples.
+    """
+    if not len(values):
+        return np.zeros((2, values.shape[1]))
+    tail = (1 - CONFIDENCE) / 2
+    bounds = np.quantile(resampled_means(values, resamples=resamples, seed=seed), [tail, 1 - tail], axis=0)
+    return np.round(bounds, DIGITS) + 0.0  # no -0.0
+
+
+def interval_names(metric: str) -> tuple[str, str]:
+    """Return the names of a metric's bounds, as they stand beside it in a summary: ``hits1.low`` and ``hits1.high``."""
+    return f"{metric}.low", f"{metric}.high"
+
+
+def interval_figures(scores: QuestionScores, chosen: npt.NDArray[np.bool_] | None = None) -> dict[str, float]:
+    """Return the bounds, in percent, of ``INTERVAL_METRICS`` over all questions or those ``chosen`` [B]."""
+    columns = np.stack([scores.values[name] for name in INTERVAL_METRICS], axis=1)
+    bounds = bootstrap_bounds(columns if chosen is None else columns[chosen])
+    figures: dict[str, float] = {}
+    for place, metric in enumerate(INTERVAL_METRICS):
+        figures |= dict(zip(interval_names(metric), bounds[:, place].tolist(), strict=True))
+    return figures
