@@ -53,7 +53,8 @@ def _explain_one(error: dict[str, Any], root: type[BaseModel]) -> str:
         case "model_type" | "model_attributes_type":
             names = dict.fromkeys(name for model in models for name in model.model_fields)
             return f"{key} = {shorten(given)}: must be a section; its keys are {', '.join(names)}"
-    return f"{key} = {shorten(given)}: {PLAINER.get(error['type']) or error['msg'].removeprefix('Value error, ')}"
+    said = PLAINER.get(error["type"]) or error["msg"].removeprefix("Value error, ")
+    return f"{key} = {shorten(given)}: {said}" if key else said
 
 
 def _walk(location: Iterable[Any], root: type[BaseModel]) -> tuple[list[Any], list[type[BaseModel]]]:

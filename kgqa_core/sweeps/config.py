@@ -1,0 +1,159 @@
+"""Sweep files: which settings of which run configurations vary, and what to show of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from kgqa_core.config import FilePath, Name, Section
+from kgqa_core.errors import ConfigError, nearest, shorten
+from kgqa_core.sweeps.figures import curve_label, is_score, label_of
+
+BASE, POINT = "base", "point"  # the dimensions that are no setting: which run configuration, which of ``points``
+
+
+def _as_list(given: Any) -> Any:
+    return [given] if isinstance(given, str | Path) else given
+
+
+def _distinct_values(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
+    if not texts or len(set(texts)) < len(texts):
+        raise ValueError("must be one value or more, each given once")
+    return values
+
+
+def _figure(name: str) -> str:
+    try:
+        label_of(name)
+    except ConfigError as problem:
+        raise ValueError(str(problem)) from None
+    return name
+
+
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+Key = Annotated[str, Field(pattern=r"^[^.\s]+(\.[^.\s]+)*$")]
+Values = Annotated[tuple[Any, ...], Field(strict=False), AfterValidator(_distinct_values)]
+Settings = dict[Key, Any]
+Figure = Annotated[str, AfterValidator(_figure)]
+Figures = Annotated[
+    tuple[Figure, ...], Field(strict=False), BeforeValidator(_as_list), AfterValidator(_distinct_values)
+]
+Bases = Annotated[
+    tuple[FilePath, ...], Field(strict=False), BeforeValidator(_as_list), AfterValidator(_distinct_values)
+]
+Control = Literal["template_control", "ceiling"]
+
+
+class PointSection(Section):
+    """One point of a sweep that a product of values cannot say."""
+
+    label: Name
+    set: Settings = Field(default_factory=dict)
+
+
+class PlotSection(Section):
+    """One picture: a panel per figure in ``y``; what one line joins lies along ``x``."""
+
+    title: str | None = None
+    # lines: x has an order. points: it has none (datasets, encoders). curves: what training recorded, by its steps.
+    kind: Literal["lines", "points", "curves"] = "lines"
+    x: str | None = None  # a dimension (a varied setting, base, point), or a figure
+    y: Annotated[Texts, BeforeValidator(_as_list), AfterValidator(_distinct_values)] = ("hits1", "f1")
+    panels: str | None = None  # a dimension with a panel per value
+    lines: Annotated[Texts, BeforeValidator(_as_list)] | None = None  # with a line per value; default: all others
+    beside: Annotated[tuple[Control, ...], Field(strict=False), BeforeValidator(_as_list)] = ()  # dashed: same scores
+    log_x: bool = False
+    log_y: bool = False
+
+    @model_validator(mode="after")
+    def _whole(self) -> PlotSection:
+        check = curve_label if self.kind == "curves" else label_of
+        try:
+            for name in self.y:
+                check(name)
+        except ConfigError as problem:
+            raise ValueError(str(problem)) from None
+        if (self.x is None) != (self.kind == "curves"):
+            raise ValueError("curves run over training steps and have no 'x'; any other plot needs one")
+        if self.beside and (self.kind == "curves" or not all(map(is_score, self.y))):
+            raise ValueError("'beside' draws the controls' scores; a plot of anything else has none")
+        return self
+
+
+class SweepFile(Section):
+    """One sweep: every combination of base, point and varied values is a run."""
+
+    base: Bases  # run configurations
+    set: Settings = Field(default_factory=dict)  # the same for all runs
+    points: Annotated[tuple[PointSection, ...], Field(strict=False)] = ()
+    vary: dict[Key, Values] = Field(default_factory=dict)
+    repeat: Annotated[Texts, BeforeValidator(_as_list)] = ()  # varied settings that only repeat: mean and spread
+    table: Figures = ("hits1", "f1")
+    plots: Annotated[tuple[PlotSection, ...], Field(strict=False)] = ()
+
+    @property
+    def dimensions(self) -> list[str]:
+        """What tells points apart, slowest first: bases and points where there are several, then varied settings."""
+        several = {BASE: len(self.base) > 1, POINT: bool(self.points)}
+        return [name for name, shown in several.items() if shown] + list(self.vary)
+
+    @property
+    def compared(self) -> list[str]:
+        """The dimensions that are not repetitions."""
+        return [name for name in self.dimensions if name not in self.repeat]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepFile:
+        for what, names in (("base", [base.stem for base in self.base]), ("points", [p.label for p in self.points])):
+            if len(set(names)) < len(names):
+                raise ValueError(f"{what}: two have one name; the names are {', '.join(names)}")
+        for name in self.repeat:
+            _legal("repeat", name, self.vary)
+        for key, where in self._varied_twice():
+            raise ValueError(f"{key!r} is varied, and set in {where}: give it once")
+        for number, plot in enumerate(self.plots):
+            self._check_plot(f"plots.{number}", plot)
+        return self
+
+    def _varied_twice(self) -> Iterator[tuple[str, str]]:
+        places = {"'set'": self.set} | {f"point {point.label!r}": point.set for point in self.points}
+        for where, settings in places.items():
+            for key in self.vary:
+                if any(f"{given}.".startswith(f"{key}.") for given in settings):
+                    yield key, where
+
+    def _check_plot(self, where: str, plot: PlotSection) -> None:
+        for key, names in (("lines", plot.lines or ()), ("panels", (plot.panels,) if plot.panels else ())):
+            for name in names:
+                _legal(f"{where}.{key}", name, self.compared)
+        if plot.x is None:
+            return
+        if plot.x in self.compared:
+            values = self.vary.get(plot.x, ())
+            if plot.log_x and not (values and all(is_number(value) and value > 0 for value in values)):
+                raise ValueError(f"{where}.log_x: not every {plot.x} is a number above 0")
+            return
+        try:
+            label_of(plot.x)
+        except ConfigError:
+            _legal(f"{where}.x", plot.x, self.compared, "; so are the figures")
+        if plot.lines is None:
+            raise ValueError(f"{where}.x is a figure: say in 'lines' which dimensions have a line for each value")
+
+
+def is_number(value: Any) -> bool:
+    """Say whether a value of a dimension is a number, not a name."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _legal(where: str, name: str, legal: Sequence[str] | dict[str, Any], more: str = "") -> None:
+    if name in legal:
+        return
+    near = nearest(name, legal)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{where} = {shorten(name)}: legal are {', '.join(legal) or 'none here'}{more}{hint}")
