@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from kgqa_core.types import Split
 
@@ -34,6 +34,12 @@ def _size(text: str) -> str:
     return text
 
 
+def _edge_budget(given: Any) -> Any:
+    if given != "all" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+        raise ValueError("must be a number of edges, 1 or more, or: all")
+    return given
+
+
 # strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.
 FilePath = Annotated[Path, Field(strict=False)]
 Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), AfterValidator(_distinct)]
@@ -41,6 +47,7 @@ Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), 
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, AfterValidator(_usable_as_name)]
 Size = Annotated[str, AfterValidator(_size)]
+EdgeBudget = Annotated[int | Literal["all"], BeforeValidator(_edge_budget)]
 
 
 class Section(BaseModel):
@@ -55,14 +62,15 @@ class GraphSection(Section):
     format: Literal["wikimovies", "tsv", "csv", "parquet", "nsm"]
     path: FilePath | None = None  # left out with format nsm alone: the question files hold the triples
     names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
+    inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards, not a relation
     max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
-
 
     @model_validator(mode="after")
     def _has_source(self) -> GraphSection:
         if self.path is None and self.format != "nsm":
             raise ValueError("give 'path'; only triples of format nsm may come from the question files instead")
         return self
+
 
 class QuestionSection(Section):
     """The questions."""
@@ -102,7 +110,6 @@ class FileDataset(Section):
     graph: GraphSection
     questions: QuestionSection
     reenter_topic: bool = False  # may a path come back to a topic entity? (on MetaQA 3-hop only "no" keeps golds exact)
-
     subgraphs: Literal["none", "question"] = "none"  # question: each question explores the subgraph its file gives it
 
     @model_validator(mode="after")
@@ -112,6 +119,7 @@ class FileDataset(Section):
         if self.subgraphs == "question" and (self.graph.format != "nsm" or self.graph.path is not None):
             raise ValueError("subgraphs: 'question' needs graph: {format: nsm}, without a path")
         return self
+
 
 class MiniLmSection(Section):
     """all-MiniLM-L6-v2 from the installed package."""
@@ -155,6 +163,7 @@ class EvaluationSection(Section):
 
     split: Split = "test"
     evidence_paths: Annotated[int, Field(ge=0)] = 3  # candidates per question whose evidence path is kept
+    edge_budget: EdgeBudget | None = None  # K while answering, or all edges; by default what the checkpoint says
 
 
 class TrackingSection(Section):

@@ -22,7 +22,7 @@ from kgqa_core.stage_specs import StageSpec, stage_specs
 
 VERSIONS = {
     "dataset": 1,
-    "graph": 1,
+    "graph": 2,
     "subgraphs": 1,
     "questions": 1,
     "encodings": 1,

@@ -17,6 +17,7 @@ RELATIONS = pa.schema(
         pa.field("relation_id", pa.int32(), nullable=False),  # 0..R-1, in sorted order of label
         pa.field("label", pa.string(), nullable=False),
         pa.field("num_triples", pa.int64(), nullable=False),
+        pa.field("inverse", pa.string()),  # label that the file gives the relation walked backwards; null: none
     ]
 )
 

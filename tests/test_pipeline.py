@@ -304,6 +304,7 @@ SHAPING = {
     "dataset.reenter_topic=true": {"questions", TRAINED, "controls"},
     "dataset.graph.format=csv": {"graph"},
     "dataset.graph.max_reject_ratio=0.5": {"graph"},
+    "dataset.graph.inverse_suffix=_inverse": {"graph"},
     "dataset.questions.format=metaqa": {"questions"},
     "dataset.questions.max_reject_ratio=0.5": {"questions"},
     "dataset.questions.train_size=11": {"questions"},
@@ -329,8 +330,8 @@ OTHERWISE = {
     "dataset.questions.files",
     "dataset.questions.hops",
     "dataset.seed",
-    "encoder.path",
     "dataset.subgraphs",
+    "encoder.path",
     "encoder.pooling",
     "explorer.seeds",
 }

@@ -24,6 +24,7 @@ from kgqa_core.graph.formats import (
     parse_chunk,
     require_file,
 )
+from kgqa_core.graph.inverses import InverseCounts
 from kgqa_core.graph.kg import write_string_indexes
 from kgqa_core.graph.nsm import listed_part, parse_nsm_chunk
 from kgqa_core.graph.rejects import check_reject_ratio, collect_rejects, write_rejects
@@ -34,8 +35,9 @@ MapChunks = Callable[[Callable[[Chunk], ChunkReport], Iterable[Chunk]], Iterable
 
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
-    """What a build may use. None of it changes the entities, relations or triples; only shard_rows moves bytes."""
+    """How a build works. None of it changes the entities, relations or triples; only shard_rows moves bytes."""
 
+    map_chunks: MapChunks = map  # how chunks are mapped; ``fan_out.fan_out`` gives one over Dask
     chunk_bytes: int = 8 * 2**20  # of input per chunk
     shard_rows: int = 4 * 2**20  # triples per shard, at least, rounded up to a whole head
     memory_limit: str = "2GB"  # DuckDB's own; the process uses more
@@ -49,13 +51,14 @@ class GraphReport:
     num_entities: int
     num_relations: int
     num_triples: int  # distinct
-    num_duplicates: int  # exact repeats dropped
+    num_duplicates: int  # exact repeats dropped; a triple and its given inverse are no repeats
     num_rows: int  # triple rows kept, repeats included
     num_blank: int  # blank and header lines
     num_named: int  # entities whose name came from the names file
     num_shared_names: int  # names that several entities have
     rejects: dict[str, int] = field(default_factory=dict)  # reason -> rows
     triples_per_relation: dict[str, int] = field(default_factory=dict)
+    inverses: dict[str, InverseCounts] = field(default_factory=dict)  # relation -> its inverse, where one is given
 
     @property
     def num_rejects(self) -> int:
@@ -70,13 +73,13 @@ def build_graph(
     out_dir: Path,
     names: Path | None = None,
     max_reject_ratio: float = 0.001,
-    map_chunks: MapChunks = map,
+    inverse_suffix: str | None = None,
     limits: BuildLimits = BuildLimits(),
 ) -> GraphReport:
     """Build the graph of ``path``, one file or several, in ``out_dir`` (see docs/own-data.md for the formats).
 
-    ``names``: optional Parquet (label, name) or TSV file. ``map_chunks``: how chunks are mapped; ``fan_out.fan_out``
-    gives one over Dask. Raises InputError where a file is missing, unreadable, empty, or has a larger share of
+    ``names``: optional Parquet (label, name) or TSV file. ``inverse_suffix``: what marks a relation as the inverse of
+    another (see ``inverses``). Raises InputError where a file is missing, unreadable, empty, or has a larger share of
     rejected rows than ``max_reject_ratio``.
     """
     paths = [path] if isinstance(path, Path) else list(path)
@@ -88,19 +91,16 @@ def build_graph(
     _clear(out_dir, parts)
     parts.mkdir(parents=True)
     try:
-        files = [
-            _parse(each, format, TRIPLE_COLUMNS, parts / str(number), map_chunks, limits)
-            for number, each in enumerate(paths)
-        ]
+        files = [_parse(each, format, TRIPLE_COLUMNS, parts / str(number), limits) for number, each in enumerate(paths)]
         triples = [report for reports in files for report in reports]
-        named = [] if names is None else _parse(names, _names_format(names), NAME_COLUMNS, parts, map_chunks, limits)
+        named = [] if names is None else _parse(names, _names_format(names), NAME_COLUMNS, parts, limits)
         for reports in (*files, named):
             check_reject_ratio(reports, max_ratio=max_reject_ratio, key="dataset.graph.max_reject_ratio")
         if not any(report.num_rows for report in triples):
             shown = ", ".join(map(str, paths))
             raise InputError(f"graph file: {shown} holds no triple. A line should look like: {EXAMPLES[format]}")
         write_rejects(collect_rejects([*files, named]), out_dir / "rejects.parquet")
-        return _write_graph(triples, named, out_dir, limits)
+        return _write_graph(triples, named, out_dir, inverse_suffix, limits)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
 
@@ -117,7 +117,7 @@ EXAMPLES: dict[FileFormat, str] = {
     "tsv": "head<TAB>relation<TAB>tail",
     "csv": 'head,relation,"tail, with a comma"',
     "parquet": "columns head, relation, tail",
-    "nsm": '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "relation", "m.2"]]}}',
+    "nsm": '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}',
 }
 
 
@@ -126,15 +126,19 @@ def _names_format(names: Path) -> FileFormat:
 
 
 def _parse(
-    path: Path, format: FileFormat, columns: tuple[str, ...], parts: Path, map_chunks: MapChunks, limits: BuildLimits
+    path: Path, format: FileFormat, columns: tuple[str, ...], parts: Path, limits: BuildLimits
 ) -> list[ChunkReport]:
     parts.mkdir(exist_ok=True)
     chunks = list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes)
-    return list(map_chunks(parse_nsm_chunk if format == "nsm" else parse_chunk, chunks))
+    return list(limits.map_chunks(parse_nsm_chunk if format == "nsm" else parse_chunk, chunks))
 
 
 def _write_graph(
-    triples: list[ChunkReport], named: list[ChunkReport], out_dir: Path, limits: BuildLimits
+    triples: list[ChunkReport],
+    named: list[ChunkReport],
+    out_dir: Path,
+    inverse_suffix: str | None,
+    limits: BuildLimits,
 ) -> GraphReport:
     spill = limits.temp_directory or out_dir / "parts"
     entities = out_dir / "entities.parquet"
@@ -146,7 +150,13 @@ def _write_graph(
             listed_parts=[place for report in triples if (place := listed_part(report.chunk.part)).is_file()],
             out=entities,
         )
-        relations = write_triples(connection, entities=entities, folder=out_dir, shard_rows=limits.shard_rows)
+        relations, inverses = write_triples(
+            connection,
+            entities=entities,
+            folder=out_dir,
+            shard_rows=limits.shard_rows,
+            inverse_suffix=inverse_suffix,
+        )
     pq.write_table(relations, out_dir / "relations.parquet", compression="zstd")
     num_shared_names = _write_indexes(out_dir, num_entities, relations.num_rows)
     per_relation = dict(zip(relations["label"].to_pylist(), relations["num_triples"].to_pylist(), strict=True))
@@ -155,13 +165,14 @@ def _write_graph(
         num_entities=num_entities,
         num_relations=relations.num_rows,
         num_triples=num_triples,
-        num_duplicates=num_rows - num_triples,
+        num_duplicates=num_rows - num_triples - sum(counts.num_both for counts in inverses.values()),
         num_rows=num_rows,
         num_blank=sum(report.num_blank for report in triples),
         num_named=num_named,
         num_shared_names=num_shared_names,
         rejects=dict(sorted(sum((Counter(r.rejects) for r in [*triples, *named]), Counter()).items())),
         triples_per_relation=per_relation,
+        inverses=inverses,
     )
     (out_dir / "graph.json").write_text(json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
     return report

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,11 @@ class KnowledgeGraph:
     def relation_labels(self) -> list[str]:
         """Labels of the R forward relations."""
         return _column(self.folder / "relations.parquet", "label")
+
+    @cached_property
+    def inverse_labels(self) -> list[str | None]:
+        """Labels that the file gave the R relations walked backwards; None where it gave none."""
+        return _column(self.folder / "relations.parquet", "inverse")
 
     @cached_property
     def _labels(self) -> StringTable:
@@ -126,8 +132,8 @@ class KnowledgeGraph:
         return text if relation < self.num_relations else f"{text} (reversed)"
 
 
-def _column(path: Path, name: str) -> list[str]:
-    values: list[str] = pq.read_table(path, columns=[name])[name].to_pylist()
+def _column(path: Path, name: str) -> list[Any]:
+    values: list[Any] = pq.read_table(path, columns=[name])[name].to_pylist()
     return values
 
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, shorten
+from kgqa_core.graph.inverses import InverseCounts, find_inverses
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576
@@ -86,25 +87,50 @@ def write_entities(
     return total, _count(connection, "given_name")
 
 
-def write_triples(connection: duckdb.DuckDBPyConnection, *, entities: Path, folder: Path, shard_rows: int) -> pa.Table:
+def write_triples(
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    entities: Path,
+    folder: Path,
+    shard_rows: int,
+    inverse_suffix: str | None = None,
+) -> tuple[pa.Table, dict[str, InverseCounts]]:
     """Encode, deduplicate and sort the triples; write ``triples-NNNN.parquet``, each a range of heads.
 
-    Needs the view ``raw`` of ``write_entities``. Returns the relations (schemas.RELATIONS).
+    Needs the view ``raw`` of ``write_entities``. Triples of a given inverse (``inverses.find_inverses``) are turned
+    round. Returns the relations (schemas.RELATIONS), and by label the counts of those that have an inverse.
     """
     connection.read_parquet([str(entities)]).create_view("entity")
-    labels = connection.sql("select distinct relation as label from raw order by label").to_arrow_table()
-    ids = pa.array(np.arange(labels.num_rows, dtype=np.int32))
-    connection.register("relation_id", pa.table({"relation_id": ids, "label": labels["label"]}))
+    given: list[str] = connection.sql("select distinct relation from raw").to_arrow_table()["relation"].to_pylist()
+    base_of = find_inverses(set(given), inverse_suffix)
+    labels = sorted(set(given) - set(base_of), key=str.encode)
+    inverse_of = {base: inverse for inverse, base in base_of.items()}
+    ids = {label: number for number, label in enumerate(labels)}
+    relation_id = {
+        "label": given,
+        "relation_id": pa.array([ids[base_of.get(label, label)] for label in given], pa.int32()),
+        "turned": [label in base_of for label in given],
+    }
+    connection.register("relation_id", pa.table(relation_id))
     connection.execute(
-        "create temp table triple as select distinct h.entity_id as head, r.relation_id as relation, "
-        "t.entity_id as tail from raw join entity h on raw.head = h.label "
-        "join relation_id r on raw.relation = r.label join entity t on raw.tail = t.label"
+        "create temp table triple as select if(turned, t.entity_id, h.entity_id) as head, r.relation_id as relation, "
+        "if(turned, h.entity_id, t.entity_id) as tail, bool_or(not turned) as forward, bool_or(turned) as inverse "
+        "from raw join entity h on raw.head = h.label join relation_id r on raw.relation = r.label "
+        "join entity t on raw.tail = t.label group by all"
     )
     reader = _stream(connection, "select head, relation, tail from triple order by head, relation, tail")
     for number, table in enumerate(cut_at_heads(reader, shard_rows)):
         pq.write_table(table.cast(schemas.TRIPLES), folder / f"triples-{number:04d}.parquet", compression="zstd")
-    counts = connection.sql("select relation, count(*) as n from triple group by relation order by relation")
-    return pa.table([ids, labels["label"], counts.to_arrow_table()["n"]], schema=schemas.RELATIONS)
+    counts = connection.sql(
+        "select count(*) as n, count(*) filter (forward and inverse) as num_both, "
+        "count(*) filter (not inverse) as num_only_forward, count(*) filter (not forward) as num_only_inverse "
+        "from triple group by relation order by relation"
+    ).to_arrow_table()
+    inverses = [inverse_of.get(label) for label in labels]
+    relations = pa.table([list(ids.values()), labels, counts["n"], inverses], schema=schemas.RELATIONS)
+    rows = counts.drop_columns("n").to_pylist()
+    found = zip(labels, inverses, rows, strict=True)
+    return relations, {label: InverseCounts(inverse, **row) for label, inverse, row in found if inverse is not None}
 
 
 def _stream(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:

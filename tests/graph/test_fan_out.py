@@ -31,11 +31,9 @@ def test_fanning_out_gives_the_same_bytes(
 ) -> None:
     path = tmp_path / "kb.txt"
     path.write_text("".join(f"e{n % 53}|r{n % 7}|e{n * n % 61}\n" for n in range(1_009)) + "bad\n", encoding="utf-8")
-    limits = BuildLimits(chunk_bytes=1_013)
     for name, mapper in (("here", map), ("there", fan_out(client))):
-        build_graph(
-            path, format="wikimovies", out_dir=tmp_path / name, max_reject_ratio=0.01, map_chunks=mapper, limits=limits
-        )
+        limits = BuildLimits(mapper, chunk_bytes=1_013)
+        build_graph(path, format="wikimovies", out_dir=tmp_path / name, max_reject_ratio=0.01, limits=limits)
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
