@@ -62,7 +62,7 @@ class GraphSection(Section):
     format: Literal["wikimovies", "tsv", "csv", "parquet", "nsm"]
     path: FilePath | None = None  # left out with format nsm alone: the question files hold the triples
     names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
-    inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards, not a relation
+    inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards
     max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
 
     @model_validator(mode="after")
