@@ -29,6 +29,15 @@ TRIPLES = pa.schema(
     ]
 )
 
+SUBGRAPHS = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("num_entities", pa.int64(), nullable=False),  # of its triples, its topics and its answers
+        pa.field("num_triples", pa.int64(), nullable=False),  # distinct
+        pa.field("holds_answer", pa.bool_(), nullable=False),  # does an answer lie in a triple?
+    ]
+)
+
 QUESTIONS = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),

@@ -45,7 +45,8 @@ def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, n
     owner[forward_at], owner[backward_at] = heads, tails[order]
     relation[forward_at], relation[backward_at] = relations, relations[order] + num_relations
     edge_tail[forward_at], edge_tail[backward_at] = tails, heads[order]
-    starts = np.flatnonzero(np.append(True, (owner[1:] != owner[:-1]) | (relation[1:] != relation[:-1])))
+    starts_group = np.append(True, (owner[1:] != owner[:-1]) | (relation[1:] != relation[:-1]))
+    starts = np.flatnonzero(starts_group[: len(owner)])  # none where there is no triple
     return Csr(
         group_ptr=_pointers(np.bincount(owner[starts], minlength=num_entities)),
         group_relation=relation[starts],

@@ -91,9 +91,9 @@ def parse_line(line: str) -> NsmLine | str:
     )
 
 
-def line_id(line: NsmLine, path: Path, number: int) -> str:
-    """Return a line's id; without one it is named by its file and line number, ``train-17``."""
-    return line.id or f"{path.stem}-{number}"
+def default_id(path: Path, number: int) -> str:
+    """Return the id of a line that gives none, by its file and line number: ``train-17``."""
+    return f"{path.stem}-{number}"
 
 
 def read_label(value: object) -> str | None:

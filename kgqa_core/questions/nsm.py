@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgqa_core.graph.nsm import line_id, parse_line
+from kgqa_core.graph.nsm import default_id, parse_line
 from kgqa_core.questions.records import Fault, Parser, RawQuestion
 
 
@@ -20,7 +20,7 @@ def nsm_parser(path: Path) -> Parser:
         if isinstance(read, str):
             return Fault(read)
         return RawQuestion(
-            id=line_id(read, path, number),
+            id=read.id or default_id(path, number),
             text=read.question,
             answers=read.answers,
             topics=read.topics,
