@@ -96,7 +96,7 @@ def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
     config = pipeline.config
     chosen = config.explorer.seeds[0] if seed is None else seed
     model, card = load_explorer(pipeline.artifact(f"explorer-seed{chosen}").folder, encoder=make_encoder(config).name)
-    return ExplorerSystem(
+    system = ExplorerSystem(
         graph=graph_of(pipeline),
         model=model,
         card=card,
@@ -104,3 +104,4 @@ def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
         evidence_paths=config.evaluation.evidence_paths,
         batch_size=config.runtime.batch_size,
     )
+    return system.limited(edge_budget=config.evaluation.edge_budget)

@@ -26,9 +26,12 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
     """Answer, score, and put the controls beside the scores."""
 
     def write(folder: Path, recorder: Recorder) -> None:
+        import torch
+
         from kgqa_core.evaluation.metrics import score_predictions
         from kgqa_core.evaluation.predictions import Source, write_predictions
         from kgqa_core.evaluation.report import report_row
+        from kgqa_core.systems.cost import AnswerCost
 
         system, name = open_system(pipeline, seed), f"{SYSTEM} (seed {seed})"
         questions = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
@@ -36,8 +39,11 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
             split = pipeline.config.evaluation.split
             raise InputError(f"there are no {split} questions to score; set evaluation.split, or add some")
         questions = fill_hops(questions, system.graph, reenter_topic=pipeline.config.dataset.reenter_topic)
+        torch.set_num_threads(pipeline.config.runtime.threads)
+        cost = AnswerCost()
+        system.answer(questions[:1])  # loads the compiled walk, which is no part of what answering costs
         predictions = system.answer(
-            questions, progress=lambda done, total: pipeline.progress(f"answering (seed {seed})", done, total)
+            questions, lambda done, total: pipeline.progress(f"answering (seed {seed})", done, total), cost
         )
         scores = score_predictions(questions, predictions)
         write_predictions(
@@ -52,6 +58,8 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
         controls = json.loads((pipeline.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
         write_json(folder / "scores.json", [row, *controls])
         record_scores(recorder, row, controls)
+        for figure, value in cost.figures().items():
+            recorder.metric(f"answer.{figure}", value)
         recorder.table("predictions", "predictions.parquet")
 
     return run_stage(pipeline, f"evaluation-seed{seed}", write, seed=seed)

@@ -39,6 +39,7 @@ def predict(
     evidence_paths: int = 3,
     batch_size: int = 64,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    on_batch: Callable[[Exploration, int], None] = lambda found, num_questions: None,
 ) -> list[Prediction]:
     """Answer every question.
 
@@ -53,6 +54,7 @@ def predict(
         evidence_paths: candidates per question that get an evidence path (a claim among those kept gets one always).
         batch_size: questions per batch.
         progress: called with (done, total).
+        on_batch: called with what was found for a batch, and its number of questions.
 
     Returns:
         one prediction per question, in the order of the questions.
@@ -63,6 +65,7 @@ def predict(
     linked = [index for index, question in enumerate(questions) if question.topics]
     arrays = question_arrays([questions[index] for index in linked], text_row)
     for rows, batch, found in _explore_all(model, graph, arrays, texts=texts, options=options, batch_size=batch_size):
+        on_batch(found, len(batch))
         asked = [questions[linked[row]] for row in rows]
         predictions = _answer_batch(found, batch, asked, graph, answer_threshold, evidence_paths)
         for row, prediction in zip(rows, predictions, strict=True):

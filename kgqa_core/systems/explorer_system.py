@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.train import Texts
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.systems.cost import AnswerCost
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 EncodeTexts = Callable[[Sequence[str]], np.ndarray]
@@ -34,15 +37,21 @@ class ExplorerSystem:
     merge: bool = True
 
     def answer(
-        self, questions: Sequence[Question], progress: Callable[[int, int], None] = lambda done, total: None
+        self,
+        questions: Sequence[Question],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        cost: AnswerCost | None = None,
     ) -> list[Prediction]:
-        """Return one prediction per question, in order."""
+        """Return one prediction per question, in order; what it costs is added to ``cost``."""
         masked = sorted({question.masked for question in questions})
-        return predict(
+        texts = encode_texts(masked, self.graph.relation_labels, self.encode)
+        cost = AnswerCost() if cost is None else cost
+        started = time.process_time()
+        predictions = predict(
             self.model,
             self.graph,
             questions,
-            texts=encode_texts(masked, self.graph.relation_labels, self.encode),
+            texts=texts,
             text_row={text: row for row, text in enumerate(masked)},
             options=ExploreOptions(
                 edge_budget=self.card.edge_budget,
@@ -53,7 +62,20 @@ class ExplorerSystem:
             evidence_paths=self.evidence_paths,
             batch_size=self.batch_size,
             progress=progress,
+            on_batch=cost.add,
         )
+        cost.cpu_seconds += time.process_time() - started
+        return predictions
+
+    def limited(self, *, edge_budget: int | Literal["all"] | None = None) -> ExplorerSystem:
+        """Return the same explorer under other limits to its walk; None leaves one as the checkpoint has it.
+
+        ``edge_budget`` is K; with ``all``, every edge of every head is walked.
+        """
+        if edge_budget is None:
+            return self
+        budget = 2 * self.graph.num_triples + 1 if edge_budget == "all" else edge_budget
+        return replace(self, card=replace(self.card, edge_budget=budget))
 
     def render(self, path: ReasoningPath) -> str:
         """Return a path as readable triples, in walking order."""
