@@ -75,10 +75,10 @@ class GraphSection(Section):
 class QuestionSection(Section):
     """The questions."""
 
-    format: Literal["metaqa", "jsonl", "nsm"]
+    format: Literal["metaqa", "jsonl", "nsm", "wc2014"]
     path: FilePath | None = None  # a folder of splits, or one file to be split 80/10/10
     files: Annotated[dict[Split, FilePath], Field(min_length=1)] | None = None  # or one file per split
-    hops: Hops | None = None  # MetaQA only: which of the 1-hop, 2-hop and 3-hop folders
+    hops: Hops | None = None  # MetaQA and WorldCup2014: which of their folders or files 1-hop, 2-hop, 3-hop
     max_reject_ratio: Share = 0.001
     train_size: Annotated[int, Field(ge=1)] | None = None  # training questions, drawn at random; None: all
     hold_out_templates: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of masked texts that only test asks
@@ -88,8 +88,10 @@ class QuestionSection(Section):
     def _one_source(self) -> QuestionSection:
         if (self.path is None) == (self.files is None):
             raise ValueError("give either 'path' or 'files'")
-        if self.hops is not None and self.format != "metaqa":
-            raise ValueError("'hops' chooses MetaQA folders; leave it out for another format")
+        if self.hops is not None and self.format not in ("metaqa", "wc2014"):
+            raise ValueError(
+                "'hops' chooses folders of MetaQA or files of WorldCup2014; leave it out for another format"
+            )
         return self
 
 

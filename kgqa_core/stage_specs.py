@@ -52,7 +52,9 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
         # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
         section = {**training, **reenter, "seed": seed, **{f"encoder_{name}": value for name, value in encoder.items()}}
         specs.append(StageSpec(f"explorer-seed{seed}", "explorer", section, base, weights))
-    specs.append(StageSpec("controls", "controls", {**walk, "split": evaluation.split}, ("graph", *blocks, "questions")))
+    specs.append(
+        StageSpec("controls", "controls", {**walk, "split": evaluation.split}, ("graph", *blocks, "questions"))
+    )
     for seed in explorer.seeds:
         section = {**evaluation.model_dump(mode="json"), "seed": seed}
         specs.append(
@@ -91,6 +93,9 @@ def _subgraphs(dataset: EmbeddedDataset | FileDataset) -> tuple[str, ...]:
     return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs == "question" else ()
 
 
+WANTED = {"metaqa": "1-hop/qa_train.txt", "wc2014": "1-hop.txt or 2-hop.txt"}
+
+
 def question_files(section: QuestionSection) -> dict[str, Path]:
     """Return every file that the questions are read from, MetaQA's chains included.
 
@@ -108,10 +113,13 @@ def question_files(section: QuestionSection) -> dict[str, Path]:
     if section.format == "metaqa":
         folders = [f"{hop}-hop" for hop in section.hops] if section.hops else ["[0-9]-hop"]
         found = [path for folder in folders for path in section.path.glob(f"{folder}/**/qa_*.txt")]
+    elif section.format == "wc2014":
+        names = [f"{hop}-hop" for hop in section.hops] if section.hops else ["[0-9]-hop"]
+        found = [path for name in names for path in section.path.glob(f"{name}.txt")]
     else:
         found = [path for split in SPLITS if (path := section.path / f"{split}.jsonl").is_file()]
     if not found:
-        wanted = "1-hop/qa_train.txt" if section.format == "metaqa" else "train.jsonl, dev.jsonl or test.jsonl"
+        wanted = WANTED.get(section.format, "train.jsonl, dev.jsonl or test.jsonl")
         raise ConfigError(f"dataset.questions.path: {section.path} holds no {section.format} question files ({wanted})")
     return {f"questions/{path.relative_to(section.path).as_posix()}": path for path in sorted(found)}
 

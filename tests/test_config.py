@@ -206,7 +206,11 @@ def test_an_override_that_is_none_is_named(write: Write, override: str, message:
         ),
         (
             FILES.replace("format: tsv,", "format: tsv, pth: x,"),
-            ["unknown key 'dataset.graph.pth' (value 'x')", "format, max_reject_ratio, names, path", "mean 'path'?"],
+            [
+                "unknown key 'dataset.graph.pth' (value 'x')",
+                "format, inverse_suffix, max_reject_ratio, names, path",
+                "mean 'path'?",
+            ],
         ),
         (
             FILES.replace("path: questions.jsonl", "files: {tran: x}"),
@@ -232,7 +236,10 @@ def test_an_override_that_is_none_is_named(write: Write, override: str, message:
             ["dataset.questions = ", "give either 'path' or 'files'"],
         ),
         (FILES.replace("path: questions.jsonl", "files: {}"), ["dataset.questions.files = {}", "at least 1"]),
-        (FILES.replace("path: questions.jsonl", "path: x, hops: [1]"), ["'hops' chooses MetaQA folders"]),
+        (
+            FILES.replace("path: questions.jsonl", "path: x, hops: [1]"),
+            ["'hops' chooses folders of MetaQA or files of"],
+        ),
         (EMBEDDED.replace("steps: 3", "steps: true"), ["explorer.steps = True", "integer"]),
         (EMBEDDED.replace("steps: 3", "steps: '3'"), ["explorer.steps = '3'", "integer"]),
         (EMBEDDED.replace("steps: 3", "steps: 3.0"), ["explorer.steps = 3.0", "integer"]),

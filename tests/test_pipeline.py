@@ -476,7 +476,18 @@ def test_of_single_metaqa_files_the_chains_are_read_too(films: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("format", "wanted"), [("jsonl", "train.jsonl"), ("metaqa", "1-hop/qa_train.txt")])
+def test_worldcup_files_are_chosen_by_hops(films: Path) -> None:
+    (films.parent / "cup").mkdir()
+    for name in ("1-hop.txt", "2-hop.txt", "kb.txt"):
+        (films.parent / "cup" / name).touch()
+    for hops, names in (("", ["1-hop.txt", "2-hop.txt"]), (", hops: [2]", ["2-hop.txt"])):
+        found = specs_of(films, f"dataset.questions={{format: wc2014, path: cup{hops}}}")["questions"].files
+        assert list(found) == [f"questions/{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("format", "wanted"), [("jsonl", "train.jsonl"), ("metaqa", "1-hop/qa_train.txt"), ("wc2014", "1-hop.txt")]
+)
 def test_a_folder_without_question_files_is_named(films: Path, format: str, wanted: str) -> None:
     (films.parent / "empty").mkdir()
     with pytest.raises(ConfigError, match=rf"dataset.questions.path: .*empty holds no {format} .*{wanted}"):

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.rejects import NUM_SHOWN, rejects_table, too_many_rejects
+from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.questions.jsonl import jsonl_files
 from kgqa_core.questions.linking import nearest_names
 from kgqa_core.questions.lint import LintReport, lint_questions
@@ -21,6 +22,7 @@ from kgqa_core.questions.metaqa import metaqa_files
 from kgqa_core.questions.records import Loaded
 from kgqa_core.questions.resolve import Resolver
 from kgqa_core.questions.subset import ALL, Subset, SubsetReport, take_subset
+from kgqa_core.questions.wc2014 import merge_repeats, note_other_golds, wc2014_files
 from kgqa_core.types import SPLITS, Split
 
 
@@ -28,14 +30,15 @@ from kgqa_core.types import SPLITS, Split
 class QuestionSource:
     """Where the questions are.
 
-    ``path``: a MetaQA folder, or for JSONL a folder with train, dev and test.jsonl or one file, then split by hash
-    (``split_seed``). ``files`` names the files one by one instead, and then ``path`` is not looked at.
+    ``path``: a MetaQA folder; a WorldCup2014 folder or one of its files, split by hash (``split_seed``); or for JSONL
+    a folder with train, dev and test.jsonl or one file, then split by hash too. ``files`` names the files one by one
+    instead, and then ``path`` is not looked at.
     """
 
     format: QuestionFormat
     path: Path | None = None
     files: Mapping[Split, Path] | None = None
-    hops: tuple[int, ...] | None = None  # of a MetaQA folder; None: all it has
+    hops: tuple[int, ...] | None = None  # of a MetaQA or WorldCup2014 folder; None: all it has
     max_reject_ratio: float = 0.001  # a larger share of rejected lines stops the build
     split_seed: int = 0
 
@@ -60,24 +63,31 @@ def build_questions(
     reenter_topic: bool,
     out_dir: Path,
     subset: Subset = ALL,
+    subgraphs: Subgraphs | None = None,
 ) -> QuestionReport:
     """Build questions.parquet, rejects.parquet and lint.json in ``out_dir``, and subset.json where not all are used.
 
-    ``max_steps`` and ``reenter_topic`` are the explorer's, for coverage. Raises InputError where a file is missing,
-    holds no usable question, has too large a share of rejected lines, or ``subset`` asks for what there is not.
+    ``max_steps``, ``reenter_topic`` and ``subgraphs`` are the explorer's, for coverage. Raises InputError where a file
+    is missing, holds no usable question, has too large a share of rejected lines, or ``subset`` asks for what there is
+    not.
     """
     loaded, resolver, seed = Loaded(), Resolver(graph), source.split_seed
     sources = _sources(source)
     for file, split, hop in sources:
         load_into(loaded, file, format=source.format, resolver=resolver, split=split, hops=hop, split_seed=seed)
     _check(loaded, graph, source.max_reject_ratio)
+    if source.format == "wc2014":
+        merge_repeats(loaded)
+        note_other_golds(loaded, graph, reenter_topic=reenter_topic)
     questions = loaded.questions
-    if [split for _, split, _ in sources] == [None]:
+    if {split for _, split, _ in sources} == {None}:
         questions = fill_splits(questions, graph, seed=seed)
     subset_report = None
     if subset:
         questions, subset_report = take_subset(questions, subset)
-    lint = lint_questions(questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes)
+    lint = lint_questions(
+        questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes, subgraphs=subgraphs
+    )
     out_dir.mkdir(parents=True, exist_ok=True)
     pq.write_table(questions_table(questions), out_dir / "questions.parquet", compression="zstd")
     pq.write_table(rejects_table(loaded.rejects), out_dir / "rejects.parquet", compression="zstd")
@@ -104,6 +114,8 @@ def _sources(source: QuestionSource) -> list[tuple[Path, Split | None, int | Non
         raise InputError("questions: neither a path nor files are given. Set dataset.questions.path or .files.")
     if source.format == "metaqa":
         return list(metaqa_files(source.path, hops))
+    if source.format == "wc2014":
+        return [(file, None, None) for file in wc2014_files(source.path, hops)]
     return [(file, split, None) for file, split in jsonl_files(source.path)]
 
 

@@ -20,9 +20,10 @@ from kgqa_core.questions.metaqa import metaqa_parser
 from kgqa_core.questions.nsm import nsm_parser
 from kgqa_core.questions.records import Fault, Loaded, parse_lines
 from kgqa_core.questions.resolve import Resolver
+from kgqa_core.questions.wc2014 import wc2014_parser
 from kgqa_core.types import SPLITS, Question, Reject, Split
 
-QuestionFormat = Literal["metaqa", "jsonl", "nsm"]
+QuestionFormat = Literal["metaqa", "jsonl", "nsm", "wc2014"]
 DUPLICATE_ID = "id used before"
 TRAIN_SHARE, DEV_SHARE = 0.8, 0.1  # of a single file that is split by hash; the rest is test
 
@@ -61,6 +62,8 @@ def load_into(
         parse = metaqa_parser(path, split=split or "test", hops=hops)
     elif format == "nsm":
         parse = nsm_parser(path)
+    elif format == "wc2014":
+        parse = wc2014_parser(path.stem)
     else:
         parse = jsonl_parser(split or path.stem)
 
