@@ -14,9 +14,12 @@ def graph_stages(pipeline: Pipeline) -> list[StageOutcome]:
     from tasks.dataset import make_dataset
     from tasks.graph import build_graph_shards
     from tasks.questions import link_questions
+    from tasks.subgraphs import build_question_subgraphs
 
     outcomes = [ensure(pipeline, "dataset", make_dataset)] if "dataset" in pipeline.specs else []
     outcomes.append(ensure(pipeline, "graph", build_graph_shards))
+    if "subgraphs" in pipeline.specs:
+        outcomes.append(ensure(pipeline, "subgraphs", build_question_subgraphs))
     outcomes.append(ensure(pipeline, "questions", link_questions))
     return outcomes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from kgqa_core.config import EmbeddedDataset
 from kgqa_core.errors import InputError, LinkError
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question, Reject
-from kgqa_core.workspace import open_system
+from kgqa_core.workspace import ground_of, open_system
 
 if TYPE_CHECKING:
     from kgqa_core.systems.explorer_system import ExplorerSystem
@@ -100,12 +100,12 @@ class Answerer:
 
 
 def open_answerer(pipeline: Pipeline) -> Answerer:
-    """Open the run's first explorer for questions in words.
+    """Open the run's first explorer for questions in words, which explore the whole graph.
 
     Raises:
         ArtifactError: the explorer is not trained.
     """
-    return Answerer(open_system(pipeline))
+    return Answerer(replace(open_system(pipeline), subgraphs=None))
 
 
 def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any], list[Reject]]:
@@ -126,7 +126,8 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
 
     dataset = pipeline.config.dataset
     system = open_system(pipeline)
-    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", system.graph)
+    ground = ground_of(pipeline)
+    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", ground.graph)
     questions, rejects = load_question_file(
         path, format="jsonl" if isinstance(dataset, EmbeddedDataset) else dataset.questions.format, graph=system.graph
     )
@@ -136,7 +137,7 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     predictions = system.answer(questions, progress=lambda done, total: pipeline.progress("answering", done, total))
     seconds = time.perf_counter() - started
     scores = _headline(score_predictions(questions, predictions).summary())
-    rows = score_controls(control, questions, max_hops=pipeline.config.explorer.steps)
+    rows = score_controls(control, ground.place(questions), max_hops=pipeline.config.explorer.steps)
     controls = {row["system"]: _headline(row["overall"]) for row in rows}
     return {**scores, "seconds": seconds, "controls": controls}, rejects
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,9 @@ import pyarrow.parquet as pq
 
 from kgqa_core.config import EncoderSection, HashEncoderSection, LocalEncoderSection, RunConfig
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
 from kgqa_core.pipeline import Pipeline
+from kgqa_core.types import Question
 
 if TYPE_CHECKING:
     from kgqa_core.systems.explorer_system import ExplorerSystem
@@ -80,6 +83,37 @@ def graph_of(pipeline: Pipeline) -> KnowledgeGraph:
     return open_graph(pipeline.artifact("graph").folder)
 
 
+def subgraphs_of(pipeline: Pipeline) -> Subgraphs | None:
+    """Open the subgraphs of the run's questions; None where all explore one graph.
+
+    Raises:
+        ArtifactError: they are not built.
+    """
+    return open_subgraphs(pipeline.artifact("subgraphs").folder) if "subgraphs" in pipeline.specs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a run walks on: its graph, or the graph of rows in which each question has its subgraph."""
+
+    graph: KnowledgeGraph
+    subgraphs: Subgraphs | None
+
+    def place(self, questions: Sequence[Question]) -> list[Question]:
+        """Return linked questions whose entities are those of ``graph``."""
+        return self.subgraphs.all_to_rows(questions) if self.subgraphs else list(questions)
+
+
+def ground_of(pipeline: Pipeline) -> Ground:
+    """Open what a run walks on.
+
+    Raises:
+        ArtifactError: graph or subgraphs are not built.
+    """
+    subgraphs = subgraphs_of(pipeline)
+    return Ground(subgraphs.graph if subgraphs else graph_of(pipeline), subgraphs)
+
+
 def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
     """Open the run's trained explorer.
 
@@ -103,5 +137,6 @@ def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
         encode=lambda texts: encode_all(pipeline, texts),
         evidence_paths=config.evaluation.evidence_paths,
         batch_size=config.runtime.batch_size,
+        subgraphs=subgraphs_of(pipeline),
     )
     return system.limited(edge_budget=config.evaluation.edge_budget)

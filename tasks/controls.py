@@ -9,7 +9,7 @@ from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.hops import fill_hops
 from kgqa_core.questions.loaders import read_questions
 from kgqa_core.tracking import Recorder
-from kgqa_core.workspace import graph_of
+from kgqa_core.workspace import graph_of, ground_of
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
@@ -22,19 +22,21 @@ def fit_controls(pipeline: Pipeline) -> StageOutcome:
         from kgqa_core.systems.control_report import score_controls
         from kgqa_core.systems.controls import fit_template_control
 
-        graph, config = graph_of(pipeline), pipeline.config
+        ground, config = ground_of(pipeline), pipeline.config
         questions = pipeline.artifact("questions").folder
         control = fit_template_control(
-            graph,
-            read_questions(questions, "train"),
+            ground.graph,
+            ground.place(read_questions(questions, "train")),
             max_hops=config.explorer.steps,
             reenter_topic=config.dataset.reenter_topic,
             progress=lambda done, total: pipeline.progress("fitting the template control", done, total),
         )
         control.save(folder / "template_control.json")
         asked = read_questions(questions, config.evaluation.split)
-        asked = fill_hops(asked, graph, reenter_topic=config.dataset.reenter_topic)
-        rows = score_controls(control, asked, max_hops=config.explorer.steps)
+        asked = fill_hops(
+            asked, graph_of(pipeline), reenter_topic=config.dataset.reenter_topic, subgraphs=ground.subgraphs
+        )
+        rows = score_controls(control, ground.place(asked), max_hops=config.explorer.steps)
         write_json(folder / "scores.json", rows)
         for row in rows:
             for name in ("hits1", "f1"):

@@ -38,7 +38,12 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
         if not questions:
             split = pipeline.config.evaluation.split
             raise InputError(f"there are no {split} questions to score; set evaluation.split, or add some")
-        questions = fill_hops(questions, system.graph, reenter_topic=pipeline.config.dataset.reenter_topic)
+        questions = fill_hops(
+            questions,
+            system.graph,
+            reenter_topic=pipeline.config.dataset.reenter_topic,
+            subgraphs=system.subgraphs,
+        )
         torch.set_num_threads(pipeline.config.runtime.threads)
         cost = AnswerCost()
         system.answer(questions[:1])  # loads the compiled walk, which is no part of what answering costs

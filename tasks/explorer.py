@@ -7,7 +7,7 @@ from pathlib import Path
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.loaders import read_questions
 from kgqa_core.tracking import Recorder
-from kgqa_core.workspace import graph_of, make_encoder, read_encodings
+from kgqa_core.workspace import ground_of, make_encoder, read_encodings
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
@@ -20,11 +20,11 @@ def train_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
         from kgqa_core.explorer.fit import FitSettings, fit_explorer
 
         explorer, runtime = pipeline.config.explorer, pipeline.config.runtime
-        questions = pipeline.artifact("questions").folder
+        questions, ground = pipeline.artifact("questions").folder, ground_of(pipeline)
         fit_explorer(
-            graph_of(pipeline),
-            train=read_questions(questions, "train"),
-            dev=read_questions(questions, "dev"),
+            ground.graph,
+            train=ground.place(read_questions(questions, "train")),
+            dev=ground.place(read_questions(questions, "dev")),
             encodings=read_encodings(pipeline.artifact("encodings").folder),
             settings=FitSettings(
                 **explorer.model_dump(exclude={"seeds"}),

@@ -9,7 +9,7 @@ from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.build import QuestionSource, build_questions, source_files
 from kgqa_core.questions.subset import Subset
 from kgqa_core.tracking import Recorder
-from kgqa_core.workspace import graph_of
+from kgqa_core.workspace import graph_of, subgraphs_of
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
@@ -27,6 +27,7 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
             reenter_topic=pipeline.config.dataset.reenter_topic,
             out_dir=folder,
             subset=Subset(source.train_size, source.hold_out_templates, source.draw),
+            subgraphs=subgraphs_of(pipeline),
         )
         recorder.metric("num_questions", report.num_questions)
         recorder.metric("num_rejects", report.num_rejects)

@@ -52,6 +52,10 @@ class Subgraphs:
         topics, answers = (self._rows(question, block, ids) for ids in (question.topics, question.answers))
         return replace(question, topics=topics, answers=answers, claim=claim)
 
+    def all_to_rows(self, questions: Sequence[Question]) -> list[Question]:
+        """Return ``to_rows`` of each question."""
+        return [self.to_rows(question) for question in questions]
+
     def to_entities(self, prediction: Prediction) -> Prediction:
         """Return a prediction made of rows as one made of entities."""
         return replace(

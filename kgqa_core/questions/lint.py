@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import hops_to_many
+from kgqa_core.graph.paths import hops_to_answers, hops_to_many
+from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.types import SPLITS, LintFinding, Question
 
 NUM_EXAMPLES = 5
@@ -24,7 +25,7 @@ class Coverage:
 
     hops: int | None  # as the dataset says; None where it does not
     split: str
-    num_questions: int  # with at least one gold in the graph
+    num_questions: int  # all but true/false questions of which only the claim is known
     any_gold: float  # percent of questions with a gold within reach: the ceiling of Hits@1
     all_golds: float  # percent of questions with all golds within reach
 
@@ -46,13 +47,19 @@ def lint_questions(
     max_steps: int,
     reenter_topic: bool,
     notes: dict[tuple[str, str], list[str]] | None = None,
+    subgraphs: Subgraphs | None = None,
 ) -> LintReport:
-    """Check linked questions against their graph; ``notes`` are the doubts that loading them already raised."""
-    reached = gold_hops(questions, graph, max_steps=max_steps, reenter_topic=reenter_topic)
+    """Check linked questions against their graph, or each against its subgraph.
+
+    ``notes`` are the doubts that loading the questions already raised.
+    """
+    reached = gold_hops(questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, subgraphs=subgraphs)
     doubts: dict[tuple[str, str], list[str]] = defaultdict(list, notes or {})
     for question, hops in zip(questions, reached, strict=True):
         if (hops < 0).any():
             doubts["unreachable_answer", question.split].append(question.id)
+    for question in unanswerable(questions, graph, subgraphs=subgraphs):
+        doubts["no_answer_in_graph", question.split].append(question.id)
     for kind, split, example in _repeats(questions):
         doubts[kind, split].append(example)
     findings = [
@@ -67,13 +74,40 @@ def lint_questions(
     )
 
 
+def unanswerable(
+    questions: Sequence[Question], graph: KnowledgeGraph, *, subgraphs: Subgraphs | None = None
+) -> list[Question]:
+    """Return the questions none of whose answers lies in a triple of the graph (or of the question's subgraph).
+
+    True/false questions of which only the claim is known are none of them.
+    """
+    explored, asked = (subgraphs.graph, subgraphs.all_to_rows(questions)) if subgraphs else (graph, questions)
+    has_triple = np.diff(explored.group_ptr) > 0
+    return [
+        question
+        for question, inside in zip(questions, asked, strict=True)
+        if (question.answers or question.claim is None) and not has_triple[list(inside.answers)].any()
+    ]
+
+
 def gold_hops(
-    questions: Sequence[Question], graph: KnowledgeGraph, *, max_steps: int, reenter_topic: bool
+    questions: Sequence[Question],
+    graph: KnowledgeGraph,
+    *,
+    max_steps: int,
+    reenter_topic: bool,
+    subgraphs: Subgraphs | None = None,
 ) -> list[Hops]:
     """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``.
 
-    Questions that share their topics share one search.
+    Questions that share their topics share one search. In subgraphs all of them do: no edge joins two.
     """
+    if subgraphs:
+        asked = subgraphs.all_to_rows(questions)
+        topics = [topic for question in asked for topic in question.topics]
+        answers = [answer for question in asked for answer in question.answers]
+        found = hops_to_answers(subgraphs.graph, topics, answers, max_hops=max_steps, reenter_topic=reenter_topic)
+        return _share_out(found, questions)
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, question in enumerate(questions):
         members[question.topics].append(number)
@@ -84,10 +118,15 @@ def gold_hops(
     hops = hops_to_many(graph, searches, max_hops=max_steps, reenter_topic=reenter_topic)
     result: list[Hops] = [np.empty(0, dtype=np.int64)] * len(questions)
     for numbers, found in zip(members.values(), hops, strict=True):
-        ends = np.cumsum([len(questions[number].answers) for number in numbers])
-        for number, piece in zip(numbers, np.split(found, ends[:-1]), strict=True):
+        for number, piece in zip(numbers, _share_out(found, [questions[number] for number in numbers]), strict=True):
             result[number] = piece
     return result
+
+
+def _share_out(hops: Hops, questions: Sequence[Question]) -> list[Hops]:
+    """Cut the hop counts of all answers into those of each question."""
+    ends = np.cumsum([len(question.answers) for question in questions])
+    return np.split(hops, ends[:-1]) if questions else []
 
 
 def _repeats(questions: Iterable[Question]) -> list[tuple[str, str, str]]:
@@ -114,8 +153,8 @@ def _shared_names(graph: KnowledgeGraph) -> list[LintFinding]:
 def _coverage(questions: Sequence[Question], reached: Sequence[Hops]) -> tuple[Coverage, ...]:
     groups: dict[tuple[int | None, str], list[tuple[bool, bool]]] = defaultdict(list)
     for question, hops in zip(questions, reached, strict=True):
-        if len(hops):
-            groups[question.hops, question.split].append((bool((hops > 0).any()), bool((hops > 0).all())))
+        if len(hops) or question.claim is None:
+            groups[question.hops, question.split].append((bool((hops > 0).any()), bool(len(hops) and (hops > 0).all())))
     order = sorted(groups, key=lambda group: (group[0] or 0, SPLITS.index(group[1])))
     return tuple(_coverage_row(hops, split, groups[hops, split]) for hops, split in order)
 

@@ -17,6 +17,7 @@ from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.train import Texts
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.systems.cost import AnswerCost
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
@@ -26,7 +27,7 @@ EncodeTexts = Callable[[Sequence[str]], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class ExplorerSystem:
-    """A trained explorer over one graph."""
+    """A trained explorer over one graph, or over a subgraph per question."""
 
     graph: KnowledgeGraph
     model: Explorer
@@ -35,6 +36,7 @@ class ExplorerSystem:
     evidence_paths: int = 3
     batch_size: int = 64
     merge: bool = True
+    subgraphs: Subgraphs | None = None  # where each question explores its own, not the graph
 
     def answer(
         self,
@@ -42,15 +44,20 @@ class ExplorerSystem:
         progress: Callable[[int, int], None] = lambda done, total: None,
         cost: AnswerCost | None = None,
     ) -> list[Prediction]:
-        """Return one prediction per question, in order; what it costs is added to ``cost``."""
+        """Return one prediction per question, in order; what it costs is added to ``cost``.
+
+        Raises:
+            InputError: a question has no subgraph, where each explores its own.
+        """
+        inside = self.subgraphs
         masked = sorted({question.masked for question in questions})
         texts = encode_texts(masked, self.graph.relation_labels, self.encode)
         cost = AnswerCost() if cost is None else cost
         started = time.process_time()
         predictions = predict(
             self.model,
-            self.graph,
-            questions,
+            inside.graph if inside else self.graph,
+            inside.all_to_rows(questions) if inside else questions,
             texts=texts,
             text_row={text: row for row, text in enumerate(masked)},
             options=ExploreOptions(
@@ -65,7 +72,7 @@ class ExplorerSystem:
             on_batch=cost.add,
         )
         cost.cpu_seconds += time.process_time() - started
-        return predictions
+        return [inside.to_entities(prediction) for prediction in predictions] if inside else predictions
 
     def limited(self, *, edge_budget: int | Literal["all"] | None = None) -> ExplorerSystem:
         """Return the same explorer under other limits to its walk; None leaves one as the checkpoint has it.
