@@ -62,9 +62,14 @@ def working(what: str) -> Iterator[None]:
     from kgqa_core.pipeline import PROGRESS
 
     console = make_console(stderr=True)
-    handler = RichHandler(console=console, show_path=False, log_time_format="%X", highlighter=None)
-    root = logging.getLogger()
-    root.addHandler(handler)
+    # Ours have a handler of their own: Prefect, when it starts, takes away those of the root.
+    ours, others = (
+        RichHandler(console=console, show_path=False, log_time_format="%X", highlighter=None) for _ in range(2)
+    )
+    others.addFilter(lambda record: record.name.partition(".")[0] not in OURS)
+    handlers = [(logging.getLogger(), others), *((logging.getLogger(name), ours) for name in OURS)]
+    for logger, handler in handlers:
+        logger.addHandler(handler)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.INFO)
     bars = ProgressBars(console, what)
@@ -74,7 +79,8 @@ def working(what: str) -> Iterator[None]:
             yield
     finally:
         PROGRESS.reset(listening)
-        root.removeHandler(handler)
+        for logger, handler in handlers:
+            logger.removeHandler(handler)
 
 
 class ProgressBars:

@@ -14,7 +14,7 @@ from flows.summary import RunSummary, summarise
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.pipeline import Pipeline
-from tasks.run_content import FlowRun
+from tasks.run_content import FlowRun, Serving
 from tasks.runtime import write_results_artifact
 from tasks.tracking import git_commit, publish
 
@@ -77,4 +77,12 @@ def describe_run(config: RunConfig, started_ms: int) -> FlowRun:
         config_text=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
         git_commit=git_commit(PROJECT),
         started_ms=started_ms,
+        serving=describe_serving(config),
     )
+
+
+def describe_serving(config: RunConfig) -> Serving | None:
+    """Return what its explorers need where they are served; None where they are not to be registered."""
+    if not config.tracking.register_models:
+        return None
+    return Serving(config.encoder, config.evaluation.evidence_paths, config.runtime.batch_size)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from kgqa_core.config import EncoderSection
 from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
 from tasks.stage import StageOutcome
 
@@ -18,6 +19,15 @@ T = TypeVar("T")
 DATA_STAGES = ("graph", "questions", "encodings")  # what systems are compared on: shown with their content hashes
 FLOW_KIND = "flow"  # the two kinds of run, in the tag "kind"
 SYSTEM_KIND = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a served explorer needs of its run's configuration."""
+
+    encoder: EncoderSection
+    evidence_paths: int
+    batch_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,7 @@ class FlowRun:
     git_commit: str
     started_ms: int
     status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED"
+    serving: Serving | None = None  # None: its explorers are not registered
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 experiment = dataset; parent run = run of the flow, with the figures of the stages; child run = system x seed, with
 curves, metrics, predictions and plots. What is published is decided by what MLflow has, not by what was built: a
 child is made where no finished run carries its fingerprint, so a skipped stage still shows, an MLflow that was away is
-caught up by the next run, and nothing is there twice.
+caught up by the next run, and nothing is there twice. Then the explorers that are new are registered (registry.py).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import json
 import logging
 import os
 import platform
-import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tasks.leftovers import exclusive_lock
+from tasks.mlflow_store import LOCK_SECONDS, import_mlflow, is_server, store_folder, tracking_uri
 from tasks.plots import draw_hits_by_hops, draw_learning_curves
+from tasks.registry import register_explorers
 from tasks.run_content import (
     FLOW_KIND,
     SYSTEM_KIND,
@@ -34,7 +34,6 @@ from tasks.run_content import (
     read_stages,
     system_contents,
 )
-from tasks.runtime import quick_imports
 from tasks.stage import StageOutcome
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOCK_SECONDS = 120.0
 METRICS_AT_ONCE = 1000  # MLflow refuses more in one call; of parameters and tags 100
 PARAMS_AT_ONCE = 100
 PARAM_CHARACTERS = 6000
@@ -50,13 +48,6 @@ TAG_CHARACTERS = 8000
 DIGEST_CHARACTERS = 36  # of a dataset
 ROWS_SHOWN = 500  # of a table in MLflow's UI, which loads it whole; the Parquet file beside it has all rows
 ERROR_CHARACTERS = 500
-
-# MLflow's own defaults retry for minutes, and tell its makers about each use.
-CLIENT_SETTINGS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +60,7 @@ class Published:
     parent_run_id: str
     created: tuple[str, ...]  # fingerprints of the child runs that are new
     present: tuple[str, ...]  # fingerprints of those that MLflow had
+    versions: tuple[str, ...] = ()  # of registered models that are new: "kgqa-demo/1"
 
 
 def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Published | None:
@@ -80,7 +72,7 @@ def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Publi
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"its store under {home}"
     try:
         uri = tracking_uri(home)
-        with exclusive_lock(_folder(home) / "publish.lock", timeout=LOCK_SECONDS):
+        with exclusive_lock(store_folder(home) / "publish.lock", timeout=LOCK_SECONDS):
             return _publish(home, uri, run, read_stages(outcomes))
     except Exception as problem:  # whatever MLflow or its store throws, a finished run must not be lost for it
         _log.warning(
@@ -93,38 +85,6 @@ def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Publi
         return None
 
 
-def tracking_uri(home: Path) -> str:
-    """Return where MLflow's store is: ``MLFLOW_TRACKING_URI``, else the SQLite file under ``home``, made if missing."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or ensure_store(home)
-
-
-def ensure_store(home: Path) -> str:
-    """Return the URI of the SQLite store under ``home``, and make the store where there is none.
-
-    Two processes on a fresh file, or a kill while MLflow makes it, break it for good: it is made in another file, by
-    one process at a time, and renamed when it is whole.
-    """
-    folder = _folder(home)
-    store = folder / "mlflow.db"
-    if not store.exists():
-        with exclusive_lock(folder / "mlflow.db.lock", timeout=LOCK_SECONDS):
-            if not store.exists():
-                _make_store(folder, store)
-    return f"sqlite:///{store}"
-
-
-def ui_command(home: Path, *, port: int = 5000) -> str:
-    """Return the one command, for a shell, that opens MLflow's UI on what runs of this ``home`` published."""
-    uri = tracking_uri(home)
-    if _is_server(uri):
-        return shlex.join([sys.executable, "-m", "webbrowser", "-t", uri])
-    program = Path(sys.executable).with_name("mlflow")
-    start = [str(program)] if program.exists() else [sys.executable, "-m", "mlflow"]
-    # By default it starts four workers, each of which takes seconds to import.
-    where = ["--port", str(port), "--host", "127.0.0.1", "--workers", "1"]
-    return shlex.join([*start, "ui", "--backend-store-uri", uri, *where])
-
-
 def git_commit(folder: Path) -> str:
     """Return the commit that ``folder`` is at, ``-dirty`` added where files differ from it; ``unknown`` without git."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -134,63 +94,48 @@ def git_commit(folder: Path) -> str:
         return "unknown"
 
 
-def _folder(home: Path) -> Path:
-    """Return the folder of MLflow's files, made if missing."""
-    folder = home.resolve() / "mlflow"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _is_server(uri: str) -> bool:
-    return uri.startswith(("http://", "https://"))
-
-
-def _import_mlflow() -> None:
-    """Import MLflow, quickly and quietly; over a CPU second all the same, so only where something is published."""
-    for name, value in CLIENT_SETTINGS.items():
-        os.environ.setdefault(name, value)
-    with quick_imports():
-        import mlflow.store.tracking.sqlalchemy_store
-        import mlflow.tracking  # noqa: F401
-    for logger in ("mlflow", "alembic"):
-        logging.getLogger(logger).setLevel(logging.WARNING)
-
-
-def _make_store(folder: Path, store: Path) -> None:
-    """Make an empty store as ``store``; called with the lock held."""
-    _import_mlflow()
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    for rubble in folder.glob("mlflow.db.new*"):  # of a process that was killed here
-        rubble.unlink()
-    new = folder / "mlflow.db.new"
-    made = SqlAlchemyStore(f"sqlite:///{new}", (folder / "artifacts").as_uri())  # type: ignore[no-untyped-call]
-    made.engine.dispose()
-    new.replace(store)
-
-
 def _publish(home: Path, uri: str, run: FlowRun, stages: Sequence[Stage]) -> Published:
     """Publish the run of the flow, then the systems that MLflow lacks."""
-    _import_mlflow()
+    import_mlflow()
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     # A server knows where its artifacts go; any other store would put them into the current folder.
-    artifacts = None if _is_server(uri) else (_folder(home) / "artifacts").as_uri()
+    artifacts = None if is_server(uri) else (store_folder(home) / "artifacts").as_uri()
     experiment = _experiment(client, run.dataset, artifacts)
     publisher = hashlib.sha256(f"{platform.node()}:{home.resolve()}".encode()).hexdigest()[:16]
     ours = {"publisher": publisher, "mlflow.source.name": run.config_name, "mlflow.source.git.commit": run.git_commit}
     _delete_unfinished(client, experiment, publisher)
     parent = _publish_flow(client, experiment, run, stages, ours)
-    created, present = [], []
+    created, present, shown_by = [], [], {}
     for system in system_contents(run, stages):
-        fingerprint = system.content.tags["fingerprint"]
-        if _find(client, experiment, {**dict([system.identity]), "kind": SYSTEM_KIND}, "FINISHED"):
-            present.append(fingerprint)
-            continue
-        _publish_system(client, experiment, system, {**ours, "mlflow.parentRunId": parent})
-        created.append(fingerprint)
-    return Published(uri, parent, tuple(created), tuple(present))
+        tags = system.content.tags
+        found = _find(client, experiment, {**dict([system.identity]), "kind": SYSTEM_KIND}, "FINISHED")
+        (present if found else created).append(tags["fingerprint"])
+        run_id = (
+            found[0] if found else _publish_system(client, experiment, system, {**ours, "mlflow.parentRunId": parent})
+        )
+        if trained := tags.get("fingerprint.explorer"):
+            shown_by[trained] = run_id
+    versions = _register(client, run, stages, shown_by, publisher)
+    return Published(uri, parent, tuple(created), tuple(present), versions)
+
+
+def _register(
+    client: MlflowClient, run: FlowRun, stages: Sequence[Stage], shown_by: Mapping[str, str], publisher: str
+) -> tuple[str, ...]:
+    """Register the explorers that the registry lacks; a failure is a warning of its own: the runs are published."""
+    if run.serving is None:
+        return ()
+    try:
+        return register_explorers(client, run, stages, shown_by, publisher)
+    except Exception as problem:  # as in publish
+        _log.warning(
+            "no explorer of this run was registered in MLflow: %s: %s. The next run tries again.",
+            type(problem).__name__,
+            str(problem)[:ERROR_CHARACTERS],
+        )
+        return ()
 
 
 def _experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
@@ -236,8 +181,8 @@ def _publish_flow(
     return run_id
 
 
-def _publish_system(client: MlflowClient, experiment: str, system: SystemContent, ours: Mapping[str, str]) -> None:
-    """Publish one system and seed, in the place of runs that hold only the first of its stages."""
+def _publish_system(client: MlflowClient, experiment: str, system: SystemContent, ours: Mapping[str, str]) -> str:
+    """Publish one system and seed, in the place of runs that hold only the first of its stages; return its id."""
     content = system.content
     run_id = _start(client, experiment, content, ours)
     _log_plots(client, run_id, content)
@@ -245,6 +190,7 @@ def _publish_system(client: MlflowClient, experiment: str, system: SystemContent
     for fingerprint in system.partial:
         for partial in _find(client, experiment, {"fingerprint": fingerprint, "kind": SYSTEM_KIND}, "FINISHED"):
             client.delete_run(partial)
+    return run_id
 
 
 def _start(client: MlflowClient, experiment: str, content: RunContent, ours: Mapping[str, str]) -> str:

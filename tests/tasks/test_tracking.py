@@ -27,9 +27,10 @@ from mlflow.entities import Run
 import tasks.tracking
 from kgqa_core.artifacts import Artifact, Recipe
 from kgqa_core.tracking import Point, TrackingRecord, write_record
+from tasks.mlflow_store import ensure_store, tracking_uri, ui_command
 from tasks.run_content import FlowRun
 from tasks.stage import StageOutcome
-from tasks.tracking import Published, ensure_store, git_commit, publish, tracking_uri, ui_command
+from tasks.tracking import Published, git_commit, publish
 
 ROOT = Path(tasks.tracking.__file__).parents[1]
 LOSS: list[Point] = [(20 * step, 3.0 / step, 1_000_000 + 500 * step) for step in range(1, 1100)]

