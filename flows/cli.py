@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.cli_compare import compare
 from flows.cli_session import prepare_environment, with_exit_code, working
 
 if TYPE_CHECKING:
@@ -256,6 +257,9 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
+app.command()(compare)
+
+
 def open_answerer(conf: str, settings: list[str]) -> Answerer:
     """Open the explorer of a run configuration or, loading MLflow, of a registered model."""
     if conf.startswith("models:/"):
@@ -292,7 +296,7 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
 
 def mlflow_command(config: RunConfig) -> str | None:
     """Return the command that opens MLflow's UI on the runs; None where they are not tracked."""
-    from tasks.tracking import ui_command
+    from tasks.mlflow_store import ui_command
 
     return ui_command(config.runtime.home) if config.tracking.enabled else None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgqa_core.pipeline import StageStatus
     from kgqa_core.types import Reject
 
-STATE_STYLES = {"done": "green", "stale": "yellow", "missing": "red"}
+STATE_STYLES = {"done": "green", "stale": "yellow", "missing": "red", "better": "green", "worse": "red"}
 PERCENT = "all figures in percent"
 NUM_REJECTS = 5  # shown
 NUM_CANDIDATES = 10  # shown
@@ -61,11 +61,14 @@ def print_status(stages: Sequence[StageStatus], home: Path) -> None:
 
 def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> None:
     """Print the results of a run, what it made, and how to see more of it."""
-    from kgqa_core.evaluation.report import HEADER, render_remarks, report_cells
+    from kgqa_core.evaluation.report import ANSWER_HEADER, HEADER, answer_cells, render_remarks, report_cells
 
     if summary.rows:
         cells = [row[:-1] for row in report_cells(summary.rows)]  # the remarks follow as sentences
-        print_table(f"Results of {summary.name}, {PERCENT}", HEADER[:-1], cells, figures_from=2)
+        title = f"Results of {summary.name}, {PERCENT}, [95 % interval]"
+        print_table(title, HEADER[:-1], cells, figures_from=2)
+        if by_answers := answer_cells(summary.rows):
+            print_table(f"{title}, by the number of answers", ANSWER_HEADER, by_answers, figures_from=2)
         for remark in render_remarks(summary.rows):
             typer.echo(f"! {remark}")
     made = [
