@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
 
 from flows.summary import RunSummary
 from kgqa_core.artifacts import DIGITS
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import config_hash
 from kgqa_core.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from flows.sweep import SweepSummary
+    from kgqa_core.sweeps.points import Sweep
 
 FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "retrain"]
 _log = logging.getLogger(__name__)
@@ -32,6 +37,16 @@ def run_flow(name: FlowName, config: RunConfig) -> RunSummary:
             "retrain": flows.retrain,
         }
         return by_name[name](config)
+
+
+def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:
+    """Run all points of a sweep, on one Prefect server, and compare them. Raises what its stages raise."""
+    from tasks.server import prefect_server
+
+    with prefect_server(sweep.home):
+        from flows import sweep as flows
+
+        return flows.sweep(sweep.path, list(overrides))
 
 
 def run_missing(name: FlowName, pipeline: Pipeline, *keys: str) -> None:

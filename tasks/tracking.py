@@ -14,7 +14,7 @@ import logging
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +35,7 @@ from tasks.run_content import (
     system_contents,
 )
 from tasks.stage import StageOutcome
+from tasks.sweep_content import POINT_KIND, SWEEP_KIND, SweepContent
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -69,11 +70,21 @@ def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Publi
     ``outcomes`` are in the order of the flow. Nothing is raised: the figures are safe in the artifacts, and the next
     run publishes what is missing.
     """
+    return _tell(home, lambda uri: _publish(home, uri, run, read_stages(outcomes)))
+
+
+def publish_sweep(home: Path, sweep: SweepContent) -> str | None:
+    """Tell MLflow about a sweep, unless it knows; return the id of its run, or None as ``publish`` does."""
+    return _tell(home, lambda uri: _publish_sweep(home, uri, sweep))
+
+
+def _tell(home: Path, tell: Callable[[str], T]) -> T | None:
+    """Call ``tell`` with MLflow's URI, the store locked; return what it returned, or None, after a warning."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"its store under {home}"
     try:
         uri = tracking_uri(home)
         with exclusive_lock(store_folder(home) / "publish.lock", timeout=LOCK_SECONDS):
-            return _publish(home, uri, run, read_stages(outcomes))
+            return tell(uri)
     except Exception as problem:  # whatever MLflow or its store throws, a finished run must not be lost for it
         _log.warning(
             "MLflow (%s) was not told about this run: %s: %s. Its figures are safe in the artifacts; the next run "
@@ -96,16 +107,8 @@ def git_commit(folder: Path) -> str:
 
 def _publish(home: Path, uri: str, run: FlowRun, stages: Sequence[Stage]) -> Published:
     """Publish the run of the flow, then the systems that MLflow lacks."""
-    import_mlflow()
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    # A server knows where its artifacts go; any other store would put them into the current folder.
-    artifacts = None if is_server(uri) else (store_folder(home) / "artifacts").as_uri()
-    experiment = _experiment(client, run.dataset, artifacts)
-    publisher = hashlib.sha256(f"{platform.node()}:{home.resolve()}".encode()).hexdigest()[:16]
+    client, experiment, publisher = _open(home, uri, run.dataset)
     ours = {"publisher": publisher, "mlflow.source.name": run.config_name, "mlflow.source.git.commit": run.git_commit}
-    _delete_unfinished(client, experiment, publisher)
     parent = _publish_flow(client, experiment, run, stages, ours)
     created, present, shown_by = [], [], {}
     for system in system_contents(run, stages):
@@ -119,6 +122,40 @@ def _publish(home: Path, uri: str, run: FlowRun, stages: Sequence[Stage]) -> Pub
             shown_by[trained] = run_id
     versions = _register(client, run, stages, shown_by, publisher)
     return Published(uri, parent, tuple(created), tuple(present), versions)
+
+
+def _publish_sweep(home: Path, uri: str, sweep: SweepContent) -> str:
+    """Publish a sweep with its points, or return the id of its run where MLflow has it."""
+    client, experiment, publisher = _open(home, uri, sweep.experiment)
+    known = {"fingerprint": sweep.fingerprint}
+    if found := _find(client, experiment, {**known, "kind": SWEEP_KIND}, "FINISHED"):
+        return found[0]
+    for orphan in _find(client, experiment, {**known, "kind": POINT_KIND}, "FINISHED"):  # of a publisher killed here
+        client.delete_run(orphan)
+    tags = sweep.whole.tags
+    ours = {"publisher": publisher, "mlflow.source.name": tags["sweep"], "mlflow.source.git.commit": tags["git_commit"]}
+    parent = _start(client, experiment, sweep.whole, ours)
+    for path in sweep.images.values():
+        client.log_artifact(parent, str(path), "plots")
+    for point in sweep.points:
+        run_id = _start(client, experiment, point, {**ours, "mlflow.parentRunId": parent})
+        client.set_terminated(run_id, end_time=point.ended_ms)
+    client.set_terminated(parent, end_time=sweep.whole.ended_ms)
+    return parent
+
+
+def _open(home: Path, uri: str, experiment: str) -> tuple[MlflowClient, str, str]:
+    """Return a client, the id of the experiment, cleared of what a killed publisher left, and the publisher's name."""
+    import_mlflow()
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    # A server knows where its artifacts go; any other store would put them into the current folder.
+    artifacts = None if is_server(uri) else (store_folder(home) / "artifacts").as_uri()
+    experiment_id = _experiment(client, experiment, artifacts)
+    publisher = hashlib.sha256(f"{platform.node()}:{home.resolve()}".encode()).hexdigest()[:16]
+    _delete_unfinished(client, experiment_id, publisher)
+    return client, experiment_id, publisher
 
 
 def _register(
@@ -229,7 +266,8 @@ def _log_data(client: MlflowClient, run_id: str, content: RunContent) -> None:
         source = json.dumps({"content": digest})
         read = Dataset(f"{content.tags['dataset']}/{name}", digest[:DIGEST_CHARACTERS], "local", source)
         inputs.append(DatasetInput(read, [InputTag("mlflow.data.context", name)]))
-    client.log_inputs(run_id, inputs)
+    if inputs:
+        client.log_inputs(run_id, inputs)
 
 
 def _log_table(client: MlflowClient, run_id: str, name: str, path: Path) -> None:

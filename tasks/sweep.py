@@ -1,0 +1,149 @@
+"""The comparison of a sweep's runs: its rows as tables, and its plots."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, write_json
+from kgqa_core.sweeps.config import SweepFile
+from kgqa_core.sweeps.points import Sweep, SweepPoint, show_value
+from kgqa_core.sweeps.rows import PointRow, SeedRow, join_repetitions, read_row
+from kgqa_core.sweeps.table import markdown
+from kgqa_core.tracking import Recorder, write_record
+from tasks.runtime import pipeline_task
+from tasks.stage import StageOutcome
+from tasks.sweep_plots import draw_sweep
+
+STAGE = "sweep"
+VERSION = 1  # raised whenever the same runs would give other tables or plots
+ROWS, SUMMARY, CURVES, DOCUMENT, PLOTS = "rows.parquet", "summary.parquet", "curves.parquet", "sweep.json", "plots"
+READ = ("questions", "encodings", "explorer", "evaluation")  # stages whose figures a row has
+
+
+def read_point(point: SweepPoint, outcomes: Sequence[StageOutcome]) -> list[SeedRow]:
+    """Return a row for each explorer of a finished run; raises ``ArtifactError`` where a record is damaged."""
+    folders = {outcome.key: outcome.artifact.folder for outcome in outcomes}
+    rows = []
+    for seed in point.config.explorer.seeds:
+        own = {name: folders[name if name in folders else f"{name}-seed{seed}"] for name in READ}
+        rows.append(read_row(point.place, point.config.name, seed, own))
+    return rows
+
+
+@pipeline_task("compare the runs of a sweep")
+def compare_runs(sweep: Sweep, rows: Sequence[SeedRow]) -> Artifact:
+    """Write the tables and plots of finished runs as one artifact, unless they are there."""
+    file = sweep.file
+    section = file.model_dump(mode="json", include={"repeat", "table", "plots"})
+    places = [{name: show_value(value) for name, value in row.place.items()} for row in rows]
+    recipe = Recipe(
+        STAGE,
+        VERSION,
+        {"name": sweep.name, "dimensions": file.dimensions, "places": places, **section},
+        {f"{number} {row.run}, seed {row.seed}": row.fingerprints["evaluation"] for number, row in enumerate(rows)},
+    )
+
+    def write(folder: Path) -> None:
+        recorder = Recorder(STAGE)
+        recorder.param("sweep", sweep.name)
+        recorder.metric("num_explorers", len(rows))
+        write_comparison(folder, sweep.name, file, rows)
+        for table in (ROWS, SUMMARY, CURVES):
+            recorder.table(Path(table).stem, table)
+        write_record(folder, recorder.record(recipe.fingerprint))
+
+    artifact, _ = ArtifactStore(sweep.home / "artifacts").build(recipe, write)
+    return artifact
+
+
+def write_comparison(folder: Path, name: str, file: SweepFile, rows: Sequence[SeedRow]) -> None:
+    """Write tables, plots and a document with both into ``folder``.
+
+    Args:
+        folder: an empty folder.
+        name: of the sweep.
+        file: says what is repeated, listed and drawn.
+        rows: one per explorer.
+    """
+    joined = join_repetitions(rows, file.repeat)
+    _write_table(folder / ROWS, [{**_columns(row.place), **_explorer_columns(row), **row.figures} for row in rows])
+    _write_table(folder / SUMMARY, [_summary_line(row) for row in joined])
+    _write_table(folder / CURVES, [line for row in rows for line in _curve_lines(row)])
+    plots = []
+    for number, plot in enumerate(file.plots, start=1):
+        figure = draw_sweep(plot, joined, name)
+        if figure is not None:
+            (folder / PLOTS).mkdir(exist_ok=True)
+            path = folder / PLOTS / f"{number}-{_slug(plot.title or '-'.join(plot.y))}.png"
+            figure.savefig(path, metadata={"Software": None})  # the same bytes from the same figures
+            plots.append(path.relative_to(folder).as_posix())
+    document = {
+        "sweep": name,
+        "dimensions": file.compared,
+        "repeated": [*file.repeat, "explorer.seeds"],
+        "points": [_point_document(row) for row in joined],
+        "markdown": markdown(joined, file.compared, file.table),
+        "plots": plots,
+    }
+    write_json(folder / DOCUMENT, document)
+
+
+def read_document(artifact: Artifact) -> dict[str, Any]:
+    """Return what ``write_comparison`` wrote as the document of a sweep."""
+    document: dict[str, Any] = json.loads((artifact.folder / DOCUMENT).read_text(encoding="utf-8"))
+    return document
+
+
+def _explorer_columns(row: SeedRow) -> dict[str, Any]:
+    return {"run": row.run, "seed": row.seed, **{f"fingerprint.{name}": row.fingerprints[name] for name in READ}}
+
+
+def _columns(place: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a place as columns: numbers as they are where the column has nothing else, else as text."""
+    return {f"at.{name}": value for name, value in place.items()}
+
+
+def _summary_line(row: PointRow) -> dict[str, Any]:
+    means = {name: found.mean for name, found in row.figures.items()}
+    deviations = {f"{name}.deviation": found.deviation for name, found in row.figures.items() if found.count > 1}
+    return {**_columns(row.place), "num_explorers": row.count, **means, **deviations}
+
+
+def _curve_lines(row: SeedRow) -> list[dict[str, Any]]:
+    shared = {**_columns(row.place), "run": row.run, "seed": row.seed}
+    return [
+        {**shared, "curve": name, "step": step, "value": value}
+        for name, points in row.curves.items()
+        for step, value in points
+    ]
+
+
+def _point_document(row: PointRow) -> dict[str, Any]:
+    return {
+        "place": dict(row.place),
+        "num_explorers": row.count,
+        "figures": {name: asdict(found) for name, found in row.figures.items()},
+    }
+
+
+def _write_table(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write lines as Parquet; a column that some lines do not have is null there, one of mixed types becomes text."""
+    columns: dict[str, list[Any]] = {name: [] for line in lines for name in line}
+    for name, values in columns.items():
+        values.extend(line.get(name) for line in lines)
+        kinds = {type(value) for value in values if value is not None}
+        if name.startswith("at.") and not (kinds <= {int, float} or kinds == {str}):
+            values[:] = map(show_value, values)
+    pq.write_table(pa.table(columns), path, compression="zstd")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60]
