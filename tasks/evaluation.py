@@ -12,6 +12,7 @@ from kgqa_core.artifacts import write_json
 from kgqa_core.errors import InputError
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.hops import fill_hops
+from kgqa_core.questions.lint import find_answerable
 from kgqa_core.questions.loaders import read_questions
 from kgqa_core.tracking import Recorder, answers_metric, hop_metric
 from kgqa_core.workspace import open_system
@@ -59,7 +60,8 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
             render_path=system.render,
             source=Source(graph=pipeline.artifact("graph").content, system=name),
         )
-        row = asdict(report_row(name, "learned", scores))
+        answerable = find_answerable(questions, system.graph, subgraphs=system.subgraphs)
+        row = asdict(report_row(name, "learned", scores, answerable))
         controls = json.loads((pipeline.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
         write_json(folder / "scores.json", [row, *controls])
         record_scores(recorder, row, controls)
@@ -80,6 +82,8 @@ def record_scores(recorder: Recorder, row: Mapping[str, Any], controls: Sequence
     for metric in SHOWN:
         for hops, figures in row["by_hops"].items():
             recorder.metric(hop_metric(metric, hops), figures[metric])
+        if row["answerable"]:
+            recorder.metric(f"{metric}.answerable", row["answerable"][metric])
         for bucket, figures in row["by_answers"].items():
             recorder.metric(answers_metric(metric, bucket), figures[metric])
     for control in controls:

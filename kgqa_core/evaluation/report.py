@@ -17,9 +17,11 @@ from kgqa_core.evaluation.metrics import Mask, QuestionScores
 Role = Literal["learned", "seed", "template control", "ceiling", "other"]
 """``seed``: one of several runs of a learned system, whose mean is the ``learned`` row that is judged."""
 OVERALL = "all"
+ANSWERABLE = "answerable only"  # questions with an answer in the graph; the others stay in every other figure
 COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
 HEADER = ("hops", "system", *COLUMNS.values(), "remark")
 ANSWER_HEADER = ("answers", "system", *COLUMNS.values())
+WHERE = {OVERALL: "over all questions", ANSWERABLE: "over the answerable questions"}
 NOT_BEATEN = "does not beat its template control"
 NO_CONTROL = "has no template control beside it"
 
@@ -36,20 +38,24 @@ class ReportRow:
     overall: Figures
     by_hops: Mapping[str, Figures] = field(default_factory=dict)
     by_answers: Mapping[str, Figures] = field(default_factory=dict)  # by the number of golds
+    answerable: Figures = field(default_factory=dict)  # of ``ANSWERABLE``; empty where all questions are
 
     def figures(self, hops: str) -> Figures | None:
-        """Return the figures of one number of hops, or of ``all``; ``None`` where there are none."""
+        """Return the figures of one number of hops, of ``all`` or ``answerable only``; ``None`` without any."""
+        if hops == ANSWERABLE:
+            return self.answerable or None
         return self.overall if hops == OVERALL else self.by_hops.get(hops)
 
 
-def report_row(system: str, role: Role, scores: QuestionScores) -> ReportRow:
-    """Return the report row of one system's scores."""
+def report_row(system: str, role: Role, scores: QuestionScores, answerable: Mask | None = None) -> ReportRow:
+    """Return the report row of one system's scores; ``answerable`` [B]: which questions are, ``None``: all."""
     return ReportRow(
         system,
         role,
         make_figures(scores),
         {hops: make_figures(scores, chosen) for hops, chosen in scores.hop_groups().items()},
         {bucket: make_figures(scores, chosen) for bucket, chosen in scores.answer_groups().items()},
+        {} if answerable is None or answerable.all() else make_figures(scores, answerable),
     )
 
 
@@ -80,7 +86,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
-    """Return the table's cells as text under ``HEADER``: hops ascending, then all; systems in the order given."""
+    """Return the table's cells as text under ``HEADER``, by ``report_scopes``; systems in the order given."""
     cells: list[tuple[str, ...]] = []
     for hops in report_scopes(rows):
         for row in rows:
@@ -123,10 +129,11 @@ def show_figure(figures: Figures, metric: str) -> str:
 
 
 def report_scopes(rows: Sequence[ReportRow]) -> list[str]:
-    """Return the numbers of hops that any row has, ascending, ``unknown`` after them, then ``all``."""
+    """Return the numbers of hops that any row has, ascending, ``unknown``, ``all``, and ``answerable only``."""
     found = {hops for row in rows for hops in row.by_hops}
     scopes = sorted(found, key=lambda hops: (not hops.isdigit(), int(hops) if hops.isdigit() else 0, hops))
-    return [*scopes, OVERALL] if len(scopes) != 1 else scopes
+    whole = [OVERALL] if len(scopes) != 1 else []
+    return [*scopes, *whole, *([ANSWERABLE] if any(row.answerable for row in rows) else [])]
 
 
 def name_failures(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[str]:
@@ -140,7 +147,7 @@ def render_remarks(rows: Sequence[ReportRow]) -> Iterator[str]:
     """Yield one sentence per learned model, number of hops and metric that does not beat the template control."""
     for row in rows:
         for hops in report_scopes(rows):
-            where = "over all questions" if hops == OVERALL else f"on {hops}-hop questions"
+            where = WHERE.get(hops, f"on {hops}-hop questions")
             for metric, own, best in _failures(row, rows, hops):
                 yield f"{row.system} {NOT_BEATEN} in {COLUMNS[metric]} {where}: {own:.2f} against {best:.2f}."
             if row.role == "learned" and row.figures(hops) is not None and not _controls(rows, hops):
@@ -168,7 +175,8 @@ def mean_row(system: str, rows: Sequence[ReportRow]) -> ReportRow:
     """
     by_hops = _mean_groups([row.by_hops for row in rows])
     by_answers = _mean_groups([row.by_answers for row in rows])
-    return ReportRow(system, rows[0].role, _mean([row.overall for row in rows]), by_hops, by_answers)
+    answerable = _mean([row.answerable for row in rows])
+    return ReportRow(system, rows[0].role, _mean([row.overall for row in rows]), by_hops, by_answers, answerable)
 
 
 def _mean_groups(groups: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:

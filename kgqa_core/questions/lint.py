@@ -58,8 +58,9 @@ def lint_questions(
     for question, hops in zip(questions, reached, strict=True):
         if (hops < 0).any():
             doubts["unreachable_answer", question.split].append(question.id)
-    for question in unanswerable(questions, graph, subgraphs=subgraphs):
-        doubts["no_answer_in_graph", question.split].append(question.id)
+    for question, answerable in zip(questions, find_answerable(questions, graph, subgraphs=subgraphs), strict=True):
+        if not answerable:
+            doubts["no_answer_in_graph", question.split].append(question.id)
     for kind, split, example in _repeats(questions):
         doubts[kind, split].append(example)
     findings = [
@@ -74,20 +75,20 @@ def lint_questions(
     )
 
 
-def unanswerable(
+def find_answerable(
     questions: Sequence[Question], graph: KnowledgeGraph, *, subgraphs: Subgraphs | None = None
-) -> list[Question]:
-    """Return the questions none of whose answers lies in a triple of the graph (or of the question's subgraph).
+) -> NDArray[np.bool_]:
+    """Return which questions [B] have an answer in a triple of the graph, or of their subgraph.
 
-    True/false questions of which only the claim is known are none of them.
+    True/false questions of which only the claim is known count as answerable.
     """
     explored, asked = (subgraphs.graph, subgraphs.all_to_rows(questions)) if subgraphs else (graph, questions)
     has_triple = np.diff(explored.group_ptr) > 0
-    return [
-        question
-        for question, inside in zip(questions, asked, strict=True)
-        if (question.answers or question.claim is None) and not has_triple[list(inside.answers)].any()
+    found = [
+        (question.claim is not None and not question.answers) or has_triple[list(question.answers)].any()
+        for question in asked
     ]
+    return np.array(found, dtype=bool)
 
 
 def gold_hops(

@@ -8,6 +8,7 @@ from typing import Any
 
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.evaluation.report import report_row
+from kgqa_core.questions.lint import find_answerable
 from kgqa_core.systems.controls import TemplateControl, gold_chain_ceiling
 from kgqa_core.types import Question
 
@@ -17,5 +18,9 @@ def score_controls(control: TemplateControl, questions: Sequence[Question], *, m
     ceiling = gold_chain_ceiling(control.graph, questions, max_hops=max_hops, reenter_topic=control.reenter_topic)
     answered = score_predictions(questions, control.answer(questions))
     bound = score_predictions(questions, ceiling.predictions)
-    rows = (report_row("template control", "template control", answered), report_row(ceiling.name, "ceiling", bound))
+    answerable = find_answerable(questions, control.graph)
+    rows = (
+        report_row("template control", "template control", answered, answerable),
+        report_row(ceiling.name, "ceiling", bound, answerable),
+    )
     return [asdict(row) for row in rows]
