@@ -9,6 +9,7 @@ import typer
 
 from flows.cli_compare import compare
 from flows.cli_session import prepare_environment, with_exit_code, working
+from flows.cli_sweep import sweep
 
 if TYPE_CHECKING:
     from flows.run import FlowName
@@ -258,6 +259,7 @@ def score(
 
 
 app.command()(compare)
+app.command()(sweep)
 
 
 def open_answerer(conf: str, settings: list[str]) -> Answerer:

@@ -16,7 +16,7 @@ from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, write_json
 from kgqa_core.sweeps.config import SweepFile
 from kgqa_core.sweeps.points import Sweep, SweepPoint, show_value
 from kgqa_core.sweeps.rows import PointRow, SeedRow, join_repetitions, read_row
-from kgqa_core.sweeps.table import markdown
+from kgqa_core.sweeps.table import cells, header
 from kgqa_core.tracking import Recorder, write_record
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome
@@ -90,7 +90,8 @@ def write_comparison(folder: Path, name: str, file: SweepFile, rows: Sequence[Se
         "dimensions": file.compared,
         "repeated": [*file.repeat, "explorer.seeds"],
         "points": [_point_document(row) for row in joined],
-        "markdown": markdown(joined, file.compared, file.table),
+        "header": header(file.compared, file.table),
+        "cells": cells(joined, file.compared, file.table),
         "plots": plots,
     }
     write_json(folder / DOCUMENT, document)

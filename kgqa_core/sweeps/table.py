@@ -40,9 +40,9 @@ def show_spread(name: str, found: Spread) -> str:
     return f"{shown} ± {found.deviation:,.{decimals}f}" if found.count > 1 and found.deviation else shown
 
 
-def markdown(rows: Sequence[PointRow], dimensions: Sequence[str], figures: Sequence[str]) -> str:
-    """Return the table as Markdown."""
-    names = header(dimensions, figures)
-    ruler = ["---"] * len(dimensions) + ["---:"] * (len(names) - len(dimensions))
-    lines = [names, ruler, *cells(rows, dimensions, figures)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+def markdown(names: Sequence[str], lines: Sequence[Sequence[str]], num_dimensions: int) -> str:
+    """Return a table, its first ``num_dimensions`` columns to the left, as Markdown."""
+    ruler = ["---"] * num_dimensions + ["---:"] * (len(names) - num_dimensions)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (names, ruler, *lines)
+    )

@@ -18,7 +18,19 @@ from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, KgqaError, LinkError
 from kgqa_core.evaluation.score import score_file
 
-COMMANDS = ("run", "build", "encode", "train-explorer", "evaluate", "ask", "status", "score", "compare", "lint")
+COMMANDS = (
+    "run",
+    "build",
+    "encode",
+    "train-explorer",
+    "evaluate",
+    "ask",
+    "status",
+    "score",
+    "compare",
+    "lint",
+    "sweep",
+)
 HEAVY = {"dask", "distributed", "duckdb", "matplotlib", "mlflow", "numpy", "pandas", "prefect", "pyarrow", "torch"}
 
 CONFIG = """
