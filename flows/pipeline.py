@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 
 from flows.stages import all_stages, encoding_stages, explorer_stages, graph_stages
 from flows.summary import RunSummary, summarise
-from kgqa_core.config import RunConfig
+from kgqa_core.config import FileDataset, RunConfig
 from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.pipeline import Pipeline
 from tasks.run_content import FlowRun, Serving
@@ -82,7 +82,12 @@ def describe_run(config: RunConfig, started_ms: int) -> FlowRun:
 
 
 def describe_serving(config: RunConfig) -> Serving | None:
-    """Return what its explorers need where they are served; None where they are not to be registered."""
-    if not config.tracking.register_models:
+    """Return what its explorers need where they are served; None where they are not registered.
+
+    One that learned to explore a subgraph per question is not: whoever asks something new has none to give it.
+    """
+    if not config.tracking.register_models or (
+        isinstance(config.dataset, FileDataset) and config.dataset.subgraphs != "none"
+    ):
         return None
-    return Serving(config.encoder, config.evaluation.evidence_paths, config.runtime.batch_size)
+    return Serving(config.encoder, config.evaluation, config.runtime.batch_size)

@@ -18,12 +18,12 @@ from pydantic import Field, ValidationError
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, write_json
 from kgqa_core.ask import Answerer
-from kgqa_core.config import EncoderSection, LocalEncoderSection, Section
+from kgqa_core.config import EncoderSection, EvaluationSection, LocalEncoderSection, Section
 from kgqa_core.config_errors import explain
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.text.encoder import Encoder
-from kgqa_core.workspace import encoder_of, unit_norm
+from kgqa_core.workspace import encoder_of, load_system, unit_norm
 
 CARD = "served.json"
 EXPLORER_FILES = (
@@ -46,7 +46,7 @@ class ServedCard(Section):
     graph_fingerprint: str  # the folder of that graph in the artifact store where it was trained
     encoder: Annotated[EncoderSection, Field(discriminator="kind")]
     encoder_name: str  # identity of the text encoder, weights hash included
-    evidence_paths: int  # candidates per question whose evidence path is given
+    evaluation: EvaluationSection  # limits to the walk, evidence paths
     batch_size: int  # questions that are explored at once
 
 
@@ -93,17 +93,13 @@ def open_served(folder: Path, home: Path, *, encoder_path: Path | None = None) -
     card = read_card(folder)
     graph = _find_graph(card, home)
     encoder = _find_encoder(card, encoder_path)
-    from kgqa_core.explorer.checkpoint import load_explorer
-    from kgqa_core.systems.explorer_system import ExplorerSystem
-
-    model, explorer_card = load_explorer(folder, encoder=encoder.name)
     return Answerer(
-        ExplorerSystem(
+        load_system(
+            folder,
             graph=graph,
-            model=model,
-            card=explorer_card,
+            encoder=encoder.name,
             encode=RememberedEncodings(encoder, graph.relation_labels),
-            evidence_paths=card.evidence_paths,
+            evaluation=card.evaluation,
             batch_size=card.batch_size,
         )
     )
@@ -162,4 +158,10 @@ def _find_encoder(card: ServedCard, path: Path | None) -> Encoder:
                 f"the text encoder {card.encoder_name} is not in {section.path}: there is no such folder. Copy it from "
                 "where the explorer was trained, and name it: model_config={'encoder_path': FOLDER}"
             )
-    return encoder_of(section)
+    encoder = encoder_of(section)
+    if encoder.name != card.encoder_name:
+        raise ArtifactError(
+            f"this explorer was trained on texts encoded by {card.encoder_name}, and here is {encoder.name}: bring the "
+            f"encoder that it was trained with, or train the run configuration {card.run!r} again"
+        )
+    return encoder

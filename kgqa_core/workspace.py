@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from kgqa_core.config import EncoderSection, HashEncoderSection, LocalEncoderSection, RunConfig
+from kgqa_core.config import EncoderSection, EvaluationSection, HashEncoderSection, LocalEncoderSection, RunConfig
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.types import Question
 
 if TYPE_CHECKING:
-    from kgqa_core.systems.explorer_system import ExplorerSystem
+    from kgqa_core.systems.explorer_system import EncodeTexts, ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 
 ENCODINGS_FILE = "encodings.parquet"
@@ -124,19 +124,51 @@ def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
     Raises:
         ArtifactError: graph or explorer is not built.
     """
+    config = pipeline.config
+    chosen = config.explorer.seeds[0] if seed is None else seed
+    system = load_system(
+        pipeline.artifact(f"explorer-seed{chosen}").folder,
+        graph=graph_of(pipeline),
+        encoder=make_encoder(config).name,
+        encode=lambda texts: encode_all(pipeline, texts),
+        evaluation=config.evaluation,
+        batch_size=config.runtime.batch_size,
+    )
+    return replace(system, subgraphs=subgraphs_of(pipeline))
+
+
+def load_system(
+    folder: Path,
+    *,
+    graph: KnowledgeGraph,
+    encoder: str,
+    encode: EncodeTexts,
+    evaluation: EvaluationSection,
+    batch_size: int,
+) -> ExplorerSystem:
+    """Open a checkpoint over a graph, under the limits of an evaluation.
+
+    Args:
+        folder: of the checkpoint.
+        graph: what is explored.
+        encoder: identity of the text encoder.
+        encode: texts to unit-norm vectors.
+        evaluation: limits to the walk, and how many evidence paths are kept.
+        batch_size: questions that are explored at once.
+
+    Raises:
+        ArtifactError: the checkpoint is missing, damaged or of another encoder.
+    """
     from kgqa_core.explorer.checkpoint import load_explorer
     from kgqa_core.systems.explorer_system import ExplorerSystem
 
-    config = pipeline.config
-    chosen = config.explorer.seeds[0] if seed is None else seed
-    model, card = load_explorer(pipeline.artifact(f"explorer-seed{chosen}").folder, encoder=make_encoder(config).name)
+    model, card = load_explorer(folder, encoder=encoder)
     system = ExplorerSystem(
-        graph=graph_of(pipeline),
+        graph=graph,
         model=model,
         card=card,
-        encode=lambda texts: encode_all(pipeline, texts),
-        evidence_paths=config.evaluation.evidence_paths,
-        batch_size=config.runtime.batch_size,
-        subgraphs=subgraphs_of(pipeline),
+        encode=encode,
+        evidence_paths=evaluation.evidence_paths,
+        batch_size=batch_size,
     )
-    return system.limited(edge_budget=config.evaluation.edge_budget)
+    return system.limited(edge_budget=evaluation.edge_budget)

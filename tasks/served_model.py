@@ -56,6 +56,8 @@ class ServedExplorer(PythonModel):
             Path(context.artifacts[EXPLORER]), home_folder(), encoder_path=Path(encoder_path) if encoder_path else None
         )
         self._one_at_a_time = Lock()  # a server calls from several threads
+        # The first question loads or compiles the walk, for seconds: now, and not while somebody waits for an answer.
+        self.answerer.ask("ready?", self.answerer.system.graph.label_of(0))
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """Answer each row; a row that cannot be asked says why and leaves the others alone.
@@ -71,8 +73,8 @@ class ServedExplorer(PythonModel):
 
 
 def _text(value: Any) -> str:
-    """Return a cell as text, empty where there is none."""
-    return "" if value is None or pd.isna(value) else str(value)
+    """Return a cell as text, empty where there is none; MLflow's server makes "None" of the null of a JSON row."""
+    return "" if value is None or pd.isna(value) or value == "None" else str(value)
 
 
 def _row(answer: Answer) -> dict[str, Any]:
