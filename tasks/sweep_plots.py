@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kgqa_core.sweeps.config import BASE, POINT, PlotSection, is_number
-from kgqa_core.sweeps.figures import CONTROLS, curve_label, label_of
+from kgqa_core.sweeps.figures import CONTROLS, curve_label, is_score, label_of
 from kgqa_core.sweeps.points import short_names, show_value
 from kgqa_core.sweeps.rows import PointRow, Spread
 from kgqa_core.sweeps.table import show_spread
@@ -66,8 +66,10 @@ def draw_sweep(plot: PlotSection, rows: Sequence[PointRow], title: str) -> Figur
     for place in axes[len(panels) :]:
         place.set_axis_off()
     figure.suptitle(plot.title or title)
-    figure.supxlabel("\n".join(filter(None, (_x_label(plot, rows), _note(plot, rows)))), fontsize="medium")
-    _add_legend(figure, axes[: len(panels)], _legend_title(plot, rows))
+    shown = axes[: len(panels)]
+    has_legend = _add_legend(figure, shown, "\n".join(filter(None, (_note(plot, rows), _legend_title(plot, rows)))))
+    for place in shown[-columns:]:
+        place.set_xlabel("\n".join(filter(None, (_x_label(plot, rows), "" if has_legend else _note(plot, rows)))))
     return figure
 
 
@@ -87,6 +89,7 @@ def _panels(plot: PlotSection, rows: Sequence[PointRow]) -> Iterable[Panel]:
                 beside: dict[tuple[str, str], list[Dot]] = {
                     (line, control): dots
                     for control in plot.beside
+                    if is_score(figure)
                     for line, dots in _lines(plot, shown, rows, f"{control}.{figure}").items()
                 }
                 yield Panel(value, label_of(figure), figure, own, beside)
@@ -143,7 +146,7 @@ def _draw_panel(axes: Axes, panel: Panel, plot: PlotSection, lines: Sequence[str
         color, marker = f"C{number % 10}", MARKERS[number % len(MARKERS)]
         shift = (number - (len(lines) - 1) / 2) * DODGE if plot.kind == "points" else 0.0
         _draw_line(axes, panel, name, plot, (color, marker, shift))
-        for control in plot.beside:
+        for control in plot.beside if panel.beside else ():
             dots = panel.beside.get((name, control), ())
             label = f"{name}, {CONTROLS[control]}" if name else CONTROLS[control]
             xs, ys = [dot.x + shift for dot in dots], [dot.y.mean for dot in dots]
@@ -228,20 +231,22 @@ def _legend_title(plot: PlotSection, rows: Sequence[PointRow]) -> str:
     return NAMES.get(dimensions[0], dimensions[0]) if len(dimensions) == 1 else ""
 
 
-def _add_legend(figure: Figure, panels: Sequence[Axes], title: str) -> None:
-    """Add one legend for all panels below them, unless there is but one line."""
+def _add_legend(figure: Figure, panels: Sequence[Axes], title: str) -> bool:
+    """Add one legend for all panels below them, unless there is but one line; say whether there is one."""
     found: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         found |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in found}
-    if len(found) > 1:
-        figure.legend(
-            found.values(),
-            found.keys(),
-            loc="outside lower center",
-            ncols=min(LEGEND_COLUMNS, len(found)),
-            title=title or None,
-            fontsize="small",
-            title_fontsize="small",
-            frameon=False,
-        )
+    if len(found) < 2:
+        return False
+    figure.legend(
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=min(LEGEND_COLUMNS, len(found)),
+        title=title or None,
+        fontsize="small",
+        title_fontsize="small",
+        frameon=False,
+    )
+    return True

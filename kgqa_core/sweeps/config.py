@@ -80,8 +80,8 @@ class PlotSection(Section):
             raise ValueError(str(problem)) from None
         if (self.x is None) != (self.kind == "curves"):
             raise ValueError("curves run over training steps and have no 'x'; any other plot needs one")
-        if self.beside and (self.kind == "curves" or not all(map(is_score, self.y))):
-            raise ValueError("'beside' draws the controls' scores; a plot of anything else has none")
+        if self.beside and (self.kind == "curves" or not any(map(is_score, self.y))):
+            raise ValueError("'beside' draws the controls' scores; no figure in 'y' is a score")
         return self
 
 
