@@ -78,9 +78,9 @@ def find_predictions(run: str) -> tuple[str, Path]:
         return _evaluation(path, None)
     beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = nearest(path.name, beside)
-    hint = f"; did you mean {shorten(str(path.with_name(near[0])))}?" if near else ""
+    hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
     raise InputError(
-        f"there is no run {shorten(run)}{hint} A run is a configuration (conf/demo.yaml or conf/demo.yaml@1), the "
+        f"there is no run {shorten(run)}{hint}. A run is a configuration (conf/demo.yaml or conf/demo.yaml@1), the "
         "folder of an evaluation, or a predictions.parquet"
     )
 

@@ -48,9 +48,13 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
 
 def print_scores(figures: Mapping[str, Any]) -> None:
     """Print what ``score_file`` found: strict metrics beside the published evaluator's."""
-    names = list(dict.fromkeys([*figures["strict"], *figures["rog"]]))
-    rows = [(name, *(_figure(figures[kind].get(name)) for kind in ("strict", "rog"))) for name in names]
-    print_table(f"{figures['n']} questions, {PERCENT}", ("metric", "strict", "published RoG"), rows, figures_from=1)
+    from kgqa_core.evaluation.report import show_figure
+
+    strict, published = figures["strict"], figures["rog"]
+    names = [name for name in dict.fromkeys([*strict, *published]) if "." not in name]  # bounds stand beside theirs
+    rows = [(name, show_figure(strict, name) if name in strict else "", _figure(published.get(name))) for name in names]
+    title = f"{figures['n']} questions, {PERCENT}, [95 % interval]"
+    print_table(title, ("metric", "strict", "published RoG"), rows, figures_from=1)
 
 
 def print_status(stages: Sequence[StageStatus], home: Path) -> None:
@@ -139,14 +143,11 @@ def print_lint(report: Mapping[str, Any]) -> None:
 
 def print_evaluation(figures: Mapping[str, Any]) -> None:
     """Print an explorer's figures on a file of questions beside its controls'."""
-    from kgqa_core.evaluation.report import COLUMNS
+    from kgqa_core.evaluation.report import COLUMNS, figure_cells
 
     systems = {"explorer": figures, **figures["controls"]}
-    rows = [
-        (system, *(f"{values[key]:.0f}" if key == "n" else _figure(values[key]) for key in COLUMNS))
-        for system, values in systems.items()
-    ]
-    title = f"{figures['n']} questions in {figures['seconds']:.1f} s, {PERCENT}"
+    rows = [(system, *figure_cells(values)) for system, values in systems.items()]
+    title = f"{figures['n']} questions in {figures['seconds']:.1f} s, {PERCENT}, [95 % interval]"
     print_table(title, ("system", *COLUMNS.values()), rows, figures_from=1)
 
 

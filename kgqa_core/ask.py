@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,14 +112,16 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     """Score the run's first explorer, and its controls, on any question file in the dataset's format.
 
     Returns:
-        ``{"n", "hits1", "f1", "em", "coverage", "seconds", "controls": {name: {...}}}`` (percent; seconds of answering,
-        encoding of new texts included), and the lines that could not be used.
+        ``{"n", "hits1", "f1", "em", "coverage", "seconds", "controls": {name: {...}}}`` (percent, with the bounds of
+        95 % intervals as ``hits1.low``; seconds of answering, encoding of new texts included), and the lines that could
+        not be used.
 
     Raises:
         InputError: no usable question.
         ArtifactError: the explorer or its controls are not built.
     """
     from kgqa_core.evaluation.metrics import score_predictions
+    from kgqa_core.evaluation.report import make_figures
     from kgqa_core.questions.loaders import load_question_file
     from kgqa_core.systems.control_report import score_controls
     from kgqa_core.systems.controls import load_template_control
@@ -136,14 +138,17 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     started = time.perf_counter()
     predictions = system.answer(questions, progress=lambda done, total: pipeline.progress("answering", done, total))
     seconds = time.perf_counter() - started
-    scores = _headline(score_predictions(questions, predictions).summary())
+    scores = _headline(make_figures(score_predictions(questions, predictions)))
     rows = score_controls(control, ground.place(questions), max_hops=pipeline.config.explorer.steps)
     controls = {row["system"]: _headline(row["overall"]) for row in rows}
     return {**scores, "seconds": seconds, "controls": controls}, rejects
 
 
-def _headline(summary: dict[str, float]) -> dict[str, float]:
-    return {"n": int(summary["n"])} | {name: summary[name] for name in ("hits1", "f1", "em", "coverage")}
+def _headline(figures: Mapping[str, float]) -> dict[str, float]:
+    from kgqa_core.evaluation.intervals import INTERVAL_METRICS, interval_names
+
+    bounds = [name for metric in INTERVAL_METRICS for name in interval_names(metric)]
+    return {"n": int(figures["n"])} | {name: figures[name] for name in (*INTERVAL_METRICS, "coverage", *bounds)}
 
 
 def _first_reject(rejects: Sequence[Reject]) -> str:

@@ -8,10 +8,10 @@ does not grow with their number.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
-
-from kgqa_core.evaluation.metrics import QuestionScores
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,9 +52,12 @@ def interval_names(metric: str) -> tuple[str, str]:
     return f"{metric}.low", f"{metric}.high"
 
 
-def interval_figures(scores: QuestionScores, chosen: npt.NDArray[np.bool_] | None = None) -> dict[str, float]:
-    """Return the bounds, in percent, of ``INTERVAL_METRICS`` over all questions or those ``chosen`` [B]."""
-    columns = np.stack([scores.values[name] for name in INTERVAL_METRICS], axis=1)
+def interval_figures(values: Mapping[str, Floats], chosen: npt.NDArray[np.bool_] | None = None) -> dict[str, float]:
+    """Return the bounds of ``INTERVAL_METRICS`` over all questions or those ``chosen`` [B].
+
+    ``values`` holds the figures question by question, by name [B], in percent.
+    """
+    columns = np.stack([values[name] for name in INTERVAL_METRICS], axis=1)
     bounds = bootstrap_bounds(columns if chosen is None else columns[chosen])
     figures: dict[str, float] = {}
     for place, metric in enumerate(INTERVAL_METRICS):

@@ -61,7 +61,7 @@ def report_row(system: str, role: Role, scores: QuestionScores, answerable: Mask
 
 def make_figures(scores: QuestionScores, chosen: Mask | None = None) -> Figures:
     """Return the means and the bounds of their intervals, over all questions or those ``chosen`` [B]."""
-    return {**scores.summary(chosen), **interval_figures(scores, chosen)}
+    return {**scores.summary(chosen), **interval_figures(scores.values, chosen)}
 
 
 def render_report(rows: Sequence[ReportRow]) -> str:
@@ -92,7 +92,7 @@ def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
         for row in rows:
             figures = row.figures(hops)
             if figures is not None:
-                cells.append((hops, row.system, *_figure_cells(figures), "; ".join(name_failures(row, rows, hops))))
+                cells.append((hops, row.system, *figure_cells(figures), "; ".join(name_failures(row, rows, hops))))
     return cells
 
 
@@ -106,14 +106,14 @@ def answer_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
     if len(buckets) < 2:
         return []
     return [
-        (bucket, row.system, *_figure_cells(row.by_answers[bucket]))
+        (bucket, row.system, *figure_cells(row.by_answers[bucket]))
         for bucket in buckets
         for row in shown
         if bucket in row.by_answers
     ]
 
 
-def _figure_cells(figures: Figures) -> list[str]:
+def figure_cells(figures: Figures) -> list[str]:
     """Return the cells of ``COLUMNS``, a figure's interval beside it where it has one."""
     return [f"{figures[key]:.0f}" if key == "n" else show_figure(figures, key) for key in COLUMNS]
 

@@ -12,7 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.evaluation.intervals import interval_figures
 from kgqa_core.evaluation.metrics import METRICS, score_outcomes, score_sets
 from kgqa_core.evaluation.normalise import normalise_name
 from kgqa_core.evaluation.predictions import read_predictions
@@ -27,6 +30,7 @@ NAME_METRICS = ("hits1", "f1", "precision", "recall", "em")
 def score_file(path: Path) -> dict[str, Any]:
     """Return ``{"n", "rog": {...}, "strict": {...}}`` of a predictions file, every figure but ``n`` in percent.
 
+    Beside the strict figures that have a 95 % interval stand its bounds: ``hits1.low``, ``hits1.high``.
     Raises ``InputError`` for a missing, empty or damaged file, an unknown format, or a bad line (with its number).
     """
     start = read_start(path)
@@ -69,22 +73,24 @@ def score_parquet(path: Path) -> dict[str, Any]:
         outcomes.extend(batch.outcomes)
     if not outcomes:
         raise InputError(f"{shorten(str(path))} holds no predictions; run the evaluation again")
-    strict = score_outcomes(outcomes).summary()
-    return {"n": len(outcomes), "rog": tally.summary(), "strict": {name: strict[name] for name in METRICS}}
+    scores = score_outcomes(outcomes)
+    strict = scores.summary()
+    named = {name: strict[name] for name in METRICS}
+    return {"n": len(outcomes), "rog": tally.summary(), "strict": {**named, **interval_figures(scores.values)}}
 
 
 def score_jsonl(path: Path) -> dict[str, Any]:
     """Score JSON lines, one at a time: strict metrics by equality of names, a repeated answer counted once."""
     tally = RogTally()
-    sums = dict.fromkeys(NAME_METRICS, 0.0)
+    shares = []
     for prediction, golds in read_jsonl(path):
         tally.add(prediction, golds)
-        for name, share in zip(NAME_METRICS, score_names(prediction, golds), strict=True):
-            sums[name] += share
-    if not tally.num_questions:
+        shares.append(score_names(prediction, golds))
+    if not shares:
         raise InputError(f"{shorten(str(path))} is empty; expected one JSON object per line")
-    strict = {name: total * 100 / tally.num_questions for name, total in sums.items()}
-    return {"n": tally.num_questions, "rog": tally.summary(), "strict": strict}
+    values = dict(zip(NAME_METRICS, 100 * np.array(shares).T, strict=True))
+    strict = {name: float(column.mean()) for name, column in values.items()}
+    return {"n": len(shares), "rog": tally.summary(), "strict": {**strict, **interval_figures(values)}}
 
 
 def score_names(prediction: str | Sequence[str], golds: Sequence[str]) -> tuple[float, float, float, float, float]:

@@ -80,10 +80,10 @@ def test_bounds_stand_beside_their_figures_over_all_questions_or_some() -> None:
     questions = [Question(str(n), "", "", (0,), (1,), "test", hops=1 + n % 2) for n in range(40)]
     right = [Prediction(str(n), (1,), (1.0,), (1,)) for n in range(0, 40, 4)]  # half of the questions of one hop
     scores = score_predictions(questions, right)
-    figures = interval_figures(scores)
+    figures = interval_figures(scores.values)
     assert list(figures) == [f"{metric}.{end}" for metric in INTERVAL_METRICS for end in ("low", "high")]
     assert figures["hits1.low"] < 25 < figures["hits1.high"]
     groups = scores.hop_groups()
-    one = interval_figures(scores, groups["1"])
+    one = interval_figures(scores.values, groups["1"])
     assert one["f1.low"] < 50 < one["f1.high"]
-    assert set(interval_figures(scores, groups["2"]).values()) == {0.0}
+    assert set(interval_figures(scores.values, groups["2"]).values()) == {0.0}

@@ -145,7 +145,8 @@ def test_a_file_of_questions_is_scored_beside_the_controls(finished):
     run, document = finished
     questions = str(run.folder / "questions" / "test.jsonl")
     figures = json.loads(run.kgqa("evaluate", run.conf, "--questions", questions, "--json").stdout)
-    assert set(figures) == {"n", "hits1", "f1", "em", "coverage", "seconds", "controls"}
+    bounds = {f"{metric}.{end}" for metric in ("hits1", "f1", "em") for end in ("low", "high")}
+    assert set(figures) == {"n", "hits1", "f1", "em", "coverage", "seconds", "controls", *bounds}
     assert figures["n"] == len(SPLITS["test"])
     (learned,) = (row["overall"] for row in document["results"] if row["role"] == "learned")
     assert figures["hits1"] == pytest.approx(learned["hits1"])

@@ -159,6 +159,9 @@ def test_the_record_of_training_has_curves_and_that_of_the_scores_has_the_report
     scores = record_of(tiny, "evaluation-seed0")
     assert {name: scores.metrics[name] for name in learned["overall"]} == learned["overall"]
     assert scores.metrics["hits1.hop1"] == learned["by_hops"]["1"]["hits1"]
+    assert scores.metrics["f1.answers2-4"] == learned["by_answers"]["2-4"]["f1"]
+    assert scores.metrics["em.answers10-up"] == learned["by_answers"][">=10"]["em"]
+    assert {"mean_top_tie", "hits1.low", "hits1.high", "f1.low", "em.high"} <= learned["overall"].keys()
     assert scores.tables == {"predictions": "predictions.parquet"}
     assert controls == json_of(tiny, "controls", "scores.json")
     assert record_of(tiny, "controls").metrics["template_control.hits1"] == controls[0]["overall"]["hits1"]

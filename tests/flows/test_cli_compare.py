@@ -1,0 +1,170 @@
+"""``kgqa compare`` as a user meets it: how runs are named, what is printed, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.cli_compare import letter_of, scope_name
+from kgqa_core.config import RunConfig
+from kgqa_core.evaluation.compare import PairRow
+from kgqa_core.evaluation.predictions import Source, read_source, write_predictions
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.types import Prediction, Question
+
+NUM = 90
+Write = Callable[..., Path]
+
+
+def kgqa(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)])
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write the predictions of a system that is right on the first questions; question n has n % 2 + 1 hops."""
+
+    def write(name: str, num_right: int, *, graph: str = "a" * 64, num: int = NUM) -> Path:
+        questions = [
+            Question(f"q{n:02}", f"where is {n}?", "", (0,), tuple(range(1, n % 3 + 2)), "test", hops=n % 2 + 1)
+            for n in range(num)
+        ]
+        replies = [Prediction(one.id, one.answers, (1.0,) * len(one.answers), one.answers) for one in questions]
+        path = tmp_path / f"{name}.parquet"
+        write_predictions(
+            path,
+            questions,
+            replies[:num_right],
+            entity_names=["", "Rome", "Oslo", "Bern"],
+            render_path=str,
+            source=Source(graph, f"system {name}"),
+        )
+        return path
+
+    return write
+
+
+def test_tables_name_the_runs_and_say_what_is_more_than_noise(write: Write) -> None:
+    shown = kgqa(write("strong", 80), write("weak", 40)).stdout
+    assert f"{NUM} questions, all figures in percent" in shown
+    assert "system strong" in shown and "system weak" in shown
+    assert "A - B" in shown and "+44.44" in shown and "< 0.001" in shown
+    assert "2 hops" in shown and "2-4 answers" in shown
+    assert shown.splitlines()[-1] == "A against B: Hits@1 better, F1 better, EM better"
+
+
+def test_a_figure_within_noise_of_another_is_shown_as_a_tie(write: Write) -> None:
+    shown = kgqa(write("one", 43), write("other", 40)).stdout
+    assert "better" not in shown and "worse" not in shown
+    assert shown.splitlines()[-1] == "A against B: Hits@1 tie, F1 tie, EM tie"
+
+
+def test_three_runs_are_compared_pair_by_pair(write: Write) -> None:
+    last = kgqa(write("one", 20), write("two", 60), write("three", 61)).stdout.splitlines()[-3:]
+    assert [line.partition(":")[0] for line in last] == ["A against B", "A against C", "B against C"]
+    assert [line.partition("Hits@1 ")[2].partition(",")[0] for line in last] == ["worse", "worse", "tie"]
+
+
+def test_json_is_one_document_of_the_documented_shape(write: Write) -> None:
+    strong, weak = write("strong", 80), write("weak", 40)
+    document = json.loads(kgqa(strong, weak, "--json").stdout)
+    assert document.keys() == {"n", "graph", "confidence", "alpha", "runs", "comparisons"}
+    assert (document["n"], document["graph"], document["confidence"]) == (NUM, "a" * 64, 0.95)
+    assert [run["run"] for run in document["runs"]] == [str(strong), str(weak)]
+    assert document["runs"][0]["figures"]["hits1.low"] < document["runs"][0]["figures"]["hits1"]
+    first = document["comparisons"][0]
+    assert (first["by"], first["bucket"], first["n"]) == ("all", "all", NUM)
+    assert first["metrics"]["hits1"]["verdict"] == "better"
+    assert first["metrics"]["hits1"]["only_first"] == 40
+    assert {row["by"] for row in document["comparisons"]} == {"all", "hops", "answers"}
+
+
+def test_other_questions_and_another_graph_are_refused_with_the_difference(write: Write) -> None:
+    done = kgqa(write("one", 7), write("other", 7, num=NUM - 4, graph="b" * 64), "--json")
+    assert done.exit_code == 3
+    assert not done.stdout
+    assert "4 questions only in" in done.stderr and "q86 'where is 86?'" in done.stderr
+    assert "has aaaaaaaaaaaaaaaa" in done.stderr and "has bbbbbbbbbbbbbbbb" in done.stderr
+
+
+@pytest.fixture
+def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration file of a finished run, with its home."""
+    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
+    return tiny_config.runtime.home.parent / "tiny.yaml"
+
+
+def test_a_run_is_a_configuration_a_folder_or_a_table(conf: Path, tiny_config: RunConfig, tmp_path: Path) -> None:
+    folder = Pipeline(tiny_config).artifact("evaluation-seed0").folder
+    copy = Path(shutil.copy(folder / "predictions.parquet", tmp_path / "copy.parquet"))
+    document = json.loads(kgqa(conf, folder, copy, "--json").stdout)
+    assert [run["run"] for run in document["runs"]] == [f"{conf}@0", str(folder), str(copy)]
+    assert {run["system"] for run in document["runs"]} == {"explorer (seed 0)"}
+    assert document["graph"] == Pipeline(tiny_config).artifact("graph").content
+    verdicts = {found["verdict"] for row in document["comparisons"] for found in row["metrics"].values()}
+    assert verdicts == {"tie"}
+
+
+def test_predictions_of_a_run_say_on_which_graph_they_were_made(conf: Path, tiny_config: RunConfig) -> None:
+    pipeline = Pipeline(tiny_config)
+    source = read_source(pipeline.artifact("evaluation-seed0").folder / "predictions.parquet")
+    assert source == Source(pipeline.artifact("graph").content, "explorer (seed 0)")
+
+
+def test_a_seed_that_a_configuration_does_not_have_is_named(conf: Path, write: Write) -> None:
+    done = kgqa(f"{conf}@7", write("one", 1))
+    assert done.exit_code == 2
+    assert "has no seed '7'; its explorer.seeds are 0" in done.stderr
+
+
+def test_a_run_that_is_not_evaluated_says_what_to_do(
+    conf: Path, write: Write, own_home: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("KGQA_HOME", str(own_home))
+    done = kgqa(conf, write("one", 1))
+    assert done.exit_code == 5
+    assert "stage 'evaluation-seed0' of 'tiny' is not done: make it with kgqa run" in done.stderr
+
+
+def test_what_is_no_run_says_what_a_run_is(write: Write, tmp_path: Path) -> None:
+    one = write("one", 1)
+    done = kgqa(one, tmp_path / "ones.parquet")
+    assert done.exit_code == 3
+    assert "ones.parquet' (did you mean" in done.stderr and "A run is a configuration" in done.stderr
+    missing = kgqa(one, tmp_path)
+    assert missing.exit_code == 3
+    assert "there is no predictions table" in missing.stderr
+    assert kgqa(one, tmp_path / "one.yaml").exit_code == 2
+
+
+@pytest.mark.parametrize("runs", [["one.parquet"], ["one.parquet", "one.parquet"]])
+def test_fewer_than_two_different_runs_are_refused(runs: list[str]) -> None:
+    done = kgqa(*runs)
+    assert done.exit_code == 2
+    assert "give two runs or more, each once" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("by", "bucket", "words"),
+    [
+        ("all", "all", "all"),
+        ("hops", "1", "1 hop"),
+        ("hops", ">=3", ">=3 hops"),
+        ("hops", "unknown", "hops unknown"),
+        ("answers", "1", "1 answer"),
+        ("answers", "0", "0 answers"),
+    ],
+)
+def test_questions_of_a_bucket_are_named_in_words(by: Any, bucket: str, words: str) -> None:
+    assert scope_name(PairRow("one", "other", by, bucket, 7, {})) == words
+
+
+def test_runs_beyond_the_alphabet_have_names_too() -> None:
+    assert [letter_of(place) for place in (0, 25, 26)] == ["A", "Z", "run 27"]
