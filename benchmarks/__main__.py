@@ -1,25 +1,50 @@
-"""Run benchmarks: ``python -m benchmarks [NAME ...]``; all by default."""
+"""Run benchmarks: ``python -m benchmarks [NAME ...]``; all by default, each in its section of docs/results.md."""
 
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 from pathlib import Path
 
-from benchmarks import metaqa, published, repeat
+from benchmarks import measure
 from kgqa_core.config_file import machine_paths
 
-BENCHMARKS = {"published": published.run, "metaqa": metaqa.run, "repeat": repeat.run}
+BENCHMARKS = (
+    "published",
+    "metaqa",
+    "repeat",
+    "merged",
+    "plain",
+    "inference",
+    "scatter",
+    "scaling",
+    "memory",
+    "gpu",
+)  # modules of this package, each with run(home)
 
 
 def main() -> None:
-    """Run the named benchmarks, each in its own section of docs/results.md."""
+    """Run the named benchmarks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME", help=", ".join(BENCHMARKS))
     default = Path(machine_paths(Path())["KGQA_HOME"]) / "bench"
     parser.add_argument("--home", type=Path, default=default, help="artifacts of the runs (default: %(default)s)")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="only see that it works, in a minute or so: those that time anything take their SMALL size, and what is "
+        "found goes to HOME/results-small.md",
+    )
     options = parser.parse_args()
+    if options.small:
+        measure.RESULTS = options.home / "results-small.md"
     for name in options.names or BENCHMARKS:
-        BENCHMARKS[name](options.home)
+        module = import_module(f"benchmarks.{name}")
+        if options.small and hasattr(module, "SMALL"):
+            module.run(options.home, module.SMALL)
+        else:
+            module.run(options.home)
 
 
-main()
+if __name__ == "__main__":
+    main()

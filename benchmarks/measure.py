@@ -27,18 +27,17 @@ class Cost:
     wall_seconds: float
 
 
+def kgqa_command(arguments: Sequence[str], home: Path) -> tuple[list[str], dict[str, Any]]:
+    """Return how to start the installed ``kgqa`` command: its words, and the options of ``subprocess``."""
+    program = Path(sys.executable).with_name("kgqa")
+    return [str(program), *arguments], {"cwd": PROJECT, "env": {**os.environ, "KGQA_HOME": str(home)}}
+
+
 def kgqa(arguments: Sequence[str], home: Path) -> Cost:
     """Run the installed ``kgqa`` command with its artifacts in ``home``; raises where it fails."""
-    program = Path(sys.executable).with_name("kgqa")
+    command, options = kgqa_command(arguments, home)
     before, started = os.times(), time.perf_counter()
-    done = subprocess.run(
-        [str(program), *arguments],
-        cwd=PROJECT,
-        env={**os.environ, "KGQA_HOME": str(home)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, **options)
     after = os.times()
     used = after.children_user + after.children_system - before.children_user - before.children_system
     return Cost(done.stdout, used, time.perf_counter() - started)
@@ -48,6 +47,19 @@ def kgqa_json(arguments: Sequence[str], home: Path) -> tuple[Any, Cost]:
     """Run ``kgqa … --json`` and return its document and cost."""
     cost = kgqa([*arguments, "--json"], home)
     return json.loads(cost.output), cost
+
+
+def peak_megabytes(pid: int | str = "self") -> float:
+    """Return the largest resident set that a process has had so far, in MB (VmHWM; not inherited, as ru_maxrss is).
+
+    Raises:
+        OSError, ValueError: there is no such process, or it has ended.
+    """
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"process {pid} has ended")
+    return int(found.group(1)) * 1024 / 1e6
 
 
 def data_folder() -> Path:

@@ -1,0 +1,123 @@
+"""Questions answered per CPU second by a trained 3-hop explorer whose texts are encoded already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from benchmarks.measure import write_section
+from benchmarks.workload import WHOLE, Workload, cpu_seconds, interleaved, median, open_workload
+from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.explorer.checkpoint import Card, load_explorer
+from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.predict import predict
+from kgqa_core.types import Prediction, Question
+from kgqa_core.workspace import make_encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    questions: int | None  # None: all of test and dev
+    repeats: int
+    batch_sizes: Sequence[int]  # beside the run's own
+    settings: Sequence[str] = ()  # of the run
+
+
+FULL = Size(questions=None, repeats=5, batch_sizes=(16, 256, 1024))
+SMALL = Size(questions=100, repeats=2, batch_sizes=(16,), settings=("explorer.epochs=1", "explorer.seeds=[0]"))
+
+
+def run(home: Path, size: Size = FULL) -> None:
+    """Answer the test and dev questions with each way to walk, and write the speed beside the accuracy."""
+    workload = open_workload(home, command="train-explorer", settings=size.settings)
+    seed = workload.config.explorer.seeds[0]
+    folder = workload.pipeline.artifact(f"explorer-seed{seed}").folder
+    model, card = load_explorer(folder, encoder=make_encoder(workload.config).name)
+    questions = distinct([*workload.questions("test", size.questions), *workload.questions("dev", size.questions)])
+    rows = [
+        "| edges walked | batch | answers only, questions per CPU s | with evidence paths | asked | Hits@1 | F1 |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    own = workload.config.runtime.batch_size
+    for label, options, asked in ways_to_walk(card):
+        for batch_size in (own, *size.batch_sizes):
+            answerer = Answerer(workload, model, card, questions, options, batch_size)
+            rows.append(row_of(answerer, label, asked if batch_size == own else "", size.repeats))
+    note = (
+        f"{len(questions):,} test and dev questions, no two with the same masked text and topics; every question is "
+        f"walked anew in every round, and no answer is remembered. Medians of {size.repeats} interleaved rounds on one "
+        "thread, of the whole of predict(): from linked questions to ranked candidates and answers, and in the fourth "
+        f"column {workload.config.evaluation.evidence_paths} evidence paths per question too. Encodings of the masked "
+        "texts are at hand."
+    )
+    write_section("Inference", "\n".join([*rows, "", note]), "python -m benchmarks inference")
+
+
+def distinct(questions: Sequence[Question]) -> list[Question]:
+    """Return the questions without those that the explorer cannot tell from an earlier one."""
+    first: dict[tuple[str, tuple[int, ...]], Question] = {}
+    for question in questions:
+        first.setdefault((question.masked, question.topics), question)
+    return list(first.values())
+
+
+def ways_to_walk(card: Card) -> list[tuple[str, ExploreOptions, str]]:
+    """Return (label, options, questions per CPU second that were asked for)."""
+    kept = ExploreOptions(edge_budget=card.edge_budget, reenter_topic=card.reenter_topic)
+    whole = ExploreOptions(edge_budget=WHOLE, reenter_topic=card.reenter_topic)
+    ways = [("all: no K, no threshold", whole, ">= 400"), (f"K = {card.edge_budget}, no threshold", kept, "")]
+    if "attention_threshold" in {field.name for field in fields(Card)}:
+        threshold = card.attention_threshold
+        chosen = ExploreOptions(
+            edge_budget=card.edge_budget, reenter_topic=card.reenter_topic, attention_threshold=threshold
+        )
+        ways.append((f"K = {card.edge_budget}, attention >= {threshold:g} (chosen on dev)", chosen, ">= 10,000"))
+    return ways
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """One way to answer all questions."""
+
+    workload: Workload
+    model: Explorer
+    card: Card
+    questions: Sequence[Question]
+    options: ExploreOptions
+    batch_size: int
+
+    def answer(self, evidence_paths: int) -> list[Prediction]:
+        """Answer all of them."""
+        return predict(
+            self.model,
+            self.workload.graph,
+            self.questions,
+            texts=self.workload.texts,
+            text_row=self.workload.text_row,
+            options=self.options,
+            answer_threshold=self.card.answer_threshold,
+            evidence_paths=evidence_paths,
+            batch_size=self.batch_size,
+        )
+
+
+def row_of(answerer: Answerer, label: str, asked: str, repeats: int) -> str:
+    """Return one row of the table."""
+    paths = answerer.workload.config.evaluation.evidence_paths
+    seconds = interleaved(
+        {
+            "bare": lambda: cpu_seconds(lambda: answerer.answer(0)),
+            "paths": lambda: cpu_seconds(lambda: answerer.answer(paths)),
+        },
+        repeats,
+    )
+    bare, with_paths = (len(answerer.questions) / median(seconds[name]) for name in ("bare", "paths"))
+    scores = score_predictions(answerer.questions, answerer.answer(0)).summary()
+    return (
+        f"| {label} | {answerer.batch_size} | {bare:,.0f} | {with_paths:,.0f} | {asked} | {scores['hits1']:.2f} | "
+        f"{scores['f1']:.2f} |"
+    )

@@ -1,0 +1,80 @@
+"""Exploring one synthetic graph in a process of its own."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.measure import peak_megabytes
+from benchmarks.synthetic import draw_questions
+from benchmarks.workload import cpu_seconds, stack_texts
+from kgqa_core.explorer.batch import question_arrays
+from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.predict import predict
+from kgqa_core.explorer.train import TrainSettings, TrainStep, train_explorer
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.text.hashing import HashEncoder
+
+NUM_CHAINS, HOPS = 50, 2
+OPTIONS = ExploreOptions(edge_budget=40)
+SETTINGS = TrainSettings(epochs=1, batch_size=32, learning_rate=0.002, warmup_steps=20, seed=0)
+HELD_OUT = 0.25  # share of the questions that is not trained on
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What exploring cost."""
+
+    degrees: tuple[float, float, float, float]  # median, mean, 99th percentile, largest; both directions
+    edges: float  # walked per question in training
+    train: float  # CPU seconds per question
+    infer: float
+    peak: float  # MB of the process
+
+
+def explore_one(folder: Path, per_chain: int) -> Explored:
+    """Train an explorer for one epoch on questions about a graph, then answer others."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    graph = open_graph(folder)
+    questions = draw_questions(graph, num_chains=NUM_CHAINS, per_chain=per_chain, hops=HOPS)
+    random.Random(0).shuffle(questions)
+    train, held = questions[: -int(HELD_OUT * len(questions))], questions[-int(HELD_OUT * len(questions)) :]
+    wanted = sorted({*(question.masked for question in questions), *graph.relation_labels})
+    vectors = dict(zip(wanted, HashEncoder(256).encode(wanted), strict=True))
+    texts, text_row = stack_texts(vectors, graph.relation_labels)
+    model = Explorer(encoding_dim=256, width=64, steps=HOPS)
+    steps = list[TrainStep]()
+
+    def train_epoch(model: Explorer, count: int | None = None) -> float:
+        steps.clear()
+        arrays = question_arrays(train[:count], text_row)
+        return train_explorer(
+            model, graph, arrays, texts=texts, options=OPTIONS, settings=SETTINGS, on_step=steps.append
+        )
+
+    def infer() -> None:
+        predict(model, graph, held, texts=texts, text_row=text_row, options=OPTIONS, answer_threshold=0.5)
+
+    train_epoch(copy.deepcopy(model), SETTINGS.batch_size)
+    infer()  # compiled, and the graph read in
+    train_seconds, infer_seconds = train_epoch(model), cpu_seconds(infer)
+    return Explored(
+        degrees=degrees_of(graph),
+        edges=float(np.mean([step.edges_per_question for step in steps])),
+        train=train_seconds / len(train),
+        infer=infer_seconds / len(held),
+        peak=peak_megabytes(),
+    )
+
+
+def degrees_of(graph: KnowledgeGraph) -> tuple[float, float, float, float]:
+    """Return median, mean, 99th percentile and largest number of edges of an entity."""
+    degree = np.diff(graph.edge_ptr[graph.group_ptr])
+    return float(np.median(degree)), float(degree.mean()), float(np.percentile(degree, 99)), float(degree.max())

@@ -1,0 +1,150 @@
+"""What the timing benchmarks share: a run's graph, questions and encodings opened, and CPU time taken of calls."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.measure import PROJECT, data_folder, kgqa
+from kgqa_core.config import RunConfig
+from kgqa_core.config_file import read_config
+from kgqa_core.explorer.batch import QuestionArrays, question_arrays
+from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.train import Texts, TrainSettings, train_explorer
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.questions.loaders import read_questions
+from kgqa_core.types import Question, Split
+from kgqa_core.workspace import graph_of, read_encodings
+
+THREE_HOP = "conf/metaqa-3hop.yaml"
+WHOLE = 2**40  # an edge budget that cuts nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A graph, the encoded texts, and the run they belong to."""
+
+    graph: KnowledgeGraph
+    texts: Texts
+    text_row: dict[str, int]
+    pipeline: Pipeline
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's configuration."""
+        return self.pipeline.config
+
+    def questions(self, split: Split, count: int | None = None, seed: int = 0) -> list[Question]:
+        """Return ``count`` random questions of a split that have a topic and an answer, or all of them."""
+        folder = self.pipeline.artifact("questions").folder
+        usable = [question for question in read_questions(folder, split) if question.topics and question.answers]
+        return usable if count is None else random.Random(seed).sample(usable, min(count, len(usable)))
+
+    def arrays(self, questions: Sequence[Question]) -> QuestionArrays:
+        """Return questions as the explorer takes them."""
+        return question_arrays(questions, self.text_row)
+
+    def explorer(self, *, width: int | None = None, steps: int | None = None, seed: int = 0) -> Explorer:
+        """Return a new explorer of the run's size."""
+        torch.manual_seed(seed)
+        section = self.config.explorer
+        dim = self.texts.relations.shape[1]
+        return Explorer(encoding_dim=dim, width=width or section.width, steps=steps or section.steps)
+
+    def options(self, edge_budget: int | None = None, *, merge: bool = True) -> ExploreOptions:
+        """Return how the run walks, under another edge budget where one is given."""
+        budget = edge_budget or self.config.explorer.edge_budget
+        return ExploreOptions(edge_budget=budget, reenter_topic=self.config.dataset.reenter_topic, merge=merge)
+
+    def train(
+        self,
+        questions: Sequence[Question],
+        options: ExploreOptions,
+        *,
+        model: Explorer | None = None,
+        batch_size: int | None = None,
+    ) -> float:
+        """Train one epoch (a new explorer, where none is given) and return its CPU seconds."""
+        section = self.config.explorer
+        settings = TrainSettings(
+            epochs=1,
+            batch_size=batch_size or section.batch_size,
+            learning_rate=section.learning_rate,
+            warmup_steps=section.warmup_steps,
+            seed=0,
+        )
+        model = model or self.explorer()
+        return train_explorer(
+            model, self.graph, self.arrays(questions), texts=self.texts, options=options, settings=settings
+        )
+
+
+def open_workload(
+    home: Path, conf: str = THREE_HOP, *, command: str = "encode", settings: Sequence[str] = ()
+) -> Workload:
+    """Make what a run lacks with ``kgqa COMMAND`` and open it, with torch on the run's number of threads.
+
+    Args:
+        home: artifacts of the run.
+        conf: the run, relative to the project.
+        command: how far the run is to be made: "encode", or "run" for the trained explorers too.
+        settings: as after ``--set``.
+    """
+    data_folder()
+    kgqa([command, conf, *(part for setting in settings for part in ("--set", setting))], home)
+    pipeline = Pipeline(read_config(PROJECT / conf, [*settings, f"runtime.home={home}"]))
+    graph = graph_of(pipeline)
+    vectors = read_encodings(pipeline.artifact("encodings").folder)
+    texts, text_row = stack_texts(vectors, graph.relation_labels)
+    torch.set_num_threads(pipeline.config.runtime.threads)
+    return Workload(graph, texts, text_row, pipeline)
+
+
+def stack_texts(vectors: Mapping[str, np.ndarray], relation_labels: Sequence[str]) -> tuple[Texts, dict[str, int]]:
+    """Return encodings (text -> unit-norm vector) as the explorer takes them, and the row of each text."""
+    ordered = sorted(vectors)
+    questions, relations = (torch.tensor(np.stack([vectors[text] for text in of])) for of in (ordered, relation_labels))
+    return Texts(questions, relations), {text: row for row, text in enumerate(ordered)}
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of one call, all threads of this process together."""
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
+def interleaved(calls: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Call each in turn, ``repeats`` times over, after one round that is not counted (compilation, caches).
+
+    In turn, so that whatever else the machine does meanwhile falls on all of them alike.
+
+    Args:
+        calls: name -> a call that returns its own CPU seconds.
+        repeats: rounds that count.
+
+    Returns:
+        name -> the seconds of each round.
+    """
+    rounds = [{name: call() for name, call in calls.items()} for _ in range(repeats + 1)][1:]
+    return {name: [found[name] for found in rounds] for name in calls}
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median."""
+    return statistics.median(values)
+
+
+def ratio_of(slow: Sequence[float], fast: Sequence[float]) -> str:
+    """Return the median over rounds of slow / fast, with the least and the largest."""
+    ratios = [one / other for one, other in zip(slow, fast, strict=True)]
+    return f"{median(ratios):.1f} ({min(ratios):.1f}-{max(ratios):.1f})"

@@ -1,0 +1,102 @@
+"""What the benchmarks measure with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import measure
+from benchmarks.gpu import CountBytes
+from benchmarks.inference import distinct
+from benchmarks.memory import descendants, name_of
+from benchmarks.scaling import Curve, draw, in_fresh_process
+from benchmarks.scatter import Case, Size, differences
+from benchmarks.scatter import measure as measure_scatter
+from benchmarks.workload import interleaved, ratio_of
+from kgqa_core.explorer.scatter import has_torch_scatter
+from tests.conftest import Start
+from tests.explorer.worlds import make_question
+
+
+def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
+    calls: list[str] = []
+
+    def call(name: str) -> float:
+        calls.append(name)
+        return float(len(calls))
+
+    found = interleaved({"a": lambda: call("a"), "b": lambda: call("b")}, repeats=2)
+    assert calls == ["a", "b"] * 3
+    assert found == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
+
+
+def test_a_ratio_is_that_of_each_round() -> None:
+    assert ratio_of([30.0, 20.0, 11.0], [2.0, 2.0, 1.0]) == "11.0 (10.0-15.0)"
+
+
+def test_an_exponent_is_the_slope_in_logarithms(tmp_path: Path) -> None:
+    curve = Curve("n", [1.0, 2.0, 4.0], {"square": [3.0, 12.0, 48.0], "same": [7.0, 7.0, 7.0]})
+    assert curve.slopes() == pytest.approx({"square": 2.0, "same": 0.0}, abs=1e-9)
+    draw([curve, curve], tmp_path / "images" / "curves.png")
+    assert (tmp_path / "images" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_section_replaces_the_one_of_its_title(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.md")
+    for title, body in (("One", "first"), ("Two", "second"), ("One", "third")):
+        measure.write_section(title, body, "command")
+    text = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert text.count("## One") == text.count("## Two") == 1
+    assert "first" not in text and text.index("third") < text.index("second")
+
+
+def test_questions_that_the_explorer_cannot_tell_apart_count_once() -> None:
+    one, same, other = make_question([1], [2], id="1"), make_question([1], [2], id="2"), make_question([3], [2])
+    assert distinct([one, other, same]) == [one, other]
+
+
+def test_bytes_are_counted_forward_and_backward() -> None:
+    table, rows = torch.zeros(100, 4, requires_grad=True), torch.tensor([3, 5])
+    with CountBytes() as forward:
+        gathered = table.index_select(0, rows)
+    assert forward.bytes == 2 * (2 * 4 * 4) + 2 * 8  # the rows read and written, and their numbers
+    with CountBytes() as backward:
+        gathered.sum().backward()  # type: ignore[no-untyped-call]
+    assert backward.bytes >= 100 * 4 * 4  # the gradient of the table
+
+
+def test_memory_is_that_of_a_process_and_those_it_started(start: Start) -> None:
+    code = "import sys, time; held = bytearray(50_000_000); print('held', flush=True); time.sleep(60)"
+    child = start(code)
+    assert child.stdout is not None and child.stdout.readline() == "held\n"
+    assert child.pid in descendants(os.getpid())
+    assert name_of(child.pid) == Path(sys.executable).name
+    assert 50 < measure.peak_megabytes(child.pid) < 90
+    child.kill()
+    child.wait()
+    with pytest.raises((OSError, ValueError)):
+        measure.peak_megabytes(child.pid)
+
+
+def test_a_fresh_process_has_memory_of_its_own() -> None:
+    held = bytearray(500_000_000)
+    held[::4096] = b"x" * len(held[::4096])
+    assert in_fresh_process(measure.peak_megabytes) < 200
+    assert measure.peak_megabytes() > 500
+
+
+def test_back_ends_that_differ_are_no_result() -> None:
+    one, other = torch.ones(3), torch.tensor([1.0, 1.0, 1.001])
+    assert differences([(one, one), (one, one)]) == (0.0, 0.0)
+    with pytest.raises(AssertionError, match="differ by"):
+        differences([(one, one), (one, other)])
+
+
+@pytest.mark.skipif(not has_torch_scatter(), reason="the optional extra torch-scatter is not installed")
+def test_a_sum_is_timed_with_both_back_ends() -> None:
+    row = measure_scatter(Case("some", 31, 7, 3), torch.device("cpu"), Size(repeats=1, calls=1))
+    assert row.startswith("| cpu | some | 31 x 3 into 7 |")
