@@ -1,0 +1,145 @@
+"""Exploring one's block is exploring a graph that holds nothing but the question's own triples."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kgqa_core.errors import InputError
+from kgqa_core.explorer.checkpoint import Card
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.subgraph_build import build_subgraphs
+from kgqa_core.graph.subgraphs import open_subgraphs
+from kgqa_core.questions.hops import fill_hops
+from kgqa_core.questions.lint import find_answerable, gold_hops
+from kgqa_core.questions.loaders import load_question_file
+from kgqa_core.systems.controls import answer_by_path, gold_chain_ceiling
+from kgqa_core.systems.explorer_system import ExplorerSystem
+from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.types import Prediction, Question
+from tests.nsm import ROWS, write_nsm
+
+World = tuple[ExplorerSystem, list[Question]]
+
+
+def system_over(graph: KnowledgeGraph, *, merge: bool = True) -> ExplorerSystem:
+    """An untrained explorer of two steps; the same weights every time, and none belongs to an entity or relation."""
+    torch.manual_seed(0)
+    return ExplorerSystem(
+        graph=graph,
+        model=Explorer(encoding_dim=31, width=5, steps=2),
+        card=Card("hash-v1-d31", 31, 5, 2, edge_budget=97, reenter_topic=False, answer_threshold=0.01),
+        encode=HashEncoder(31).encode,
+        evidence_paths=3,
+        batch_size=3,
+        merge=merge,
+    )
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    path = write_nsm(folder / "dev.jsonl")
+    build_graph(path, format="nsm", out_dir=folder / "graph")
+    graph = open_graph(folder / "graph")
+    build_subgraphs([path], graph=graph, out_dir=folder)
+    questions, rejects = load_question_file(path, format="nsm", graph=graph)
+    assert rejects == []
+    return replace(system_over(graph), subgraphs=open_subgraphs(folder)), questions
+
+
+def in_labels(prediction: Prediction, graph: KnowledgeGraph) -> dict[str, Any]:
+    """Return what a prediction says, whatever the ids of its graph: tied candidates in order of label."""
+    label, relation = graph.label_of, graph.relation_labels
+    ranked = zip(prediction.candidates, prediction.scores, strict=True)
+    return {
+        "ranked": sorted((-round(score, 6), label(entity)) for entity, score in ranked),
+        "answers": {label(entity) for entity in prediction.answers},
+        "paths": [
+            [(label(step.head), relation[step.relation], label(step.tail), step.reverse) for step in path]
+            for path in prediction.paths
+        ],
+        "covered": prediction.covered,
+        "abstained": prediction.abstained,
+    }
+
+
+def alone(row: dict[str, Any], folder: Path) -> tuple[KnowledgeGraph, Question]:
+    """Build the graph of one question's own triples, and link the question to it."""
+    build_graph(write_nsm(folder / "one.jsonl", [row]), format="nsm", out_dir=folder / "graph")
+    graph = open_graph(folder / "graph")
+    (question,), _ = load_question_file(folder / "one.jsonl", format="nsm", graph=graph)
+    return graph, question
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Path, merge: bool) -> None:
+    system, questions = world
+    together = replace(system, merge=merge).answer(questions)
+    for row, asked, prediction in zip(ROWS, questions, together, strict=True):
+        if not row["subgraph"]["tuples"]:  # no graph is without a triple; the topic alone is reached
+            assert in_labels(prediction, system.graph)["answers"] == {"m.zoe"}
+            continue
+        (tmp_path / row["id"]).mkdir()
+        graph, question = alone(row, tmp_path / row["id"])
+        # Relations have other ids there, but the same texts. The texts of other lines' answers are no names there.
+        (expected,) = system_over(graph, merge=merge).answer([replace(question, masked=asked.masked)])
+        assert in_labels(prediction, system.graph) == in_labels(expected, graph)
+
+
+def test_nothing_is_seen_of_the_subgraphs_of_others(world: World) -> None:
+    system, questions = world
+    inside, outside = system.answer([questions[1]])[0], replace(system, subgraphs=None).answer([questions[1]])[0]
+    assert {system.graph.label_of(entity) for entity in inside.candidates} == {"m.ann", "m.rock"}
+    assert set(inside.candidates) < set(outside.candidates)
+    assert system.render(inside.paths[inside.candidates.index(questions[1].answers[-1])]) == "(m.ann, likes, m.rock)"
+
+
+def test_without_a_topic_nothing_is_explored(world: World) -> None:
+    system, questions = world
+    assert system.answer([questions[5]])[0].abstained
+
+
+def test_a_question_of_ones_own_has_no_subgraph(world: World) -> None:
+    system, questions = world
+    with pytest.raises(InputError, match="question 'asked' has no subgraph, and this run explores nothing else"):
+        system.answer([replace(questions[0], id="asked")])
+
+
+def test_hops_and_what_is_answerable_are_those_of_the_block(world: World) -> None:
+    system, questions = world
+    options = {"reenter_topic": False, "subgraphs": system.subgraphs}
+    hops = [found.tolist() for found in gold_hops(questions, system.graph, max_steps=3, **options)]
+    assert hops == [[2], [-1, 1], [-1], [1], [], [-1], [-1], [-1, 1]]
+    assert [question.hops for question in fill_hops(questions, system.graph, **options)] == [
+        2,
+        1,
+        None,
+        1,
+        *[None] * 3,
+        1,
+    ]
+    answerable = find_answerable(questions, system.graph, subgraphs=system.subgraphs)
+    assert answerable.tolist() == [True, True, False, True, False, True, False, True]
+    in_the_whole_graph = find_answerable(questions, system.graph)
+    assert in_the_whole_graph.tolist() == [True, True, False, True, False, True, True, True]
+
+
+def test_the_controls_stay_inside_too(world: World) -> None:
+    system, questions = world
+    assert system.subgraphs is not None
+    rows, graph = system.subgraphs.all_to_rows(questions), system.subgraphs.graph
+    likes = graph.relation_labels.index("likes")
+    (inside,) = (answer_by_path(graph, rows[1], (likes,)),)
+    assert (
+        json.dumps([system.graph.label_of(int(system.subgraphs.entity[row])) for row in inside.answers]) == '["m.rock"]'
+    )
+    ceiling = gold_chain_ceiling(graph, rows, max_hops=2)
+    assert [prediction.covered for prediction in ceiling.predictions] == [True, True, False, True, *[False] * 3, True]
