@@ -96,7 +96,7 @@ def join_repetitions(rows: Iterable[SeedRow], repeated: Sequence[str]) -> list[P
 
 
 def _join(group: Sequence[SeedRow], repeated: Sequence[str]) -> PointRow:
-    # Repetitions can be one and the same explorer (every draw of all training questions is all of them): it counts once.
+    # Repetitions can be one and the same explorer (any draw of all questions is all questions): it counts once.
     group = list({row.fingerprints["evaluation"]: row for row in group}.values())
     place = {name: value for name, value in group[0].place.items() if name not in repeated}
     figures = dict(_spreads([row.figures for row in group]))
