@@ -50,12 +50,11 @@ class QuestionArrays:
         """Return the rows that can be learned from: those with a topic and a gold."""
         return np.flatnonzero((np.diff(self.topic_ptr) > 0) & (np.diff(self.gold_ptr) > 0))
 
-    def in_order(self, size: int) -> Iterator[tuple[Int, Batch]]:
-        """Yield (rows, batch) with questions of equal text side by side, so that they share state classes."""
+    def in_order(self, size: int) -> Iterator[Int]:
+        """Yield the rows of batches in which questions of equal text stand together and share state classes."""
         order = np.argsort(self.text, kind="stable")
         for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            yield rows, self.batch(rows)
+            yield order[start : start + size]
 
 
 def question_arrays(questions: Sequence[Question], text_row: dict[str, int]) -> QuestionArrays:

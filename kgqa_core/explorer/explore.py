@@ -14,6 +14,7 @@ and a loop over single edges, to 1e-5 of each other.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf, log, log1p
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,8 @@ from kgqa_core.explorer.batch import Batch
 from kgqa_core.explorer.frontier import Int, compact
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.scatter import scatter_sum
-from kgqa_core.explorer.walk import Edges, Messages, Nodes, Rules
+from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.walk import Attention, Edges, Messages, Nodes, Rules
 from kgqa_core.graph.kg import KnowledgeGraph
 
 
@@ -36,7 +38,9 @@ class ExploreOptions:
     edge_budget: int  # K: edges per head, whole groups (frontier.select_groups)
     reenter_topic: bool = False  # may an edge arrive at a topic of its question?
     merge: bool = True  # share floats between equal nodes
+    attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
     trace: bool = False  # keep the walked edges, for backtracking
+    max_edges: int = 2**21  # of one step of a batch; about 45 bytes each, and 260 where nothing merges
     hash_bits: int = 64  # below 64 only in the test of the collision check
 
 
@@ -85,8 +89,7 @@ def explore(
     graph: KnowledgeGraph,
     batch: Batch,
     *,
-    question_vectors: Tensor,
-    relation_vectors: Tensor,
+    texts: Texts,
     options: ExploreOptions,
 ) -> Exploration:
     """Explore from the topics of a batch.
@@ -95,14 +98,16 @@ def explore(
         model: the explorer.
         graph: the knowledge graph.
         batch: B questions; one without topics has no candidates.
-        question_vectors: [*, encoding_dim] unit-norm table that ``batch.text`` points into.
-        relation_vectors: [R, encoding_dim] unit-norm, on the same device.
+        texts: encodings that ``batch.text`` points into, on the device of the model.
         options: how to walk.
+
+    Raises:
+        TooManyEdges: a step of several questions is larger than ``options.max_edges``; see ``bounded.py``.
     """
-    texts, text_of_question = compact(batch.text, len(question_vectors))
-    h_q, h_r = model.encode(question_vectors[_tensor(texts, question_vectors)], relation_vectors)
-    same_text = _tensor(first_equal(relation_vectors), h_r)
-    walker = _Walker(model, graph, batch, h_q, h_r, same_text, options, _rules(batch, text_of_question, options))
+    rows, text_of_question = compact(batch.text, len(texts.questions))
+    h_q, h_r = model.encode(texts, _tensor(rows, texts.questions))
+    rules = _rules(batch, text_of_question, options)
+    walker = _Walker(model, graph, batch, h_q, h_r, texts.same_text, options, rules, logit(options.attention_threshold))
     nodes, hidden = walker.start()
     for step in range(model.steps):
         nodes, hidden = walker.step(step, nodes, hidden)
@@ -122,6 +127,7 @@ class _Walker:
     same_text: Tensor  # [2R+1] the first relation with the text (and direction) of each
     options: ExploreOptions
     rules: Rules
+    least_logit: float  # of a group that enters
     counts: list[StepCount] = field(default_factory=list)
     traces: list[StepTrace] = field(default_factory=list)
 
@@ -144,7 +150,8 @@ class _Walker:
         # What the head adds is the same for all of its groups. It is left out of their order: a hub's is so large that
         # adding it rounds the differences between relations away.
         preference = by_question.detach().cpu().numpy()
-        edges, after, inbox = way.walk_edges(self.graph, nodes, messages, preference, self.rules)
+        admitted = (logits.detach() >= self.least_logit).cpu().numpy()
+        edges, after, inbox = way.walk_edges(self.graph, nodes, messages, Attention(preference, admitted), self.rules)
         if self.options.trace:
             self._keep_trace(nodes, messages, edges, logits)
         # A message is attention * (h_s ⊙ h_r); Eq. 2 sums them over the edges, here over (class, message, count).
@@ -179,19 +186,20 @@ def _rules(batch: Batch, text_of_question: Int, options: ExploreOptions) -> Rule
     else:
         blocked_ptr = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1))
         blocked_entity = batch.topic_entity
-    return Rules(options.edge_budget, blocked_ptr, blocked_entity, text_of_question, options.trace, options.hash_bits)
+    return Rules(
+        edge_budget=options.edge_budget,
+        blocked_ptr=blocked_ptr,
+        blocked_entity=blocked_entity,
+        text_of_question=text_of_question,
+        keep_heads=options.trace,
+        max_edges=options.max_edges,
+        hash_bits=options.hash_bits,
+    )
 
 
-def first_equal(relation_vectors: Tensor) -> Int:
-    """Return for each relation, [2R+1] with reverse and identity, the first relation of its direction and text.
-
-    Args:
-        relation_vectors: [R, encoding_dim] of the forward relations; texts are equal where these are.
-    """
-    num_relations, seen = len(relation_vectors), dict[bytes, int]()
-    rows = relation_vectors.detach().cpu().numpy()
-    first = np.array([seen.setdefault(row.tobytes(), index) for index, row in enumerate(rows)], dtype=np.int64)
-    return np.concatenate([first, num_relations + first, [2 * num_relations]])
+def logit(share: float) -> float:
+    """Return the inverse of the sigmoid: minus infinity for 0."""
+    return log(share) - log1p(-share) if share > 0 else -inf
 
 
 def _tensor(array: npt.NDArray[np.integer], like: Tensor) -> Tensor:

@@ -1,139 +1,237 @@
-"""Training end to end: seed, train, watch dev, choose the answer threshold, save, and record the curves."""
+"""Training end to end: seed, start, train, watch dev, keep the best epoch, choose thresholds, save, record."""
 
 from __future__ import annotations
 
+import json
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from kgqa_core.artifacts import hash_json
+from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.batch import question_arrays
-from kgqa_core.explorer.checkpoint import Card, save_explorer
+from kgqa_core.explorer.checkpoint import Card, save_explorer, start_from
 from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.journal import Journal
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.predict import choose_threshold, top_hits
-from kgqa_core.explorer.train import Texts, TrainSettings, TrainStep, train_explorer
+from kgqa_core.explorer.texts import Texts, given_inverses
+from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainStep
+from kgqa_core.explorer.tune import DevFigures, DevSet, choose_thresholds, dev_set, measure
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import Question
 
 CURVE_EVERY = 20  # steps per point of a curve: the mean over them
+CURVES = ("loss", "coverage", "learning_rate", "edges_per_question", "classes_per_node", "explored_again")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSet:
+    """One dataset to learn from."""
+
+    graph: KnowledgeGraph
+    train: Sequence[Question]
+    dev: Sequence[Question]  # watched, and thresholds are chosen on it; only that of the first dataset
+    encodings: Mapping[str, np.ndarray]  # text -> unit-norm vector of every question text, relation and given inverse
+    reenter_topic: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """All that shapes a trained explorer; see config.ExplorerSection."""
+    """All that shapes a trained explorer, beside its questions."""
 
-    steps: int
-    width: int
-    edge_budget: int
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    warmup_steps: int
+    section: ExplorerSection
     seed: int
-    reenter_topic: bool
-    threads: int
     encoder: str  # name of the encoder of the texts
+    init_from: Path | None = None  # folder of the explorer whose weights are the start
 
 
-def fit_explorer(
-    graph: KnowledgeGraph,
-    *,
-    train: Sequence[Question],
-    dev: Sequence[Question],
-    encodings: Mapping[str, np.ndarray],
-    settings: FitSettings,
-    folder: Path,
-    recorder: Recorder,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Explorer:
-    """Train an explorer and save it in ``folder``.
+@dataclass(frozen=True, slots=True)
+class FitRun:
+    """Where and how the work is done; shapes nothing."""
 
-    Args:
-        graph: the knowledge graph.
-        train: questions to learn from.
-        dev: questions to watch and to choose the answer threshold on.
-        encodings: text -> unit-norm vector of every masked text and relation label.
-        settings: see ``FitSettings``.
-        folder: where the checkpoint goes.
-        recorder: gets the curves and the dev figures.
-        progress: called with (steps done, steps in all).
+    folder: Path  # where the checkpoint goes
+    recorder: Recorder  # gets the curves and the dev figures
+    threads: int = 1
+    device: str = "cpu"
+    journal: Path | None = None  # folder from which a killed training goes on
+    progress: Callable[[int, int], None] = field(default=lambda done, total: None)  # (steps done, steps in all)
+
+
+def fit_explorer(sets: Sequence[QuestionSet], settings: FitSettings, run: FitRun) -> Explorer:
+    """Train an explorer on one dataset or several at once, and save it.
 
     Raises:
-        InputError: no training question has both a topic and a gold.
+        InputError: no training question of a dataset has both a topic and a gold.
+        ArtifactError: the weights to start from are missing, or of another encoder or width.
     """
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(run.threads)
     torch.manual_seed(settings.seed)
-    masked = sorted({question.masked for question in (*train, *dev)})
-    text_row = {text: row for row, text in enumerate(masked)}
-    texts = Texts(_stack(encodings, masked), _stack(encodings, graph.relation_labels))
-    arrays = question_arrays(train, text_row)
-    if not arrays.teaching().size:
-        raise InputError(
-            f"none of the {len(train)} training questions has a topic and an answer to learn from; see kgqa lint"
-        )
-    model = Explorer(encoding_dim=texts.relations.shape[1], width=settings.width, steps=settings.steps)
-    options = ExploreOptions(edge_budget=settings.edge_budget, reenter_topic=settings.reenter_topic)
-    curves = _Curves(recorder, progress)
-
-    def after_epoch(epoch: int) -> None:
-        if dev:
-            hits1, coverage = top_hits(model, graph, dev, texts=texts, text_row=text_row, options=options)
-            recorder.curve("dev.hits1", curves.step, hits1)
-            recorder.curve("dev.coverage", curves.step, coverage)
-            recorder.metric("dev.hits1", hits1)
-
-    cpu_seconds = train_explorer(
-        model,
-        graph,
-        arrays,
-        texts=texts,
-        options=options,
-        settings=TrainSettings(
-            settings.epochs, settings.batch_size, settings.learning_rate, settings.warmup_steps, settings.seed
-        ),
-        on_step=curves.add,
-        on_epoch=after_epoch,
-    )
-    threshold, f1 = choose_threshold(model, graph, dev, texts=texts, text_row=text_row, options=options)
-    recorder.metric("train.cpu_seconds", cpu_seconds)
-    recorder.metric("dev.answer_threshold", threshold)
-    if f1:
-        recorder.metric("dev.f1", f1[threshold])
+    section = settings.section
+    lessons, dev = _lessons(sets, section, run.device)
+    width = lessons[0].texts.relations.shape[1]
+    model = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
+    if settings.init_from is not None:
+        fresh = start_from(model, settings.init_from, encoder=settings.encoder)
+        run.recorder.param("init_fresh", ", ".join(fresh) or "none")
+    trainer = Trainer(model.to(run.device), lessons, train_settings(section, settings.seed))
+    cpu_seconds = _train(trainer, dev, lessons[0].options, section.patience, _journal(sets, settings, run), run)
+    started = time.process_time()
+    chosen = choose_thresholds(model, dev, lessons[0].options)
+    run.recorder.metric("train.cpu_seconds", cpu_seconds)
+    run.recorder.metric("tune.cpu_seconds", time.process_time() - started)
+    run.recorder.metric("dev.answer_threshold", chosen.answer)
+    run.recorder.metric("dev.attention_threshold", chosen.attention)
+    if len(dev):
+        run.recorder.metric("dev.hits1", chosen.figures.hits1)
+        run.recorder.metric("dev.coverage", chosen.figures.coverage)
+        if chosen.figures.f1:
+            run.recorder.metric("dev.f1", chosen.figures.f1[chosen.answer])
     card = Card(
         encoder=settings.encoder,
-        encoding_dim=texts.relations.shape[1],
-        width=settings.width,
-        steps=settings.steps,
-        edge_budget=settings.edge_budget,
-        reenter_topic=settings.reenter_topic,
-        answer_threshold=threshold,
+        encoding_dim=width,
+        width=section.width,
+        steps=section.steps,
+        edge_budget=section.edge_budget,
+        reenter_topic=sets[0].reenter_topic,
+        answer_threshold=chosen.answer,
+        attention_threshold=chosen.attention,
+        mask_topics=section.mask_topics,
     )
-    save_explorer(folder, model, card)
+    save_explorer(run.folder, model.cpu(), card)
     return model
 
 
-class _Curves:
-    """Averages steps into points of the training curves."""
+def train_settings(section: ExplorerSection, seed: int) -> TrainSettings:
+    """Return how to optimise, of a configuration."""
+    return TrainSettings(
+        epochs=section.epochs,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        warmup_steps=section.warmup_steps,
+        seed=seed,
+        weight_decay=section.weight_decay,
+        prune_after=section.prune_after,
+        prune_below=section.prune_below,
+        per_answer=section.loss == "per_answer",
+        half=section.precision == "bfloat16",
+    )
 
-    def __init__(self, recorder: Recorder, progress: Callable[[int, int], None]) -> None:
-        self.step = 0
-        self._recorder, self._progress, self._since = recorder, progress, list[TrainStep]()
+
+def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str) -> tuple[list[Lessons], DevSet]:
+    """Return what is learned from, and the dev questions of the first dataset."""
+    lessons, devs = [], []
+    for one in sets:
+        asked = {question.asked(section.mask_topics) for question in (*one.train, *one.dev)}
+        text_row = {text: row for row, text in enumerate(sorted(asked))}
+        texts = stack_texts(list(text_row), one.graph, one.encodings).to(device)
+        arrays = question_arrays(one.train, text_row, masked=section.mask_topics)
+        if not arrays.teaching().size:
+            raise InputError(
+                f"none of the {len(one.train)} training questions has a topic and an answer to learn from; "
+                "see kgqa lint"
+            )
+        options = ExploreOptions(edge_budget=section.edge_budget, reenter_topic=one.reenter_topic)
+        lessons.append(Lessons(one.graph, arrays, texts, options))
+        devs.append(dev_set(one.graph, one.dev, texts, text_row, masked=section.mask_topics))
+    return lessons, devs[0]
+
+
+def stack_texts(asked: Sequence[str], graph: KnowledgeGraph, encodings: Mapping[str, np.ndarray]) -> Texts:
+    """Return the encodings of questions and of the graph's relations as tensors."""
+
+    def stack(texts: Sequence[str]) -> Tensor:
+        return torch.from_numpy(np.stack([encodings[text] for text in texts]))
+
+    inverse_of, names = given_inverses(graph.inverse_labels)
+    relations = stack(graph.relation_labels)
+    if not names:
+        return Texts(stack(asked), relations)
+    return Texts(stack(asked), relations, torch.from_numpy(inverse_of), stack(names))
+
+
+def _train(
+    trainer: Trainer, dev: DevSet, options: ExploreOptions, patience: int | None, journal: Journal, run: FitRun
+) -> float:
+    """Train to the end or until dev stops improving; leave the weights of the best epoch; return CPU seconds."""
+    watch = _Watch(run.recorder)
+    if kept := journal.go_on(trainer):
+        watch.restore(*kept)
+        _log.info("going on after step %d of %d", trainer.state.step, trainer.num_steps)
+    started, spent = time.process_time(), watch.cpu_seconds
+    for step in trainer.steps():
+        watch.add(step)
+        run.progress(step.step, step.num_steps)
+        watch.cpu_seconds = spent + time.process_time() - started
+        if step.ends_epoch and len(dev):
+            pruned = ExploreOptions(options.edge_budget, options.reenter_topic, attention_threshold=trainer.threshold)
+            watch.judge(step, measure(trainer.model, dev, pruned), trainer.model)
+            if patience is not None and watch.epochs_without_gain(step.epoch) >= patience:
+                run.recorder.metric("train.stopped_after_epoch", step.epoch)
+                break
+        journal.save(trainer, watch.best, watch.notes(), now=step.ends_epoch)
+    if watch.best:
+        trainer.model.load_state_dict(watch.best)
+        run.recorder.metric("train.best_epoch", watch.best_epoch)
+    return spent + time.process_time() - started
+
+
+def _journal(sets: Sequence[QuestionSet], settings: FitSettings, run: FitRun) -> Journal:
+    identity = [len(sets), settings.section.model_dump(mode="json"), settings.seed, settings.encoder, run.device]
+    return Journal(run.journal, hash_json([*identity, [len(one.train) for one in sets]]))
+
+
+class _Watch:
+    """Curves, the figures after each epoch, and the weights of the best one."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.best: dict[str, Tensor] = {}
+        self.best_epoch, self.cpu_seconds = 0, 0.0
+        self._best_figure, self._recorder, self._since = -1.0, recorder, list[TrainStep]()
 
     def add(self, step: TrainStep) -> None:
-        self.step = step.step
+        """Average steps into points of the training curves."""
         self._since.append(step)
         if len(self._since) == CURVE_EVERY or step.step == step.num_steps:
-            for name in ("loss", "coverage", "learning_rate", "edges_per_question", "classes_per_node"):
+            for name in CURVES:
                 mean = float(np.mean([getattr(one, name) for one in self._since]))
                 self._recorder.curve(f"train.{name}", step.step, mean)
             self._since.clear()
-        self._progress(step.step, step.num_steps)
 
+    def judge(self, step: TrainStep, figures: DevFigures, model: Explorer) -> None:
+        """Record an epoch's figures; keep its weights where none before it did better."""
+        for name, value in (("hits1", figures.hits1), ("f1", figures.best_f1), ("coverage", figures.coverage)):
+            self._recorder.curve(f"dev.{name}", step.step, value)
+        if figures.hits1 + figures.best_f1 >= self._best_figure:
+            self._best_figure, self.best_epoch = figures.hits1 + figures.best_f1, step.epoch
+            self.best = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
 
-def _stack(encodings: Mapping[str, np.ndarray], texts: Sequence[str]) -> torch.Tensor:
-    return torch.from_numpy(np.stack([encodings[text] for text in texts]))
+    def epochs_without_gain(self, epoch: int) -> int:
+        """Return for how many epochs nothing was better."""
+        return epoch - self.best_epoch
+
+    def notes(self) -> dict[str, Any]:
+        """Return all but the weights, as JSON."""
+        return {
+            "best_epoch": self.best_epoch,
+            "best_figure": self._best_figure,
+            "cpu_seconds": self.cpu_seconds,
+            "since": [step.as_json() for step in self._since],
+            "curves": self._recorder.curves(),
+        }
+
+    def restore(self, best: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        """Go on from ``notes``."""
+        self.best, self.best_epoch, self._best_figure = best, notes["best_epoch"], notes["best_figure"]
+        self.cpu_seconds = notes["cpu_seconds"]
+        self._since = [TrainStep(**step) for step in notes["since"]]
+        self._recorder.restore_curves(notes["curves"])

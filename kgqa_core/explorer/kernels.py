@@ -19,6 +19,7 @@ from numba import njit
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.integer[Any]]
+Bools = npt.NDArray[np.bool_]
 
 EMPTY = -1
 FIRST_CAPACITY = 1 << 12  # of a hash table; doubled when half full
@@ -95,34 +96,42 @@ def number_messages(
 
 @njit(cache=True, nogil=True)
 def enter_groups(
-    group_ptr: Ints, edge_ptr: Ints, node_entity: I64, first: I64, message: Ints, logits: Any, budget: int
-) -> tuple[npt.NDArray[np.bool_], int]:
+    csr: tuple[Ints, Ints], node_entity: I64, groups: tuple[I64, Ints], attention: tuple[Any, Bools], budget: int
+) -> tuple[Bools, int]:
     """Say of each group whether it enters under the budget (see ``frontier.select_groups``), and count the edges.
 
     Args:
-        group_ptr, edge_ptr: of the graph's CSR.
+        csr: group_ptr and edge_ptr of the graph.
         node_entity: [N].
-        first, message: from ``number_messages``.
-        logits: [M+C] attention of each message.
+        groups: first [N+1] and message [G], from ``number_messages``.
+        attention: of each message [M], a number that orders the groups of one head, and whether it may enter at all.
         budget: K.
 
     Returns:
         [G] mask, and the number of edges of the groups that enter.
     """
-    entered = np.ones(len(message), np.bool_)
+    group_ptr, edge_ptr = csr
+    first, message = groups
+    preference, admitted = attention
+    entered = np.zeros(len(message), np.bool_)
     num_edges = 0
     for node in range(len(node_entity)):
         start = group_ptr[node_entity[node]]
-        stop = group_ptr[node_entity[node] + 1]
-        degree = edge_ptr[stop] - edge_ptr[start]
+        low, count = first[node], first[node + 1] - first[node]
+        degree = 0
+        for group in range(count):
+            if admitted[message[low + group]]:
+                entered[low + group] = True
+                degree += edge_ptr[start + group + 1] - edge_ptr[start + group]
         if degree <= budget:
             num_edges += degree
             continue
-        low, count = first[node], stop - start
-        order = _by_attention(logits, message[low : low + count])
+        order = _by_attention(preference, message[low : low + count])
         taken = 0
         for rank in range(count):
             group = order[rank]
+            if not entered[low + group]:
+                continue
             if taken >= budget:
                 entered[low + group] = False
             else:
@@ -132,18 +141,18 @@ def enter_groups(
 
 
 @njit(cache=True, nogil=True)
-def _by_attention(logits: Any, message: Ints) -> I64:
+def _by_attention(preference: Any, message: Ints) -> I64:
     """Return the positions of one head's groups, highest attention first, ties in order of relation."""
     count = len(message)
     if count > SMALL:
-        negated = np.empty(count, logits.dtype)
+        negated = np.empty(count, preference.dtype)
         for at in range(count):
-            negated[at] = -logits[message[at]]
+            negated[at] = -preference[message[at]]
         return np.argsort(negated, kind="mergesort")
     order = np.arange(count)
     for at in range(1, count):
-        moved, value, place = order[at], logits[message[order[at]]], at
-        while place > 0 and logits[message[order[place - 1]]] < value:
+        moved, value, place = order[at], preference[message[order[at]]], at
+        while place > 0 and preference[message[order[place - 1]]] < value:
             order[place] = order[place - 1]
             place -= 1
         order[place] = moved
@@ -154,10 +163,11 @@ def _by_attention(logits: Any, message: Ints) -> I64:
 def walk_edges(
     csr: tuple[Ints, Ints, Ints],
     nodes: tuple[I64, I64, I64],
-    groups: tuple[I64, Ints, npt.NDArray[np.bool_]],
+    groups: tuple[I64, Ints, Bools],
     topics: tuple[I64, I64],
     codes: I64,
-    sizes: tuple[int, int, int],
+    place: I32,
+    sizes: tuple[int, int],
     keep_heads: bool,
 ) -> tuple[I64, I64, I64, I32, I32, I32]:
     """Walk the entered groups and the identity edges, question by question, and hash what every node receives.
@@ -168,7 +178,8 @@ def walk_edges(
         groups: first [N+1], message [G] and entered [G].
         topics: pointer [B+1] and entities that no edge may arrive at, per question.
         codes: [M, 2] random codes of the messages, identity messages last.
-        sizes: number of entities, of edges that ``enter_groups`` counted, and of the first identity message.
+        place: [entities of the graph] scratch, EMPTY everywhere, before and after.
+        sizes: number of edges that ``enter_groups`` counted, and the first identity message.
 
     Returns:
         question [N'] and entity [N'] of the nodes reached, their hashes [N', 2]; head, target and message of each
@@ -178,13 +189,12 @@ def walk_edges(
     node_question, node_entity, node_class = nodes
     first, message, entered = groups
     topic_ptr, topic_entity = topics
-    num_entities, num_edges, identity = sizes
+    num_edges, identity = sizes
     most = num_edges + len(node_entity)
     reached_question, reached_entity = np.empty(most, np.int64), np.empty(most, np.int64)
     hashes = np.zeros((most, 2), np.int64)
     target, sent = np.empty(most, np.int32), np.empty(most, np.int32)
     head = np.empty(most if keep_heads else 0, np.int32)
-    place = np.full(num_entities, EMPTY, np.int32)  # index of each entity of the current question
     used = edge = node = 0
     while node < len(node_entity):
         question, begin, first_reached = node_question[node], node, used

@@ -7,13 +7,17 @@ detected and never silently merges two states.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.explorer import kernels
-from kgqa_core.explorer.walk import Edges, Inbox, Messages, Nodes, Rules
+from kgqa_core.explorer.walk import Attention, Edges, Inbox, Messages, Nodes, Rules, check_size
 from kgqa_core.graph.kg import KnowledgeGraph
 
+MERGE_BELOW = 0.6  # classes per node above which a step keeps every node apart: merging costs more than it saves,
+MERGE_ALWAYS = 4096  # but for steps of fewer nodes, where what is merged now saves more in the steps after it
 MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 
 
@@ -32,7 +36,7 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 
 
 def walk_edges(
-    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, preference: npt.NDArray[np.floating], rules: Rules
+    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
 ) -> tuple[Edges, Nodes, Inbox]:
     """Walk the edges of the groups that enter under the budget, and merge the nodes reached; see ``walk.walk_edges``.
 
@@ -41,8 +45,13 @@ def walk_edges(
     """
     first, message = messages.first_group, messages.group_message
     entered, num_edges = kernels.enter_groups(
-        graph.group_ptr, graph.edge_ptr, nodes.entity, first, message, preference, rules.edge_budget
+        (graph.group_ptr, graph.edge_ptr),
+        nodes.entity,
+        (first, message),
+        (attention.preference, attention.admitted),
+        rules.edge_budget,
     )
+    check_size(num_edges + len(nodes.entity), rules)
     num_messages = len(messages.message_class)
     for salt in range(MAX_ATTEMPTS):
         question, entity, hashes, head, target, sent = kernels.walk_edges(
@@ -51,7 +60,8 @@ def walk_edges(
             (first, message, entered),
             (rules.blocked_ptr, rules.blocked_entity),
             message_codes(num_messages, salt),
-            (graph.num_entities, num_edges, num_messages - len(nodes.class_text)),
+            _scratch(graph.num_entities),
+            (num_edges, num_messages - len(nodes.class_text)),
             rules.keep_heads,
         )
         if rules.hash_bits < 64:
@@ -61,9 +71,24 @@ def walk_edges(
             break
     else:
         raise RuntimeError(f"state classes: the {rules.hash_bits}-bit hash collided with {MAX_ATTEMPTS} salts")
+    edges = Edges(head, target, sent)
+    if len(node_class) >= MERGE_ALWAYS and len(representative) > MERGE_BELOW * len(node_class):
+        after = Nodes(question, entity, np.arange(len(entity)), rules.text_of_question[question])
+        return edges, after, Inbox(target, sent, np.ones_like(target))
     key, count = kernels.collect_inbox(target, sent, len(node_class), representative, num_messages)
     after = Nodes(question, entity, node_class, rules.text_of_question[question[representative]])
-    return Edges(head, target, sent), after, Inbox(key // num_messages, key % num_messages, count)
+    return edges, after, Inbox(key // num_messages, key % num_messages, count)
+
+
+_kept = threading.local()
+
+
+def _scratch(num_entities: int) -> npt.NDArray[np.int32]:
+    """Return this thread's table of one number per entity, made once: kernels leave it EMPTY, as they find it."""
+    table: npt.NDArray[np.int32] | None = getattr(_kept, "place", None)
+    if table is None or len(table) < num_entities:
+        table = _kept.place = np.full(num_entities, kernels.EMPTY, np.int32)
+    return table
 
 
 def message_codes(num_messages: int, salt: int) -> npt.NDArray[np.int64]:

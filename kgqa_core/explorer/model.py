@@ -8,12 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from kgqa_core.explorer.texts import Texts
+
 
 class Explorer(nn.Module):
     """Attend (Eq. 1), propagate (Eq. 2) and score (Eq. 3).
 
     No weight belongs to an entity or a relation, so a trained explorer carries to any graph whose texts come from
-    the same encoder.
+    the same encoder. Under autocast only the matrix products on states are in half precision: sums over a hub's
+    thousands of messages, and attention, are not.
 
     Args:
         encoding_dim: width of the text encodings.
@@ -36,12 +39,22 @@ class Explorer(nn.Module):
         self.score_question = nn.Linear(width, width)
         self.score_out = nn.Linear(width, 1)
 
-    def encode(self, question_vectors: Tensor, relation_vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return h_q [T, D] and h_r [2R+1, D] (forward, reverse, identity) of unit-norm text encodings (B.1)."""
-        scale = self.encoding_dim**0.5  # a unit vector's entries are about 1/sqrt(dim): bring them to unit variance
-        forward = self.project(relation_vectors * scale)
-        relations = torch.cat([forward, self.reverse(forward), self.identity[None]])
-        return self.project(question_vectors * scale), relations
+    def encode(self, texts: Texts, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h_q [T, D] of some of the questions and h_r [2R+1, D]: forward, reverse, identity (B.1).
+
+        What a relation means backwards is learned (W_-r), but where the graph names the inverse its text says it.
+        """
+        forward = self._project(texts.relations)
+        reverse = self.reverse(forward).to(forward.dtype)
+        if texts.inverses is not None and texts.inverse_of is not None:
+            reverse = reverse.index_copy(0, texts.inverse_of, self._project(texts.inverses))
+        relations = torch.cat([forward, reverse, self.identity[None]])
+        return self._project(texts.questions.index_select(0, rows)), relations
+
+    def _project(self, vectors: Tensor) -> Tensor:
+        """Apply W_L; a unit vector's entries are about 1/sqrt(dim), so they are brought to unit variance first."""
+        projected: Tensor = self.project(vectors * self.encoding_dim**0.5)
+        return projected.to(self.identity.dtype)
 
     def attention_logits(self, step: int, hidden: Tensor, h_q: Tensor, h_r: Tensor) -> tuple[Tensor, Tensor]:
         """Return Eq. 1 before the sigmoid in its two parts, to be added per (class, relation).
@@ -55,12 +68,13 @@ class Explorer(nn.Module):
         Returns:
             [C] the head's part, and [T, 2R+1] the part of question and relation.
         """
-        by_question = (h_q @ self.attend_question[step])[:, None] + (h_q * self.attend_both[step]) @ h_r.T
-        return hidden @ self.attend_head[step], by_question + (h_r @ self.attend_relation[step])[None]
+        with torch.autocast(h_q.device.type, enabled=False):  # attention orders groups: rounding would make ties
+            by_question = (h_q @ self.attend_question[step])[:, None] + (h_q * self.attend_both[step]) @ h_r.T
+            return hidden @ self.attend_head[step], by_question + (h_r @ self.attend_relation[step])[None]
 
     def update(self, step: int, received: Tensor) -> Tensor:
         """Return the new states [C, D] of Eq. 2 from the summed messages; W is applied after the sum: it is linear."""
-        return torch.relu(self.propagate[step](received))
+        return torch.relu(self.propagate[step](received)).to(received.dtype)
 
     def score(self, hidden: Tensor, h_q: Tensor, class_text: Tensor) -> Tensor:
         """Return [C] the logits of Eq. 3.
@@ -71,5 +85,5 @@ class Explorer(nn.Module):
             class_text: [C] row in ``h_q`` of each class's question.
         """
         inner = self.score_node(hidden) + self.score_question(h_q).index_select(0, class_text)  # see explore.py
-        scores: Tensor = self.score_out(torch.relu(inner))[:, 0]
+        scores: Tensor = self.score_out(torch.relu(inner))[:, 0].to(hidden.dtype)
         return scores

@@ -1,4 +1,4 @@
-"""From explored candidates to predictions, and the answer threshold that is chosen on dev."""
+"""From explored candidates to predictions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import numpy.typing as npt
 import torch
 
 from kgqa_core.explorer.backtrack import backtrack
-from kgqa_core.explorer.batch import Batch, QuestionArrays, explorer_golds, question_arrays
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
+from kgqa_core.explorer.batch import Batch, QuestionArrays, question_arrays
+from kgqa_core.explorer.bounded import explore_rows
+from kgqa_core.explorer.explore import Exploration, ExploreOptions
 from kgqa_core.explorer.frontier import Int
+from kgqa_core.explorer.loss import gold_mask
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.train import Texts, gold_mask
+from kgqa_core.explorer.texts import Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question
 
 MIN_CANDIDATES = 10  # kept per question at least
 TIE = 1e-4  # relative difference of probabilities up to which candidates count as tied (evaluation.metrics)
 ROUND = 5  # decimals of a log probability: equal states summed in another order must tie
-THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def predict(
@@ -64,7 +65,7 @@ def predict(
     answered: dict[int, Prediction] = {}
     linked = [index for index, question in enumerate(questions) if question.topics]
     arrays = question_arrays([questions[index] for index in linked], text_row)
-    for rows, batch, found in _explore_all(model, graph, arrays, texts=texts, options=options, batch_size=batch_size):
+    for rows, batch, found in explore_all(model, graph, arrays, texts=texts, options=options, batch_size=batch_size):
         on_batch(found, len(batch))
         asked = [questions[linked[row]] for row in rows]
         predictions = _answer_batch(found, batch, asked, graph, answer_threshold, evidence_paths)
@@ -77,60 +78,7 @@ def predict(
     ]
 
 
-def choose_threshold(
-    model: Explorer,
-    graph: KnowledgeGraph,
-    questions: Sequence[Question],
-    *,
-    texts: Texts,
-    text_row: dict[str, int],
-    options: ExploreOptions,
-) -> tuple[float, dict[float, float]]:
-    """Return the answer threshold of highest mean F1 on dev questions, and the F1 (percent) of every threshold tried.
-
-    Of thresholds within 0.01 points of the best, the one nearest 0.5 is taken: it is the furthest from both mistakes.
-    """
-    golden = [question for question in questions if question.answers and question.topics]
-    if not golden:
-        return 0.5, {}
-    arrays = question_arrays(golden, text_row)
-    totals = np.zeros(len(THRESHOLDS))
-    for _, batch, found in _explore_all(model, graph, arrays, texts=texts, options=options):
-        share, gold = _share_of_best(found, len(batch)), gold_mask(found, batch, graph.num_entities)
-        num_golds = np.bincount(batch.gold_question, minlength=len(batch))
-        for index, threshold in enumerate(THRESHOLDS):
-            taken = share >= threshold * (1 - TIE)
-            right = np.bincount(found.question[taken & gold], minlength=len(batch))
-            num_taken = np.bincount(found.question[taken], minlength=len(batch))
-            totals[index] += (2 * right / (num_taken + num_golds)).sum()
-    f1 = {threshold: float(100.0 * total / len(golden)) for threshold, total in zip(THRESHOLDS, totals, strict=True)}
-    good = [threshold for threshold in THRESHOLDS if f1[threshold] >= max(f1.values()) - 0.01]
-    return min(good, key=lambda threshold: abs(threshold - 0.5)), f1
-
-
-def top_hits(
-    model: Explorer,
-    graph: KnowledgeGraph,
-    questions: Sequence[Question],
-    *,
-    texts: Texts,
-    text_row: dict[str, int],
-    options: ExploreOptions,
-) -> tuple[float, float]:
-    """Return Hits@1 in expectation over ties, and coverage, in percent, of questions with golds; to watch training."""
-    golden = [question for question in questions if question.topics and explorer_golds(question)]
-    arrays = question_arrays(golden, text_row)
-    hits = covered = 0.0
-    for _, batch, found in _explore_all(model, graph, arrays, texts=texts, options=options):
-        top = _share_of_best(found, len(batch)) >= 1 - TIE
-        gold = gold_mask(found, batch, graph.num_entities)
-        num_tied = np.bincount(found.question[top], minlength=len(batch))
-        hits += (np.bincount(found.question[top & gold], minlength=len(batch)) / num_tied).sum()
-        covered += np.count_nonzero(np.bincount(found.question[gold], minlength=len(batch)))
-    return 100.0 * hits / max(len(golden), 1), 100.0 * covered / max(len(golden), 1)
-
-
-def _explore_all(
+def explore_all(
     model: Explorer,
     graph: KnowledgeGraph,
     arrays: QuestionArrays,
@@ -139,25 +87,18 @@ def _explore_all(
     options: ExploreOptions,
     batch_size: int = 64,
 ) -> Iterator[tuple[Int, Batch, Exploration]]:
-    """Yield (rows, batch, what was found), without gradients."""
+    """Yield (rows, batch, what was found), without gradients; questions of equal text come together."""
     was_training = model.training
     model.eval()
-    for rows, batch in arrays.in_order(batch_size):
-        with torch.no_grad():  # not around the yield: it would hold for whoever iterates
-            found = explore(
-                model, graph, batch, question_vectors=texts.questions, relation_vectors=texts.relations, options=options
-            )
-        yield rows, batch, found
+    for rows in arrays.in_order(batch_size):
+        parts = explore_rows(model, graph, arrays, rows, texts=texts, options=options)
+        while True:
+            with torch.inference_mode():  # not around the yield: it would hold for whoever iterates
+                part = next(parts, None)
+            if part is None:
+                break
+            yield part
     model.train(was_training)
-
-
-def _share_of_best(found: Exploration, num_questions: int) -> npt.NDArray[np.floating]:
-    """Return [N] the probability of each candidate as a share of its question's best."""
-    log_p = found.log_probability(num_questions).cpu().numpy()
-    best = np.full(num_questions, -np.inf)
-    np.maximum.at(best, found.question, log_p)
-    share: npt.NDArray[np.floating] = np.exp(log_p - best[found.question])
-    return share
 
 
 def _answer_batch(

@@ -1,31 +1,31 @@
-"""Training of the explorer by cross-entropy (EtD Eq. 4)."""
+"""Training of the explorer: batches, pruning, and a state from which a killed training goes on with equal results.
+
+Attention becomes selective within the first hundred steps, and most of what a full exploration walks then carries
+next to nothing. So after ``prune_after`` steps groups of low attention are not entered any more, which makes a step
+about ten times cheaper. Nothing is lost by it: a question whose golds all fell to the threshold is explored again
+without it, in one of the next steps.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kgqa_core.errors import KgqaError
-from kgqa_core.explorer.batch import Batch, QuestionArrays
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
-from kgqa_core.explorer.frontier import contains
+from kgqa_core.explorer.batch import QuestionArrays
+from kgqa_core.explorer.bounded import explore_rows
+from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.frontier import Int
+from kgqa_core.explorer.loss import loss_sum
 from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.texts import Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 
 GRADIENT_NORM = 1.0  # clipped: a hub that sums thousands of messages can make one batch's gradient huge
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Unit-norm text encodings on one device."""
-
-    questions: Tensor  # [T, encoding_dim], one row per distinct masked text
-    relations: Tensor  # [R, encoding_dim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,123 +37,210 @@ class TrainSettings:
     learning_rate: float
     warmup_steps: int
     seed: int
+    weight_decay: float = 0.0
+    prune_after: int = 0  # optimiser steps with full exploration
+    prune_below: float = 0.0  # after them, groups of less attention are not entered
+    per_answer: bool = False  # one loss term per (question, answer), as in the papers
+    half: bool = False  # matrix products in bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What is learned from on one graph."""
+
+    graph: KnowledgeGraph
+    questions: QuestionArrays
+    texts: Texts
+    options: ExploreOptions
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStep:
-    """What one optimiser step saw; reported to the caller."""
+    """What one optimiser step saw."""
 
     step: int  # 1..num_steps
     num_steps: int
-    epoch: int
-    loss: float  # mean over the batch's questions that had a gold among their candidates; 0 where none had
+    epoch: int  # 1..epochs
+    ends_epoch: bool
+    loss: float  # mean over the questions that had a gold among their candidates; 0 where none had
     coverage: float  # percent of the batch's questions with a gold among their candidates
     learning_rate: float
     edges_per_question: float
     classes_per_node: float
+    explored_again: float  # questions that the threshold had cost all golds, in percent of the batch
 
 
-def train_explorer(
-    model: Explorer,
-    graph: KnowledgeGraph,
-    questions: QuestionArrays,
-    *,
-    texts: Texts,
-    options: ExploreOptions,
-    settings: TrainSettings,
-    on_step: Callable[[TrainStep], None] = lambda step: None,
-    on_epoch: Callable[[int], None] = lambda epoch: None,
-) -> float:
-    """Train in place; the same arguments give the same weights on one kind of machine.
+@dataclass(slots=True)
+class TrainState:
+    """Where a training stands; with the weights and the optimiser's moments, all that going on needs."""
+
+    epoch: int = 1
+    batches_done: int = 0  # of this epoch
+    step: int = 0
+    lost: list[list[int]] = field(default_factory=list)  # per lesson: rows to explore again
+    hopeless: list[list[int]] = field(default_factory=list)  # per lesson: rows that full exploration did not help
+
+
+class Trainer:
+    """One training, step by step; the same arguments give the same weights on one kind of machine.
 
     Questions without golds are left out (a false claim teaches no path), and so are those without topics. Adam, linear
-    warm-up, linear decay to zero.
-
-    Args:
-        model: the explorer, its weights as they are to start from.
-        graph: the knowledge graph.
-        questions: what to learn from.
-        texts: encodings of the masked texts and relations.
-        options: how to walk.
-        settings: see ``TrainSettings``.
-        on_step: called after every step.
-        on_epoch: called after every epoch, with its number from 1 on.
-
-    Returns:
-        CPU seconds of this process, all threads together, and what the callbacks take with them.
-
-    Raises:
-        KgqaError: the gradient is no longer finite; weights trained further would be worthless.
+    warm-up, linear decay to zero. Batches of several lessons come in random order.
     """
-    rows = questions.teaching()
-    generator = np.random.default_rng(settings.seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    num_steps = settings.epochs * -(-len(rows) // settings.batch_size)
-    started, step = time.process_time(), 0
-    model.train()
-    for epoch in range(1, settings.epochs + 1):
-        order = generator.permutation(rows)
-        for start in range(0, len(order), settings.batch_size):
-            rate = _learning_rate(settings, step, num_steps)
-            batch = questions.batch(order[start : start + settings.batch_size])
-            found = explore(
-                model, graph, batch, question_vectors=texts.questions, relation_vectors=texts.relations, options=options
-            )
-            loss, num_covered = batch_loss(found, batch, graph.num_entities)
-            if num_covered:
-                _descend(model, optimizer, loss, rate)
-            step += 1
-            nodes, classes = sum(c.nodes for c in found.counts), sum(c.classes for c in found.counts)
-            on_step(
-                TrainStep(
-                    step=step,
-                    num_steps=num_steps,
-                    epoch=epoch,
-                    loss=float(loss.detach()),
-                    coverage=100.0 * num_covered / len(batch),
-                    learning_rate=rate,
-                    edges_per_question=sum(c.edges for c in found.counts) / len(batch),
-                    classes_per_node=classes / nodes,
-                )
-            )
-        on_epoch(epoch)
-    return time.process_time() - started
 
-
-def batch_loss(found: Exploration, batch: Batch, num_entities: int) -> tuple[Tensor, int]:
-    """Return the mean cross-entropy over the questions with a gold among their candidates, and their number.
-
-    One target per question, uniform over its golds among the candidates: minus the log of the *summed* probability
-    would be content with one gold of many and ruins F1.
-    """
-    gold = np.flatnonzero(gold_mask(found, batch, num_entities))
-    golds_of = np.bincount(found.question[gold], minlength=len(batch))
-    num_covered = int(np.count_nonzero(golds_of))
-    log_p = found.log_probability(len(batch)).index_select(0, torch.from_numpy(gold).to(found.class_score.device))
-    weight = torch.from_numpy(1.0 / golds_of[found.question[gold]]).to(log_p)
-    return -(log_p * weight).sum() / max(num_covered, 1), num_covered
-
-
-def gold_mask(found: Exploration, batch: Batch, num_entities: int) -> np.ndarray:
-    """Return [N] which candidates are golds of their question."""
-    keys = found.question * num_entities + found.entity
-    golds = batch.gold_question * num_entities + batch.gold_entity
-    return contains(keys, golds, len(batch) * num_entities)
-
-
-def _descend(model: Explorer, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float) -> None:
-    """Take one step down the gradient, its norm clipped."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
-    if not torch.isfinite(norm):
-        raise KgqaError(
-            f"training diverged (loss {loss.detach():g}, gradient norm {norm:g}) at a learning rate of {rate:g}: "
-            "lower explorer.learning_rate"
+    def __init__(self, model: Explorer, lessons: Sequence[Lessons], settings: TrainSettings) -> None:
+        self.model, self.lessons, self.settings = model, lessons, settings
+        self.state = TrainState(lost=[[] for _ in lessons], hopeless=[[] for _ in lessons])
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
-    optimizer.step()
+        self._rows = [one.questions.teaching() for one in lessons]
+        self.num_steps = settings.epochs * sum(-(-len(rows) // settings.batch_size) for rows in self._rows)
+
+    @property
+    def threshold(self) -> float:
+        """The attention below which groups are not entered now."""
+        return self.settings.prune_below if self.state.step >= self.settings.prune_after else 0.0
+
+    def steps(self) -> Iterator[TrainStep]:
+        """Train in place, from where ``state`` stands; yield after every step.
+
+        Raises:
+            KgqaError: the gradient is no longer finite; weights trained further would be worthless.
+        """
+        state = self.state
+        while state.epoch <= self.settings.epochs and self.num_steps:
+            batches = self._batches(state.epoch)
+            while state.batches_done < len(batches):
+                lesson, rows = batches[state.batches_done]
+                state.batches_done += 1
+                ends_epoch, epoch = state.batches_done == len(batches), state.epoch
+                told = self._step(lesson, rows)
+                if ends_epoch:
+                    state.epoch, state.batches_done = epoch + 1, 0
+                yield replace(told, epoch=epoch, ends_epoch=ends_epoch)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights and the optimiser's moments, by name."""
+        found = {f"model.{name}": weight for name, weight in self.model.state_dict().items()}
+        for index, moments in self.optimizer.state_dict()["state"].items():
+            found |= {f"adam.{index}.{name}": torch.as_tensor(value) for name, value in moments.items()}
+        return found
+
+    def go_on(self, state: TrainState, tensors: dict[str, Tensor]) -> None:
+        """Continue where another trainer of the same arguments stood.
+
+        Raises:
+            KeyError, ValueError, RuntimeError: the tensors do not fit.
+        """
+        prefix = "model."
+        self.model.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("adam."):
+                _, index, moment = name.split(".")
+                moments.setdefault(int(index), {})[moment] = tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.state = state
+
+    def _batches(self, epoch: int) -> list[tuple[int, Int]]:
+        """Return the batches of an epoch, (lesson, rows); they depend on seed and epoch alone."""
+        random, size = np.random.default_rng([self.settings.seed, epoch]), self.settings.batch_size
+        batches = []
+        for lesson, rows in enumerate(self._rows):
+            order = random.permutation(rows)
+            batches += [(lesson, order[start : start + size]) for start in range(0, len(order), size)]
+        return [batches[at] for at in random.permutation(len(batches))] if len(self.lessons) > 1 else batches
+
+    def _step(self, lesson: int, rows: Int) -> TrainStep:
+        """Take one step down the gradient of a batch, and of what is to be explored again."""
+        self.model.train()
+        rate = _learning_rate(self.settings, self.state.step, self.num_steps)
+        again = self._take_lost(lesson)
+        self.optimizer.zero_grad()
+        seen, size = _Seen(), len(rows) + len(again)
+        self._backward(lesson, rows, size, self.threshold, seen)
+        if self.threshold:
+            known = set(self.state.hopeless[lesson])
+            self.state.lost[lesson] += [row for row in seen.uncovered if row not in known]
+        coverage = 100.0 * seen.covered / len(rows)
+        if len(again):
+            full = _Seen()
+            self._backward(lesson, again, size, 0.0, full)
+            self.state.hopeless[lesson] += full.uncovered
+            seen.add(full)
+        if seen.covered:
+            self._descend(rate, seen.loss)
+        self.state.step += 1
+        return TrainStep(
+            step=self.state.step,
+            num_steps=self.num_steps,
+            epoch=self.state.epoch,
+            ends_epoch=False,
+            loss=seen.loss / max(seen.covered, 1),
+            coverage=coverage,
+            learning_rate=rate,
+            edges_per_question=seen.edges / size,
+            classes_per_node=seen.classes / seen.nodes,
+            explored_again=100.0 * len(again) / len(rows),
+        )
+
+    def _take_lost(self, lesson: int) -> Int:
+        """Return the rows to explore again now: none until there are enough to share their state classes."""
+        lost = self.state.lost[lesson]
+        if len(lost) < max(1, self.settings.batch_size // 4):
+            return np.zeros(0, dtype=np.int64)
+        self.state.lost[lesson] = lost[self.settings.batch_size :]
+        return np.array(lost[: self.settings.batch_size], dtype=np.int64)
+
+    def _backward(self, lesson: int, rows: Int, size: int, threshold: float, seen: _Seen) -> None:
+        """Add the gradient of some rows, each weighing one ``size``-th; note what was seen."""
+        one = self.lessons[lesson]
+        options = replace(one.options, attention_threshold=threshold)
+        with torch.autocast(one.texts.relations.device.type, torch.bfloat16, enabled=self.settings.half):
+            # Inside the step: around the loop it would keep stale casts of the weights.
+            for part, batch, found in explore_rows(
+                self.model, one.graph, one.questions, rows, texts=one.texts, options=options
+            ):
+                loss, covered = loss_sum(found, batch, one.graph.num_entities, per_answer=self.settings.per_answer)
+                if covered.any():
+                    (loss / size).backward()  # type: ignore[no-untyped-call]
+                seen.loss += float(loss.detach())
+                seen.covered += int(covered.sum())
+                seen.uncovered += part[~covered].tolist()
+                for count in found.counts:
+                    seen.nodes, seen.classes = seen.nodes + count.nodes, seen.classes + count.classes
+                    seen.edges += count.edges
+
+    def _descend(self, rate: float, loss: float) -> None:
+        """Take one step down the gradient, its norm clipped."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_NORM)
+        if not torch.isfinite(norm):
+            raise KgqaError(
+                f"training diverged (loss {loss:g}, gradient norm {norm:g}) at a learning rate of {rate:g}: "
+                "lower explorer.learning_rate"
+            )
+        self.optimizer.step()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the explorations of one step add up to."""
+
+    loss: float = 0.0
+    covered: int = 0
+    uncovered: list[int] = field(default_factory=list)
+    nodes: int = 0
+    classes: int = 0
+    edges: int = 0
+
+    def add(self, other: _Seen) -> None:
+        self.loss, self.covered = self.loss + other.loss, self.covered + other.covered
+        self.nodes, self.classes = self.nodes + other.nodes, self.classes + other.classes
+        self.edges += other.edges
 
 
 def _learning_rate(settings: TrainSettings, step: int, num_steps: int) -> float:

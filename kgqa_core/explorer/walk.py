@@ -25,6 +25,7 @@ class Rules:
     blocked_entity: Int  # entities that no edge of their question may arrive at; identity may stay on them
     text_of_question: Int  # [B] which of the batch's distinct texts
     keep_heads: bool  # are the edges' heads wanted (for backtracking)?
+    max_edges: int  # more edges in one step than this are refused, where there is more than one question
     hash_bits: int = 64  # of state classes; below 64 only in the test of the collision check
 
 
@@ -49,6 +50,14 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Eq. 1 as the walk needs it, per message [M], identity messages last."""
+
+    preference: npt.NDArray[np.floating]  # orders the groups of one head as Eq. 1 does, before the sigmoid saturates
+    admitted: npt.NDArray[np.bool_]  # is the attention high enough to enter at all?
+
+
+@dataclass(frozen=True, slots=True)
 class Edges:
     """The edges that one step walks, identity edges included."""
 
@@ -66,6 +75,16 @@ class Inbox:
     count: npt.NDArray[np.integer]
 
 
+class TooManyEdges(Exception):
+    """One step of a batch would walk more edges than fit into memory: explore fewer questions at once."""
+
+
+def check_size(num_edges: int, rules: Rules) -> None:
+    """Raise TooManyEdges where a step of several questions has more edges than ``rules`` allow."""
+    if num_edges > rules.max_edges and len(rules.text_of_question) > 1:
+        raise TooManyEdges(f"{num_edges} edges in one step, {rules.max_edges} are allowed")
+
+
 def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
     """Expand every node to its groups; each (node, relation) is a message of its own."""
     owner, group = expand_ranges(graph.group_ptr, nodes.entity)
@@ -80,7 +99,7 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 
 
 def walk_edges(
-    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, preference: npt.NDArray[np.floating], rules: Rules
+    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
 ) -> tuple[Edges, Nodes, Inbox]:
     """Walk the edges of the groups that enter under the budget.
 
@@ -88,13 +107,14 @@ def walk_edges(
         graph: the knowledge graph.
         nodes: where the step starts.
         messages: what the nodes could send.
-        preference: [M] orders the messages of one head as their attention does; before the sigmoid, which saturates
-            and would make ties.
+        attention: of the messages.
         rules: see ``Rules``.
     """
     owner, group = expand_ranges(graph.group_ptr, nodes.entity)
     size = graph.edge_ptr[group + 1] - graph.edge_ptr[group]
-    entered = np.flatnonzero(select_groups(owner, size, preference[: len(group)], rules.edge_budget))
+    may = np.flatnonzero(attention.admitted[: len(group)])
+    entered = may[select_groups(owner[may], size[may], attention.preference[may], rules.edge_budget)]
+    check_size(int(size[entered].sum()) + len(nodes.entity), rules)
     within, position = expand_ranges(graph.edge_ptr, group[entered])
     message = entered[within]
     key = nodes.question[owner[message]] * graph.num_entities + graph.edge_tail[position]

@@ -15,7 +15,7 @@ from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Texts
+from kgqa_core.explorer.texts import Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.systems.cost import AnswerCost

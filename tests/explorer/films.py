@@ -6,7 +6,7 @@ import torch
 
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.train import Texts
+from kgqa_core.explorer.texts import Texts
 from kgqa_core.text.hashing import HashEncoder
 from kgqa_core.types import Question
 from tests.explorer.worlds import make_graph, make_question

@@ -44,6 +44,7 @@ def explore_one(
     relation_vectors: Tensor,
     edge_budget: int,
     reenter_topic: bool,
+    attention_threshold: float = 0.0,
 ) -> Walk:
     """Algorithm 1 of EtD for one question."""
     topics, num_relations = set(topics), len(relation_vectors)
@@ -60,7 +61,7 @@ def explore_one(
             edges = [(head, 2 * num_relations, head)]  # identity: outside the budget
             taken = 0
             for relation in sorted(neighbours.get(head, {}), key=lambda r: (-attention[r].item(), r)):
-                if taken >= edge_budget:
+                if taken >= edge_budget or torch.sigmoid(attention[relation]).item() < attention_threshold:
                     break
                 tails = neighbours[head][relation]
                 taken += len(tails)

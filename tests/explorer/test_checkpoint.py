@@ -12,6 +12,7 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.explorer.checkpoint import Card, load_explorer, save_explorer
 from kgqa_core.explorer.explore import ExploreOptions, explore
 from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.texts import Texts
 from tests.explorer.worlds import make_batch, make_graph, make_question, unit_vectors
 
 CARD = Card(
@@ -119,8 +120,9 @@ def test_no_weight_belongs_to_an_entity_or_a_relation(saved: Path) -> None:
             model,
             make_graph(triples, num_entities=num_entities, num_relations=num_relations),
             make_batch([make_question([3])], {"what of [topic]": 0}),
-            question_vectors=unit_vectors(1, dim=13, dtype=torch.float32),
-            relation_vectors=unit_vectors(num_relations, dim=13, dtype=torch.float32),
+            texts=Texts(
+                unit_vectors(1, dim=13, dtype=torch.float32), unit_vectors(num_relations, dim=13, dtype=torch.float32)
+            ),
             options=ExploreOptions(card.edge_budget, card.reenter_topic),
         )
         assert sorted(found.entity.tolist()) == [1, 2, 3, 4, 5]

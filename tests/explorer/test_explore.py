@@ -8,17 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, first_equal
+from kgqa_core.explorer import merged
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, logit
+from kgqa_core.explorer.texts import Texts
 from kgqa_core.explorer.train import batch_loss
+from kgqa_core.explorer.walk import TooManyEdges
 from tests.explorer.oracle import Edge, Walk, explore_one, loss_of
 from tests.explorer.worlds import World, make_batch, make_graph, make_model, make_question, unit_vectors, worlds
 
 TOLERANCE = 1e-9  # both run in double precision; the promise is 1e-5
 
 
-def walks_of(world: World) -> list[Walk]:
+def walks_of(world: World, attention_threshold: float = 0.0) -> list[Walk]:
     """What the oracle finds for each question, and gradients in a model of its own."""
     return [
         explore_one(
@@ -29,6 +33,7 @@ def walks_of(world: World) -> list[Walk]:
             relation_vectors=world.relation_vectors,
             edge_budget=world.edge_budget,
             reenter_topic=world.reenter_topic,
+            attention_threshold=attention_threshold,
         )
         for question in world.questions
     ]
@@ -144,6 +149,41 @@ def test_merging_computes_one_state_for_all_leaves_of_a_hub() -> None:
     assert scores_of(merged) == pytest.approx(scores_of(plain), rel=TOLERANCE)
 
 
+def test_a_step_that_hardly_merges_keeps_its_nodes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merged, "MERGE_ALWAYS", 0)
+    world, model = star(97), make_model(steps=3)
+    found, plain = world.explore(model), world.explore(model, merge=False)
+    # Of 3 and of 4 nodes more than 60 % are classes; of the 99 of the last step 5 are, so those are merged.
+    assert [count.classes for count in found.counts] == [3, 4, 5]
+    assert scores_of(found) == pytest.approx(scores_of(plain), rel=TOLERANCE)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(world=worlds(), threshold=st.sampled_from([0.3, 0.45, 0.5, 0.55, 0.7]))
+@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
+def test_groups_below_the_attention_threshold_are_not_entered(merge: bool, world: World, threshold: float) -> None:
+    walks = walks_of(world, threshold)
+    attention = [weight for walk in walks for step in walk.steps for weight in step.values()]
+    assume(all(abs(weight - logit(threshold)) > 1e-6 for weight in attention))  # on the edge, rounding decides
+    found = world.explore(
+        make_model(steps=world.steps, seed=world.seed), merge=merge, attention_threshold=threshold, trace=True
+    )
+    for step, edges in enumerate(edges_of(found)):
+        assert edges == sum((Counter(walk.steps[step].keys()) for walk in walks), Counter())
+    expected = {(at, entity): score.item() for at, walk in enumerate(walks) for entity, score in walk.scores.items()}
+    assert scores_of(found) == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
+def test_a_step_too_large_for_memory_is_refused_unless_it_is_of_one_question(merge: bool) -> None:
+    world, model = star(97), make_model(steps=3)
+    two = replace(world, questions=world.questions * 2)
+    assert len(two.explore(model, merge=merge, max_edges=214).entity) == 2 * 99
+    with pytest.raises(TooManyEdges, match="214 edges in one step, 213 are allowed"):
+        two.explore(model, merge=merge, max_edges=213)
+    assert len(world.explore(model, merge=merge, max_edges=1).entity) == 99
+
+
 @pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
 def test_candidates_come_by_question_each_entity_once(merge: bool) -> None:
     world = replace(star(13), questions=[make_question([7, 4], masked="0"), make_question([0], masked="0")])
@@ -209,8 +249,7 @@ def test_an_edge_back_to_a_topic_uses_up_budget_though_it_is_not_walked() -> Non
             make_model(steps=2, seed=seed),
             graph,
             make_batch([make_question([0])], {"what of [topic]": 0}),
-            question_vectors=unit_vectors(1),
-            relation_vectors=unit_vectors(3, seed=1),
+            texts=Texts(unit_vectors(1), unit_vectors(3, seed=1)),
             options=ExploreOptions(edge_budget=1),
         )
         sizes.add(len(found.entity))
@@ -282,11 +321,6 @@ def test_log_probability_is_a_softmax_per_question() -> None:
     assert np.bincount(found.question, weights=probability) == pytest.approx([1.0, 1.0])
 
 
-def test_first_equal_names_the_first_relation_of_a_text_per_direction() -> None:
-    vectors = unit_vectors(3)[[2, 0, 2, 1, 0]]
-    assert first_equal(vectors).tolist() == [0, 1, 0, 3, 1, 5, 6, 5, 8, 6, 10]
-
-
 @pytest.mark.parametrize("num_relations", [2, 3, 7, 13, 19])
 def test_relations_of_equal_text_tie_to_the_last_bit_and_enter_by_id(num_relations: int) -> None:
     # All relations share one text, so only the first may enter under a budget of one edge. Without care it is another
@@ -297,8 +331,9 @@ def test_relations_of_equal_text_tie_to_the_last_bit_and_enter_by_id(num_relatio
             model,
             make_graph([(0, r, 1 + r) for r in range(num_relations)], num_entities=23, num_relations=num_relations),
             make_batch([make_question([0])], {"what of [topic]": 0}),
-            question_vectors=unit_vectors(1, dtype=torch.float32),
-            relation_vectors=unit_vectors(1, dtype=torch.float32)[[0] * num_relations],
+            texts=Texts(
+                unit_vectors(1, dtype=torch.float32), unit_vectors(1, dtype=torch.float32)[[0] * num_relations]
+            ),
             options=ExploreOptions(edge_budget=1),
         )
         assert sorted(found.entity.tolist()) == [0, 1]

@@ -125,9 +125,10 @@ def test_messages_beyond_the_first_capacity_of_their_table() -> None:
     num_groups=st.sampled_from([1, 2, 5, kernels.SMALL, kernels.SMALL + 1, 97]),
     budget=st.sampled_from([1, 2, 3, 29, 1000]),
     num_values=st.sampled_from([1, 2, 1000]),
+    least=st.sampled_from([-1, 1, 500, 2000]),
     seed=st.integers(0, 1000),
 )
-def test_groups_enter_as_in_numpy(num_groups: int, budget: int, num_values: int, seed: int) -> None:
+def test_groups_enter_as_in_numpy(num_groups: int, budget: int, num_values: int, least: int, seed: int) -> None:
     """Both ways of sorting one head's groups, few values among them so that many tie."""
     random = np.random.default_rng(seed)
     sizes = random.integers(1, 5, (2, num_groups))
@@ -135,10 +136,16 @@ def test_groups_enter_as_in_numpy(num_groups: int, budget: int, num_values: int,
     preference = random.integers(0, num_values, 2 * num_groups).astype(np.float32)
     message = random.permutation(2 * num_groups).astype(np.int32)
     entered, num_edges = kernels.enter_groups(
-        group_ptr, edge_ptr, np.array([1, 0]), np.array([0, num_groups, 2 * num_groups]), message, preference, budget
+        (group_ptr, edge_ptr),
+        np.array([1, 0]),
+        (np.array([0, num_groups, 2 * num_groups]), message),
+        (preference, preference >= least),
+        budget,
     )
     owner = np.repeat([0, 1], num_groups)
-    expected = select_groups(owner, sizes[::-1].flatten(), preference[message], budget)
+    may = preference[message] >= least
+    expected = np.zeros(2 * num_groups, dtype=bool)
+    expected[may] = select_groups(owner[may], sizes[::-1].flatten()[may], preference[message][may], budget)
     assert entered.tolist() == expected.tolist()
     assert num_edges == sizes[::-1].flatten()[expected].sum()
 

@@ -16,7 +16,8 @@ from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import explore
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import THRESHOLDS, choose_threshold, predict, top_hits
-from kgqa_core.explorer.train import Texts, TrainSettings, train_explorer
+from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.train import TrainSettings, train_explorer
 from kgqa_core.types import Prediction, Question, Step
 from tests.explorer import films
 from tests.explorer.worlds import World, make_model, make_question, worlds
@@ -144,8 +145,7 @@ def log_p_of(model: Explorer, question: Question) -> list[float]:
         model,
         films.GRAPH,
         question_arrays([question], films.TEXT_ROW).batch(np.array([0])),
-        question_vectors=films.TEXTS.questions,
-        relation_vectors=films.TEXTS.relations,
+        texts=Texts(films.TEXTS.questions, films.TEXTS.relations),
         options=films.OPTIONS,
     )
     return sorted(found.log_probability(1).tolist(), reverse=True)

@@ -12,6 +12,7 @@ import torch
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
 from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.texts import Texts
 from kgqa_core.explorer.train import batch_loss
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
@@ -57,8 +58,7 @@ def test_merging_changes_nothing_on_real_3_hop_questions(graph: KnowledgeGraph, 
             model,
             graph,
             batch,
-            question_vectors=torch.tensor(encode(masked)).double(),
-            relation_vectors=torch.tensor(encode(graph.relation_labels)).double(),
+            texts=Texts(torch.tensor(encode(masked)).double(), torch.tensor(encode(graph.relation_labels)).double()),
             options=ExploreOptions(edge_budget, merge=merge),
         )
         model.zero_grad()

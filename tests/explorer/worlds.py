@@ -14,6 +14,7 @@ from torch import Tensor
 from kgqa_core.explorer.batch import Batch, question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
 from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.texts import Texts
 from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Question
@@ -107,14 +108,13 @@ class World:
         """How to walk."""
         return ExploreOptions(self.edge_budget, self.reenter_topic)
 
-    def explore(self, model: Explorer, **options: bool | int) -> Exploration:
+    def explore(self, model: Explorer, **options: bool | float) -> Exploration:
         """Run the explorer under test."""
         return explore(
             model,
             self.graph,
             self.batch,
-            question_vectors=self.question_vectors,
-            relation_vectors=self.relation_vectors,
+            texts=Texts(self.question_vectors, self.relation_vectors),
             options=replace(self.options, **options),  # type: ignore[arg-type]
         )
 

@@ -1,0 +1,26 @@
+"""What counts as the same text."""
+
+from __future__ import annotations
+
+import torch
+
+from kgqa_core.explorer.texts import Texts, first_equal, given_inverses
+from tests.explorer.worlds import unit_vectors
+
+
+def test_first_equal_names_the_first_relation_of_a_text_per_direction() -> None:
+    texts = Texts(unit_vectors(1), unit_vectors(3)[[2, 0, 2, 1, 0]])
+    assert first_equal(texts).tolist() == [0, 1, 0, 3, 1, 5, 6, 5, 8, 6, 10]
+
+
+def test_an_inverse_with_a_text_of_its_own_is_a_text_like_any_other() -> None:
+    vectors = unit_vectors(5)
+    texts = Texts(
+        unit_vectors(1), vectors[[0, 1, 0]], inverse_of=torch.tensor([0, 2]), inverses=vectors[[3, 1]]
+    )  # the inverse of relation 0 says something new, that of 2 what relation 1 says
+    assert first_equal(texts).tolist() == [0, 1, 0, 3, 4, 1, 6]
+
+
+def test_given_inverses_are_those_with_a_name() -> None:
+    relations, names = given_inverses([None, "played_by", None, "won_by"])
+    assert (relations.tolist(), names) == ([1, 3], ["played_by", "won_by"])
