@@ -265,10 +265,9 @@ app.command()(sweep)
 def open_answerer(conf: str, settings: list[str]) -> Answerer:
     """Open the explorer of a run configuration or, loading MLflow, of a registered model."""
     if conf.startswith("models:/"):
-        from tasks.registry import load_answerer
-
         from kgqa_core.config_file import home_folder
         from kgqa_core.errors import ConfigError
+        from tasks.registry import load_answerer
 
         if settings:
             raise ConfigError(f"--set changes a run configuration; {conf} is a registered model, which is as it is")

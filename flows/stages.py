@@ -37,8 +37,22 @@ def explorer_stages(pipeline: Pipeline) -> list[StageOutcome]:
 
     outcomes = encoding_stages(pipeline)
     for seed in pipeline.config.explorer.seeds:
+        make_borrowed(pipeline, f"explorer-seed{seed}")
         outcomes.append(ensure(pipeline, f"explorer-seed{seed}", train_one_explorer, seed))
     return outcomes
+
+
+def make_borrowed(pipeline: Pipeline, key: str) -> None:
+    """Make the stages of other runs that a stage reads: an explorer to start from, datasets to learn from as well."""
+    from tasks.explorer import train_one_explorer
+
+    for borrowed in pipeline.specs[key].borrows.values():
+        lender = pipeline.lender(borrowed.conf)
+        encoding_stages(lender)
+        name, _, seed = borrowed.key.partition("-seed")
+        if name == "explorer":
+            make_borrowed(lender, borrowed.key)
+            ensure(lender, borrowed.key, train_one_explorer, int(seed))
 
 
 def all_stages(pipeline: Pipeline) -> list[StageOutcome]:

@@ -2,7 +2,8 @@
 
 A stage writes into ``<fingerprint>.work/`` under a file lock. Its ``manifest.json`` (rows, bytes and SHA-256 of every
 file) is written last, then the folder is renamed into place. So a reader never sees half an artifact, a killed stage
-leaves only rubble that the next one clears, and two runs at once build an artifact once. docs/artifacts.md tells more.
+leaves only rubble that the next one clears (or a journal, from which it goes on), and two runs at once build an artifact
+once. docs/artifacts.md tells more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kgqa_core.errors import ArtifactError, shorten
 
 MANIFEST = "manifest.json"
 NOT_CONTENT = frozenset({"tracking.json", MANIFEST})  # hold times: two equal builds differ in them
+JOURNAL = "journal"  # a folder in the work folder from which a stage that was killed goes on; no part of the artifact
 DIGITS = 16  # hexadecimal digits of a fingerprint: 64 bits, readable in a path
 _log = logging.getLogger(__name__)
 
@@ -134,22 +136,37 @@ class ArtifactStore:
     def _make(self, recipe: Recipe, final: Path, write: Callable[[Path], None]) -> Artifact:
         work = final.with_suffix(".work")
         _clear_rubble(final.parent, work)
-        for rubble in (work, final):  # a killed run's work, or an artifact that lost files
-            if rubble.exists():
-                _log.warning("removing the incomplete artifact %s", rubble)
-                shutil.rmtree(rubble)
-        work.mkdir()
+        if final.exists():  # it lost files
+            _log.warning("removing the incomplete artifact %s", final)
+            shutil.rmtree(final)
+        if work.exists():  # a killed run's
+            _log.warning("removing the incomplete artifact %s", work)
+            _empty(work)
+        work.mkdir(exist_ok=True)
         try:
             write(work)
+            shutil.rmtree(work / JOURNAL, ignore_errors=True)
             _write_manifest(work, recipe)
         except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
+            _empty(work)
             raise
         work.rename(final)
         _sync(final.parent)
         made = read_artifact(final)
         assert made is not None
         return made
+
+
+def _empty(work: Path) -> None:
+    """Remove what a killed or failed run left in its work folder, all but a journal."""
+    if not (work / JOURNAL).is_dir():
+        shutil.rmtree(work, ignore_errors=True)
+        return
+    for entry in work.iterdir():
+        if entry.is_dir() and entry.name != JOURNAL:
+            shutil.rmtree(entry)
+        elif not entry.is_dir():
+            entry.unlink()
 
 
 def read_artifact(folder: Path) -> Artifact | None:
@@ -249,12 +266,12 @@ def _try_lock(stream: IO[str]) -> bool:
 
 
 def _clear_rubble(stage_folder: Path, ours: Path) -> None:
-    """Remove what killed runs left of artifacts that nobody is making: work folders whose lock is free.
+    """Remove what killed runs left of artifacts that nobody is making: work folders without journal or live lock.
 
     Our own lock is not tried: where locks belong to processes (NFS), closing a second handle would free it.
     """
     for work in stage_folder.glob("*.work"):
-        if work == ours:
+        if work == ours or (work / JOURNAL).is_dir():
             continue
         with suppress(OSError), work.with_suffix(".lock").open("a", encoding="utf-8") as stream:
             if _try_lock(stream):

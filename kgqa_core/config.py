@@ -147,9 +147,24 @@ class HashEncoderSection(Section):
 EncoderSection = MiniLmSection | LocalEncoderSection | HashEncoderSection
 
 
+PAPER = {
+    "width": 256,
+    "epochs": 30,
+    "batch_size": 20,
+    "learning_rate": 1e-4,
+    "weight_decay": 1e-3,
+    "warmup_steps": 0,
+    "mask_topics": False,
+    "loss": "per_answer",
+    "prune_below": 0.0,
+}
+"""The defaults of ``variant: paper``: EtD appendix C.1, and what its equations say; K and L go by dataset."""
+
+
 class ExplorerSection(Section):
     """The explorer (EtD §3.2) and its training."""
 
+    variant: Literal["ours", "paper"] = "ours"  # paper: the defaults below become the papers' own, see PAPER
     steps: Annotated[int, Field(ge=1, le=8)]  # L
     width: Annotated[int, Field(ge=4)] = 64  # D
     edge_budget: Annotated[int, Field(ge=1)]  # K: edges per head, whole (head, relation) groups
@@ -157,7 +172,21 @@ class ExplorerSection(Section):
     batch_size: Annotated[int, Field(ge=1)] = 32
     learning_rate: Annotated[float, Field(gt=0)] = 0.002
     warmup_steps: Annotated[int, Field(ge=0)] = 100
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    mask_topics: bool = True  # read questions with a placeholder where they name a topic
+    loss: Literal["per_question", "per_answer"] = "per_question"  # one target per question, or a term per gold
+    prune_after: Annotated[int, Field(ge=0)] = 100  # optimiser steps; from then on training does not enter groups
+    prune_below: Share = 0.01  # of less attention than this, and explores again what lost its golds by it
+    patience: Annotated[int, Field(ge=1)] | None = None  # stop after so many epochs without a gain on dev
+    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products in training
+    init_from: FilePath | None = None  # start from this explorer: a run configuration, or a folder with model.json
+    also_train_on: Annotated[tuple[FilePath, ...], Field(strict=False)] = ()  # run configurations to learn from as well
     seeds: Seeds = (0,)  # one trained explorer per seed; the report shows their mean
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_the_papers(cls, given: Any) -> Any:
+        return {**PAPER, **given} if isinstance(given, dict) and given.get("variant") == "paper" else given
 
 
 class EvaluationSection(Section):
@@ -185,6 +214,7 @@ class RuntimeSection(Section):
     fan_out_bytes: Annotated[int, Field(ge=1)] = 256 * 2**20  # input files above this size are parsed on Dask
     scheduler_address: str | None = None  # of a running Dask scheduler; None: a local cluster
     memory_limit: Size = "2GB"  # of DuckDB
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # of training and answering; auto: a GPU where there is one
 
 
 class RunConfig(Section):

@@ -16,7 +16,8 @@ from typing import Literal
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, read_artifact, write_json
 from kgqa_core.config import RunConfig
-from kgqa_core.errors import ArtifactError, InputError, shorten
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
 from kgqa_core.file_hashes import FileHashes
 from kgqa_core.stage_specs import StageSpec, stage_specs
 
@@ -26,7 +27,7 @@ VERSIONS = {
     "subgraphs": 1,
     "questions": 1,
     "encodings": 1,
-    "explorer": 1,
+    "explorer": 2,
     "controls": 3,
     "evaluation": 3,
 }
@@ -55,11 +56,12 @@ class StageStatus:
 class Pipeline:
     """The stages of one configuration over the artifact store of its home."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, *, lent_to: tuple[Path, ...] = ()) -> None:
+        self.config, self._lent_to = config, lent_to
         self.home = config.runtime.home
         self.specs = {spec.key: spec for spec in stage_specs(config)}
         self.store = ArtifactStore(self.home / "artifacts")
+        self._lenders: dict[Path, Pipeline] = {}
         self._hashes = FileHashes(self.home / "cache" / "file_hashes.json")
         self._last = self.home / "runs" / f"{config.name}.json"
 
@@ -92,6 +94,19 @@ class Pipeline:
                 f"stage {key!r} of {self.config.name!r} is not done: make it with kgqa run; kgqa status says more"
             )
         return found
+
+    def lender(self, conf: Path) -> Pipeline:
+        """Return the stages of another run that this one borrows from, in the same home.
+
+        Raises:
+            ConfigError: runs that borrow from each other in a circle.
+        """
+        if conf in self._lent_to:
+            raise ConfigError(f"explorer.init_from, also_train_on: {conf} is borrowed from in a circle")
+        if conf not in self._lenders:
+            config = read_config(conf).model_copy(update={"runtime": self.config.runtime})
+            self._lenders[conf] = Pipeline(config, lent_to=(*self._lent_to, conf))
+        return self._lenders[conf]
 
     def build(self, key: str, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
         """Build a stage whose inputs are done; see ``ArtifactStore.build``.
@@ -142,6 +157,11 @@ class Pipeline:
             if artifact is None:
                 return None
             inputs[need.partition("-")[0]] = artifact.content
+        for name, borrowed in spec.borrows.items():
+            artifact = self.lender(borrowed.conf).find(borrowed.key)
+            if artifact is None:
+                return None
+            inputs[name] = artifact.content
         for name, path in spec.files.items():
             inputs[name] = self._hash(path, name)
         return Recipe(spec.stage, VERSIONS[spec.stage], spec.section, inputs)
@@ -155,6 +175,7 @@ class Pipeline:
     def _status(self, spec: StageSpec, last: str | None, found: dict[str, Artifact | None]) -> StageStatus:
         """Say where one stage stands; ``found`` has all that it reads, and gets this one."""
         waits = [need for need in spec.needs if found[need] is None]
+        waits += [f"{b.key} of {b.conf.name}" for b in spec.borrows.values() if not self.lender(b.conf).find(b.key)]
         recipe, why = None, f"waits for {', '.join(waits)}"
         if not waits:
             try:

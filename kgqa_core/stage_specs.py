@@ -12,14 +12,24 @@ from typing import Any
 
 from kgqa_core.config import (
     EmbeddedDataset,
+    ExplorerSection,
     FileDataset,
     HashEncoderSection,
     LocalEncoderSection,
     QuestionSection,
     RunConfig,
 )
+from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, nearest
 from kgqa_core.types import SPLITS
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """One stage of another run."""
+
+    conf: Path  # its run configuration
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,7 @@ class StageSpec:
     section: Mapping[str, Any]  # what of the configuration shapes the artifact
     needs: tuple[str, ...] = ()  # keys of the stages it reads
     files: Mapping[str, Path] = field(default_factory=dict)  # external files it reads, by a name free of the machine
+    borrows: Mapping[str, Borrowed] = field(default_factory=dict)  # stages of other runs that it reads, by such a name
 
 
 def stage_specs(config: RunConfig) -> list[StageSpec]:
@@ -44,14 +55,16 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
     walk = {"steps": explorer.steps, **reenter}
     encoder, weights = _encoder_identity(config), _encoder_files(config)
     specs = _source_specs(config, walk)
-    specs.append(StageSpec("encodings", "encodings", encoder, ("graph", "questions"), weights))
+    as_asked = {} if explorer.mask_topics else {"mask_topics": False}
+    specs.append(StageSpec("encodings", "encodings", {**encoder, **as_asked}, ("graph", "questions"), weights))
     blocks = _subgraphs(config.dataset)
     base = ("graph", *blocks, "questions", "encodings")
-    training = explorer.model_dump(mode="json", exclude={"seeds"})
+    training = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "also_train_on"})
     for seed in explorer.seeds:
         # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
         section = {**training, **reenter, "seed": seed, **{f"encoder_{name}": value for name, value in encoder.items()}}
-        specs.append(StageSpec(f"explorer-seed{seed}", "explorer", section, base, weights))
+        files, borrows = {**weights, **_start_files(explorer)}, _borrowed(config, seed)
+        specs.append(StageSpec(f"explorer-seed{seed}", "explorer", section, base, files, borrows))
     specs.append(
         StageSpec("controls", "controls", {**walk, "split": evaluation.split}, ("graph", *blocks, "questions"))
     )
@@ -61,6 +74,44 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
             StageSpec(f"evaluation-seed{seed}", "evaluation", section, (*base, f"explorer-seed{seed}", "controls"))
         )
     return specs
+
+
+def _start_files(explorer: ExplorerSection) -> dict[str, Path]:
+    """Return the files of an explorer to start from that is given as a folder."""
+    start = explorer.init_from
+    if start is None or is_config(start):
+        return {}
+    if not start.is_dir():
+        raise ConfigError(f"explorer.init_from: {start} is neither a run configuration (.yaml) nor a folder")
+    return {f"init/{name}": start / name for name in ("model.json", "model.safetensors")}
+
+
+def _borrowed(config: RunConfig, seed: int) -> dict[str, Borrowed]:
+    """Return the stages of other runs that a training starts or learns from."""
+    found = {}
+    start = config.explorer.init_from
+    if start is not None and is_config(start):
+        seeds = _lender(config, start, "init_from").explorer.seeds
+        found["init"] = Borrowed(start, f"explorer-seed{seed if seed in seeds else seeds[0]}")
+    for number, conf in enumerate(config.explorer.also_train_on):
+        lender = _lender(config, conf, "also_train_on")
+        if lender.explorer.mask_topics != config.explorer.mask_topics:
+            raise ConfigError(f"explorer.also_train_on: {conf} has another explorer.mask_topics; both must read alike")
+        for key in ("graph", *_subgraphs(lender.dataset), "questions", "encodings"):
+            found[f"also{number}.{key}"] = Borrowed(conf, key)
+    return found
+
+
+def _lender(config: RunConfig, conf: Path, key: str) -> RunConfig:
+    lender = read_config(conf)
+    if lender.encoder != config.encoder:
+        raise ConfigError(f"explorer.{key}: {conf} has another encoder; an explorer carries over only with its encoder")
+    return lender
+
+
+def is_config(path: Path) -> bool:
+    """Say whether a path names a run configuration."""
+    return path.suffix in (".yaml", ".yml")
 
 
 def _source_specs(config: RunConfig, walk: Mapping[str, Any]) -> list[StageSpec]:

@@ -156,6 +156,14 @@ class Recorder:
         point = (int(step), _finite(f"{name}, step {step}", value), self._now())
         self._curves.setdefault(_legal(name), []).append(point)
 
+    def curves(self) -> dict[str, list[Point]]:
+        """Return the curves recorded so far."""
+        return {name: list(points) for name, points in self._curves.items()}
+
+    def restore_curves(self, curves: dict[str, list[Point]]) -> None:
+        """Go on with the curves of a stage that was killed; points come back from JSON as lists."""
+        self._curves = {_legal(name): [(int(s), v, int(ms)) for s, v, ms in points] for name, points in curves.items()}
+
     def table(self, name: str, file_name: str) -> None:
         """Record that ``file_name`` in the artifact folder is a Parquet table worth showing."""
         self._tables[_legal(name)] = file_name

@@ -52,6 +52,10 @@ class Question:
     claim: int | None = None  # true/false questions: the entity claimed to be the answer
     verdict: bool | None = None  # true/false questions: is the claim right?
 
+    def asked(self, mask_topics: bool) -> str:
+        """Return the text that an explorer reads: masked (ours), or as it was asked (the papers)."""
+        return self.masked if mask_topics else self.text
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:

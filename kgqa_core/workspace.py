@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from kgqa_core.config import EncoderSection, EvaluationSection, HashEncoderSection, LocalEncoderSection, RunConfig
+from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
 from kgqa_core.pipeline import Pipeline
@@ -41,6 +42,20 @@ def encoder_of(section: EncoderSection) -> Encoder:
     from kgqa_core.text.minilm import MiniLmEncoder
 
     return MiniLmEncoder()
+
+
+def device_of(config: RunConfig) -> str:
+    """Return where models are to work: "cpu" or "cuda".
+
+    Raises:
+        ConfigError: a GPU is asked for and there is none.
+    """
+    import torch
+
+    wanted, there = config.runtime.device, torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise ConfigError("runtime.device is cuda, and torch finds no GPU here; set it to auto or cpu")
+    return "cuda" if there and wanted != "cpu" else "cpu"
 
 
 def cache_folder(pipeline: Pipeline) -> Path:

@@ -23,9 +23,9 @@ def encode_questions_and_relations(pipeline: Pipeline) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         questions = read_questions(pipeline.artifact("questions").folder)
-        graph = graph_of(pipeline)
+        graph, masked = graph_of(pipeline), pipeline.config.explorer.mask_topics
         given = {label for label in graph.inverse_labels if label is not None}
-        texts = sorted({question.masked for question in questions} | {*graph.relation_labels} | given)
+        texts = sorted({question.asked(masked) for question in questions} | {*graph.relation_labels} | given)
         vectors = encode_all(pipeline, texts)
         rows = {"key": [hash_text(text) for text in texts], "text": texts, "vector": list(vectors)}
         pq.write_table(pa.table(rows, schema=ENCODINGS), folder / ENCODINGS_FILE, compression="zstd")

@@ -320,8 +320,17 @@ SHAPING = {
     "explorer.batch_size=11": {TRAINED},
     "explorer.learning_rate=0.5": {TRAINED},
     "explorer.warmup_steps=11": {TRAINED},
+    "explorer.variant=paper": {TRAINED, "encodings"},
+    "explorer.weight_decay=0.5": {TRAINED},
+    "explorer.mask_topics=false": {TRAINED, "encodings"},
+    "explorer.loss=per_answer": {TRAINED},
+    "explorer.prune_after=11": {TRAINED},
+    "explorer.prune_below=0.5": {TRAINED},
+    "explorer.patience=2": {TRAINED},
+    "explorer.precision=bfloat16": {TRAINED},
     "evaluation.split=dev": {"controls", JUDGED},
     "evaluation.evidence_paths=2": {JUDGED},
+    "evaluation.edge_budget=3": {JUDGED},
 }
 # Settings that are in specs in another way, each with a test of its own below: files by content, seeds as stages.
 OTHERWISE = {
@@ -335,6 +344,8 @@ OTHERWISE = {
     "encoder.path",
     "encoder.pooling",
     "explorer.seeds",
+    "explorer.init_from",
+    "explorer.also_train_on",
 }
 LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
 MACHINE = ("runtime.", "tracking.")
@@ -376,7 +387,9 @@ def test_no_setting_is_forgotten_here() -> None:
         "runtime.fan_out_bytes=5",
         "runtime.scheduler_address=tcp://127.0.0.1:8786",
         "runtime.memory_limit=1GB",
+        "runtime.device=cpu",
         "tracking.enabled=false",
+        "tracking.register_models=false",
         "name=another",
         "dataset.name=another",
     ],
@@ -386,7 +399,17 @@ def test_a_setting_of_the_machine_or_a_label_changes_nothing(films: Path, overri
 
 
 def test_the_list_above_has_every_setting_of_the_machine() -> None:
-    tried = {"threads", "batch_size", "workers", "fan_out_bytes", "scheduler_address", "memory_limit", "enabled"}
+    tried = {
+        "threads",
+        "batch_size",
+        "workers",
+        "fan_out_bytes",
+        "scheduler_address",
+        "memory_limit",
+        "device",
+        "enabled",
+        "register_models",
+    }
     found = {name.partition(".")[2] for name in settings_of(RunConfig) if name.startswith(MACHINE)}
     assert found - {"home"} == tried  # every other test has a home of its own
 
@@ -525,3 +548,63 @@ def test_the_default_encoder_is_known_by_its_weights(films: Path) -> None:
 def test_no_spec_holds_a_path_of_the_machine(films: Path, tmp_path: Path) -> None:
     for spec in specs_of(films).values():
         assert str(tmp_path) not in json.dumps([spec.key, spec.stage, dict(spec.section), list(spec.files)])
+
+
+def test_an_explorer_to_start_from_is_in_the_recipe_by_content_not_by_path(films: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "same", "other")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "model.json").write_text("{}", "utf-8")
+        (folder / "model.safetensors").write_text("other" if folder.name == "other" else "weights", "utf-8")
+    recipes = []
+    for folder in (None, *folders):
+        pipeline = Pipeline(read_config(films, [] if folder is None else [f"explorer.init_from={folder}"]))
+        for key in ("graph", "questions", "encodings"):
+            if pipeline.find(key) is None:
+                pipeline.build(key, lambda at: (at / "made.txt").write_text("made", "utf-8"))
+        recipe = pipeline.recipe(TRAINED)
+        assert recipe is not None
+        recipes.append(recipe.fingerprint)
+    fresh, one, same, other = recipes
+    assert one == same
+    assert len({fresh, one, other}) == 3
+
+
+def test_a_run_to_start_from_is_waited_for_and_read_by_content(films: Path) -> None:
+    first = films.with_name("first.yaml")
+    first.write_text(films.read_text("utf-8"), "utf-8")
+    pipeline = Pipeline(read_config(films, ["explorer.init_from=first.yaml", "explorer.epochs=9"]))
+    for key in ("graph", "questions", "encodings"):
+        pipeline.build(key, lambda at: (at / "made.txt").write_text("made", "utf-8"))
+    assert pipeline.recipe(TRAINED) is None
+    status = {stage.key: stage for stage in pipeline.status()}
+    assert status[TRAINED].why == "waits for explorer-seed0 of first.yaml"
+    lender = pipeline.lender(first)
+    lender.build(TRAINED, lambda at: (at / "model.json").write_text("{}", "utf-8"))
+    recipe = pipeline.recipe(TRAINED)
+    assert recipe is not None
+    assert recipe.inputs["init"] == lender.artifact(TRAINED).content
+    assert {stage.key: stage.why for stage in pipeline.status()}[TRAINED] == "never built"
+
+
+def test_runs_that_start_from_each_other_are_refused(films: Path) -> None:
+    text = films.read_text("utf-8")
+    for name, other in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
+        films.with_name(name).write_text(text.replace("explorer: {", f"explorer: {{init_from: {other}, ", 1), "utf-8")
+    pipeline = Pipeline(read_config(films.with_name("a.yaml")))
+    with pytest.raises(ConfigError, match=r"b\.yaml is borrowed from in a circle"):
+        for key in ("graph", "questions", "encodings"):
+            pipeline.build(key, lambda at: (at / "made.txt").write_text("made", "utf-8"))
+        pipeline.recipe(TRAINED)
+
+
+def test_another_encoder_is_refused_as_a_start(films: Path) -> None:
+    first = films.with_name("first.yaml")
+    first.write_text(films.read_text("utf-8"), "utf-8")
+    with pytest.raises(ConfigError, match=r"explorer\.init_from: .*first\.yaml has another encoder"):
+        stage_specs(read_config(films, ["explorer.init_from=first.yaml", "encoder.dim=37"]))
+
+
+def test_a_start_that_is_neither_a_run_nor_a_folder_is_refused(films: Path) -> None:
+    with pytest.raises(ConfigError, match=r"explorer\.init_from: .*nowhere is neither"):
+        stage_specs(read_config(films, ["explorer.init_from=nowhere"]))

@@ -15,7 +15,7 @@ from kgqa_core.types import Question
 class Batch:
     """B questions; topics and golds are (question, entity) pairs, sorted by both."""
 
-    text: Int  # [B] row of each question's masked text in the table of encodings
+    text: Int  # [B] row of each question's text in the table of encodings
     topic_question: Int  # [T] 0..B-1
     topic_entity: Int  # [T]
     gold_question: Int  # [A] 0..B-1
@@ -57,7 +57,9 @@ class QuestionArrays:
             yield order[start : start + size]
 
 
-def question_arrays(questions: Sequence[Question], text_row: dict[str, int]) -> QuestionArrays:
+def question_arrays(
+    questions: Sequence[Question], text_row: dict[str, int], *, mask_topics: bool = True
+) -> QuestionArrays:
     """Flatten questions.
 
     A true/false question whose claim is right teaches and expects the claimed entity; one whose claim is wrong has no
@@ -65,13 +67,14 @@ def question_arrays(questions: Sequence[Question], text_row: dict[str, int]) -> 
 
     Args:
         questions: linked questions.
-        text_row: row of each masked text in the table of encodings.
+        text_row: row of each text, as an explorer reads it, in the table of encodings.
+        mask_topics: see ``Question.asked``.
     """
     # As sets: a topic given twice would send its messages twice, a gold given twice would weigh twice.
     topics = [set(question.topics) for question in questions]
     golds = [set(explorer_golds(question)) for question in questions]
     return QuestionArrays(
-        text=np.array([text_row[question.masked] for question in questions], dtype=np.int64),
+        text=np.array([text_row[question.asked(mask_topics)] for question in questions], dtype=np.int64),
         topic_ptr=_pointers(topics),
         topic_entity=_flat(topics),
         gold_ptr=_pointers(golds),

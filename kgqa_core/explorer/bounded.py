@@ -14,7 +14,13 @@ from kgqa_core.graph.kg import KnowledgeGraph
 
 
 def explore_rows(
-    model: Explorer, graph: KnowledgeGraph, questions: QuestionArrays, rows: Int, *, texts: Texts, options: ExploreOptions
+    model: Explorer,
+    graph: KnowledgeGraph,
+    questions: QuestionArrays,
+    rows: Int,
+    *,
+    texts: Texts,
+    options: ExploreOptions,
 ) -> Iterator[tuple[Int, Batch, Exploration]]:
     """Yield (rows, batch, what was found) of the questions ``rows``: all at once where ``options.max_edges`` allows.
 

@@ -7,14 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from kgqa_core.errors import ArtifactError, shorten
 from kgqa_core.explorer.model import Explorer
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
+PER_STEP = ("attend_head", "attend_relation", "attend_question", "attend_both")  # [L, D], a row per step
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -31,6 +34,8 @@ class Card:
     edge_budget: Count  # K
     reenter_topic: bool
     answer_threshold: float  # a candidate is an answer from this share of the best probability on; chosen on dev
+    attention_threshold: float = 0.0  # groups of less attention are not entered; the largest that cost nothing on dev
+    mask_topics: bool = True  # does it read questions with their topics masked?
 
 
 def save_explorer(folder: Path, model: Explorer, card: Card) -> None:
@@ -45,11 +50,7 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
     Raises:
         ArtifactError: a missing or damaged file, or an explorer trained on another encoder's texts.
     """
-    try:
-        card = TypeAdapter(Card).validate_json((folder / CARD).read_bytes())
-        weights = load_file(folder / WEIGHTS)
-    except (OSError, ValueError, SafetensorError) as problem:
-        raise ArtifactError(f"{folder} holds no readable explorer: {_explain(problem)}; train it again") from None
+    card, weights = _read(folder)
     if card.encoder != encoder:
         raise ArtifactError(
             f"the explorer in {folder} was trained on texts encoded by {card.encoder!r}, not {encoder!r}: "
@@ -63,6 +64,54 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
             f"{folder / WEIGHTS} does not fit {CARD}: {shorten(str(problem))}; train it again"
         ) from None
     return model.eval(), card
+
+
+def start_from(model: Explorer, folder: Path, *, encoder: str) -> list[str]:
+    """Give a fresh model the weights of a trained one, of whatever graph: no weight belongs to an entity or relation.
+
+    Steps that both have are shared; steps that only ``model`` has keep their fresh weights.
+
+    Returns:
+        names of the fresh weights, with their steps.
+
+    Raises:
+        ArtifactError: a missing or damaged file, or an explorer of another encoder or width.
+    """
+    card, weights = _read(folder)
+    for name, theirs, ours in (
+        ("encoder", card.encoder, encoder),
+        ("encoding_dim", card.encoding_dim, model.encoding_dim),
+        ("width", card.width, model.width),
+    ):
+        if theirs != ours:
+            raise ArtifactError(
+                f"explorer.init_from: the explorer in {folder} has {name} {theirs!r}, this one {ours!r}; "
+                "start from one that agrees, or from none"
+            )
+    own = model.state_dict()
+    fresh = []
+    for name, weight in own.items():
+        given = weights.get(name)
+        if given is None:  # a matrix of a step that it has not
+            fresh.append(name)
+        elif name in PER_STEP:
+            shared = min(len(given), len(weight))
+            own[name] = torch.cat([given[:shared], weight[shared:]])
+            fresh += [f"{name}[{step}]" for step in range(shared, len(weight))]
+        else:
+            own[name] = given
+    try:
+        model.load_state_dict(own)
+    except RuntimeError as problem:
+        raise ArtifactError(f"{folder / WEIGHTS} does not fit: {shorten(str(problem))}") from None
+    return fresh
+
+
+def _read(folder: Path) -> tuple[Card, dict[str, Tensor]]:
+    try:
+        return TypeAdapter(Card).validate_json((folder / CARD).read_bytes()), load_file(folder / WEIGHTS)
+    except (OSError, ValueError, SafetensorError) as problem:
+        raise ArtifactError(f"{folder} holds no readable explorer: {_explain(problem)}; train it again") from None
 
 
 def _explain(problem: Exception) -> str:

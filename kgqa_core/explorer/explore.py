@@ -14,7 +14,7 @@ and a loop over single edges, to 1e-5 of each other.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf, log, log1p
+from math import copysign, inf, log, log1p
 
 import numpy as np
 import numpy.typing as npt
@@ -150,7 +150,7 @@ class _Walker:
         # What the head adds is the same for all of its groups. It is left out of their order: a hub's is so large that
         # adding it rounds the differences between relations away.
         preference = by_question.detach().cpu().numpy()
-        admitted = (logits.detach() >= self.least_logit).cpu().numpy()
+        admitted = ~(logits.detach() < self.least_logit).cpu().numpy()  # NaN enters: divergence shows in the loss
         edges, after, inbox = way.walk_edges(self.graph, nodes, messages, Attention(preference, admitted), self.rules)
         if self.options.trace:
             self._keep_trace(nodes, messages, edges, logits)
@@ -198,8 +198,8 @@ def _rules(batch: Batch, text_of_question: Int, options: ExploreOptions) -> Rule
 
 
 def logit(share: float) -> float:
-    """Return the inverse of the sigmoid: minus infinity for 0."""
-    return log(share) - log1p(-share) if share > 0 else -inf
+    """Return the inverse of the sigmoid; minus infinity for 0, infinity for 1."""
+    return log(share) - log1p(-share) if 0 < share < 1 else copysign(inf, share - 0.5)
 
 
 def _tensor(array: npt.NDArray[np.integer], like: Tensor) -> Tensor:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +133,7 @@ def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str)
         asked = {question.asked(section.mask_topics) for question in (*one.train, *one.dev)}
         text_row = {text: row for row, text in enumerate(sorted(asked))}
         texts = stack_texts(list(text_row), one.graph, one.encodings).to(device)
-        arrays = question_arrays(one.train, text_row, masked=section.mask_topics)
+        arrays = question_arrays(one.train, text_row, mask_topics=section.mask_topics)
         if not arrays.teaching().size:
             raise InputError(
                 f"none of the {len(one.train)} training questions has a topic and an answer to learn from; "
@@ -142,7 +141,7 @@ def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str)
             )
         options = ExploreOptions(edge_budget=section.edge_budget, reenter_topic=one.reenter_topic)
         lessons.append(Lessons(one.graph, arrays, texts, options))
-        devs.append(dev_set(one.graph, one.dev, texts, text_row, masked=section.mask_topics))
+        devs.append(dev_set(one.graph, one.dev, texts, text_row, mask_topics=section.mask_topics))
     return lessons, devs[0]
 
 
@@ -195,7 +194,7 @@ class _Watch:
 
     def __init__(self, recorder: Recorder) -> None:
         self.best: dict[str, Tensor] = {}
-        self.best_epoch, self.cpu_seconds = 0, 0.0
+        self.best_epoch, self._gained_epoch, self.cpu_seconds = 0, 0, 0.0
         self._best_figure, self._recorder, self._since = -1.0, recorder, list[TrainStep]()
 
     def add(self, step: TrainStep) -> None:
@@ -211,27 +210,31 @@ class _Watch:
         """Record an epoch's figures; keep its weights where none before it did better."""
         for name, value in (("hits1", figures.hits1), ("f1", figures.best_f1), ("coverage", figures.coverage)):
             self._recorder.curve(f"dev.{name}", step.step, value)
-        if figures.hits1 + figures.best_f1 >= self._best_figure:
-            self._best_figure, self.best_epoch = figures.hits1 + figures.best_f1, step.epoch
+        figure = figures.hits1 + figures.best_f1
+        if figure > self._best_figure:
+            self._gained_epoch = step.epoch
+        if figure >= self._best_figure:  # of equal ones the later: its learning rate was lower
+            self._best_figure, self.best_epoch = figure, step.epoch
             self.best = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
 
     def epochs_without_gain(self, epoch: int) -> int:
-        """Return for how many epochs nothing was better."""
-        return epoch - self.best_epoch
+        """Return for how many epochs nothing was better than before."""
+        return epoch - self._gained_epoch
 
     def notes(self) -> dict[str, Any]:
         """Return all but the weights, as JSON."""
         return {
             "best_epoch": self.best_epoch,
             "best_figure": self._best_figure,
+            "gained_epoch": self._gained_epoch,
             "cpu_seconds": self.cpu_seconds,
-            "since": [step.as_json() for step in self._since],
+            "since": [asdict(step) for step in self._since],
             "curves": self._recorder.curves(),
         }
 
     def restore(self, best: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """Go on from ``notes``."""
         self.best, self.best_epoch, self._best_figure = best, notes["best_epoch"], notes["best_figure"]
-        self.cpu_seconds = notes["cpu_seconds"]
+        self._gained_epoch, self.cpu_seconds = notes["gained_epoch"], notes["cpu_seconds"]
         self._since = [TrainStep(**step) for step in notes["since"]]
         self._recorder.restore_curves(notes["curves"])

@@ -9,7 +9,6 @@ from math import log, log1p
 from sys import float_info
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from kgqa_core.explorer.backtrack import backtrack
@@ -37,6 +36,7 @@ def predict(
     text_row: dict[str, int],
     options: ExploreOptions,
     answer_threshold: float,
+    mask_topics: bool = True,
     evidence_paths: int = 3,
     batch_size: int = 64,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -51,6 +51,7 @@ def predict(
         texts: encodings of the masked texts and relations.
         text_row: row of each masked text in ``texts.questions``.
         options: how to walk; ``trace`` is set here, as evidence needs it.
+        mask_topics: see ``Question.asked``.
         answer_threshold: a candidate is an answer from this share of the best probability on.
         evidence_paths: candidates per question that get an evidence path (a claim among those kept gets one always).
         batch_size: questions per batch.
@@ -64,7 +65,7 @@ def predict(
     options = replace(options, trace=needs_trace)
     answered: dict[int, Prediction] = {}
     linked = [index for index, question in enumerate(questions) if question.topics]
-    arrays = question_arrays([questions[index] for index in linked], text_row)
+    arrays = question_arrays([questions[index] for index in linked], text_row, mask_topics=mask_topics)
     for rows, batch, found in explore_all(model, graph, arrays, texts=texts, options=options, batch_size=batch_size):
         on_batch(found, len(batch))
         asked = [questions[linked[row]] for row in rows]

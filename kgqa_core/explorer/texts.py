@@ -17,7 +17,7 @@ from kgqa_core.explorer.frontier import Int
 class Texts:
     """Unit-norm text encodings on one device."""
 
-    questions: Tensor  # [T, encoding_dim], one row per distinct masked text
+    questions: Tensor  # [T, encoding_dim], one row per distinct text
     relations: Tensor  # [R, encoding_dim] of the forward relations
     inverse_of: Tensor | None = None  # [I] int64, ascending: relations whose inverse has a text of its own in the graph
     inverses: Tensor | None = None  # [I, encoding_dim] of those texts
@@ -30,7 +30,8 @@ class Texts:
     @cached_property
     def same_text(self) -> Tensor:
         """[2R+1] int64: for each relation, reverse and identity included, the first that says the same."""
-        return torch.from_numpy(first_equal(self)).to(self.relations.device)
+        with torch.inference_mode(False):  # made while answering, it must still serve training
+            return torch.from_numpy(first_equal(self)).to(self.relations.device)
 
 
 def first_equal(texts: Texts) -> Int:

@@ -119,6 +119,8 @@ class Trainer:
                 if ends_epoch:
                     state.epoch, state.batches_done = epoch + 1, 0
                 yield replace(told, epoch=epoch, ends_epoch=ends_epoch)
+                if ends_epoch:
+                    break
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights and the optimiser's moments, by name."""
@@ -159,17 +161,16 @@ class Trainer:
         rate = _learning_rate(self.settings, self.state.step, self.num_steps)
         again = self._take_lost(lesson)
         self.optimizer.zero_grad()
-        seen, size = _Seen(), len(rows) + len(again)
+        seen, full, size = _Seen(), _Seen(), len(rows) + len(again)
+        if len(again):
+            self._backward(lesson, again, size, 0.0, full)
+            self.state.hopeless[lesson] += full.uncovered
         self._backward(lesson, rows, size, self.threshold, seen)
         if self.threshold:
             known = set(self.state.hopeless[lesson])
             self.state.lost[lesson] += [row for row in seen.uncovered if row not in known]
         coverage = 100.0 * seen.covered / len(rows)
-        if len(again):
-            full = _Seen()
-            self._backward(lesson, again, size, 0.0, full)
-            self.state.hopeless[lesson] += full.uncovered
-            seen.add(full)
+        seen.add(full)
         if seen.covered:
             self._descend(rate, seen.loss)
         self.state.step += 1

@@ -50,7 +50,7 @@ class DevFigures:
 
     @property
     def answer_threshold(self) -> float:
-        """The answer threshold of highest F1; of those within 0.01 points the one furthest from both mistakes, 0 and 1."""
+        """The answer threshold of highest F1; of those within 0.01 points the one nearest to a half."""
         good = [threshold for threshold, value in self.f1.items() if value >= self.best_f1 - 0.01]
         return min(good, key=lambda threshold: abs(threshold - 0.5), default=0.5)
 
@@ -64,11 +64,18 @@ class Thresholds:
     figures: DevFigures  # with both
 
 
-def dev_set(graph: KnowledgeGraph, questions: Sequence[Question], texts: Texts, text_row: dict[str, int]) -> DevSet:
-    """Return the questions with a topic and a gold; ``text_row`` as in ``batch.question_arrays``."""
+def dev_set(
+    graph: KnowledgeGraph,
+    questions: Sequence[Question],
+    texts: Texts,
+    text_row: dict[str, int],
+    *,
+    mask_topics: bool = True,
+) -> DevSet:
+    """Return the questions with a topic and a gold; see ``batch.question_arrays``."""
     golden = [question for question in questions if question.topics and explorer_golds(question)]
     has_answers = np.array([bool(question.answers) for question in golden], dtype=bool)
-    return DevSet(graph, question_arrays(golden, text_row), has_answers, texts)
+    return DevSet(graph, question_arrays(golden, text_row, mask_topics=mask_topics), has_answers, texts)
 
 
 def measure(model: Explorer, dev: DevSet, options: ExploreOptions) -> DevFigures:

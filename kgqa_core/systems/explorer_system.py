@@ -15,7 +15,7 @@ from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.texts import Texts, given_inverses
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.systems.cost import AnswerCost
@@ -50,8 +50,8 @@ class ExplorerSystem:
             InputError: a question has no subgraph, where each explores its own.
         """
         inside = self.subgraphs
-        masked = sorted({question.masked for question in questions})
-        texts = encode_texts(masked, self.graph.relation_labels, self.encode)
+        asked = sorted({question.asked(self.card.mask_topics) for question in questions})
+        texts = encode_texts(asked, self.graph, self.encode)
         cost = AnswerCost() if cost is None else cost
         started = time.process_time()
         predictions = predict(
@@ -59,13 +59,15 @@ class ExplorerSystem:
             inside.graph if inside else self.graph,
             inside.all_to_rows(questions) if inside else questions,
             texts=texts,
-            text_row={text: row for row, text in enumerate(masked)},
+            text_row={text: row for row, text in enumerate(asked)},
             options=ExploreOptions(
                 edge_budget=self.card.edge_budget,
                 reenter_topic=self.card.reenter_topic,
+                attention_threshold=self.card.attention_threshold,
                 merge=self.merge,
             ),
             answer_threshold=self.card.answer_threshold,
+            mask_topics=self.card.mask_topics,
             evidence_paths=self.evidence_paths,
             batch_size=self.batch_size,
             progress=progress,
@@ -89,7 +91,11 @@ class ExplorerSystem:
         return render_path(path, entity_names=self.graph.entity_names, relation_labels=self.graph.relation_labels)
 
 
-def encode_texts(masked: Sequence[str], relation_labels: Sequence[str], encode: EncodeTexts) -> Texts:
-    """Encode masked texts, and relation labels as they are, for the explorer."""
+def encode_texts(asked: Sequence[str], graph: KnowledgeGraph, encode: EncodeTexts) -> Texts:
+    """Encode questions, and relation labels and given inverses as they are, for the explorer."""
     # torch.tensor copies: an encoder's vectors may be read-only, as a cache's are.
-    return Texts(torch.tensor(encode(masked)), torch.tensor(encode(relation_labels)))
+    questions, relations = torch.tensor(encode(asked)), torch.tensor(encode(graph.relation_labels))
+    inverse_of, names = given_inverses(graph.inverse_labels)
+    if not names:
+        return Texts(questions, relations)
+    return Texts(questions, relations, torch.from_numpy(inverse_of), torch.tensor(encode(names)))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 
+from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.train import Lessons
+from kgqa_core.explorer.tune import DevSet, dev_set
 from kgqa_core.text.hashing import HashEncoder
 from kgqa_core.types import Question
 from tests.explorer.worlds import make_graph, make_question
@@ -60,6 +66,17 @@ def questions() -> list[Question]:
             ),
         )
     ]
+
+
+def lessons(asked: Sequence[Question] | None = None, **options: bool | float) -> Lessons:
+    """The films as something to learn from."""
+    arrays = question_arrays(questions() if asked is None else asked, TEXT_ROW)
+    return Lessons(GRAPH, arrays, TEXTS, replace(OPTIONS, **options))  # type: ignore[arg-type]
+
+
+def dev(asked: Sequence[Question]) -> DevSet:
+    """Questions on the films to watch."""
+    return dev_set(GRAPH, asked, TEXTS, TEXT_ROW)
 
 
 def fresh_model(seed: int = 0, *, width: int = 17) -> Explorer:

@@ -43,9 +43,10 @@ def test_no_questions_make_no_batches() -> None:
 
 def test_in_order_puts_equal_texts_side_by_side_and_names_the_rows() -> None:
     questions = [make_question([entity], masked="who" if entity % 2 else "when") for entity in range(7)]
-    batches = list(question_arrays(questions, ROWS).in_order(3))
-    assert [rows.tolist() for rows, _ in batches] == [[0, 2, 4], [6, 1, 3], [5]]
-    assert all(batch.topic_entity.tolist() == rows.tolist() for rows, batch in batches)
+    arrays = question_arrays(questions, ROWS)
+    batches = list(arrays.in_order(3))
+    assert [rows.tolist() for rows in batches] == [[0, 2, 4], [6, 1, 3], [5]]
+    assert all(arrays.batch(rows).topic_entity.tolist() == rows.tolist() for rows in batches)
 
 
 def test_a_right_claim_is_a_gold_and_a_wrong_one_teaches_nothing() -> None:

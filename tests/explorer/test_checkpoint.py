@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.explorer.checkpoint import Card, load_explorer, save_explorer
+from kgqa_core.explorer.checkpoint import Card, load_explorer, save_explorer, start_from
 from kgqa_core.explorer.explore import ExploreOptions, explore
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.texts import Texts
@@ -127,3 +127,56 @@ def test_no_weight_belongs_to_an_entity_or_a_relation(saved: Path) -> None:
         )
         assert sorted(found.entity.tolist()) == [1, 2, 3, 4, 5]
         assert found.log_probability(1).isfinite().all()
+
+
+def start(saved: Path, *, width: int = 5, steps: int = 2, dim: int = 13, encoder: str = "hash-v1-d13") -> tuple:
+    """Start a fresh explorer from the saved one; return it, its weights before, and the names of the fresh ones."""
+    torch.manual_seed(7)
+    model = Explorer(encoding_dim=dim, width=width, steps=steps)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    return model, before, start_from(model, saved, encoder=encoder)
+
+
+def test_a_start_from_as_many_steps_takes_every_weight(saved: Path) -> None:
+    model, _, fresh = start(saved)
+    trained, _ = load_explorer(saved, encoder="hash-v1-d13")
+    assert fresh == []
+    for (name, weight), wanted in zip(model.named_parameters(), trained.parameters(), strict=True):
+        assert torch.equal(weight, wanted), name
+
+
+def test_steps_beyond_those_of_the_start_are_fresh_and_listed(saved: Path) -> None:
+    model, before, fresh = start(saved, steps=3)
+    trained, _ = load_explorer(saved, encoder="hash-v1-d13")
+    per_step = ("attend_head", "attend_relation", "attend_question", "attend_both")
+    assert sorted(fresh) == sorted([*(f"{name}[2]" for name in per_step), "propagate.2.weight"])
+    for name in per_step:
+        weight = model.get_parameter(name)
+        assert torch.equal(weight[:2], trained.get_parameter(name))
+        assert torch.equal(weight[2], before[name][2])
+    assert torch.equal(model.project.weight, trained.project.weight)
+
+
+def test_fewer_steps_take_the_first_ones(saved: Path) -> None:
+    model, _, fresh = start(saved, steps=1)
+    trained, _ = load_explorer(saved, encoder="hash-v1-d13")
+    assert fresh == []
+    assert torch.equal(model.attend_head, trained.attend_head[:1])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"width": 6}, "has width 5, this one 6"),
+        ({"encoder": "minilm"}, "has encoder 'hash-v1-d13', this one 'minilm'"),
+        ({"dim": 17}, "has encoding_dim 13, this one 17"),
+    ],
+)
+def test_a_start_of_another_encoder_or_width_is_refused(saved: Path, changed: dict, said: str) -> None:
+    with pytest.raises(ArtifactError, match=said):
+        start(saved, **changed)
+
+
+def test_a_start_that_is_no_explorer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds no readable explorer"):
+        start(tmp_path)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kgqa_core.explorer import merged
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, logit
+from kgqa_core.explorer.loss import loss_sum
 from kgqa_core.explorer.texts import Texts
-from kgqa_core.explorer.train import batch_loss
 from kgqa_core.explorer.walk import TooManyEdges
 from tests.explorer.oracle import Edge, Walk, explore_one, loss_of
 from tests.explorer.worlds import World, make_batch, make_graph, make_model, make_question, unit_vectors, worlds
@@ -93,13 +93,14 @@ def test_loss_and_gradients_are_those_of_the_oracle(merge: bool, world: World) -
         for question in world.questions
     ]
     expected = loss_of(walks, [question.answers for question in world.questions])
-    loss, num_covered = batch_loss(world.explore(fast, merge=merge), world.batch, world.num_entities)
-    assert loss.item() == pytest.approx(expected.item(), rel=TOLERANCE)
-    assert num_covered == sum(
+    total, covered = loss_sum(world.explore(fast, merge=merge), world.batch, world.num_entities)
+    assert covered.tolist() == [
         bool(walk.scores.keys() & set(question.answers)) for walk, question in zip(walks, world.questions, strict=True)
-    )
-    if not num_covered:
+    ]
+    if not covered.any():
         return
+    loss = total / covered.sum()
+    assert loss.item() == pytest.approx(expected.item(), rel=TOLERANCE)
     expected.backward()
     loss.backward()
     largest = max(float(weight.grad.abs().max()) for weight in slow.parameters() if weight.grad is not None)
@@ -217,9 +218,9 @@ def test_questions_without_topics_have_no_candidates(merge: bool) -> None:
         model = make_model(steps=3)
         found = world.explore(model, merge=merge)
         assert set(found.question.tolist()) == {at for at, question in enumerate(questions) if question is somewhere}
-        loss, num_covered = batch_loss(found, world.batch, world.num_entities)
+        loss, covered = loss_sum(found, world.batch, world.num_entities)
         loss.backward()
-        assert num_covered == questions.count(somewhere)
+        assert covered.tolist() == [question is somewhere for question in questions]
         assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
 
 
@@ -282,7 +283,7 @@ def test_a_hub_of_thousands_stays_finite_in_single_precision() -> None:
         for weight in model.parameters():
             weight.mul_(7)  # far larger than training leaves them
     found = world.explore(model)
-    loss, _ = batch_loss(found, world.batch, world.num_entities)
+    loss, _ = loss_sum(found, world.batch, world.num_entities)
     loss.backward()
     assert found.class_score.abs().max() > 1e5  # exp() of it is infinite
     assert found.log_probability(1).isfinite().all()

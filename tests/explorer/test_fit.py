@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kgqa_core.errors import InputError
+from kgqa_core.config import ExplorerSection
+from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.explorer import journal as journal_module
 from kgqa_core.explorer.checkpoint import load_explorer
-from kgqa_core.explorer.fit import CURVE_EVERY, FitSettings, fit_explorer
+from kgqa_core.explorer.fit import CURVE_EVERY, FitRun, FitSettings, QuestionSet, fit_explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
@@ -20,7 +22,7 @@ from kgqa_core.types import Question
 from tests.explorer import films
 from tests.explorer.worlds import make_question
 
-SETTINGS = FitSettings(
+SECTION = ExplorerSection(
     steps=2,
     width=17,
     edge_budget=29,
@@ -28,11 +30,8 @@ SETTINGS = FitSettings(
     batch_size=11,
     learning_rate=0.01,
     warmup_steps=3,
-    seed=0,
-    reenter_topic=False,
-    threads=1,
-    encoder=films.ENCODER.name,
 )
+SETTINGS = FitSettings(SECTION, seed=0, encoder=films.ENCODER.name)
 TEXTS = (*films.TEXT_ROW, *films.RELATIONS)
 ENCODINGS = dict(zip(TEXTS, films.ENCODER.encode(TEXTS), strict=True))
 
@@ -54,20 +53,26 @@ def fit(
     *,
     train: Sequence[Question] | None = None,
     dev: Sequence[Question] | None = None,
+    journal: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TrackingRecord:
     """Train on the films; return what was recorded."""
     recorder, questions = Recorder("explorer"), films.questions()
     folder.mkdir(exist_ok=True)
-    fit_explorer(
+    asked = QuestionSet(
         graph,
         train=questions if train is None else train,
         dev=questions[::3] if dev is None else dev,
         encodings=ENCODINGS,
-        settings=settings,
-        folder=folder,
-        recorder=recorder,
+        reenter_topic=False,
     )
+    fit_explorer([asked], settings, FitRun(folder, recorder, journal=journal, progress=progress))
     return recorder.record("fingerprint")
+
+
+def with_section(**changes: object) -> FitSettings:
+    """The settings with some of the explorer's section changed."""
+    return replace(SETTINGS, section=SECTION.model_copy(update=changes))
 
 
 def test_the_checkpoint_holds_what_predicting_needs(graph: KnowledgeGraph, tmp_path: Path) -> None:
@@ -106,6 +111,7 @@ def test_curves_have_a_point_per_some_steps_and_one_at_the_end(graph: KnowledgeG
     assert steps == [CURVE_EVERY, 2 * CURVE_EVERY, num_steps]
     assert [step for step, _, _ in record.curves["dev.hits1"]] == [7 * epoch for epoch in range(1, 8)]
     assert record.metrics["dev.hits1"] == record.curves["dev.hits1"][-1][1]
+    assert record.metrics["train.best_epoch"] == 7
     assert record.metrics["train.cpu_seconds"] > 0
     assert record.curves["train.loss"][-1][1] < record.curves["train.loss"][0][1]
     assert {value for _, value, _ in record.curves["train.coverage"]} == {100.0}
@@ -128,3 +134,97 @@ def test_nothing_to_learn_from_is_said_before_anything_is_written(
     with pytest.raises(InputError, match=rf"none of the {len(train)} training questions.*kgqa lint"):
         fit(graph, tmp_path / "out", train=train)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside."""
+
+
+@pytest.mark.parametrize("killed_after", [1, 11, 28])
+def test_a_killed_training_goes_on_and_ends_with_the_same_files(
+    graph: KnowledgeGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
+) -> None:
+    monkeypatch.setattr(journal_module, "SAVE_EVERY", 0.0)
+    settings = with_section(prune_after=10, prune_below=0.3)
+
+    def kill(done: int, total: int) -> None:
+        if done == killed_after + 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit(graph, tmp_path / "killed", settings, journal=tmp_path / "journal", progress=kill)
+    went_on: list[int] = []
+    resumed = fit(
+        graph,
+        tmp_path / "resumed",
+        settings,
+        journal=tmp_path / "journal",
+        progress=lambda done, total: went_on.append(done),
+    )
+    straight = fit(graph, tmp_path / "straight", settings)
+    assert went_on[0] == killed_after + 1  # not from the beginning
+    for name in ("model.json", "model.safetensors"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
+    values = [{name: [p[:2] for p in points] for name, points in one.curves.items()} for one in (resumed, straight)]
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("damage", ["state.json", "state.safetensors", "other training"])
+def test_a_state_that_cannot_be_gone_on_with_is_left_and_training_begins_anew(
+    graph: KnowledgeGraph, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(graph, tmp_path / "first", journal=tmp_path / "journal")
+    settings = SETTINGS
+    if damage == "other training":
+        settings = replace(SETTINGS, seed=1)
+    else:
+        for file in (tmp_path / "journal").rglob(damage):
+            file.write_bytes(file.read_bytes()[:50])
+    first_steps: list[int] = []
+    fit(
+        graph,
+        tmp_path / "second",
+        settings,
+        journal=tmp_path / "journal",
+        progress=lambda done, total: first_steps.append(done),
+    )
+    assert first_steps[0] == 1
+    assert "journal" in caplog.text
+
+
+def test_training_stops_early_and_keeps_the_best_epoch(graph: KnowledgeGraph, tmp_path: Path) -> None:
+    # At this rate the first epochs learn all there is; later ones only move the weights.
+    settings = with_section(epochs=60, learning_rate=0.02, patience=2)
+    record = fit(graph, tmp_path, settings)
+    stopped, best = record.metrics["train.stopped_after_epoch"], record.metrics["train.best_epoch"]
+    assert stopped < 60
+    figures = [
+        hits1 + f1
+        for (_, hits1, _), (_, f1, _) in zip(record.curves["dev.hits1"], record.curves["dev.f1"], strict=True)
+    ]
+    assert len(figures) == stopped
+    assert max(figures[:-2]) == max(figures)  # the last two brought nothing
+    assert figures[int(best) - 1] == max(figures)
+
+
+def test_an_explorer_starts_from_another(graph: KnowledgeGraph, tmp_path: Path) -> None:
+    fit(graph, tmp_path / "first")
+    settings = with_section(epochs=1, learning_rate=1e-9)
+    record = fit(graph, tmp_path / "second", replace(settings, init_from=tmp_path / "first"))
+    assert record.metrics["dev.hits1"] == 100.0
+    assert record.params["init_fresh"] == "none"
+    assert fit(graph, tmp_path / "third", settings).metrics["dev.hits1"] < 100.0
+
+
+def test_another_encoder_is_refused_as_a_start(graph: KnowledgeGraph, tmp_path: Path) -> None:
+    fit(graph, tmp_path / "first", replace(SETTINGS, encoder="another-encoder"))
+    with pytest.raises(ArtifactError, match="has encoder 'another-encoder', this one"):
+        fit(graph, tmp_path / "second", replace(SETTINGS, init_from=tmp_path / "first"))
+
+
+def test_the_papers_variant_reads_questions_as_they_are_asked(graph: KnowledgeGraph, tmp_path: Path) -> None:
+    section = ExplorerSection.model_validate({"variant": "paper", "steps": 2, "edge_budget": 29, "epochs": 1})
+    assert (section.width, section.batch_size, section.learning_rate, section.weight_decay) == (256, 20, 1e-4, 1e-3)
+    fit(graph, tmp_path, replace(SETTINGS, section=section))
+    _, card = load_explorer(tmp_path, encoder=films.ENCODER.name)
+    assert (card.width, card.mask_topics) == (256, False)

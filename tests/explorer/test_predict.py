@@ -15,9 +15,10 @@ from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import explore
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.predict import THRESHOLDS, choose_threshold, predict, top_hits
+from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.texts import Texts
-from kgqa_core.explorer.train import TrainSettings, train_explorer
+from kgqa_core.explorer.train import Trainer, TrainSettings
+from kgqa_core.explorer.tune import ANSWER_THRESHOLDS, measure
 from kgqa_core.types import Prediction, Question, Step
 from tests.explorer import films
 from tests.explorer.worlds import World, make_model, make_question, worlds
@@ -27,14 +28,8 @@ from tests.explorer.worlds import World, make_model, make_question, worlds
 def trained() -> Explorer:
     """An explorer that knows the films."""
     model = films.fresh_model()
-    train_explorer(
-        model,
-        films.GRAPH,
-        question_arrays(films.questions(), films.TEXT_ROW),
-        texts=films.TEXTS,
-        options=films.OPTIONS,
-        settings=TrainSettings(epochs=30, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0),
-    )
+    settings = TrainSettings(epochs=30, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0)
+    list(Trainer(model, [films.lessons()], settings).steps())
     return model
 
 
@@ -83,7 +78,7 @@ def ranking_of(world: World, model: Explorer, threshold: float) -> list[tuple[li
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(world=worlds(), threshold=st.sampled_from(THRESHOLDS), batch_size=st.integers(1, 3))
+@given(world=worlds(), threshold=st.sampled_from(ANSWER_THRESHOLDS), batch_size=st.integers(1, 3))
 def test_predictions_are_the_ranking_cut_after_answers_ties_and_the_tenth(
     world: World, threshold: float, batch_size: int
 ) -> None:
@@ -175,9 +170,7 @@ def test_what_the_evaluator_takes_for_a_tie_with_the_tenth_is_kept_with_it(gap: 
 def test_a_candidate_at_the_threshold_is_an_answer_when_choosing_as_when_answering(offset: float, taken: bool) -> None:
     question = make_question([5], films.FILMS, masked=films.WHO)
     model = with_gap(question, 0, offset - np.log(0.9))  # the second best group has 0.9 of the best, and a bit less
-    _, f1 = choose_threshold(
-        model, films.GRAPH, [question], texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS
-    )
+    f1 = measure(model, films.dev([question]), films.OPTIONS).f1
     predictions = ask(model, [question], answer_threshold=0.9)
     assert f1[0.9] == pytest.approx(f1_of([question], predictions))
     log_p = log_p_of(model, question)
@@ -243,51 +236,3 @@ def test_predicting_leaves_the_model_as_it_was(trained: Explorer) -> None:
 def f1_of(questions: Sequence[Question], predictions: Sequence[Prediction]) -> float:
     """Mean F1 in percent, from the evaluator."""
     return score_predictions(questions, predictions).summary()["f1"]
-
-
-@pytest.mark.parametrize(("seed", "epochs"), [(1, 3), (2, 2), (2, 3), (3, 3)])
-def test_the_threshold_is_the_one_of_best_f1_on_dev_nearest_to_a_half(seed: int, epochs: int) -> None:
-    model, dev = films.fresh_model(seed), films.questions()[::2]
-    train_explorer(
-        model,
-        films.GRAPH,
-        question_arrays(films.questions(), films.TEXT_ROW),
-        texts=films.TEXTS,
-        options=films.OPTIONS,
-        settings=TrainSettings(epochs=epochs, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0),
-    )
-    chosen, f1 = choose_threshold(
-        model, films.GRAPH, dev, texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS
-    )
-    expected = {threshold: f1_of(dev, ask(model, dev, answer_threshold=threshold)) for threshold in THRESHOLDS}
-    assert f1 == pytest.approx(expected)
-    assert len(set(expected.values())) > 1
-    best = [threshold for threshold in THRESHOLDS if expected[threshold] >= max(expected.values()) - 0.01]
-    assert abs(chosen - 0.5) == min(abs(threshold - 0.5) for threshold in best)
-    assert chosen in best
-
-
-def test_without_dev_answers_the_threshold_is_a_half(trained: Explorer) -> None:
-    unusable = [make_question([], [3], masked=films.WHO), make_question([5], masked=films.WHO, claim=3, verdict=True)]
-    for dev in ([], unusable):
-        chosen = choose_threshold(
-            trained, films.GRAPH, dev, texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS
-        )
-        assert chosen == (0.5, {})
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_hits_while_training_are_those_of_the_evaluator(seed: int) -> None:
-    model, questions = films.fresh_model(seed), films.questions()
-    hits1, coverage = top_hits(
-        model, films.GRAPH, questions, texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS
-    )
-    scores = score_predictions(questions, ask(model, questions)).summary()
-    assert (hits1, coverage) == pytest.approx((scores["hits1"], scores["coverage"]), abs=1e-3)
-
-
-def test_hits_of_no_questions_are_zero(trained: Explorer) -> None:
-    assert top_hits(trained, films.GRAPH, [], texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS) == (
-        0.0,
-        0.0,
-    )

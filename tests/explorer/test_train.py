@@ -2,98 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 
 from kgqa_core.errors import KgqaError
-from kgqa_core.explorer.batch import QuestionArrays, question_arrays
-from kgqa_core.explorer.explore import Exploration
+from kgqa_core.explorer.batch import QuestionArrays
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.predict import top_hits
-from kgqa_core.explorer.train import TrainSettings, TrainStep, batch_loss, gold_mask, train_explorer
+from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainState, TrainStep
+from kgqa_core.explorer.tune import measure
 from tests.explorer import films
-from tests.explorer.worlds import make_batch, make_question
+from tests.explorer.worlds import make_question
 
 SETTINGS = TrainSettings(epochs=1, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0)
 
 
-def arrays() -> QuestionArrays:
-    """All questions on the films."""
-    return question_arrays(films.questions(), films.TEXT_ROW)
-
-
-def train(model: Explorer, questions: QuestionArrays, settings: TrainSettings = SETTINGS) -> list[TrainStep]:
+def train(model: Explorer, lessons: Lessons, settings: TrainSettings = SETTINGS) -> list[TrainStep]:
     """Train and return what was reported."""
-    steps: list[TrainStep] = []
-    train_explorer(
-        model, films.GRAPH, questions, texts=films.TEXTS, options=films.OPTIONS, settings=settings, on_step=steps.append
-    )
-    return steps
+    return list(Trainer(model, [lessons], settings).steps())
 
 
 def weights_of(model: Explorer) -> bytes:
     """All weights, bit by bit."""
     return b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())
-
-
-def candidates(scores: list[list[float]]) -> Exploration:
-    """Questions whose candidates are entities 0, 1, 2... with these scores, each a class of its own."""
-    question = np.repeat(np.arange(len(scores)), [len(group) for group in scores])
-    entity = np.concatenate([np.arange(len(group)) for group in scores])
-    logits = torch.tensor([score for group in scores for score in group], dtype=torch.float64, requires_grad=True)
-    return Exploration(question, entity, np.arange(len(entity)), logits)
-
-
-def test_the_target_is_uniform_over_the_golds_that_were_reached() -> None:
-    found = candidates([[0.0, 1.0, 2.0], [3.0, 3.0], [1.0, 5.0, 0.0]])
-    batch = make_batch(
-        [
-            make_question([0], [0, 2, 96], masked="0"),  # 96 was not reached: half of the target for each of the others
-            make_question([0], [], masked="0"),  # no gold
-            make_question([0], [1], masked="0"),
-        ],
-        {"0": 0},
-    )
-    loss, num_covered = batch_loss(found, batch, 97)
-    first = np.log(np.exp([0.0, 1.0, 2.0]).sum()) - (0.0 + 2.0) / 2
-    third = np.log(np.exp([1.0, 5.0, 0.0]).sum()) - 5.0
-    assert loss.item() == pytest.approx((first + third) / 2)
-    assert num_covered == 2
-
-
-def test_a_question_that_reached_no_gold_moves_no_weight() -> None:
-    found = candidates([[0.0, 1.0], [2.0, 3.0]])
-    batch = make_batch([make_question([0], [1], masked="0"), make_question([0], [5], masked="0")], {"0": 0})
-    loss, _ = batch_loss(found, batch, 97)
-    loss.backward()
-    assert found.class_score.grad is not None
-    assert found.class_score.grad[2:].tolist() == [0.0, 0.0]
-    assert found.class_score.grad[:2].abs().min() > 0
-
-
-def test_a_batch_without_any_reached_gold_has_a_loss_of_zero_and_no_nan() -> None:
-    found = candidates([[0.0, -200.0], [2.0]])
-    loss, num_covered = batch_loss(found, make_batch([make_question([0], [5])] * 2, {"what of [topic]": 0}), 97)
-    assert (loss.item(), num_covered) == (0.0, 0)
-    loss.backward()
-    assert found.class_score.grad is not None
-    assert not found.class_score.grad.any()
-
-
-def test_a_gold_of_vanishing_probability_has_a_finite_loss() -> None:
-    found = candidates([[0.0, -1e6, 1e6]])
-    loss, _ = batch_loss(found, make_batch([make_question([0], [1])], {"what of [topic]": 0}), 97)
-    assert loss.item() == pytest.approx(2e6)
-
-
-def test_golds_are_matched_per_question() -> None:
-    found = candidates([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    batch = make_batch([make_question([0], [2], masked="0"), make_question([0], [0, 1], masked="0")], {"0": 0})
-    assert gold_mask(found, batch, 3).tolist() == [False, False, True, True, True, False]
 
 
 @pytest.fixture
@@ -111,14 +48,7 @@ def test_the_same_seed_gives_the_same_weights_bit_by_bit(merge: bool) -> None:
     results = set()
     for _ in range(3):
         model = films.fresh_model(width=127)
-        train_explorer(
-            model,
-            films.GRAPH,
-            arrays(),
-            texts=films.TEXTS,
-            options=replace(films.OPTIONS, merge=merge),
-            settings=replace(SETTINGS, batch_size=69),
-        )
+        train(model, films.lessons(merge=merge), replace(SETTINGS, batch_size=69))
         results.add(weights_of(model))
     assert len(results) == 1
 
@@ -127,22 +57,21 @@ def test_another_seed_gives_other_weights() -> None:
     orders = []
     for seed in (0, 1):
         model = films.fresh_model()
-        train(model, arrays(), replace(SETTINGS, seed=seed))
+        train(model, films.lessons(), replace(SETTINGS, seed=seed))
         orders.append(weights_of(model))
     assert orders[0] != orders[1]
 
 
 def test_two_relation_texts_that_decide_the_answer_are_learned_to_the_last_question() -> None:
     model = films.fresh_model()
-    steps = train(model, arrays(), replace(SETTINGS, epochs=30))
+    steps = train(model, films.lessons(), replace(SETTINGS, epochs=30))
     assert np.mean([step.loss for step in steps[-7:]]) < 0.5 * np.mean([step.loss for step in steps[:7]])
-    assert top_hits(
-        model, films.GRAPH, films.questions(), texts=films.TEXTS, text_row=films.TEXT_ROW, options=films.OPTIONS
-    ) == (100.0, 100.0)
+    figures = measure(model, films.dev(films.questions()), films.OPTIONS)
+    assert (figures.hits1, figures.coverage) == (100.0, 100.0)
 
 
 def test_every_step_reports_where_it_stands() -> None:
-    steps = train(films.fresh_model(), arrays(), replace(SETTINGS, epochs=2))
+    steps = train(films.fresh_model(), films.lessons(), replace(SETTINGS, epochs=2))
     num_steps = 2 * 7  # 69 questions in batches of 11
     assert [step.step for step in steps] == list(range(1, num_steps + 1))
     assert {step.num_steps for step in steps} == {num_steps}
@@ -152,14 +81,15 @@ def test_every_step_reports_where_it_stands() -> None:
 
 
 def test_the_learning_rate_warms_up_and_falls_to_almost_nothing() -> None:
-    rates = [step.learning_rate for step in train(films.fresh_model(), arrays(), replace(SETTINGS, epochs=2))]
+    rates = [step.learning_rate for step in train(films.fresh_model(), films.lessons(), replace(SETTINGS, epochs=2))]
     expected = [0.01 * min(1, (step + 1) / 3) * (1 - step / 14) for step in range(14)]
     assert rates == pytest.approx(expected)
 
 
 def test_an_epoch_sees_every_question_once_in_another_order() -> None:
     seen: list[list[int]] = []
-    model, questions = films.fresh_model(), arrays()
+    model, lessons = films.fresh_model(), films.lessons()
+    questions = lessons.questions
 
     class Spy(QuestionArrays):
         """Notes which rows are asked for."""
@@ -169,7 +99,7 @@ def test_an_epoch_sees_every_question_once_in_another_order() -> None:
             return questions.batch(rows)
 
     spy = Spy(questions.text, questions.topic_ptr, questions.topic_entity, questions.gold_ptr, questions.gold_entity)
-    train(model, spy, replace(SETTINGS, epochs=2))
+    train(model, replace(lessons, questions=spy), replace(SETTINGS, epochs=2))
     first, second = ([row for rows in seen[start : start + 7] for row in rows] for start in (0, 7))
     assert sorted(first) == sorted(second) == list(range(69))
     assert first != second
@@ -177,33 +107,21 @@ def test_an_epoch_sees_every_question_once_in_another_order() -> None:
 
 def test_questions_without_topics_or_golds_are_left_out() -> None:
     useless = [make_question([], [3], masked=films.WHO), make_question([5], [], masked=films.WHO)]
-    steps = train(films.fresh_model(), question_arrays(useless * 7, films.TEXT_ROW))
+    steps = train(films.fresh_model(), films.lessons(useless * 7))
     assert steps == []
-    mixed = question_arrays([*useless, films.questions()[0]], films.TEXT_ROW)
-    (only,) = train(films.fresh_model(), mixed)
+    (only,) = train(films.fresh_model(), films.lessons([*useless, films.questions()[0]]))
     assert only.coverage == 100.0
 
 
 def test_a_step_without_reached_golds_changes_nothing() -> None:
     # Not even by the momentum of the steps before it.
     three_steps_away = make_question([0], [films.director(22)], masked=films.WHO)
-    questions = question_arrays([films.questions()[0], three_steps_away], films.TEXT_ROW)
+    lessons = films.lessons([films.questions()[0], three_steps_away])
     model = films.fresh_model()
     weights, moved = [weights_of(model)], []
-
-    def compare(step: TrainStep) -> None:
+    for step in Trainer(model, [lessons], replace(SETTINGS, epochs=3, batch_size=1)).steps():
         weights.append(weights_of(model))
         moved.append((step.coverage, weights[-1] != weights[-2]))
-
-    train_explorer(
-        model,
-        films.GRAPH,
-        questions,
-        texts=films.TEXTS,
-        options=films.OPTIONS,
-        settings=replace(SETTINGS, epochs=3, batch_size=1),
-        on_step=compare,
-    )
     assert sorted(moved) == [(0.0, False)] * 3 + [(100.0, True)] * 3
 
 
@@ -212,19 +130,79 @@ def test_training_that_diverged_stops_and_names_the_setting() -> None:
     with torch.no_grad():
         model.project.weight.fill_(torch.inf)
     with pytest.raises(KgqaError, match=r"diverged.*lower explorer\.learning_rate"):
-        train(model, arrays())
+        train(model, films.lessons())
 
 
-def test_epochs_are_told_one_by_one() -> None:
-    epochs: list[int] = []
-    seconds = train_explorer(
-        films.fresh_model(),
-        films.GRAPH,
-        arrays(),
-        texts=films.TEXTS,
-        options=films.OPTIONS,
-        settings=replace(SETTINGS, epochs=3),
-        on_epoch=epochs.append,
+def test_the_last_step_of_an_epoch_says_so() -> None:
+    steps = train(films.fresh_model(), films.lessons(), replace(SETTINGS, epochs=3))
+    assert [step.step for step in steps if step.ends_epoch] == [7, 14, 21]
+
+
+def test_pruning_begins_after_its_steps_and_walks_less() -> None:
+    settings = replace(SETTINGS, epochs=4, prune_after=2 * 7, prune_below=1.0)
+    steps = train(films.fresh_model(), films.lessons(), settings)
+    full, pruned = (np.mean([step.edges_per_question for step in part]) for part in (steps[:14], steps[14:]))
+    assert pruned < 0.7 * full  # what is left are the questions explored again
+    assert steps[:14] == train(films.fresh_model(), films.lessons(), replace(settings, prune_below=0.0))[:14]
+
+
+def test_what_loses_its_golds_by_pruning_is_explored_again_without() -> None:
+    # Nothing has an attention of 1, so pruning leaves every question at its topic.
+    settings = replace(SETTINGS, epochs=3, batch_size=8, prune_below=1.0)
+    trainer = Trainer(films.fresh_model(), [films.lessons()], settings)
+    steps = list(trainer.steps())
+    assert {step.coverage for step in steps} == {0.0}
+    assert np.mean([step.explored_again for step in steps]) > 90
+    assert trainer.state.hopeless == [[]]
+    assert all(step.loss > 0 for step in steps[1:])
+
+
+def test_what_no_exploration_reaches_is_tried_again_once() -> None:
+    far = [make_question([0], [films.director(22)], masked=films.WHO, id=str(at)) for at in range(4)]
+    trainer = Trainer(
+        films.fresh_model(), [films.lessons(far)], replace(SETTINGS, epochs=5, batch_size=4, prune_below=0.1)
     )
-    assert epochs == [1, 2, 3]
-    assert seconds > 0
+    assert [step.explored_again for step in trainer.steps()] == [0.0, 100.0, 0.0, 0.0, 0.0]
+    assert sorted(trainer.state.hopeless[0]) == [0, 1, 2, 3]
+
+
+def test_batches_too_large_for_memory_are_split_and_give_the_same_weights() -> None:
+    whole, halves = films.fresh_model().double(), films.fresh_model().double()
+    double = Texts(films.TEXTS.questions.double(), films.TEXTS.relations.double())
+    train(whole, replace(films.lessons(), texts=double))
+    train(halves, replace(films.lessons(max_edges=100), texts=double))
+    for one, other in zip(whole.parameters(), halves.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-9)
+
+
+def test_half_precision_learns_as_well() -> None:
+    model = films.fresh_model()
+    train(model, films.lessons(), replace(SETTINGS, epochs=30, half=True))
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert measure(model, films.dev(films.questions()), films.OPTIONS).hits1 == 100.0
+
+
+def test_several_datasets_are_learned_from_at_once() -> None:
+    who = [question for question in films.questions() if question.masked == films.WHO]
+    when = [question for question in films.questions() if question.masked == films.WHEN]
+    model = films.fresh_model()
+    trainer = Trainer(model, [films.lessons(who), films.lessons(when)], replace(SETTINGS, epochs=40))
+    assert trainer.num_steps == 40 * (3 + 3)  # each in batches of its own
+    list(trainer.steps())
+    assert measure(model, films.dev(who), films.OPTIONS).hits1 == 100.0
+    assert measure(model, films.dev(when), films.OPTIONS).hits1 == 100.0
+
+
+@pytest.mark.parametrize("stopped_after", [1, 7, 10, 20])
+def test_a_training_that_goes_on_ends_with_the_same_weights_bit_by_bit(stopped_after: int) -> None:
+    settings = replace(SETTINGS, epochs=3, prune_after=5, prune_below=0.6)
+    straight = films.fresh_model()
+    expected = train(straight, films.lessons(), settings)
+    first = Trainer(films.fresh_model(), [films.lessons()], settings)
+    steps = list(islice(first.steps(), stopped_after))
+    kept = {name: tensor.clone() for name, tensor in first.tensors().items()}
+    state = TrainState(**json.loads(json.dumps(asdict(first.state))))
+    second = Trainer(films.fresh_model(seed=5), [films.lessons()], settings)
+    second.go_on(state, kept)
+    assert steps + list(second.steps()) == expected
+    assert weights_of(second.model) == weights_of(straight)

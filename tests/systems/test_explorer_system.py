@@ -89,7 +89,7 @@ def test_encodings_that_may_not_be_written_to_are_copied(graph: KnowledgeGraph) 
         vectors.flags.writeable = False
         return vectors
 
-    texts = encode_texts(["one", "two"], graph.relation_labels, encode)
+    texts = encode_texts(["one", "two"], graph, encode)
     assert texts.questions.shape == (2, 31)
     assert texts.relations.shape == (graph.num_relations, 31)
 

@@ -1,0 +1,92 @@
+"""What is chosen on dev questions: the two thresholds of a checkpoint, by figures that the evaluator would give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.predict import predict
+from kgqa_core.explorer.train import Trainer, TrainSettings
+from kgqa_core.explorer.tune import ANSWER_THRESHOLDS, ATTENTION_THRESHOLDS, choose_thresholds, measure
+from kgqa_core.types import Question
+from tests.explorer import films
+from tests.explorer.worlds import make_question
+
+
+def trained(seed: int, epochs: int) -> Explorer:
+    """An explorer after some epochs on the films."""
+    model = films.fresh_model(seed)
+    settings = TrainSettings(epochs=epochs, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0)
+    list(Trainer(model, [films.lessons()], settings).steps())
+    return model
+
+
+def scores_of(
+    model: Explorer, questions: Sequence[Question], answer_threshold: float, attention_threshold: float = 0.0
+) -> dict[str, float]:
+    """The evaluator's figures."""
+    predictions = predict(
+        model,
+        films.GRAPH,
+        questions,
+        texts=films.TEXTS,
+        text_row=films.TEXT_ROW,
+        options=replace(films.OPTIONS, attention_threshold=attention_threshold),
+        answer_threshold=answer_threshold,
+    )
+    return score_predictions(questions, predictions).summary()
+
+
+@pytest.mark.parametrize(("seed", "epochs"), [(1, 3), (2, 2), (2, 3), (3, 3)])
+def test_the_answer_threshold_is_the_one_of_best_f1_on_dev_nearest_to_a_half(seed: int, epochs: int) -> None:
+    model, dev = trained(seed, epochs), films.questions()[::2]
+    figures = measure(model, films.dev(dev), films.OPTIONS)
+    expected = {threshold: scores_of(model, dev, threshold)["f1"] for threshold in ANSWER_THRESHOLDS}
+    assert figures.f1 == pytest.approx(expected)
+    assert len(set(expected.values())) > 1
+    best = [threshold for threshold in ANSWER_THRESHOLDS if expected[threshold] >= max(expected.values()) - 0.01]
+    assert abs(figures.answer_threshold - 0.5) == min(abs(threshold - 0.5) for threshold in best)
+    assert figures.answer_threshold in best
+
+
+@pytest.mark.parametrize(("seed", "epochs"), [(0, 2), (1, 3), (2, 30)])
+def test_the_attention_threshold_is_the_largest_that_costs_nothing_on_dev(seed: int, epochs: int) -> None:
+    model, dev = trained(seed, epochs), films.questions()[::2]
+    chosen = choose_thresholds(model, films.dev(dev), films.OPTIONS)
+    full = measure(model, films.dev(dev), films.OPTIONS)
+
+    def is_free(threshold: float) -> bool:
+        figures = measure(model, films.dev(dev), replace(films.OPTIONS, attention_threshold=threshold))
+        return figures.hits1 >= full.hits1 and figures.best_f1 >= full.best_f1
+
+    free = [threshold for threshold in (*ATTENTION_THRESHOLDS, 0.0) if is_free(threshold)]
+    assert chosen.attention == free[0]
+    scores = scores_of(model, dev, chosen.answer, chosen.attention)
+    assert (scores["hits1"], scores["f1"]) == pytest.approx((chosen.figures.hits1, chosen.figures.f1[chosen.answer]))
+
+
+def test_an_explorer_that_learned_can_be_cut_and_one_that_knows_nothing_hardly() -> None:
+    dev = films.dev(films.questions()[::2])
+    assert choose_thresholds(trained(0, 30), dev, films.OPTIONS).attention >= 0.05
+    with_gold_in_the_least = films.fresh_model()
+    assert choose_thresholds(with_gold_in_the_least, dev, films.OPTIONS).attention <= 0.5
+
+
+def test_without_dev_answers_the_answer_threshold_is_a_half_and_nothing_is_cut() -> None:
+    model = trained(0, 1)
+    chosen = choose_thresholds(model, films.dev([make_question([], [3], masked=films.WHO)]), films.OPTIONS)
+    assert (chosen.attention, chosen.answer, chosen.figures.hits1, chosen.figures.f1) == (0.0, 0.5, 0.0, {})
+    claims = [make_question([5], masked=films.WHO, claim=films.director(5), verdict=True)]
+    assert choose_thresholds(model, films.dev(claims), films.OPTIONS).answer == 0.5
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_figures_while_training_are_those_of_the_evaluator(seed: int) -> None:
+    model, questions = films.fresh_model(seed), films.questions()
+    figures = measure(model, films.dev(questions), films.OPTIONS)
+    scores = scores_of(model, questions, 0.5)
+    assert (figures.hits1, figures.coverage) == pytest.approx((scores["hits1"], scores["coverage"]), abs=1e-3)
