@@ -290,12 +290,13 @@ def _scores(client: MlflowClient, run_id: str) -> dict[str, float]:
 
 def _set_aliases(client: MlflowClient, name: str) -> None:
     """Let the first version be champion where none is, and the newest challenger unless it is champion."""
-    aliases = client.get_registered_model(name).aliases
+    # Numbers come from a database, texts from a server.
+    aliases = {alias: int(version) for alias, version in client.get_registered_model(name).aliases.items()}
     numbers = [int(version.version) for version in client.search_model_versions(f"name = '{name}'")]
-    champion = int(aliases.get(CHAMPION, min(numbers)))
+    champion = aliases.get(CHAMPION, min(numbers))
     wanted = {CHAMPION: champion} | ({CHALLENGER: max(numbers)} if max(numbers) != champion else {})
     for alias, number in wanted.items():
-        if aliases.get(alias) != str(number):
+        if aliases.get(alias) != number:
             client.set_registered_model_alias(name, alias, str(number))
 
 

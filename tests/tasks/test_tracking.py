@@ -40,14 +40,6 @@ BOTH = (JUDGED[1], JUDGED[2])
 CONTENTS = {"graph": "aa" * 32, "questions": "bb" * 32, "encodings": "cc" * 32}
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty store, made once: each test gets a copy."""
-    home = tmp_path_factory.mktemp("store")
-    ensure_store(home)
-    return home / "mlflow" / "mlflow.db"
-
-
 @pytest.fixture
 def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

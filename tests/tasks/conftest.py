@@ -1,0 +1,79 @@
+"""A store of MLflow's, and the built run of all tests published to it, its explorer a registered model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from flows.pipeline import describe_serving
+from flows.stages import all_stages
+from kgqa_core.config import RunConfig
+from kgqa_core.pipeline import Pipeline
+from tasks.mlflow_store import ensure_store
+from tasks.run_content import FlowRun
+from tasks.stage import StageOutcome
+from tasks.tracking import publish
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store, made once: each test gets a copy."""
+    home = tmp_path_factory.mktemp("store")
+    ensure_store(home)
+    return home / "mlflow" / "mlflow.db"
+
+
+@dataclass(frozen=True)
+class TinyRun:
+    """The built run of all tests, as a flow would publish it."""
+
+    config: RunConfig
+    outcomes: list[StageOutcome]
+    run: FlowRun
+
+    def outcome(self, key: str) -> StageOutcome:
+        return next(outcome for outcome in self.outcomes if outcome.key == key)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_config: RunConfig) -> TinyRun:
+    run = FlowRun(
+        id="flow-run-1",
+        name="brave-otter",
+        dataset="tiny",
+        config_name="tiny",
+        config_hash="c0ffee",
+        config_text="name: tiny\n",
+        git_commit="0123abcd",
+        started_ms=1_000_000,
+        serving=describe_serving(tiny_config),
+    )
+    return TinyRun(tiny_config, all_stages(Pipeline(tiny_config)), run)
+
+
+@pytest.fixture(scope="session")
+def registered(tiny_run: TinyRun, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a store to which the tiny run is published. Leave it as it is."""
+    home = tmp_path_factory.mktemp("registered")
+    (home / "mlflow").mkdir()
+    shutil.copy(empty_store, home / "mlflow" / "mlflow.db")
+    published = publish(home, tiny_run.run, tiny_run.outcomes)
+    assert published is not None
+    assert published.versions == ("kgqa-tiny/1",)
+    return home
+
+
+@pytest.fixture
+def store(registered: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What a serving machine has: MLflow looks into the store, and KGQA_HOME holds the graph. Gives the store's URI."""
+    before = mlflow.get_tracking_uri()
+    uri = f"sqlite:///{registered / 'mlflow' / 'mlflow.db'}"
+    mlflow.set_tracking_uri(uri)
+    monkeypatch.setenv("KGQA_HOME", str(tiny_run.config.runtime.home))
+    yield uri
+    mlflow.set_tracking_uri(before)

@@ -1,0 +1,286 @@
+"""What the model registry shows after a run: each explorer once, as code and weights, with what it was made of."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+import tasks.registry
+from flows.pipeline import describe_serving
+from kgqa_core.artifacts import Artifact, read_artifact
+from kgqa_core.ask import Answer, open_answerer
+from kgqa_core.config import FileDataset, RunConfig
+from kgqa_core.errors import InputError
+from kgqa_core.explorer.checkpoint import CARD, WEIGHTS
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.served import EXPLORER_FILES
+from kgqa_core.tracking import read_record, write_record
+from tasks.mlflow_store import tracking_uri
+from tasks.registry import load_answerer, model_name
+from tasks.stage import StageOutcome
+from tasks.tracking import Published, publish
+from tests.tasks.conftest import TinyRun
+
+PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")  # and zip files, as torch.save writes
+
+
+@pytest.fixture
+def home(tmp_path: Path, registered: Path) -> Path:
+    """A copy of the store to which the tiny run is published, at a place of its own."""
+    shutil.copytree(registered / "mlflow", tmp_path / "home" / "mlflow")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, empty_store: Path) -> Path:
+    """The home of an empty store."""
+    (tmp_path / "fresh" / "mlflow").mkdir(parents=True)
+    shutil.copy(empty_store, tmp_path / "fresh" / "mlflow" / "mlflow.db")
+    return tmp_path / "fresh"
+
+
+def client_of(home: Path) -> MlflowClient:
+    return MlflowClient(tracking_uri=tracking_uri(home))
+
+
+def published(home: Path, tiny: TinyRun, outcomes: list[StageOutcome] | None = None) -> Published:
+    done = publish(home, tiny.run, outcomes or tiny.outcomes)
+    assert done is not None
+    return done
+
+
+def aliases(home: Path) -> dict[str, int]:
+    return client_of(home).get_registered_model("kgqa-tiny").aliases
+
+
+def retrained(tiny: TinyRun, folder: Path, seed: int) -> list[StageOutcome]:
+    """Return the outcomes of a run that trained with another seed (here the same weights, under another name)."""
+    outcomes = []
+    for outcome in tiny.outcomes:
+        artifact = outcome.artifact
+        if outcome.key.endswith("-seed0"):
+            recipe = replace(artifact.recipe, config={**artifact.recipe.config, "seed": seed})
+            moved = folder / recipe.fingerprint
+            shutil.copytree(artifact.folder, moved)
+            write_record(moved, replace(read_record(moved), fingerprint=recipe.fingerprint, seed=seed))
+            artifact = Artifact(moved, recipe, artifact.content, artifact.files)
+        outcomes.append(StageOutcome(outcome.key.replace("seed0", f"seed{seed}"), artifact, built=True))
+    return outcomes
+
+
+def test_a_trained_explorer_is_a_version_that_says_what_it_was_made_of(registered: Path, tiny_run: TinyRun) -> None:
+    client = client_of(registered)
+    model = client.get_registered_model("kgqa-tiny")
+    assert model.tags == {"dataset": "tiny", "config_name": "tiny"}
+    assert "models:/kgqa-tiny@champion" in model.description
+    assert model.aliases == {"champion": 1}
+    (version,) = client.search_model_versions("name = 'kgqa-tiny'")
+    explorer = tiny_run.outcome("explorer-seed0").artifact
+    expected = {
+        "fingerprint": explorer.fingerprint,
+        "seed": "0",
+        "config_hash": "c0ffee",
+        "graph": tiny_run.outcome("graph").artifact.content,
+        "encoder": "hash-v1-d31",
+        "git_commit": "0123abcd",
+    }
+    assert expected.items() <= version.tags.items()
+    assert client.get_run(version.run_id).data.tags["fingerprint.explorer"] == explorer.fingerprint
+    scores = client.get_run(version.run_id).data.metrics
+    assert f"Hits@1 {scores['hits1']:.2f}" in version.description
+
+
+def test_the_models_page_of_the_experiment_shows_it_with_its_scores(registered: Path) -> None:
+    client = client_of(registered)
+    (version,) = client.search_model_versions("name = 'kgqa-tiny'")
+    run = client.get_run(version.run_id)
+    (output,) = run.outputs.model_outputs
+    logged = client.get_logged_model(output.model_id)
+    assert (logged.status, logged.name, logged.source_run_id) == ("READY", "kgqa-tiny", version.run_id)
+    assert json.loads(logged.tags["mlflow.modelVersions"]) == [{"name": "kgqa-tiny", "version": 1}]
+    assert {metric.key: metric.value for metric in logged.metrics} == {
+        name: run.data.metrics[name] for name in ("hits1", "f1", "em")
+    }
+    assert {metric.dataset_name for metric in logged.metrics} == {"tiny/questions"}
+    assert logged.params["width"] == "7"
+
+
+def test_nothing_that_is_logged_is_pickled_and_no_place_of_the_graph_is_in_it(
+    registered: Path, tiny_run: TinyRun
+) -> None:
+    client = client_of(registered)
+    (version,) = client.search_model_versions("name = 'kgqa-tiny'")
+    folder = Path(version.source.removeprefix("file://"))
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    assert [name for name in files if name != "registered_model_meta"] == [
+        "MLmodel",
+        "artifacts/explorer/model.json",
+        "artifacts/explorer/model.safetensors",
+        "artifacts/explorer/served.json",
+        "conda.yaml",
+        "input_example.json",
+        "python_env.yaml",
+        "requirements.txt",
+        "served_model.py",
+        "serving_input_example.json",
+    ]
+    assert not any((folder / name).read_bytes().startswith(PICKLES) for name in files)
+    card = json.loads((folder / "artifacts/explorer/served.json").read_text(encoding="utf-8"))
+    assert (card["run"], card["dataset"], card["seed"]) == ("tiny", "tiny", 0)
+    assert card["graph"] == tiny_run.outcome("graph").artifact.content
+    assert card["encoder_name"] == "hash-v1-d31"
+    assert str(tiny_run.config.runtime.home) not in json.dumps(card)
+    requirements = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in requirements if "+" in line or "cloudpickle" in line]
+    assert {line.partition("==")[0] for line in requirements} >= {"mlflow", "numba", "safetensors", "torch"}
+    examples = json.loads((folder / "input_example.json").read_text(encoding="utf-8"))
+    assert [set(row) for row in examples] == [{"question", "topic"}, {"question"}]
+
+
+def test_the_files_that_travel_are_those_of_a_checkpoint() -> None:
+    assert set(EXPLORER_FILES) == {CARD, WEIGHTS}
+
+
+def test_an_explorer_that_the_registry_has_is_not_registered_again(home: Path, tiny_run: TinyRun) -> None:
+    again = published(home, tiny_run)
+    assert again.versions == ()
+    assert len(client_of(home).search_model_versions("name = 'kgqa-tiny'")) == 1
+
+
+def test_the_first_version_stays_champion_and_the_newest_is_challenger(
+    home: Path, tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    assert published(home, tiny_run, retrained(tiny_run, tmp_path / "a", 1)).versions == ("kgqa-tiny/2",)
+    assert aliases(home) == {"champion": 1, "challenger": 2}
+    assert published(home, tiny_run, retrained(tiny_run, tmp_path / "b", 2)).versions == ("kgqa-tiny/3",)
+    assert aliases(home) == {"champion": 1, "challenger": 3}
+
+
+def test_an_alias_that_somebody_moved_stays_where_it_is(home: Path, tiny_run: TinyRun, tmp_path: Path) -> None:
+    published(home, tiny_run, retrained(tiny_run, tmp_path / "a", 1))
+    client_of(home).set_registered_model_alias("kgqa-tiny", "champion", "2")
+    published(home, tiny_run)
+    assert aliases(home)["champion"] == 2
+
+
+def test_aliases_that_a_kill_prevented_are_set_by_the_next_run(home: Path, tiny_run: TinyRun) -> None:
+    client_of(home).delete_registered_model_alias("kgqa-tiny", "champion")
+    published(home, tiny_run)
+    assert aliases(home) == {"champion": 1}
+
+
+@pytest.mark.parametrize("killed_in", ["save_model", "_log_model", "_find_logged"])
+def test_what_a_kill_left_of_a_registration_is_used_or_removed(
+    fresh: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, killed_in: str
+) -> None:
+    original: Callable[..., object] = getattr(tasks.registry, killed_in)
+
+    def kill(*args: object) -> None:
+        original(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(tasks.registry, killed_in, kill)
+        with pytest.raises(KeyboardInterrupt):
+            publish(fresh, tiny_run.run, tiny_run.outcomes)
+    assert published(fresh, tiny_run).versions == ("kgqa-tiny/1",)
+    client = client_of(fresh)
+    experiment = client.get_experiment_by_name("tiny")
+    assert [model.status for model in client.search_logged_models([experiment.experiment_id])] == ["READY"]
+    assert aliases(fresh) == {"champion": 1}
+
+
+def test_a_registration_that_fails_costs_no_run(
+    fresh: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as broken, caplog.at_level(logging.WARNING, "tasks.tracking"):
+        broken.setattr(tasks.registry, "save_model", fail)
+        done = published(fresh, tiny_run)
+    assert len(done.created) == 1
+    assert done.versions == ()
+    assert "no explorer of this run was registered in MLflow: OSError: no space left" in caplog.text
+    assert published(fresh, tiny_run).versions == ("kgqa-tiny/1",)
+
+
+def test_models_can_be_left_out(tiny_config: RunConfig) -> None:
+    tracking = tiny_config.tracking.model_copy(update={"register_models": False})
+    assert describe_serving(tiny_config.model_copy(update={"tracking": tracking})) is None
+
+
+def test_an_explorer_of_subgraphs_is_not_registered_as_nobody_has_one_for_a_new_question(
+    tiny_config: RunConfig,
+) -> None:
+    section = {"graph": {"format": "nsm"}, "questions": {"format": "nsm", "path": "questions"}, "source": "files"}
+    dataset = FileDataset.model_validate({**section, "name": "web", "subgraphs": "question"})
+    assert describe_serving(tiny_config.model_copy(update={"dataset": dataset})) is None
+    whole = dataset.model_copy(update={"subgraphs": "none"})
+    assert describe_serving(tiny_config.model_copy(update={"dataset": whole})) is not None
+
+
+@pytest.mark.parametrize(
+    ("run", "model"), [("metaqa-3hop", "kgqa-metaqa-3hop"), ("a.b:c d'e", "kgqa-a-b-c-d-e"), ("Ωmega", "kgqa-Ωmega")]
+)
+def test_a_models_name_is_one_that_mlflow_takes(run: str, model: str) -> None:
+    assert model_name(run) == model
+
+
+# Asking a registered model
+
+
+def question_of(home: Path) -> str:
+    client = client_of(home)
+    (version,) = client.search_model_versions("name = 'kgqa-tiny'")
+    example = Path(version.source.removeprefix("file://")) / "input_example.json"
+    return str(json.loads(example.read_text(encoding="utf-8"))[1]["question"])
+
+
+@pytest.mark.parametrize("version", ["@champion", "/1"])
+def test_a_registered_model_answers_as_its_run_does(
+    registered: Path, store: str, tiny_run: TinyRun, version: str
+) -> None:
+    question = question_of(registered)
+    answer = load_answerer(registered, f"models:/kgqa-tiny{version}").ask(question)
+    expected = open_answerer(Pipeline(tiny_run.config)).ask(question)
+    assert answer.candidates
+    assert rounded(answer) == rounded(expected)
+
+
+def rounded(answer: Answer) -> Answer:
+    """Return an answer whose scores are equal where they differ by how texts were batched alone."""
+    return replace(answer, candidates=tuple(replace(line, score=round(line.score, 4)) for line in answer.candidates))
+
+
+@pytest.mark.parametrize(
+    ("uri", "offered"),
+    [
+        ("models:/kgqa-tinny@champion", "did you mean 'kgqa-tiny'?"),
+        ("models:/kgqa-tiny@chalenger", "@champion (version 1)"),
+        ("models:/kgqa-tiny/7", "/1 (the newest version)"),
+    ],
+)
+def test_a_model_that_is_not_there_is_answered_with_those_that_are(
+    registered: Path, store: str, uri: str, offered: str
+) -> None:
+    with pytest.raises(InputError) as problem:
+        load_answerer(registered, uri)
+    assert uri in str(problem.value)
+    assert offered in str(problem.value)
+
+
+def test_the_graph_is_found_by_its_content_whatever_its_folder_is_called(tiny_run: TinyRun) -> None:
+    graph = tiny_run.outcome("graph").artifact
+    found = Pipeline(tiny_run.config).store.find_content("graph", graph.content)
+    assert found is not None
+    assert found.folder == graph.folder
+    assert read_artifact(found.folder) == found
+    assert Pipeline(tiny_run.config).store.find_content("graph", "0" * 64) is None

@@ -1,0 +1,247 @@
+"""The registered model where it is served: rows in, answers out, in Python and over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+import pytest
+from mlflow.exceptions import MlflowException
+
+from kgqa_core.ask import open_answerer
+from kgqa_core.errors import ArtifactError
+from kgqa_core.pipeline import Pipeline
+from tests.conftest import PROJECT
+from tests.tasks.conftest import TinyRun
+
+MODEL = "models:/kgqa-tiny@champion"
+NEVER_ASKED = "what is the colour of nothing at all?"
+
+
+@pytest.fixture(scope="module")
+def film(tiny_run: TinyRun) -> tuple[str, str]:
+    """Name and label of an entity whose name stands in a question."""
+    graph = open_answerer(Pipeline(tiny_run.config)).system.graph
+    entity = next(entity for entity, label in enumerate(graph.entity_labels) if label.startswith("film_"))
+    return graph.name_of(entity), graph.label_of(entity)
+
+
+@pytest.fixture
+def model(store: str, monkeypatch: pytest.MonkeyPatch) -> mlflow.pyfunc.PyFuncModel:
+    """The champion, loaded as anybody would; nothing pickled may be read."""
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    return mlflow.pyfunc.load_model(MODEL)
+
+
+def test_rows_become_ranked_entities_with_evidence(model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]) -> None:
+    name, label = film
+    (row,) = model.predict([{"question": f"who directed {name}?"}])
+    assert (row["question"], row["topics"], row["error"], row["nearest"]) == (f"who directed {name}?", [name], "", [])
+    scores = [candidate["score"] for candidate in row["candidates"]]
+    assert scores == sorted(scores, reverse=True)
+    assert 0 < sum(scores) <= 100.01
+    best = row["candidates"][0]
+    assert set(best) == {"name", "label", "score", "is_answer", "path"}
+    assert best["is_answer"]
+    assert name in best["path"]
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_a_topic_is_given_by_label_or_name_or_found_in_the_text(
+    model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]
+) -> None:
+    name, label = film
+    rows = model.predict(
+        [
+            {"question": f"who directed {name}?"},
+            {"question": f"who directed {name}?", "topic": name},
+            {"question": f"who directed {name}?", "topic": label},
+            {"question": f"who directed {name}?", "topic": None},
+        ]
+    )
+    assert rows[0]["candidates"]
+    assert rows == [rows[0]] * 4
+
+
+def test_a_data_frame_is_asked_like_a_list(model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]) -> None:
+    rows = [{"question": "who directed it?", "topic": film[0]}, {"question": f"where was {film[0]} filmed?"}]
+    assert model.predict(pd.DataFrame(rows)) == model.predict(rows)
+    assert model.predict(pd.DataFrame(rows[1:])) == model.predict(rows)[1:]
+
+
+def test_a_bad_row_says_why_and_leaves_the_others_alone(
+    model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]
+) -> None:
+    name, _ = film
+    good, unknown, unlinked, empty, missing = model.predict(
+        [
+            {"question": "who directed it?", "topic": name},
+            {"question": "who directed it?", "topic": f"{name}x"},
+            {"question": NEVER_ASKED},
+            {"question": "  ", "topic": name},
+            {"question": None, "topic": name},
+        ]
+    )
+    assert good["candidates"]
+    assert not good["error"]
+    assert f"'{name}x' is no entity of the graph" in unknown["error"]
+    assert unknown["nearest"][0] == name
+    assert "no entity name stands in the question" in unlinked["error"]
+    assert len(unlinked["nearest"]) == 5
+    assert empty["error"] == missing["error"] == "the question is empty"
+    assert [row["candidates"] for row in (unknown, unlinked, empty, missing)] == [[]] * 4
+
+
+def test_input_of_another_shape_is_refused_with_the_missing_column(model: mlflow.pyfunc.PyFuncModel) -> None:
+    with pytest.raises(MlflowException, match="question"):
+        model.predict([{"topic": "film_0001"}])
+
+
+def test_no_rows_have_no_answers(model: mlflow.pyfunc.PyFuncModel) -> None:
+    assert model.predict(pd.DataFrame({"question": [], "topic": []}, dtype=object)) == []
+
+
+def test_many_threads_get_the_answers_of_one(model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]) -> None:
+    asked = [[{"question": f"{word} directed {film[0]}?"}] for word in ("who", "when", "where", "why")]
+    alone = [model.predict(rows) for rows in asked]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(model.predict, asked)) == alone
+
+
+def test_answers_leave_the_serving_machine_as_it_was(
+    model: mlflow.pyfunc.PyFuncModel, tiny_run: TinyRun, film: tuple[str, str]
+) -> None:
+    home = tiny_run.config.runtime.home
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
+    model.predict([{"question": f"a question never asked before about {film[0]}"}])
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+
+
+def test_the_signature_and_the_example_are_shown(model: mlflow.pyfunc.PyFuncModel) -> None:
+    signature = model.metadata.signature
+    assert signature.inputs.input_names() == ["question", "topic"]
+    assert signature.inputs.required_input_names() == ["question"]
+    assert signature.outputs.input_names() == ["question", "topics", "candidates", "error", "nearest"]
+    rows = model.predict(model.input_example)
+    assert [row["error"] for row in rows] == ["", ""]
+
+
+def test_a_missing_graph_is_named_with_the_folder_and_what_builds_it(
+    store: str, tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path))
+    with pytest.raises(ArtifactError) as problem:
+        mlflow.pyfunc.load_model(MODEL)
+    graph = tiny_run.outcome("graph").artifact
+    for named in (graph.content, str(tmp_path / "artifacts" / "graph"), "kgqa build CONF", "'tiny'", graph.fingerprint):
+        assert named in str(problem.value)
+
+
+# Over HTTP
+
+
+@pytest.fixture(scope="module")
+def server(registered: Path, tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A real ``mlflow models serve`` on this machine alone, away from the project; gives its port."""
+    folder = tmp_path_factory.mktemp("serving")
+    home = folder / "home"
+    shutil.copytree(tiny_run.config.runtime.home / "artifacts" / "graph", home / "artifacts" / "graph")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+    environment = {
+        **os.environ,
+        "MLFLOW_TRACKING_URI": f"sqlite:///{registered / 'mlflow' / 'mlflow.db'}",
+        "KGQA_HOME": str(home),
+        "PYTHONPATH": str(PROJECT),
+        "PYTHONSAFEPATH": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # MLflow starts uvicorn by its name
+        "http_proxy": "http://127.0.0.1:9",  # nothing is fetched: what would be fails
+        "https_proxy": "http://127.0.0.1:9",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "models", "serve", "-m", MODEL, *where],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            until = time.monotonic() + 180
+            while not is_up(port):
+                assert process.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < until, (folder / "log").read_text()
+                time.sleep(0.3)
+            yield port
+        finally:
+            os.killpg(process.pid, 15)
+            process.wait(timeout=30)
+
+
+def is_up(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def post(port: int, body: dict[str, Any]) -> list[dict[str, Any]]:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/invocations",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["predictions"]
+
+
+@pytest.mark.slow
+def test_a_server_answers_as_the_model_does(
+    server: int, model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]
+) -> None:
+    rows = [
+        {"question": f"who directed {film[0]}?"},
+        {"question": "who directed it?", "topic": film[1]},
+        {"question": NEVER_ASKED},
+    ]
+    expected = model.predict(rows)
+    assert [bool(row["error"]) for row in expected] == [False, False, True]
+    assert post(server, {"inputs": rows}) == expected
+    frame = pd.DataFrame(rows)
+    assert post(server, {"dataframe_split": json.loads(frame.to_json(orient="split", index=False))}) == expected
+    assert post(server, {"dataframe_records": json.loads(frame.to_json(orient="records"))}) == expected
+
+
+@pytest.mark.slow
+def test_a_topic_that_is_null_is_one_that_is_not_given(server: int, film: tuple[str, str]) -> None:
+    row = {"question": f"who directed {film[0]}?"}
+    expected = post(server, {"inputs": [row]})
+    assert not expected[0]["error"]
+    for body in ("inputs", "dataframe_records"):
+        assert post(server, {body: [{**row, "topic": None}]}) == expected
+
+
+@pytest.mark.slow
+def test_a_body_of_another_shape_is_a_client_error(server: int) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        post(server, {"inputs": [{"topic": "film_0001"}]})
+    assert refused.value.code == 400
+    assert "question" in refused.value.read().decode()
