@@ -186,4 +186,4 @@ def load_system(
         evidence_paths=evaluation.evidence_paths,
         batch_size=batch_size,
     )
-    return system.limited(edge_budget=evaluation.edge_budget)
+    return system.limited(edge_budget=evaluation.edge_budget, attention_threshold=evaluation.attention_threshold)

@@ -76,15 +76,25 @@ class ExplorerSystem:
         cost.cpu_seconds += time.process_time() - started
         return [inside.to_entities(prediction) for prediction in predictions] if inside else predictions
 
-    def limited(self, *, edge_budget: int | Literal["all"] | None = None) -> ExplorerSystem:
+    def limited(
+        self, *, edge_budget: int | Literal["all"] | None = None, attention_threshold: float | None = None
+    ) -> ExplorerSystem:
         """Return the same explorer under other limits to its walk; None leaves one as the checkpoint has it.
 
-        ``edge_budget`` is K; with ``all``, every edge of every head is walked.
+        Args:
+            edge_budget: K; with ``all``, every edge of every head may be walked.
+            attention_threshold: 0..1, groups of less attention are not entered.
         """
-        if edge_budget is None:
-            return self
         budget = 2 * self.graph.num_triples + 1 if edge_budget == "all" else edge_budget
-        return replace(self, card=replace(self.card, edge_budget=budget))
+        card = self.card
+        return replace(
+            self,
+            card=replace(
+                card,
+                edge_budget=card.edge_budget if budget is None else budget,
+                attention_threshold=card.attention_threshold if attention_threshold is None else attention_threshold,
+            ),
+        )
 
     def render(self, path: ReasoningPath) -> str:
         """Return a path as readable triples, in walking order."""

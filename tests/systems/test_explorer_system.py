@@ -11,6 +11,7 @@ import torch
 from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.systems.cost import AnswerCost
 from kgqa_core.systems.explorer_system import ExplorerSystem, encode_texts
 from kgqa_core.text.hashing import HashEncoder
 from kgqa_core.types import Question, Step
@@ -96,3 +97,26 @@ def test_encodings_that_may_not_be_written_to_are_copied(graph: KnowledgeGraph) 
 
 def test_no_questions_need_no_answers(system: ExplorerSystem) -> None:
     assert system.answer([]) == []
+
+
+def test_limits_replace_those_of_the_checkpoint_and_none_leaves_them(system: ExplorerSystem) -> None:
+    assert system.limited().card == system.card
+    tight = system.limited(edge_budget=3, attention_threshold=0.25).card
+    assert (tight.edge_budget, tight.attention_threshold) == (3, 0.25)
+    assert tight.answer_threshold == system.card.answer_threshold
+    assert system.limited(edge_budget="all").card.edge_budget > 2 * system.graph.num_triples
+
+
+def test_what_answering_costs_is_counted_over_the_batches(system: ExplorerSystem, ask: Ask) -> None:
+    questions = [ask("who made [topic]", film) for film in ("Elm", "Ash", "Cedar", "Birch")] + [ask("and that", "")]
+    cost, narrow = AnswerCost(), AnswerCost()
+    predictions = system.answer(questions, cost=cost)
+    system.limited(edge_budget=1).answer(questions, cost=narrow)
+    assert cost.num_questions == 4  # one has no topic: nothing is explored for it
+    figures = cost.figures()
+    # One step walks an edge for every candidate: those to the others, and the one that stays.
+    assert figures["edges_per_question"] >= figures["candidates_per_question"]
+    assert figures["candidates_per_question"] == sum(len(prediction.candidates) for prediction in predictions) / 4
+    assert narrow.figures()["edges_per_question"] < figures["edges_per_question"]
+    assert figures["questions_per_second"] == pytest.approx(4 / cost.cpu_seconds)
+    assert AnswerCost().figures() == {}
