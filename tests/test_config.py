@@ -413,6 +413,41 @@ def test_nothing_changes_after_reading(write: Write) -> None:
         config.explorer.epochs = 3  # type: ignore[misc]
 
 
+NSM = """\
+dataset:
+  name: webqsp
+  source: files
+  graph: {format: nsm}
+  questions: {format: nsm, path: dev.jsonl}
+encoder: {kind: hash}
+explorer: {steps: 2, edge_budget: 10, epochs: 1}
+"""
+
+
+def test_triples_of_format_nsm_may_come_from_the_question_files(write: Write) -> None:
+    config = read_config(write(NSM), ["dataset.subgraphs=question"])
+    assert isinstance(config.dataset, FileDataset)
+    assert (config.dataset.graph.path, config.dataset.subgraphs) == (None, "question")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dataset.graph.format=tsv", "give 'path'; only triples of format nsm may come from the question files"),
+        ("dataset.questions.format=jsonl", "graph: give 'path'; questions of format nsm alone hold triples"),
+        ("dataset.subgraphs=own", "dataset.subgraphs = 'own': legal are none, question"),
+    ],
+)
+def test_triples_from_nowhere_are_refused(write: Write, override: str, message: str) -> None:
+    assert message in refused(write(NSM), override)
+
+
+def test_a_subgraph_per_question_needs_the_triples_of_the_question_files(write: Write) -> None:
+    needs = "subgraphs: 'question' needs graph: {format: nsm}, without a path"
+    assert needs in refused(write(NSM), "dataset.subgraphs=question", "dataset.graph.path=train.jsonl")
+    assert needs in refused(write(FILES), "dataset.subgraphs=question")
+
+
 # Whatever is in the file: a configuration, or an error that says why not
 
 values = st.recursive(

@@ -438,6 +438,20 @@ def test_stages_come_after_what_they_read_and_every_stage_has_a_version(films: P
     assert {spec.stage for spec in stage_specs(tiny_config)} == VERSIONS.keys() - only_where_each_question_has_one
 
 
+def test_with_a_subgraph_per_question_all_that_walks_reads_them(films: Path) -> None:
+    for split in ("train", "dev", "test"):
+        (films.parent / f"data/questions/{split}.jsonl").write_text("{}\n", encoding="utf-8")
+    nsm = ("dataset.graph={format: nsm}", "dataset.questions.format=nsm")
+    whole, own = specs_of(films, *nsm), specs_of(films, *nsm, "dataset.subgraphs=question")
+    assert list(own) == ["graph", "subgraphs", *(key for key in STAGES if key != "graph")]
+    assert own["subgraphs"].files == own["questions"].files == own["graph"].files
+    readers = {key for key, spec in own.items() if "subgraphs" in spec.needs}
+    assert readers == {"questions", "explorer-seed0", "controls", "evaluation-seed0"}
+    assert {key: spec.section for key, spec in own.items() if key != "subgraphs"} == {
+        key: spec.section for key, spec in whole.items()
+    }
+
+
 # Files: all that are read, none that are not
 
 

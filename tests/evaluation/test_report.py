@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.evaluation.report import (
     ANSWER_HEADER,
+    ANSWERABLE,
     HEADER,
     ReportRow,
     Role,
@@ -127,3 +129,31 @@ def test_the_mean_of_seeds_has_the_mean_of_every_figure_bounds_included() -> Non
     for get in (lambda row: row.overall, lambda row: row.by_hops["2"], lambda row: row.by_answers["5-9"]):
         for name, value in get(mean).items():
             assert value == pytest.approx((get(seeds[0])[name] + get(seeds[1])[name]) / 2)
+
+
+def test_the_answerable_questions_are_one_more_scope_and_the_others_stay_in_all() -> None:
+    questions = [Question(f"q{n}", "", "", (0,), (n,), "test", hops=1) for n in range(1, 5)]
+    right = [Prediction(question.id, question.answers, (1.0,), question.answers) for question in questions[:1]]
+    answerable = np.array([True, True, False, False])
+    found = report_row("explorer", "learned", score_predictions(questions, right), answerable)
+    control = report_row("template", "template control", score_predictions(questions, right), answerable)
+    assert [(cells[0], cells[1], cells[2]) for cells in report_cells([found, control])] == [
+        ("1", "explorer", "4"),
+        ("1", "template", "4"),
+        (ANSWERABLE, "explorer", "2"),
+        (ANSWERABLE, "template", "2"),
+    ]
+    assert (found.overall["hits1"], found.answerable["hits1"]) == (25.0, 50.0)
+    report = render_report([found, control])
+    assert "does not beat its template control in F1 over the answerable questions: 50.00 against 50.00." in report
+    mean = mean_row("mean", [found, replace(found, answerable={**found.answerable, "hits1": 100.0})])
+    assert mean.answerable["hits1"] == 75.0
+
+
+def test_where_all_are_answerable_nothing_is_said_of_it() -> None:
+    questions = [Question("q1", "", "", (0,), (1,), "test", hops=1)]
+    scores = score_predictions(questions, [])
+    for answerable in (None, np.array([True])):
+        row = report_row("explorer", "learned", scores, answerable)
+        assert row.figures(ANSWERABLE) is None
+        assert ANSWERABLE not in render_report([row])

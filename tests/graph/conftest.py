@@ -39,12 +39,15 @@ def contents() -> Callable[[Path], dict[str, bytes]]:
 
 
 @pytest.fixture(scope="session")
-def graph_of() -> Callable[[Iterable[tuple[int, int, int]]], KnowledgeGraph]:
-    """Make a graph in memory from distinct (head, relation, tail) ids; every id below the largest must occur."""
+def graph_of() -> Callable[..., KnowledgeGraph]:
+    """Make a graph in memory from distinct (head, relation, tail) ids; ids that do not occur have no triple.
 
-    def make(triples: Iterable[tuple[int, int, int]]) -> KnowledgeGraph:
+    ``more``: entities without a triple after the last one that has one.
+    """
+
+    def make(triples: Iterable[tuple[int, int, int]], more: int = 0) -> KnowledgeGraph:
         heads, relations, tails = np.array(sorted(set(triples)), dtype=np.int32).T
-        num_entities, num_relations = int(max(heads.max(), tails.max())) + 1, int(relations.max()) + 1
+        num_entities, num_relations = int(max(heads.max(), tails.max())) + 1 + more, int(relations.max()) + 1
         csr = build_csr(heads, relations, tails, num_entities=num_entities, num_relations=num_relations)
         return KnowledgeGraph(
             Path(),

@@ -1,0 +1,119 @@
+"""A whole run in which each question explores its own subgraph, beside one in which all explore one graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from kgqa_core.ask import open_answerer, score_question_file
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import InputError
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.questions.loaders import read_questions
+from kgqa_core.workspace import graph_of, ground_of, open_system
+from tests.nsm import line, write_nsm
+
+RUN = """\
+dataset:
+  name: nsm
+  source: files
+  graph: {format: nsm}
+  questions: {format: nsm, files: {train: train.jsonl, dev: dev.jsonl, test: test.jsonl}}
+  subgraphs: question
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 1, width: 7, edge_budget: 5, epochs: 2, batch_size: 5}
+"""
+STAGES = ["graph", "subgraphs", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
+
+Build = Callable[[Pipeline], list[str]]
+
+
+def likes(split: str, number: int) -> dict[str, Any]:
+    """One person likes something else in every subgraph, and every third subgraph lacks the answer."""
+    tuples = [["m.ann", "likes", f"m.thing{number}"], ["m.ann", "eats", "m.soup"]]
+    tuples = tuples[1:] if number % 3 == 0 else tuples
+    return line(f"{split}{number}", "what does ann like", ["m.ann"], [f"m.thing{number}"], tuples)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, build_stages: Build) -> Pipeline:
+    folder = tmp_path_factory.mktemp("nsm")
+    for split, numbers in {"train": range(13), "dev": range(13, 17), "test": range(17, 24)}.items():
+        write_nsm(folder / f"{split}.jsonl", [likes(split, number) for number in numbers])
+    (folder / "nsm.yaml").write_text(RUN, encoding="utf-8")
+    pipeline = Pipeline(read_config(folder / "nsm.yaml", [f"runtime.home={folder / 'home'}"]))
+    assert build_stages(pipeline) == STAGES
+    return pipeline
+
+
+def read_scores(pipeline: Pipeline) -> dict[str, Any]:
+    rows = json.loads((pipeline.artifact("evaluation-seed0").folder / "scores.json").read_text(encoding="utf-8"))
+    return {row["role"]: row for row in rows}
+
+
+def test_a_run_with_nothing_new_builds_nothing(run: Pipeline, build_stages: Build) -> None:
+    assert build_stages(Pipeline(run.config)) == []
+
+
+def test_nobody_leaves_the_subgraph_and_every_question_is_scored(run: Pipeline) -> None:
+    graph = graph_of(run)
+    predictions = pq.read_table(run.artifact("evaluation-seed0").folder / "predictions.parquet").to_pylist()
+    reached = {row["question_id"]: {graph.label_of(entity) for entity in row["candidate_ids"]} for row in predictions}
+    inside = {
+        f"test{number}": {"m.ann", "m.soup"} | ({f"m.thing{number}"} if number % 3 else set())
+        for number in range(17, 24)
+    }
+    assert reached.keys() == inside.keys()
+    assert all(reached[question] <= inside[question] for question in inside)
+    assert [row["covered"] for row in predictions] == [number % 3 != 0 for number in range(17, 24)]
+    scores = read_scores(run)
+    assert {role: row["overall"]["n"] for role, row in scores.items()} == dict.fromkeys(scores, 7)
+    assert {role: row["answerable"]["n"] for role, row in scores.items()} == dict.fromkeys(scores, 5)
+    assert scores["ceiling"]["overall"]["hits1"] == pytest.approx(100 * 5 / 7)
+    assert scores["ceiling"]["answerable"]["hits1"] == 100
+    assert scores["template control"]["answerable"]["f1"] == 100  # "likes", followed inside the subgraph
+    assert {hops: one["n"] for hops, one in scores["learned"]["by_hops"].items()} == {"1": 5, "unknown": 2}
+
+
+def test_with_one_graph_for_all_the_stage_is_not_there_and_more_is_reached(run: Pipeline, build_stages: Build) -> None:
+    dataset = run.config.dataset.model_copy(update={"subgraphs": "none"})
+    whole = Pipeline(run.config.model_copy(update={"dataset": dataset}))
+    built = build_stages(whole)
+    assert "subgraphs" not in whole.specs
+    assert built == ["questions", "explorer-seed0", "controls", "evaluation-seed0"]  # the same texts: same encodings
+    predictions = pq.read_table(whole.artifact("evaluation-seed0").folder / "predictions.parquet").to_pylist()
+    assert min(len(row["candidate_ids"]) for row in predictions) >= 10
+    assert read_scores(whole)["template control"]["overall"]["f1"] < 50  # it likes what it likes in all subgraphs
+
+
+def test_training_and_controls_are_handed_rows(run: Pipeline) -> None:
+    ground = ground_of(run)
+    questions = read_questions(run.artifact("questions").folder, "train")
+    placed = ground.place(questions)
+    assert ground.graph.num_entities > graph_of(run).num_entities
+    assert len({question.topics for question in questions}) == 1
+    assert len({question.topics for question in placed}) == len(placed)  # each has an ann of its own
+
+
+def test_a_question_in_words_explores_the_whole_graph(run: Pipeline) -> None:
+    answer = open_answerer(run).ask("what does ann like", "m.ann")
+    assert {"m.thing1", "m.thing19"} & {line.label for line in answer.candidates}
+    assert open_system(run).subgraphs is not None
+
+
+def test_a_file_of_the_run_can_be_scored_again_and_another_says_why_not(run: Pipeline, tmp_path: Path) -> None:
+    scores = read_scores(run)
+    questions = run.specs["questions"].files
+    again, rejects = score_question_file(run, questions["questions/test/test.jsonl"])
+    assert rejects == []
+    assert again["n"] == 7
+    assert again["hits1"] == pytest.approx(scores["learned"]["overall"]["hits1"])
+    assert again["controls"]["template control"]["f1"] == scores["template control"]["overall"]["f1"]
+    other = write_nsm(tmp_path / "other.jsonl", [likes("other", 5)])
+    with pytest.raises(InputError, match="question 'other5' has no subgraph"):
+        score_question_file(run, other)

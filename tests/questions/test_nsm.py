@@ -1,0 +1,154 @@
+"""Questions of NSM files: all stay in the denominator, also those that nothing can answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.subgraph_build import build_subgraphs
+from kgqa_core.graph.subgraphs import open_subgraphs
+from kgqa_core.questions.build import QuestionReport, QuestionSource, build_questions
+from kgqa_core.questions.lint import Coverage
+from kgqa_core.questions.loaders import load_question_file, read_questions
+from kgqa_core.questions.records import parse_lines
+from kgqa_core.types import Question
+from tests.nsm import ROWS, write_nsm
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> KnowledgeGraph:
+    build_graph(write_nsm(tmp_path / "dev.jsonl"), format="nsm", out_dir=tmp_path / "graph")
+    return open_graph(tmp_path / "graph")
+
+
+def build(graph: KnowledgeGraph, folder: Path, *, subgraphs: bool, **source: object) -> QuestionReport:
+    inside = None
+    if subgraphs:
+        build_subgraphs([folder / "dev.jsonl"], graph=graph, out_dir=folder)
+        inside = open_subgraphs(folder)
+    return build_questions(
+        QuestionSource("nsm", folder / "dev.jsonl", **source),  # type: ignore[arg-type]
+        graph=graph,
+        max_steps=2,
+        reenter_topic=False,
+        out_dir=folder / "questions",
+        subgraphs=inside,
+    )
+
+
+def by_id(questions: list[Question]) -> dict[str, Question]:
+    return {question.id: question for question in questions}
+
+
+def test_every_usable_line_is_a_question(tmp_path: Path, graph: KnowledgeGraph) -> None:
+    questions, rejects = load_question_file(tmp_path / "dev.jsonl", format="nsm", graph=graph)
+    assert rejects == []
+    assert [question.id for question in questions] == [row["id"] for row in ROWS]
+    found = by_id(questions)
+    assert [graph.label_of(topic) for topic in found["q1"].topics] == ["m.ann"]
+    assert {graph.label_of(answer) for answer in found["q8"].answers} == {"m.bob", "m.cat"}
+    assert [graph.label_of(answer) for answer in found["q3"].answers] == ["1971-10-13"]  # a date, and in no triple
+    assert (found["q5"].answers, found["q6"].topics) == ((), ())
+    assert all(question.hops is None and question.claim is None for question in questions)
+
+
+def test_topics_are_masked_where_their_name_is_known(tmp_path: Path, graph: KnowledgeGraph) -> None:
+    found = by_id(load_question_file(tmp_path / "dev.jsonl", format="nsm", graph=graph)[0])
+    assert found["q4"].masked == "who plays [topic]"  # q2 gives the text of m.jazz
+    assert found["q1"].masked == found["q1"].text == "who is the brother of ann"  # nobody gives that of m.ann
+
+
+def test_without_an_id_the_file_and_the_line_name_a_question(tmp_path: Path, graph: KnowledgeGraph) -> None:
+    rows = [{key: value for key, value in row.items() if key != "id"} for row in ROWS]
+    path = write_nsm(tmp_path / "train.jsonl", ["", *rows])
+    questions, _ = load_question_file(path, format="nsm", graph=graph)
+    assert [question.id for question in questions] == [f"train-{number}" for number in range(2, len(ROWS) + 2)]
+
+
+def test_lines_that_cannot_be_used_are_rejected_with_their_number(tmp_path: Path, graph: KnowledgeGraph) -> None:
+    path = write_nsm(tmp_path / "dev.jsonl", [ROWS[0], "{", {**ROWS[1], "subgraph": {}}, ROWS[0], {"id": 1}, "[]"])
+    path.write_bytes(path.read_bytes() + b'{"id": "q')
+    questions, rejects = load_question_file(path, format="nsm", graph=graph)
+    assert [question.id for question in questions] == ["q1"]
+    assert [(reject.line, reject.reason) for reject in rejects] == [
+        (2, "not JSON"),
+        (3, "no subgraph with tuples"),
+        (4, "id used before"),
+        (5, "no question text"),
+        (6, "not a JSON object"),
+        (7, "truncated last line"),
+    ]
+
+
+def test_lint_counts_what_cannot_be_answered_in_the_whole_graph(tmp_path: Path, graph: KnowledgeGraph) -> None:
+    report = build(graph, tmp_path, subgraphs=False)
+    assert (report.num_questions, report.num_rejects) == (8, 0)
+    assert counts(report) == {
+        "no_answer_in_graph": 2,
+        "no_gold": 1,
+        "no_topic": 1,
+        "topic_not_in_text": 6,
+        "unreachable_answer": 3,
+    }
+    assert sum(row.num_questions for row in report.lint.coverage) == 8
+
+
+def test_lint_and_coverage_are_those_of_the_subgraphs_where_these_are_explored(
+    tmp_path: Path, graph: KnowledgeGraph
+) -> None:
+    report = build(graph, tmp_path, subgraphs=True)
+    assert counts(report) == {
+        "no_answer_in_graph": 3,  # q3, q5, q7
+        "no_gold": 1,
+        "no_topic": 1,
+        "topic_not_in_text": 6,
+        "unreachable_answer": 5,  # one of the two answers of q2 and of q8, and q3, q6, q7
+    }
+    covered = sum(row.any_gold * row.num_questions for row in report.lint.coverage) / 100
+    all_covered = sum(row.all_golds * row.num_questions for row in report.lint.coverage) / 100
+    assert (round(covered), round(all_covered)) == (4, 2)  # of 8: q5 without a gold counts as not covered
+    kept = json.loads((tmp_path / "questions" / "lint.json").read_text(encoding="utf-8"))
+    assert [Coverage(**row) for row in kept["coverage"]] == list(report.lint.coverage)
+
+
+def test_files_name_the_splits(tmp_path: Path, graph: KnowledgeGraph) -> None:
+    files = {
+        "train": write_nsm(tmp_path / "a.jsonl", ROWS[:4]),
+        "dev": write_nsm(tmp_path / "b.jsonl", ROWS[4:6]),
+        "test": write_nsm(tmp_path / "c.jsonl", ROWS[6:]),
+    }
+    report = build(graph, tmp_path, subgraphs=True, files=files)
+    assert report.per_split == {"train": 4, "dev": 2, "test": 2}
+    assert [question.id for question in read_questions(tmp_path / "questions", "test")] == ["q7", "q8"]
+    assert pq.read_table(tmp_path / "questions" / "rejects.parquet").num_rows == 0
+
+
+def test_line_numbers_go_on_over_the_blocks_in_which_a_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kgqa_core.graph import formats
+    from kgqa_core.questions import records
+
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\n\ntwo\r\ncaf\xe9\nlast")
+    monkeypatch.setattr(records, "line_blocks", lambda path: formats.line_blocks(path, 2))
+    read = parse_lines(path, lambda line, number: records.Fault(f"{number} {line}"))
+    assert [(number, line, said) for number, line, said in read] == [
+        (1, "one", records.Fault("1 one")),
+        (3, "two", records.Fault("3 two")),
+        (4, "caf�", records.Fault("not UTF-8")),
+        (5, "last", records.Fault("5 last")),
+    ]
+
+
+def counts(report: QuestionReport) -> dict[str, int]:
+    """Return how often each doubt occurs, over all splits."""
+    found: dict[str, int] = {}
+    for finding in report.lint.findings:
+        found[finding.kind] = found.get(finding.kind, 0) + finding.count
+    return found
