@@ -152,6 +152,23 @@ def test_asking_before_training_says_what_to_do(conf):
     assert "'explorer-seed0' of 'towns' is not done" in done.stderr
 
 
+def test_asking_a_registered_model_takes_no_settings(conf):
+    done = kgqa("ask", "models:/kgqa-towns@champion", "what flows through Bern?", "--set", "explorer.epochs=3")
+    assert done.exit_code == 2
+    assert "is a registered model" in done.stderr
+
+
+def test_asking_a_run_does_not_load_mlflow(conf):
+    program = (
+        "import sys\nfrom flows.cli import main\n"
+        f"sys.argv = ['kgqa', 'ask', {str(conf)!r}, 'what flows through Bern?']\n"
+        "try:\n    main()\nfinally:\n    print('mlflow' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 5, done.stderr  # nothing is trained: far enough
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 @pytest.fixture
 def predictions(tmp_path) -> Path:
     """Three predictions: right, wrong, and right beside a wrong one."""
@@ -204,6 +221,17 @@ def test_what_others_print_and_log_goes_to_standard_error(capsys):
     assert not shown.out
     assert "printed by a library" in shown.err
     assert "logged by us" in shown.err
+
+
+def test_what_we_log_is_shown_also_after_somebody_sets_up_logging_anew(capsys):
+    """As Prefect does at the start of a flow: it takes away what the root logger has."""
+    import logging
+    import logging.config
+
+    with working("counting"):
+        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "root": {"handlers": []}})
+        logging.getLogger("tasks.somewhere").warning("MLflow was not told")
+    assert capsys.readouterr().err.count("MLflow was not told") == 1
 
 
 class Clock:

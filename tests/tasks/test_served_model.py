@@ -47,7 +47,7 @@ def model(store: str, monkeypatch: pytest.MonkeyPatch) -> mlflow.pyfunc.PyFuncMo
 
 
 def test_rows_become_ranked_entities_with_evidence(model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]) -> None:
-    name, label = film
+    name, _ = film
     (row,) = model.predict([{"question": f"who directed {name}?"}])
     assert (row["question"], row["topics"], row["error"], row["nearest"]) == (f"who directed {name}?", [name], "", [])
     scores = [candidate["score"] for candidate in row["candidates"]]

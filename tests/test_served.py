@@ -1,0 +1,218 @@
+"""Questions in words, and an explorer away from its run: what it finds where it is served, and what it says where not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kgqa_core.served
+from kgqa_core.ask import Answerer, Asked, open_answerer
+from kgqa_core.config import LocalEncoderSection, RunConfig
+from kgqa_core.errors import ArtifactError, InputError, LinkError
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.served import (
+    RememberedEncodings,
+    ServedCard,
+    open_served,
+    read_card,
+    read_encoder_name,
+    write_served,
+)
+from kgqa_core.text.hashing import HashEncoder
+
+
+@pytest.fixture(scope="module")
+def answerer(tiny_config: RunConfig) -> Answerer:
+    return open_answerer(Pipeline(tiny_config))
+
+
+@pytest.fixture(scope="module")
+def card(tiny_config: RunConfig) -> ServedCard:
+    pipeline = Pipeline(tiny_config)
+    explorer, graph = pipeline.artifact("explorer-seed0"), pipeline.artifact("graph")
+    return ServedCard(
+        kgqa="0.1.0",
+        run="tiny",
+        config_hash="c0ffee",
+        dataset="tiny",
+        seed=0,
+        fingerprint=explorer.fingerprint,
+        graph=graph.content,
+        graph_fingerprint=graph.fingerprint,
+        encoder=tiny_config.encoder,
+        encoder_name=read_encoder_name(explorer),
+        evaluation=tiny_config.evaluation,
+        batch_size=5,
+    )
+
+
+def served(folder: Path, config: RunConfig, card: ServedCard, **changes: Any) -> Path:
+    """Write a served explorer and return its folder."""
+    made = card.model_copy(update=changes)
+    write_served(folder / "explorer", made, Pipeline(config).artifact("explorer-seed0"))
+    return folder / "explorer"
+
+
+# Questions in words
+
+
+def test_an_answer_names_the_topic_and_ranks_candidates_with_evidence(answerer: Answerer) -> None:
+    name = answerer.system.graph.name_of(0)
+    answer = answerer.ask("who is that?", name)
+    assert (answer.question, answer.topics, answer.error, answer.nearest) == ("who is that?", (name,), "", ())
+    assert answer.candidates
+    paths = [candidate.path for candidate in answer.candidates]
+    assert name in paths[0]
+    assert [path for path in paths if path] == paths[: answerer.system.evidence_paths]
+
+
+def test_a_question_that_cannot_be_asked_is_an_error_that_knows_the_nearest_names(answerer: Answerer) -> None:
+    name = answerer.system.graph.name_of(0)
+    with pytest.raises(LinkError) as problem:
+        answerer.ask("who is that?", f"{name}x")
+    assert problem.value.nearest[0] == name
+    with pytest.raises(InputError, match="the question is empty"):
+        answerer.ask(" ", name)
+
+
+def test_among_many_questions_a_bad_one_is_an_answer_that_says_why(answerer: Answerer) -> None:
+    names = [answerer.system.graph.name_of(entity) for entity in (2, 3)]
+    rows = [Asked("who?", names[0]), Asked("who?", "nobody at all"), Asked(""), Asked(f"who knows {names[1]}?")]
+    answers = answerer.ask_all(rows)
+    assert [answer.question for answer in answers] == [row.question for row in rows]
+    assert [bool(answer.error) for answer in answers] == [False, True, True, False]
+    assert answers[0] == answerer.ask("who?", names[0])
+    assert answers[3] == answerer.ask(f"who knows {names[1]}?")
+    assert len(answers[1].nearest) == 5
+    assert answerer.ask_all([]) == []
+
+
+# Away from the run
+
+
+def test_a_served_explorer_answers_as_its_run_does(
+    answerer: Answerer, card: ServedCard, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    folder = served(tmp_path, tiny_config, card)
+    elsewhere = tmp_path / "another machine"
+    graphs = tiny_config.runtime.home / "artifacts" / "graph"
+    shutil.copytree(graphs / card.graph_fingerprint, elsewhere / "artifacts" / "graph" / card.graph_fingerprint)
+    opened = open_served(folder, elsewhere)
+    assert opened.system.batch_size == 5
+    rows = [Asked("who is that?", opened.system.graph.name_of(entity)) for entity in range(7)]
+    for one, other in zip(opened.ask_all(rows), answerer.ask_all(rows), strict=True):
+        assert [line.label for line in one.candidates] == [line.label for line in other.candidates]
+        assert [line.score for line in one.candidates] == pytest.approx([line.score for line in other.candidates])
+        assert [line.path for line in one.candidates] == [line.path for line in other.candidates]
+
+
+def test_it_walks_under_the_limits_of_its_run(card: ServedCard, tiny_config: RunConfig, tmp_path: Path) -> None:
+    limits = tiny_config.evaluation.model_copy(update={"edge_budget": 3, "evidence_paths": 1})
+    opened = open_served(served(tmp_path, tiny_config, card, evaluation=limits), tiny_config.runtime.home)
+    assert (opened.system.card.edge_budget, opened.system.evidence_paths) == (3, 1)
+
+
+def test_a_graph_that_is_not_here_is_named_with_where_it_was_looked_for(
+    card: ServedCard, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    folder = served(tmp_path, tiny_config, card, graph="0" * 64)
+    with pytest.raises(ArtifactError) as problem:
+        open_served(folder, tiny_config.runtime.home)
+    for named in ("0" * 64, str(tiny_config.runtime.home / "artifacts" / "graph"), "kgqa build CONF", "'tiny'"):
+        assert named in str(problem.value)
+
+
+def test_a_damaged_graph_counts_as_missing(card: ServedCard, tiny_copy: RunConfig, tmp_path: Path) -> None:
+    (Pipeline(tiny_copy).artifact("graph").folder / "edge_tail.npy").unlink()
+    with pytest.raises(ArtifactError, match="the graph with the content hash"):
+        open_served(served(tmp_path, tiny_copy, card), tiny_copy.runtime.home)
+
+
+def test_another_encoder_than_it_learned_with_is_refused(
+    card: ServedCard, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    folder = served(tmp_path, tiny_config, card, encoder_name="hash-v0-d31")
+    with pytest.raises(ArtifactError, match=r"encoded by hash-v0-d31, and here is hash-v1-d31"):
+        open_served(folder, tiny_config.runtime.home)
+
+
+def test_a_local_encoder_that_is_not_here_is_named_with_how_to_give_its_folder(
+    card: ServedCard, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    local = LocalEncoderSection(kind="local", path=Path("/nowhere/e5"))
+    folder = served(tmp_path, tiny_config, card, encoder=local, encoder_name="local-last-abc")
+    with pytest.raises(ArtifactError) as problem:
+        open_served(folder, tiny_config.runtime.home)
+    for named in ("local-last-abc", "/nowhere/e5", "encoder_path"):
+        assert named in str(problem.value)
+    with pytest.raises(ArtifactError, match="is not in /elsewhere/e5"):
+        open_served(folder, tiny_config.runtime.home, encoder_path=Path("/elsewhere/e5"))
+
+
+def test_what_was_written_is_read_back(card: ServedCard, tiny_config: RunConfig, tmp_path: Path) -> None:
+    assert read_card(served(tmp_path, tiny_config, card)) == card
+
+
+def test_a_card_of_another_version_says_which_field_it_has_too_many(
+    card: ServedCard, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    folder = served(tmp_path, tiny_config, card)
+    written = json.loads((folder / "served.json").read_text())
+    (folder / "served.json").write_text(json.dumps({**written, "colour": "blue"}))
+    with pytest.raises(ArtifactError, match=r"(?s)colour.*Register it again"):
+        read_card(folder)
+    (folder / "served.json").unlink()
+    with pytest.raises(ArtifactError, match="holds no served explorer"):
+        read_card(folder)
+
+
+# Encodings in memory
+
+
+class CountingEncoder(HashEncoder):
+    """Remembers what it was asked to encode."""
+
+    def __init__(self) -> None:
+        super().__init__(13)
+        self.asked: list[list[str]] = []
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        self.asked.append(list(texts))
+        return super().encode(texts)
+
+
+def test_relations_are_encoded_once_and_questions_only_when_new() -> None:
+    encoder = CountingEncoder()
+    encode = RememberedEncodings(encoder, ["written_by", "directed_by"])
+    assert encoder.asked == [["written_by", "directed_by"]]
+    first = encode(["who?", "where?", "who?"])
+    assert encoder.asked[1:] == [["who?", "where?"]]
+    assert first.shape == (3, 13)
+    assert np.array_equal(first[0], first[2])
+    second = encode(["where?", "directed_by"])
+    assert encoder.asked[2:] == [[]]
+    assert np.array_equal(second[0], first[1])
+    assert np.array_equal(second[1], HashEncoder(13).encode(["directed_by"])[0])
+    assert encode([]).shape == (0, 13)
+
+
+def test_questions_asked_long_ago_are_forgotten_and_relations_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kgqa_core.served, "RECENT_TEXTS", 2)
+    encoder = CountingEncoder()
+    encode = RememberedEncodings(encoder, ["directed_by"])
+    for text in ("one", "two", "one", "three", "one", "two", "directed_by"):
+        encode([text])
+    assert [texts for texts in encoder.asked if texts] == [["directed_by"], ["one"], ["two"], ["three"], ["two"]]
+    assert encode(["a", "b", "c", "d"]).shape == (4, 13)  # more at once than are kept
+
+
+def test_the_nearest_names_of_an_error_are_data_too() -> None:
+    problem = LinkError("no such name", ["Aar", "Rhine"])
+    assert (str(problem), problem.nearest) == ("no such name", ("Aar", "Rhine"))
+    assert LinkError("no such name").nearest == ()
