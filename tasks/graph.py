@@ -34,6 +34,7 @@ def build_graph_shards(pipeline: Pipeline) -> StageOutcome:
             )
         for name in ("num_entities", "num_relations", "num_triples", "num_duplicates", "num_rejects"):
             recorder.metric(name, getattr(report, name))
+        recorder.metric("num_given_inverses", len(report.inverses))
         recorder.table("rejects", "rejects.parquet")
 
     return run_stage(pipeline, "graph", write)

@@ -117,6 +117,13 @@ def test_an_inverse_in_a_gold_path_is_the_relation_walked_backwards(
     assert questions[0].masked == "name a club of a player from [topic] ?"
 
 
+def test_own_chains_may_name_a_given_inverse_and_walk_it_backwards(tmp_path: Path, cup: KnowledgeGraph) -> None:
+    line = '{"question": "Where does Ann_ALM play?", "answers": ["Reds"], "chain": ["~plays_in_club_inverse"]}'
+    (tmp_path / "own.jsonl").write_text(line + "\n", encoding="utf-8")
+    questions, _ = load_question_file(tmp_path / "own.jsonl", format="jsonl", graph=cup)
+    assert questions[0].chain == (cup.relation_labels.index("plays_in_club"),)
+
+
 def test_a_repeated_question_is_kept_once_and_counted(
     write: Callable[..., Path], build: Build, tmp_path: Path, cup: KnowledgeGraph
 ) -> None:
