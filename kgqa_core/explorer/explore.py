@@ -25,7 +25,7 @@ from kgqa_core.explorer import merged, walk
 from kgqa_core.explorer.batch import Batch
 from kgqa_core.explorer.frontier import Int, compact
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.scatter import scatter_sum
+from kgqa_core.explorer.scatter import scatter_sum, spread_sum
 from kgqa_core.explorer.texts import Texts
 from kgqa_core.explorer.walk import Attention, Edges, Messages, Nodes, Rules
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -40,7 +40,7 @@ class ExploreOptions:
     merge: bool = True  # share floats between equal nodes
     attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
     trace: bool = False  # keep the walked edges, for backtracking
-    max_edges: int = 2**21  # of one step of a batch; about 45 bytes each, and 260 where nothing merges
+    max_edges: int = 3 * 2**20  # of one step of a batch; about 45 bytes each, and 260 where nothing merges
     hash_bits: int = 64  # below 64 only in the test of the collision check
 
 
@@ -158,8 +158,13 @@ class _Walker:
         states = hidden.index_select(0, _tensor(messages.message_class, hidden))
         relations = self.h_r.index_select(0, _tensor(messages.message_relation, hidden))
         sent = torch.sigmoid(logits)[:, None] * states * relations
-        copies = sent.index_select(0, _tensor(inbox.message, hidden)) * _tensor(inbox.count, hidden)[:, None]
-        received = scatter_sum(copies, _tensor(inbox.receiver, hidden), len(after.class_text))
+        received = spread_sum(
+            sent,
+            _tensor(inbox.message, hidden),
+            _tensor(inbox.count, hidden),
+            _tensor(inbox.receiver, hidden),
+            len(after.class_text),
+        )
         self.counts.append(StepCount(len(after.entity), len(after.class_text), len(edges.target)))
         return after, self.model.update(step, received)
 

@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgqa_core.explorer.scatter import has_torch_scatter, scatter_sum, scatter_sum_extension, scatter_sum_torch
+from kgqa_core.explorer.scatter import (
+    has_torch_scatter,
+    scatter_sum,
+    scatter_sum_extension,
+    scatter_sum_torch,
+    spread_sum,
+    spread_sum_torch,
+)
 
 needs_extension = pytest.mark.skipif(
     not has_torch_scatter(), reason="the optional extra torch-scatter is not installed"
@@ -56,3 +63,34 @@ def test_on_the_cpu_torch_serves_though_the_extension_is_there(monkeypatch: pyte
     monkeypatch.setattr("kgqa_core.explorer.scatter.has_torch_scatter", lambda: True)
     monkeypatch.setattr("kgqa_core.explorer.scatter.scatter_sum_extension", None)
     assert scatter_sum(torch.ones(11), INDEX, 7).tolist() == [3.0, 0.0, 0.0, 2.0, 0.0, 5.0, 1.0]
+
+
+@pytest.mark.parametrize("back_end", [spread_sum, spread_sum_torch])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_spread_rows_are_added_as_often_as_said(back_end: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    values, weight = torch.randn((5, 3), dtype=dtype), torch.randn((7, 3), dtype=dtype)
+    taken, times = torch.tensor([4, 0, 4, 2, 2, 0, 4, 1, 2, 0, 4]), torch.arange(11) % 4
+    mine, theirs = values.clone().requires_grad_(), values.clone().requires_grad_()
+    result = back_end(mine, taken, times, INDEX, 7)
+    expected = loop(torch.stack([theirs[row] * n for row, n in zip(taken, times, strict=True)]), INDEX, 7)
+    assert torch.allclose(result, expected.to(dtype))
+    assert not result[[1, 2, 4]].any()
+    (result.square() * weight).sum().backward()
+    (expected.square() * weight).sum().backward()
+    assert mine.grad is not None and theirs.grad is not None
+    assert torch.allclose(mine.grad, theirs.grad, atol=1e-5)
+    assert not mine.grad[3].any()  # a row that nobody takes
+
+
+def test_spreading_nothing_leaves_every_group_zero() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    assert not spread_sum(torch.ones((3, 2)), none, none, none, 5).any()
+
+
+def test_spreading_takes_part_in_gradients_of_rows_that_are_no_leaf() -> None:
+    rows = torch.ones((2, 3), requires_grad=True)
+    one = torch.tensor([1])
+    spread_sum((rows * 2).T.contiguous().T, one, one * 5, one, 3).sum().backward()  # not contiguous either
+    assert rows.grad is not None
+    assert rows.grad.tolist() == [[0.0] * 3, [10.0] * 3]
