@@ -1,6 +1,7 @@
 """Sum rows into groups: one signature per sum, back ends with equal values and gradients.
 
-``scatter_sum`` adds rows as they come; ``spread_sum`` adds few rows many times, as a state class receives its messages. ``python -m benchmarks scatter`` decides which back end is the default where.
+``scatter_sum`` adds rows as they come; ``spread_sum`` adds few rows many times, as a state class receives its messages.
+``python -m benchmarks scatter`` decides which back end is the default where.
 """
 
 from __future__ import annotations
