@@ -2,8 +2,8 @@
 
 A stage writes into ``<fingerprint>.work/`` under a file lock. Its ``manifest.json`` (rows, bytes and SHA-256 of every
 file) is written last, then the folder is renamed into place. So a reader never sees half an artifact, a killed stage
-leaves only rubble that the next one clears (or a journal, from which it goes on), and two runs at once build an artifact
-once. docs/artifacts.md tells more.
+leaves only rubble that the next one clears (or a journal, from which it goes on), and two runs at once build an
+artifact once. docs/artifacts.md tells more.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class RuntimeSection(Section):
 
     home: FilePath  # artifacts, caches, servers: KGQA_HOME, see config_file.machine_paths
     threads: Annotated[int, Field(ge=1)] = 1  # of torch; batches are small, so a second thread costs more than it gives
-    batch_size: Annotated[int, Field(ge=1)] = 64  # questions per inference batch
+    batch_size: Annotated[int, Field(ge=1)] = 256  # questions per inference batch; halved where memory asks for it
     workers: Annotated[int, Field(ge=1)] = 2  # of the local Dask cluster
     fan_out_bytes: Annotated[int, Field(ge=1)] = 256 * 2**20  # input files above this size are parsed on Dask
     scheduler_address: str | None = None  # of a running Dask scheduler; None: a local cluster

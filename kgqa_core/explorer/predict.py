@@ -86,7 +86,7 @@ def explore_all(
     *,
     texts: Texts,
     options: ExploreOptions,
-    batch_size: int = 64,
+    batch_size: int = 256,
 ) -> Iterator[tuple[Int, Batch, Exploration]]:
     """Yield (rows, batch, what was found), without gradients; questions of equal text come together."""
     was_training = model.training

@@ -103,6 +103,12 @@ class World:
         """The questions as one batch."""
         return make_batch(self.questions, {str(row): row for row in range(len(self.question_vectors))})
 
+    def on(self, device: str) -> World:
+        """The same with its encodings on a device."""
+        return replace(
+            self, relation_vectors=self.relation_vectors.to(device), question_vectors=self.question_vectors.to(device)
+        )
+
     @property
     def options(self) -> ExploreOptions:
         """How to walk."""

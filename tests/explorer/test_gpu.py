@@ -1,0 +1,58 @@
+"""The same on a GPU: values, gradients, a whole training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kgqa_core.explorer.loss import loss_sum
+from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings
+from kgqa_core.explorer.tune import DevSet, measure
+from tests.explorer import films
+from tests.explorer.worlds import World, make_model, make_question, unit_vectors
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here"),
+]
+
+
+def star() -> World:
+    """A hub, its films, and questions from both ends."""
+    return World(
+        triples=[(leaf, leaf % 3, 1) for leaf in range(2, 97)] + [(2, 1, 0), (3, 1, 0)],
+        num_entities=97,
+        relation_vectors=unit_vectors(3),
+        question_vectors=unit_vectors(2, seed=1),
+        questions=[make_question([0], [5], masked="0"), make_question([1], [7, 9], masked="1")],
+        edge_budget=50,
+        reenter_topic=False,
+        steps=3,
+        seed=0,
+    )
+
+
+def test_scores_and_gradients_are_those_of_the_cpu() -> None:
+    world, results = star(), []
+    for device in ("cpu", "cuda"):
+        model = make_model(steps=3).to(device)
+        found = world.on(device).explore(model)
+        loss, _ = loss_sum(found, world.batch, world.num_entities)
+        loss.backward()
+        gradient = torch.cat([weight.grad.flatten().cpu() for weight in model.parameters() if weight.grad is not None])
+        results.append((found.entity.tolist(), found.class_score.detach().cpu(), gradient))
+    (entities, scores, gradient), (same_entities, same_scores, same_gradient) = results
+    assert entities == same_entities
+    assert torch.allclose(scores, same_scores, atol=1e-9)
+    assert torch.allclose(gradient, same_gradient, atol=1e-9)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_training_on_the_gpu_learns_as_well(half: bool) -> None:
+    model, lessons = films.fresh_model().to("cuda"), films.lessons()
+    texts = lessons.texts.to("cuda")
+    on_gpu = Lessons(lessons.graph, lessons.questions, texts, lessons.options)
+    settings = TrainSettings(epochs=30, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0, half=half)
+    list(Trainer(model, [on_gpu], settings).steps())
+    dev = films.dev(films.questions())
+    assert measure(model, DevSet(dev.graph, dev.questions, dev.has_answers, texts), films.OPTIONS).hits1 == 100.0
