@@ -27,7 +27,7 @@ def conf(tmp_path: Path) -> Callable[..., Pipeline]:
         asked = [f'{{"question": "where does {place}{n} lie?", "answers": ["land{n % 5}"]}}\n' for n in numbers]
         asked += [f'{{"question": "who runs {place}{n}?", "answers": ["mayor{n}"]}}\n' for n in numbers]
         (tmp_path / f"{place}.jsonl").write_text("".join(asked), "utf-8")
-        settings = {"steps": 1, "width": 8, "edge_budget": 9, "epochs": 3, **explorer}
+        settings = {"steps": 1, "width": 8, "edge_budget": 9, "epochs": 3, "warmup_steps": 3, **explorer}
         path = tmp_path / f"{name}.yaml"
         path.write_text(
             f"dataset: {{name: places, source: files, graph: {{format: tsv, path: {place}.tsv}}, "
@@ -62,7 +62,7 @@ def fresh(conf: Callable[..., Pipeline], build_stages: Build) -> Path:
 
 
 def test_what_was_learned_on_one_graph_answers_on_another(conf: Callable[..., Pipeline], build_stages: Build) -> None:
-    conf("first", epochs=20)
+    conf("first", epochs=60, learning_rate=0.01)
     settings = {"place": "village", "epochs": 1, "learning_rate": 1e-9}  # learns nothing of its own
     carried, blank = conf("carried", init_from="first.yaml", **settings), conf("blank", **settings)
     for run in (carried, blank):
