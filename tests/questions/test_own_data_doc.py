@@ -9,7 +9,7 @@ import pytest
 
 from kgqa_core.config import FileDataset
 from kgqa_core.config_file import read_config
-from kgqa_core.graph import formats
+from kgqa_core.graph import formats, nsm
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions import loaders, records, resolve
@@ -56,7 +56,7 @@ def test_the_worked_example_works(built: tuple[KnowledgeGraph, QuestionReport, d
 def test_every_reason_is_in_the_table() -> None:
     reasons = [formats.NOT_UTF8, formats.TRUNCATED, formats.WRONG_FIELDS, formats.EMPTY_FIELD, formats.BAD_QUOTES]
     reasons += [records.NOT_JSON, loaders.DUPLICATE_ID, resolve.NO_ANSWER, resolve.NO_TOPIC, resolve.NO_MENTION]
-    reasons += [resolve.NO_CLAIM, resolve.SHARED_CLAIM]
+    reasons += [resolve.NO_CLAIM, resolve.SHARED_CLAIM, nsm.NO_QUESTION, nsm.NO_SUBGRAPH, nsm.NUMBERED]
     assert [reason for reason in reasons if f"`{reason}`" not in DOC] == []
 
 
