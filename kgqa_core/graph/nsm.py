@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic_core import from_json
+from pydantic import TypeAdapter
 
 from kgqa_core.graph.formats import (
     EMPTY_FIELD,
@@ -41,6 +41,8 @@ BAD_TOPIC = "field entities: neither labels nor places in subgraph.entities"
 BAD_ANSWER = "field answers: not a list of labels"
 NUMBERED = "tuple of numbers, not of labels"
 
+JSON = TypeAdapter[Any](Any)  # unlike the standard library's, it refuses text that is no Unicode
+
 LabelledTriple = tuple[str, str, str]  # head, relation, tail
 
 
@@ -62,7 +64,7 @@ def parse_line(line: str) -> NsmLine | str:
     The graph, the subgraphs and the questions are read by this one function, so all three use the same lines.
     """
     try:
-        record = from_json(line)
+        record = JSON.validate_json(line)
     except ValueError:
         return NOT_JSON
     if not isinstance(record, dict):
