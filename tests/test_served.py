@@ -1,4 +1,4 @@
-"""Questions in words, and an explorer away from its run: what it finds where it is served, and what it says where not."""
+"""Questions in words, and an explorer away from its run: what it finds where it is served, and what it says if not."""
 
 from __future__ import annotations
 
@@ -129,9 +129,10 @@ def test_a_graph_that_is_not_here_is_named_with_where_it_was_looked_for(
 
 
 def test_a_damaged_graph_counts_as_missing(card: ServedCard, tiny_copy: RunConfig, tmp_path: Path) -> None:
+    folder = served(tmp_path, tiny_copy, card)
     (Pipeline(tiny_copy).artifact("graph").folder / "edge_tail.npy").unlink()
     with pytest.raises(ArtifactError, match="the graph with the content hash"):
-        open_served(served(tmp_path, tiny_copy, card), tiny_copy.runtime.home)
+        open_served(folder, tiny_copy.runtime.home)
 
 
 def test_another_encoder_than_it_learned_with_is_refused(
