@@ -195,6 +195,7 @@ class EvaluationSection(Section):
     split: Split = "test"
     evidence_paths: Annotated[int, Field(ge=0)] = 3  # candidates per question whose evidence path is kept
     edge_budget: EdgeBudget | None = None  # K while answering, or all edges; by default what the checkpoint says
+    passes: Annotated[int, Field(ge=1)] = 1  # how often all is answered: the fastest pass is what answering costs
     attention_threshold: Share | None = None  # groups of less attention are not entered; by default as the checkpoint
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,12 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
             subgraphs=system.subgraphs,
         )
         torch.set_num_threads(pipeline.config.runtime.threads)
-        cost = AnswerCost()
         system.answer(questions[:1])  # loads the compiled walk, which is no part of what answering costs
-        predictions = system.answer(
-            questions, lambda done, total: pipeline.progress(f"answering (seed {seed})", done, total), cost
-        )
+        costs = []
+        for number in range(1, pipeline.config.evaluation.passes + 1):
+            what, cost = f"answering (seed {seed}, pass {number})", AnswerCost()
+            predictions = system.answer(questions, partial(pipeline.progress, what), cost)
+            costs.append(cost)
         scores = score_predictions(questions, predictions)
         write_predictions(
             folder / "predictions.parquet",
@@ -65,7 +67,8 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
         controls = json.loads((pipeline.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
         write_json(folder / "scores.json", [row, *controls])
         record_scores(recorder, row, controls)
-        for figure, value in cost.figures().items():
+        fastest = min(costs, key=lambda cost: cost.cpu_seconds)
+        for figure, value in fastest.figures().items():
             recorder.metric(f"answer.{figure}", value)
         recorder.table("predictions", "predictions.parquet")
 

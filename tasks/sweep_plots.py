@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kgqa_core.sweeps.config import BASE, POINT, PlotSection, is_number
-from kgqa_core.sweeps.figures import CONTROLS, curve_label, is_score, label_of
+from kgqa_core.sweeps.figures import CONTROLS, SETTINGS, curve_label, is_score, label_of
 from kgqa_core.sweeps.points import short_names, show_value
 from kgqa_core.sweeps.rows import PointRow, Spread
-from kgqa_core.sweeps.table import show_spread
+from kgqa_core.sweeps.table import WHOLE_FROM, show_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 PANEL_INCHES = (4.6, 3.4)
 LEGEND_INCHES = 0.3  # per line of the legend
 MAX_COLUMNS = 3
-LEGEND_COLUMNS = 3
+LEGEND_FONT = 0.085  # inches of a letter
 MARKERS = "osD^vP*X"
-DODGE = 0.12  # of the distance between two names on the x axis, between the dots of two lines
+DODGE = 0.7, 0.22  # of the distance between two names on the x axis: all dots of a name share it, two are no further
+MAX_VALUES = 9  # that stand beside each other without being turned
 APART = 1.18  # ticks of a logarithmic axis that are nearer than this factor would print over each other
+DASHED_DOTS = {"template_control": "_", "ceiling": "x"}
 DASHES = {"template_control": (0, (4, 2)), "ceiling": (0, (1, 1.5))}
-NAMES = {BASE: "run", POINT: ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,53 +48,52 @@ class Panel:
     beside: Mapping[tuple[str, str], Sequence[Dot]]  # (line, control) -> dots
 
 
-def draw_sweep(plot: PlotSection, rows: Sequence[PointRow], title: str) -> Figure | None:
-    """Return the figure of one plot of a sweep; None where no run has anything of what it shows.
+def draw_sweep(plot: PlotSection, rows: Sequence[PointRow], sweep: str) -> Figure | None:
+    """Return the figure of one plot; None where no run has anything of what it shows.
 
     Means are drawn, and where a row stands for several explorers, bars (or a band) of one standard deviation.
+    ``sweep`` is the title of a plot that has none.
     """
     from matplotlib.figure import Figure
 
     panels = [panel for panel in _panels(plot, rows) if any(panel.lines.values())]
     if not panels:
         return None
-    columns = min(len(panels), MAX_COLUMNS)
+    columns = min(len({panel.title for panel in panels}) if plot.panels else len(panels), MAX_COLUMNS)
+    num_rows = -(-len(panels) // columns)
     lines = list(dict.fromkeys(name for panel in panels for name in panel.lines))
-    height = -(-len(panels) // columns) * PANEL_INCHES[1] + LEGEND_INCHES * (2 + -(-len(lines) // LEGEND_COLUMNS))
+    height = num_rows * PANEL_INCHES[1] + LEGEND_INCHES * (2 + len(lines) // 2)
     figure = Figure(figsize=(columns * PANEL_INCHES[0], height), layout="constrained", dpi=120)
-    axes = list(figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flatten())
+    axes = list(figure.subplots(num_rows, columns, squeeze=False).flatten())
     for place, panel in zip(axes, panels, strict=False):
         _draw_panel(place, panel, plot, lines, _ticks(plot, rows))
     for place in axes[len(panels) :]:
         place.set_axis_off()
-    figure.suptitle(plot.title or title)
+    figure.suptitle(plot.title or sweep)
     shown = axes[: len(panels)]
-    has_legend = _add_legend(figure, shown, "\n".join(filter(None, (_note(plot, rows), _legend_title(plot, rows)))))
+    title = "\n".join(filter(None, (_note(plot, rows), _legend_title(plot, rows))))
+    has_legend = _add_legend(figure, shown, title, plot)
     for place in shown[-columns:]:
         place.set_xlabel("\n".join(filter(None, (_x_label(plot, rows), "" if has_legend else _note(plot, rows)))))
     return figure
 
 
 def _panels(plot: PlotSection, rows: Sequence[PointRow]) -> Iterable[Panel]:
-    """Yield a panel per value of the dimension that ``panels`` names, and figure in ``y``."""
+    """Yield a panel per figure in ``y`` and, side by side, value of the dimension that ``panels`` names."""
     values = list(dict.fromkeys(show_value(row.place[plot.panels]) for row in rows)) if plot.panels else [""]
-    for value in values:
+    for figure, value in itertools.product(plot.y, values):
         shown = [row for row in rows if not plot.panels or show_value(row.place[plot.panels]) == value]
-        for figure in plot.y:
-            if plot.kind == "curves":
-                lines = {
-                    _line_name(plot, row): [Dot(step, y) for step, y in row.curves.get(figure, ())] for row in shown
-                }
-                yield Panel(value, curve_label(figure), figure, lines, {})
-            else:
-                own = _lines(plot, shown, rows, figure)
-                beside: dict[tuple[str, str], list[Dot]] = {
-                    (line, control): dots
-                    for control in plot.beside
-                    if is_score(figure)
-                    for line, dots in _lines(plot, shown, rows, f"{control}.{figure}").items()
-                }
-                yield Panel(value, label_of(figure), figure, own, beside)
+        if plot.kind == "curves":
+            curves = {_line_name(plot, row): [Dot(step, y) for step, y in row.curves.get(figure, ())] for row in shown}
+            yield Panel(value, curve_label(figure), figure, curves, {})
+        else:
+            beside: dict[tuple[str, str], list[Dot]] = {
+                (line, control): dots
+                for control in plot.beside
+                if is_score(figure)
+                for line, dots in _lines(plot, shown, rows, f"{control}.{figure}").items()
+            }
+            yield Panel(value, label_of(figure), figure, _lines(plot, shown, rows, figure), beside)
 
 
 def _lines(plot: PlotSection, shown: Sequence[PointRow], rows: Sequence[PointRow], figure: str) -> dict[str, list[Dot]]:
@@ -134,7 +135,7 @@ def _line_name(plot: PlotSection, row: PointRow) -> str:
     dimensions = _line_dimensions(plot, row)
     if len(dimensions) == 1:
         return show_value(row.place[dimensions[0]])
-    short = short_names(name for name in dimensions if name not in NAMES)
+    short = short_names(name for name in dimensions if name not in (BASE, POINT))
     return ", ".join(
         f"{short[name]}={show_value(row.place[name])}" if name in short else show_value(row.place[name])
         for name in dimensions
@@ -142,29 +143,28 @@ def _line_name(plot: PlotSection, row: PointRow) -> str:
 
 
 def _draw_panel(axes: Axes, panel: Panel, plot: PlotSection, lines: Sequence[str], ticks: Sequence[str]) -> None:
+    dodge = min(DODGE[0] / len(lines), DODGE[1]) if plot.kind == "points" else 0.0
     for number, name in enumerate(lines):
-        color, marker = f"C{number % 10}", MARKERS[number % len(MARKERS)]
-        shift = (number - (len(lines) - 1) / 2) * DODGE if plot.kind == "points" else 0.0
-        _draw_line(axes, panel, name, plot, (color, marker, shift))
+        style = (f"C{number % 10}", MARKERS[number % len(MARKERS)], (number - (len(lines) - 1) / 2) * dodge)
+        _draw_line(axes, panel, name, plot, style)
         for control in plot.beside if panel.beside else ():
             dots = panel.beside.get((name, control), ())
-            label = f"{name}, {CONTROLS[control]}" if name else CONTROLS[control]
-            xs, ys = [dot.x + shift for dot in dots], [dot.y.mean for dot in dots]
+            xs, ys = [dot.x + style[2] for dot in dots], [dot.y.mean for dot in dots]
             if plot.kind == "points":
-                axes.plot(xs, ys, "_", color=color, markersize=16, label=label, markeredgewidth=1.6, alpha=0.8)
+                axes.plot(xs, ys, DASHED_DOTS[control], color=style[0], markersize=15, markeredgewidth=1.6, alpha=0.8)
             else:
-                axes.plot(xs, ys, color=color, linestyle=DASHES[control], label=label, alpha=0.8)
+                axes.plot(xs, ys, color=style[0], linestyle=DASHES[control], alpha=0.8)
+        if plot.kind == "points":
+            _write_values(axes, panel, name, style[2], len(lines) * len(ticks) > MAX_VALUES)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_ylabel(panel.y_label)
     axes.grid(alpha=0.3)
-    if plot.log_y:
-        axes.set_yscale("log")
-    else:
-        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+    _set_y_axis(axes, panel, plot)
     _set_x_axis(axes, panel, plot, ticks)
 
 
 def _draw_line(axes: Axes, panel: Panel, name: str, plot: PlotSection, style: tuple[str, str, float]) -> None:
+    """Draw one line with its bars or its band; ``style`` is colour, marker and how far the dots are moved aside."""
     color, marker, shift = style
     dots = panel.lines.get(name, ())
     xs, means = [dot.x + shift for dot in dots], [dot.y.mean for dot in dots]
@@ -172,31 +172,57 @@ def _draw_line(axes: Axes, panel: Panel, name: str, plot: PlotSection, style: tu
     joined = "none" if plot.kind == "points" else "-"
     size = 4 if plot.kind == "curves" else 6
     axes.plot(xs, means, color=color, marker=marker, markersize=size, linestyle=joined, label=name or "explorer")
-    if any(deviations):
-        if plot.kind == "curves":
-            low, high = ([mean + sign * by for mean, by in zip(means, deviations, strict=True)] for sign in (-1, 1))
-            axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0)
-        else:
-            axes.errorbar(xs, means, yerr=deviations, fmt="none", ecolor=color, capsize=3)
+    if plot.kind == "curves" and any(deviations):
+        low, high = ([mean + sign * by for mean, by in zip(means, deviations, strict=True)] for sign in (-1, 1))
+        axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0)
+    elif any(deviations):
+        axes.errorbar(xs, means, yerr=deviations, fmt="none", ecolor=color, capsize=3)
+
+
+def _write_values(axes: Axes, panel: Panel, name: str, shift: float, turned: bool) -> None:
+    """Write its value above each dot of a line."""
+    for dot in panel.lines.get(name, ()):
+        axes.annotate(
+            show_spread(panel.figure, Spread(dot.y.mean, 0.0, 1)),
+            (dot.x + shift, dot.y.mean + dot.y.deviation),
+            (0, 6),
+            textcoords="offset points",
+            ha="left" if turned else "center",
+            rotation=45 if turned else 0,
+            rotation_mode="anchor",
+            fontsize="x-small",
+        )
+
+
+def _set_y_axis(axes: Axes, panel: Panel, plot: PlotSection) -> None:
+    from matplotlib.ticker import StrMethodFormatter
+
     if plot.kind == "points":
-        for x, dot in zip(xs, dots, strict=True):
-            text = show_spread(panel.figure, Spread(dot.y.mean, 0.0, 1))
-            axes.annotate(text, (x, dot.y.mean), (6, 4), textcoords="offset points", fontsize="x-small", color=color)
+        axes.margins(y=0.18)  # room for the values
+    if plot.log_y:
+        axes.set_yscale("log")
+    high = max((abs(dot.y.mean) for dots in panel.lines.values() for dot in dots), default=0.0)
+    if high >= WHOLE_FROM or (plot.log_y and high > 1):
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    elif not plot.log_y:
+        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
 
 
 def _set_x_axis(axes: Axes, panel: Panel, plot: PlotSection, ticks: Sequence[str]) -> None:
-    from matplotlib.ticker import NullLocator, StrMethodFormatter
+    from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
     if ticks:
         long = max(map(len, ticks)) * len(ticks) > 40
         axes.set_xticks(range(len(ticks)), ticks, rotation=20 if long else 0, ha="right" if long else "center")
-        axes.set_xlim(-0.5, len(ticks) - 0.4)
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
         return
+    whole = all(dot.x == int(dot.x) for dots in panel.lines.values() for dot in dots)
     if plot.log_x:
         axes.set_xscale("log")
         axes.set_xticks(_apart({dot.x for dots in panel.lines.values() for dot in dots}))
         axes.xaxis.set_minor_locator(NullLocator())
-    whole = all(dot.x == int(dot.x) for dots in panel.lines.values() for dot in dots)
+    elif whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}" if whole else "{x:,g}"))
 
 
@@ -214,7 +240,7 @@ def _x_label(plot: PlotSection, rows: Sequence[PointRow]) -> str:
         return "training step"
     if not all(plot.x in row.place for row in rows):
         return label_of(plot.x)
-    return NAMES.get(plot.x, plot.x)
+    return SETTINGS.get(plot.x, plot.x)
 
 
 def _note(plot: PlotSection, rows: Sequence[PointRow]) -> str:
@@ -228,22 +254,32 @@ def _note(plot: PlotSection, rows: Sequence[PointRow]) -> str:
 
 def _legend_title(plot: PlotSection, rows: Sequence[PointRow]) -> str:
     dimensions = _line_dimensions(plot, rows[0])
-    return NAMES.get(dimensions[0], dimensions[0]) if len(dimensions) == 1 else ""
+    return SETTINGS.get(dimensions[0], dimensions[0]) if len(dimensions) == 1 else ""
 
 
-def _add_legend(figure: Figure, panels: Sequence[Axes], title: str) -> bool:
+def _add_legend(figure: Figure, panels: Sequence[Axes], title: str, plot: PlotSection) -> bool:
     """Add one legend for all panels below them, unless there is but one line; say whether there is one."""
+    from matplotlib.lines import Line2D
+
     found: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         found |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in found}
+    for control in plot.beside:
+        marks: dict[str, Any] = (
+            {"marker": DASHED_DOTS[control], "linestyle": "none", "markersize": 12}
+            if plot.kind == "points"
+            else {"linestyle": DASHES[control]}
+        )
+        found[CONTROLS[control]] = Line2D([], [], color="0.4", **marks)
     if len(found) < 2:
         return False
+    longest = (max(map(len, found)) + 6) * LEGEND_FONT
     figure.legend(
         found.values(),
         found.keys(),
         loc="outside lower center",
-        ncols=min(LEGEND_COLUMNS, len(found)),
+        ncols=max(1, min(len(found), int(figure.get_figwidth() / longest))),
         title=title or None,
         fontsize="small",
         title_fontsize="small",

@@ -48,6 +48,18 @@ CURVES = {
     "train.coverage": "coverage in training, percent",
     "train.edges_per_question": "edges per question in training",
 }
+SETTINGS = {
+    "base": "run",
+    "point": "",
+    "dataset.questions.train_size": "training questions",
+    "evaluation.edge_budget": "edge budget K while answering",
+    "evaluation.attention_threshold": "attention threshold while answering",
+    "explorer.edge_budget": "edge budget K",
+    "explorer.width": "width of the explorer",
+    "explorer.init_from": "initial weights",
+}
+"""What is varied, in words; a setting that is not here is called by its key."""
+
 _SCORE = re.compile(r"(?:(?P<control>[a-z_]+)\.)?(?P<score>[a-z0-9_]+)(?:\.hop(?P<hops>\d+))?")
 
 

@@ -1,0 +1,303 @@
+"""A sweep: every point an ordinary run that shares what it can, then tables, plots, and a run in MLflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import flows.stages
+import flows.sweep
+from flows.summary import RunSummary, summarise
+from kgqa_core.config import RunConfig
+from kgqa_core.errors import InputError
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.sweeps.points import read_sweep
+from tasks.sweep import read_document
+
+TINY = """\
+dataset: {name: tiny, source: embedded, seed: 0}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
+tracking: {enabled: false}
+"""
+BUDGETS = """\
+base: ../tiny.yaml
+vary: {evaluation.edge_budget: [1, 3, all]}
+table: [hits1, answer.edges_per_question]
+"""
+PLOTS = """\
+plots:
+  - {title: Edge budget, x: evaluation.edge_budget, y: hits1, beside: [template_control, ceiling]}
+  - {x: answer.edges_per_question, y: f1, lines: []}
+  - {kind: curves, y: dev.hits1}
+  - {x: evaluation.edge_budget, y: hits1.hop9}
+"""
+
+Run = Callable[..., flows.sweep.SweepSummary]
+
+
+@contextmanager
+def without_prefect(home: Path, folder: Path) -> Iterator[Run]:
+    """Yield a function that runs a sweep over the run of all tests, built in ``home``, without Prefect."""
+    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    (folder / "sweeps").mkdir()
+    ensure = flows.stages.ensure
+
+    def retrain(config: RunConfig) -> RunSummary:
+        pipeline = Pipeline(config)
+        return summarise(pipeline, flows.stages.all_stages(pipeline))
+
+    def run_sweep(text: str, *overrides: str) -> flows.sweep.SweepSummary:
+        path = folder / "sweeps" / "budgets.yaml"
+        path.write_text(text, encoding="utf-8")
+        return flows.sweep.sweep.fn(path, [f"runtime.home={home}", *overrides])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flows.stages, "ensure", lambda run, key, task, *seed: ensure(run, key, task.fn, *seed))
+        patch.setattr(flows.sweep, "retrain", retrain)
+        patch.setattr(flows.sweep, "compare_runs", flows.sweep.compare_runs.fn)
+        yield run_sweep
+
+
+@pytest.fixture
+def run(tiny_copy: RunConfig, tmp_path: Path) -> Iterator[Run]:
+    """Run a sweep over a copy of the run of all tests."""
+    with without_prefect(tiny_copy.runtime.home, tmp_path) as run_sweep:
+        yield run_sweep
+
+
+@pytest.fixture(scope="module")
+def done(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> flows.sweep.SweepSummary:
+    """A finished sweep with plots. Leave it as it is."""
+    folder = tmp_path_factory.mktemp("sweep")
+    shutil.copytree(tiny_config.runtime.home, folder / "home")
+    with without_prefect(folder / "home", folder) as run_sweep:
+        return run_sweep(BUDGETS + PLOTS)
+
+
+def test_a_sweep_over_the_walk_trains_nothing_and_shows_what_it_costs(done: flows.sweep.SweepSummary) -> None:
+    assert done.built == {f"edge_budget={budget}": ["evaluation-seed0"] for budget in ("1", "3", "all")}
+    found = read_document(done.artifact)
+    assert found["header"] == ["edge_budget", "n", "Hits@1", "edges per question"]
+    assert [line[0] for line in found["cells"]] == ["1", "3", "all"]
+    edges = [point["figures"]["answer.edges_per_question"]["mean"] for point in found["points"]]
+    assert edges == sorted(edges)
+    assert edges[0] < edges[-1]
+
+
+def test_tables_hold_every_explorer_every_point_and_every_curve(done: flows.sweep.SweepSummary) -> None:
+    folder = done.artifact.folder
+    rows = pq.read_table(folder / "rows.parquet").to_pylist()
+    assert [row["at.evaluation.edge_budget"] for row in rows] == ["1", "3", "all"]
+    assert {row["seed"] for row in rows} == {0}
+    assert len({row["fingerprint.explorer"] for row in rows}) == 1
+    assert len({row["fingerprint.evaluation"] for row in rows}) == 3
+    points = pq.read_table(folder / "summary.parquet").to_pylist()
+    assert [point["hits1"] for point in points] == [row["hits1"] for row in rows]
+    curves = pq.read_table(folder / "curves.parquet").to_pylist()
+    assert {"dev.hits1", "train.loss"} <= {line["curve"] for line in curves}
+
+
+def test_a_plot_is_a_picture_and_one_of_nothing_is_left_out(done: flows.sweep.SweepSummary) -> None:
+    plots = [done.artifact.folder / plot for plot in read_document(done.artifact)["plots"]]
+    assert [plot.name for plot in plots] == ["1-edge-budget.png", "2-f1.png", "3-dev-hits1.png"]
+    assert all(plot.read_bytes().startswith(b"\x89PNG") for plot in plots)
+
+
+def test_the_same_sweep_again_makes_nothing_one_more_value_its_run_and_another_table_no_run(run: Run) -> None:
+    first, again = run(BUDGETS), run(BUDGETS)
+    assert not any(again.built.values())
+    assert again.artifact.folder == first.artifact.folder
+    more = run(BUDGETS.replace("[1, 3, all]", "[1, 2, 3, all]"))
+    assert [label for label, keys in more.built.items() if keys] == ["edge_budget=2"]
+    other = run(BUDGETS.replace("table: [hits1", "table: [f1"))
+    assert not any(other.built.values())
+    assert len({summary.artifact.folder for summary in (first, more, other)}) == 3
+
+
+def test_a_sweep_that_stopped_goes_on_where_it_was(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrain = flows.sweep.retrain
+
+    def stops_at_the_third(config: RunConfig) -> RunSummary:
+        if "all" in config.name:
+            raise InputError("the disk is full")
+        return retrain(config)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flows.sweep, "retrain", stops_at_the_third)
+        with pytest.raises(InputError, match=r"run 'edge_budget=all' of the sweep: the disk is full"):
+            run(BUDGETS)
+    done = run(BUDGETS)
+    assert [label for label, keys in done.built.items() if keys] == ["edge_budget=all"]
+
+
+def test_seeds_are_repetitions_and_runs_train_only_what_differs(run: Run) -> None:
+    done = run("base: ../tiny.yaml\nset: {explorer.seeds: [0, 1]}\nvary: {explorer.width: [7, 5]}\n")
+    assert done.built["width=7"] == ["explorer-seed1", "evaluation-seed1"]
+    assert done.built["width=5"] == ["explorer-seed0", "explorer-seed1", "evaluation-seed0", "evaluation-seed1"]
+    points = read_document(done.artifact)["points"]
+    assert [(point["place"], point["num_explorers"]) for point in points] == [
+        ({"explorer.width": 7}, 2),
+        ({"explorer.width": 5}, 2),
+    ]
+    rows = pq.read_table(done.artifact.folder / "rows.parquet").to_pylist()
+    for point, pair in zip(points, (rows[:2], rows[2:]), strict=True):
+        assert point["figures"]["hits1"]["mean"] == pytest.approx(sum(row["hits1"] for row in pair) / 2)
+
+
+# From the command line, in real processes
+
+RIVERS = [f"River {letter}" for letter in "ABCDEFGHIJKLM"]
+TOWNS = {river: (f"Town {number % 7}", f"Town {(3 * number + 1) % 7}") for number, river in enumerate(RIVERS)}
+SPLITS = {"train": RIVERS[:9], "dev": RIVERS[9:11], "test": RIVERS[11:]}
+SIZES = """\
+base: ../rivers.yaml
+vary:
+  dataset.questions.train_size: [3, 9]
+  dataset.questions.draw: [0, 1]
+repeat: dataset.questions.draw
+plots:
+  - {title: Training size, x: num_train, y: [hits1, f1], lines: [], beside: template_control}
+  - {kind: curves, y: dev.hits1}
+"""
+
+
+def write_rivers(folder: Path) -> Path:
+    """Write a small graph, its questions, a run configuration and a sweep over it; return the sweep."""
+    lines = sorted({f"{river}\tflows_through\t{town}" for river, towns in TOWNS.items() for town in towns})
+    (folder / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name in ("questions", "sweeps"):
+        (folder / name).mkdir()
+    for split, rivers in SPLITS.items():
+        rows = [
+            {"question": f"which towns does {river} flow through?", "answers": TOWNS[river], "hops": 1}
+            for river in rivers
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "questions" / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    (folder / "rivers.yaml").write_text(
+        "dataset:\n  name: rivers\n  source: files\n  graph: {format: tsv, path: triples.tsv}\n"
+        "  questions: {format: jsonl, path: questions}\n"
+        "encoder: {kind: hash, dim: 16}\nexplorer: {steps: 1, edge_budget: 10, epochs: 2}\n",
+        encoding="utf-8",
+    )
+    (folder / "sweeps" / "sizes.yaml").write_text(SIZES, encoding="utf-8")
+    return folder / "sweeps" / "sizes.yaml"
+
+
+def start(sweep: Path, *arguments: str) -> subprocess.Popen[str]:
+    home = str(sweep.parents[1] / "home")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "sweep", str(sweep), *arguments],
+        env={**ours, "KGQA_HOME": home},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path) -> None:
+    sweep = write_rivers(tmp_path)
+    scores = tmp_path / "home" / "artifacts" / "evaluation"
+    process = start(sweep, "--json")
+    while process.poll() is None and len(list(scores.glob("*/manifest.json"))) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    finished = {path.parent.name: path.stat().st_mtime_ns for path in scores.glob("*/manifest.json")}
+    assert finished
+
+    document = finish(start(sweep, "--json"))
+    kept = {path.parent.name: path.stat().st_mtime_ns for path in scores.glob("*/manifest.json")}
+    assert finished.items() <= kept.items(), "a finished point was run again"
+    assert [point["place"] for point in document["points"]] == [
+        {"dataset.questions.train_size": 3},
+        {"dataset.questions.train_size": 9},
+    ]
+    assert [point["num_explorers"] for point in document["points"]] == [2, 1]  # nine questions are all: drawn once
+    assert all(Path(plot).is_file() for plot in document["plots"])
+    assert "mlflow ui" in document["mlflow_ui"]
+
+    again = finish(start(sweep, "--json"))
+    assert not any(again["built"].values())
+    check_mlflow(tmp_path / "home", document)
+
+
+def check_mlflow(home: Path, document: dict[str, Any]) -> None:
+    """The sweep is there once, with its points below it, table and plots, beside the ordinary runs of its points."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("rivers")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    assert {run.info.status for run in found} == {"FINISHED"}
+    (whole,) = [run for run in found if run.data.tags["kind"] == "sweep"]
+    points = [run for run in found if run.data.tags["kind"] == "sweep point"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in points} == {whole.info.run_id}
+    by_size = {run.data.params["dataset.questions.train_size"]: run.data for run in points}
+    for point in document["points"]:
+        data = by_size[str(point["place"]["dataset.questions.train_size"])]
+        assert data.metrics["hits1"] == pytest.approx(point["figures"]["hits1"]["mean"])
+        assert data.metrics["template_control.f1"] == pytest.approx(point["figures"]["template_control.f1"]["mean"])
+    assert "hits1.deviation" in by_size["3"].metrics
+    assert len([run for run in found if run.data.tags["kind"] == "system"]) == 3
+    files = {file.path for file in client.list_artifacts(whole.info.run_id)}
+    assert {"plots", "tables", "summary.json", "rows.json", "sweep.yaml"} <= files
+    plots = {file.path for file in client.list_artifacts(whole.info.run_id, "plots")}
+    assert plots == {f"plots/{Path(plot).name}" for plot in document["plots"]}
+
+
+@pytest.mark.slow
+def test_a_sweep_prints_its_table_and_where_to_look(tmp_path: Path) -> None:
+    sweep = write_rivers(tmp_path)
+    process = start(sweep, "--set", "tracking.enabled=false", "--set", "explorer.seeds=[0, 1]")
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "Sweep sizes: 4 runs; n explorers each, mean ± standard deviation" in out
+    assert "train_size" in out
+    assert "4 runs had something to do, 0 were there." in out
+    assert "1-training-size.png" in out
+    assert "mlflow" not in out
+
+
+def test_a_sweep_that_cannot_run_says_so_before_anything_runs(tmp_path: Path) -> None:
+    sweep = write_rivers(tmp_path)
+    sweep.write_text(SIZES.replace("train_size: [3, 9]", "train_size: [3, nine]"), encoding="utf-8")
+    process = start(sweep, "--json")
+    out, errors = process.communicate()
+    assert process.returncode == 2
+    assert not out
+    assert "run 'train_size=nine, draw=0'" in errors
+    assert "dataset.questions.train_size = 'nine'" in errors
+    assert not (tmp_path / "home").exists()
+
+
+def test_the_sweep_of_a_test_is_read_as_the_command_reads_it(tmp_path: Path) -> None:
+    assert [point.label for point in read_sweep(write_rivers(tmp_path)).points] == [
+        "train_size=3, draw=0",
+        "train_size=3, draw=1",
+        "train_size=9, draw=0",
+        "train_size=9, draw=1",
+    ]
