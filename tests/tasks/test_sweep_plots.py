@@ -52,7 +52,7 @@ def test_a_panel_per_figure_and_a_line_per_value_of_what_else_varies() -> None:
     assert dots(hits1) == {"one": ([300.0, 700.0], [80.0, 90.0]), "two": ([300.0, 700.0], [70.0, 75.0])}
     assert dots(f1)["two"] == ([300.0, 700.0], [69.0, 74.0])
     assert (hits1.get_ylabel(), f1.get_ylabel()) == ("Hits@1, percent", "F1, percent")
-    assert {axes.get_xlabel() for axes in figure.axes} == {SIZE}
+    assert {axes.get_xlabel() for axes in figure.axes} == {"training questions"}
     assert legend(figure) == ["one", "two"]
     assert figure.get_suptitle() == "sizes"
 
@@ -84,10 +84,11 @@ def test_controls_are_beside_the_scores_alone() -> None:
         row({SIZE: size}, hits1=90.0, template_control__hits1=float(size), answer__edges_per_question=7.0)
         for size in (30, 70)
     ]
-    scores, edges = draw(
-        rows, x=SIZE, y=["hits1", "answer.edges_per_question"], beside="template_control", log_y=True
-    ).axes
-    assert dots(scores)["template control"] == ([30.0, 70.0], [30.0, 70.0])
+    figure = draw(rows, x=SIZE, y=["hits1", "answer.edges_per_question"], beside="template_control", log_y=True)
+    scores, edges = figure.axes
+    (dashed,) = [line for line in scores.lines if line.get_linestyle() == "--"]
+    assert (list(dashed.get_xdata()), list(dashed.get_ydata())) == ([30.0, 70.0], [30.0, 70.0])
+    assert legend(figure) == ["explorer", "template control"]
     assert dots(edges) == {"explorer": ([30.0, 70.0], [7.0, 7.0])}
     assert edges.get_yscale() == "log"
 
