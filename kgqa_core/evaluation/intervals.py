@@ -2,8 +2,8 @@
 
 Percentile bootstrap: draw as many questions as there are, with replacement, many times; the interval holds the middle
 95 % of the means. A mean depends only on how often each distinct row of values is drawn, and those counts follow a
-multinomial distribution: drawing the counts gives exactly the distribution that drawing questions gives, in time that
-does not grow with their number.
+multinomial distribution: where few rows are distinct, drawing the counts gives exactly the distribution that drawing
+questions gives, in time that does not grow with their number.
 """
 
 from __future__ import annotations
@@ -19,19 +19,26 @@ INTERVAL_METRICS = ("hits1", "f1", "em")
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 SEED = 0
-CELLS_AT_ONCE = 2**22  # counts held in memory at once
+CELLS_AT_ONCE = 2**20  # numbers drawn at once
+COUNT_COST = 16  # times what it takes to draw a question, it takes to draw a count
 DIGITS = 6  # of a bound: the last digits of a sum depend on the processor, and equal input shall give equal bytes
 
 
 def resampled_means(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
     """Return the means [resamples, M] of ``values`` [B, M] over B rows drawn with replacement; B is at least 1."""
+    num = len(values)
     rows, counts = np.unique(values, axis=0, return_counts=True)
+    by_counts = COUNT_COST * len(rows) < num
+    ordered = np.repeat(rows, counts, axis=0)  # so that the order of the questions changes nothing
     random = np.random.default_rng(seed)
     means = np.empty((resamples, values.shape[1]))
-    step = max(1, CELLS_AT_ONCE // len(rows))
+    step = max(1, CELLS_AT_ONCE // (len(rows) if by_counts else num))
     for start in range(0, resamples, step):
-        drawn = random.multinomial(len(values), counts / len(values), size=min(step, resamples - start))
-        means[start : start + step] = drawn @ rows / len(values)
+        size = min(step, resamples - start)
+        if by_counts:
+            means[start : start + size] = random.multinomial(num, counts / num, size=size) @ rows / num
+        else:
+            means[start : start + size] = ordered[random.integers(num, size=(size, num))].mean(axis=1)
     return means
 
 

@@ -65,11 +65,24 @@ def test_columns_see_the_same_resamples() -> None:
     assert means.sum(axis=1) == pytest.approx(100)
 
 
-def test_memory_is_bounded_and_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cost", [0, 1_000])
+def test_memory_is_bounded_and_that_changes_nothing(cost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "COUNT_COST", cost)
     values = np.random.default_rng(0).normal(size=(31, 2))
     whole = bootstrap_bounds(values, resamples=100)
     monkeypatch.setattr(intervals, "CELLS_AT_ONCE", 31 * 7)
     assert np.array_equal(bootstrap_bounds(values, resamples=100), whole)
+
+
+def test_drawing_questions_and_drawing_their_counts_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(2)
+    values = np.stack([chance.choice([0.0, 100.0], 211), chance.choice([0.0, 40.0, 100.0], 211)], axis=1)
+    found = []
+    for cost in (0, 1_000):
+        monkeypatch.setattr(intervals, "COUNT_COST", cost)
+        found.append(bootstrap_bounds(values, resamples=20_000))
+    assert found[0] == pytest.approx(found[1], abs=0.6)
+    assert not np.array_equal(*found)
 
 
 def test_no_questions_have_an_interval_of_zeros() -> None:
