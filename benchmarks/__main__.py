@@ -19,6 +19,7 @@ BENCHMARKS = (
     "scatter",
     "scaling",
     "memory",
+    "sweeps",
     "gpu",
 )  # modules of this package, each with run(home)
 

@@ -113,7 +113,7 @@ def _ticks(plot: PlotSection, rows: Sequence[PointRow]) -> list[str]:
     if plot.x is None or not all(plot.x in row.place for row in rows):
         return []
     values = [row.place[plot.x] for row in rows]
-    if plot.kind == "lines" and all(map(is_number, values)):
+    if plot.kind == "lines" and not plot.even_x and all(map(is_number, values)):
         return []
     return list(dict.fromkeys(map(show_value, values)))
 

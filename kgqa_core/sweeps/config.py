@@ -68,6 +68,7 @@ class PlotSection(Section):
     lines: Annotated[Texts, BeforeValidator(_as_list)] | None = None  # with a line per value; default: all others
     beside: Annotated[tuple[Control, ...], Field(strict=False), BeforeValidator(_as_list)] = ()  # dashed: same scores
     log_x: bool = False
+    even_x: bool = False  # values of x at equal distances, as names are
     log_y: bool = False
 
     @model_validator(mode="after")
@@ -133,6 +134,8 @@ class SweepFile(Section):
                 _legal(f"{where}.{key}", name, self.compared)
         if plot.x is None:
             return
+        if plot.even_x and (plot.log_x or plot.x not in self.compared):
+            raise ValueError(f"{where}.even_x: values at equal distances need a dimension as x, and no log_x")
         if plot.x in self.compared:
             values = self.vary.get(plot.x, ())
             if plot.log_x and not (values and all(is_number(value) and value > 0 for value in values)):

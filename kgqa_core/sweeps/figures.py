@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from kgqa_core.errors import ConfigError, nearest, shorten
 
-CONTROLS = {"template_control": "template control", "ceiling": "gold-chain ceiling"}
+CONTROLS = {"template_control": "template control", "ceiling": "ceiling"}
 SCORES = {
     "hits1": "Hits@1, percent",
     "hits3": "Hits@3, percent",

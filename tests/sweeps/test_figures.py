@@ -17,7 +17,7 @@ from kgqa_core.tracking import read_record
         ("hits1", "Hits@1, percent"),
         ("f1.hop3", "F1, percent, 3-hop"),
         ("template_control.hits1", "template control: Hits@1, percent"),
-        ("ceiling.f1.hop2", "gold-chain ceiling: F1, percent, 2-hop"),
+        ("ceiling.f1.hop2", "ceiling: F1, percent, 2-hop"),
         ("answer.questions_per_second", "questions per CPU second"),
     ],
 )

@@ -226,6 +226,10 @@ def test_values_are_shown_short(value: object, shown: str) -> None:
             "plots: [{x: evaluation.edge_budget, log_x: true}]",
             r"plots.0.log_x: not every evaluation.edge_budget is a number above 0",
         ),
+        (
+            "base: ../towns.yaml\nplots: [{x: num_train, lines: [], even_x: true}]",
+            r"plots.0.even_x: values at equal distances need a dimension",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(write: Write, text: str, message: str) -> None:

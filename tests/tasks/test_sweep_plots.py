@@ -64,6 +64,13 @@ def test_names_along_the_axis_keep_the_order_of_the_sweep() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["5", "40", "all"]
 
 
+def test_numbers_can_stand_at_equal_distances() -> None:
+    rows = [row({SIZE: size}, hits1=1.0) for size in (0, 7, 1000)]
+    (axes,) = draw(rows, x=SIZE, y="hits1", even_x=True).axes
+    assert dots(axes)["explorer"][0] == [0.0, 1.0, 2.0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "7", "1000"]
+
+
 def test_repetitions_have_bars_of_one_deviation_and_the_plot_says_so() -> None:
     rows = [row({SIZE: size}, count=5, hits1=value) for size, value in [(100, 50.0), (1000, 60.0)]]
     figure = draw(rows, x=SIZE, y="hits1", log_x=True)
