@@ -21,7 +21,7 @@ I64 = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
 
-EMPTY = -1
+EMPTY, BLOCKED = -1, -2
 FIRST_CAPACITY = 1 << 12  # of a hash table; doubled when half full
 GOLDEN = 0x9E3779B97F4A7C15 >> 1  # multiplicative hashing (Knuth 6.4): an odd number near 2^63 / golden ratio
 SMALL = 48  # groups of one head up to which insertion sort is quicker than a library sort
@@ -55,21 +55,53 @@ def _grow(table: I32, keys: I64, used: int) -> tuple[I32, I64]:
 
 
 @njit(cache=True, nogil=True)
+def order_by_class(node_question: I64, node_class: I64, num_classes: int) -> I64:
+    """Return the order in which to visit the nodes: by question, and in a question the nodes of one class together.
+
+    Nodes of one class send the same messages, so their messages come in runs: to the tables that number them, and to
+    the hubs that hear thousands of them.
+    """
+    visit = np.empty(len(node_class), np.int64)
+    count = np.zeros(num_classes, np.int64)  # of the current question; then where the next node of a class goes
+    begin = 0
+    while begin < len(node_class):
+        end = begin
+        while end < len(node_class) and node_question[end] == node_question[begin]:
+            count[node_class[end]] += 1
+            end += 1
+        place = begin
+        for node in range(begin, end):
+            if count[node_class[node]] > 0:  # the first of its class: what is a count becomes a place, below zero
+                size = count[node_class[node]]
+                count[node_class[node]] = -1 - place
+                place += size
+        for node in range(begin, end):
+            visit[-1 - count[node_class[node]]] = node
+            count[node_class[node]] -= 1
+        for node in range(begin, end):
+            count[node_class[node]] = 0
+        begin = end
+    return visit
+
+
+@njit(cache=True, nogil=True)
 def number_messages(
-    group_ptr: Ints, group_relation: Ints, node_entity: I64, node_class: I64, num_codes: int
+    csr: tuple[Ints, Ints], node_entity: I64, node_class: I64, visit: I64, num_codes: int
 ) -> tuple[I64, I32, I64]:
     """Number the distinct (class, relation) messages that the nodes could send, in order of first use.
 
     Args:
-        group_ptr, group_relation: of the graph's CSR.
+        csr: group_ptr and group_relation of the graph.
         node_entity: [N].
         node_class: [N].
+        visit: [N] the order of the nodes, from ``order_by_class``.
         num_codes: number of relation ids, identity included.
 
     Returns:
         ``first`` [N+1] position of each node's first group, ``message`` [G] of each group, and ``key`` [M], which is
         ``class * num_codes + relation`` of each message.
     """
+    group_ptr, group_relation = csr
     first = np.zeros(len(node_entity) + 1, np.int64)
     for node in range(len(node_entity)):
         entity = node_entity[node]
@@ -78,10 +110,15 @@ def number_messages(
     table = np.full(FIRST_CAPACITY, EMPTY, np.int32)
     keys = np.empty(FIRST_CAPACITY // 2, np.int64)
     used = 0
-    for node in range(len(node_entity)):
-        start = group_ptr[node_entity[node]]
+    known_class, known = np.full(num_codes, EMPTY, np.int64), np.empty(num_codes, np.int32)  # per relation: the last
+    for node in visit:
+        start, sender = group_ptr[node_entity[node]], node_class[node]
         for at in range(first[node], first[node + 1]):
-            key = node_class[node] * num_codes + group_relation[start + at - first[node]]
+            relation = group_relation[start + at - first[node]]
+            if known_class[relation] == sender:
+                message[at] = known[relation]
+                continue
+            key = sender * num_codes + relation
             slot = _find(table, keys, key)
             if table[slot] == EMPTY:
                 if used == len(keys):
@@ -91,6 +128,7 @@ def number_messages(
                 table[slot] = used
                 used += 1
             message[at] = table[slot]
+            known_class[relation], known[relation] = sender, table[slot]
     return first, message, keys[:used].copy()
 
 
@@ -162,7 +200,7 @@ def _by_attention(preference: Any, message: Ints) -> I64:
 @njit(cache=True, nogil=True)
 def walk_edges(
     csr: tuple[Ints, Ints, Ints],
-    nodes: tuple[I64, I64, I64],
+    nodes: tuple[I64, I64, I64, I64],
     groups: tuple[I64, Ints, Bools],
     topics: tuple[I64, I64],
     codes: I64,
@@ -174,7 +212,7 @@ def walk_edges(
 
     Args:
         csr: group_ptr, edge_ptr, edge_tail of the graph.
-        nodes: question (ascending), entity and class of each node [N].
+        nodes: question (ascending), entity and class of each node [N], and the order to visit them in.
         groups: first [N+1], message [G] and entered [G].
         topics: pointer [B+1] and entities that no edge may arrive at, per question.
         codes: [M, 2] random codes of the messages, identity messages last.
@@ -186,7 +224,7 @@ def walk_edges(
         edge [E] (node indices before and after).
     """
     group_ptr, edge_ptr, edge_tail = csr
-    node_question, node_entity, node_class = nodes
+    node_question, node_entity, node_class, visit = nodes
     first, message, entered = groups
     topic_ptr, topic_entity = topics
     num_edges, identity = sizes
@@ -195,35 +233,37 @@ def walk_edges(
     hashes = np.zeros((most, 2), np.int64)
     target, sent = np.empty(most, np.int32), np.empty(most, np.int32)
     head = np.empty(most if keep_heads else 0, np.int32)
-    used = edge = node = 0
-    while node < len(node_entity):
-        question, begin, first_reached = node_question[node], node, used
-        topic_low, topic_high = topic_ptr[question], topic_ptr[question + 1]
-        while node < len(node_entity) and node_question[node] == question:
+    used = edge = end = 0
+    while end < len(node_entity):
+        question, begin, first_reached = node_question[end], end, used
+        blocked = topic_entity[topic_ptr[question] : topic_ptr[question + 1]]
+        place[blocked] = BLOCKED
+        while end < len(node_entity) and node_question[end] == question:
+            node = visit[end]
             start = group_ptr[node_entity[node]]
             for at in range(first[node], first[node + 1]):
                 if not entered[at]:
                     continue
                 group, code = start + at - first[node], message[at]
+                name, check = codes[code, 0], codes[code, 1]
                 for position in range(edge_ptr[group], edge_ptr[group + 1]):
                     tail = edge_tail[position]
-                    blocked = False
-                    for topic in range(topic_low, topic_high):
-                        blocked |= topic_entity[topic] == tail
-                    if blocked:
-                        continue
-                    if place[tail] == EMPTY:
-                        place[tail] = used
+                    reached = place[tail]
+                    if reached < 0:
+                        if reached == BLOCKED:
+                            continue
+                        reached = place[tail] = used
                         reached_question[used], reached_entity[used] = question, tail
                         used += 1
-                    hashes[place[tail], 0] += codes[code, 0]
-                    hashes[place[tail], 1] += codes[code, 1]
-                    target[edge], sent[edge] = place[tail], code
+                    hashes[reached, 0] += name
+                    hashes[reached, 1] += check
+                    target[edge], sent[edge] = reached, code
                     if keep_heads:
                         head[edge] = node
                     edge += 1
-            node += 1
-        for stay in range(begin, node):
+            end += 1
+        place[blocked] = EMPTY
+        for stay in range(begin, end):
             entity, code = node_entity[stay], identity + node_class[stay]
             if place[entity] == EMPTY:
                 place[entity] = used
@@ -286,9 +326,15 @@ def collect_inbox(target: I32, sent: I32, num_nodes: int, representative: I64, n
     speaks_for = np.full(num_nodes, EMPTY, np.int32)  # the class of a representative, else EMPTY
     for number in range(len(representative)):
         speaks_for[representative[number]] = number
+    # Messages come in runs: that of the edge before, per receiver, needs no look-up.
+    last = np.full(len(representative), EMPTY, np.int32)
+    last_entry = np.empty(len(representative), np.int32)
     for edge in range(len(target)):
         owner = np.int64(speaks_for[target[edge]])
         if owner == EMPTY:
+            continue
+        if last[owner] == sent[edge]:
+            counts[last_entry[owner]] += 1
             continue
         key = owner * num_messages + sent[edge]
         slot = _find(table, keys, key)
@@ -303,4 +349,5 @@ def collect_inbox(target: I32, sent: I32, num_nodes: int, representative: I64, n
             table[slot] = used
             used += 1
         counts[table[slot]] += 1
+        last[owner], last_entry[owner] = sent[edge], table[slot]
     return keys[:used].copy(), counts[:used].copy()

@@ -24,14 +24,16 @@ MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
     """Number the distinct (class, relation) messages that the nodes could send."""
     num_codes, num_classes = graph.identity + 1, len(nodes.class_text)
+    visit = kernels.order_by_class(nodes.question, nodes.node_class, num_classes)
     first, message, key = kernels.number_messages(
-        graph.group_ptr, graph.group_relation, nodes.entity, nodes.node_class, num_codes
+        (graph.group_ptr, graph.group_relation), nodes.entity, nodes.node_class, visit, num_codes
     )
     return Messages(
         first_group=first,
         group_message=message,
         message_class=np.concatenate([key // num_codes, np.arange(num_classes)]),
         message_relation=np.concatenate([key % num_codes, np.full(num_classes, graph.identity)]),
+        visit=visit,
     )
 
 
@@ -56,7 +58,7 @@ def walk_edges(
     for salt in range(MAX_ATTEMPTS):
         question, entity, hashes, head, target, sent = kernels.walk_edges(
             (graph.group_ptr, graph.edge_ptr, graph.edge_tail),
-            (nodes.question, nodes.entity, nodes.node_class),
+            (nodes.question, nodes.entity, nodes.node_class, messages.visit),
             (first, message, entered),
             (rules.blocked_ptr, rules.blocked_entity),
             message_codes(num_messages, salt),

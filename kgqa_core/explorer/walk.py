@@ -47,6 +47,7 @@ class Messages:
     group_message: npt.NDArray[np.integer]  # [G] 0..M-1
     message_class: Int  # [M]
     message_relation: Int  # [M] 0..2R
+    visit: Int  # [N] an order of the nodes, by question, in which equal messages come together
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
         group_message=np.arange(len(group)),
         message_class=np.concatenate([owner, each]),
         message_relation=np.concatenate([graph.group_relation[group], np.full(num_nodes, graph.identity)]),
+        visit=each,
     )
 
 

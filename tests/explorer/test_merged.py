@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from kgqa_core.explorer import kernels
 from kgqa_core.explorer.frontier import expand_ranges, select_groups
 from kgqa_core.explorer.merged import message_codes
+from kgqa_core.graph.kg import KnowledgeGraph
 from tests.explorer.worlds import World, make_graph, make_model, make_question, unit_vectors, worlds
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
@@ -94,6 +96,27 @@ def test_codes_of_all_salts_and_both_hashes_differ() -> None:
 
 
 @quick
+@given(nodes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=23))
+def test_nodes_of_a_question_are_visited_class_by_class(nodes: list[tuple[int, int]]) -> None:
+    question, node_class = np.array(sorted(nodes, key=lambda node: node[0]), dtype=np.int64).reshape(-1, 2).T.copy()
+    visit = kernels.order_by_class(question, node_class, 5)
+    assert sorted(visit.tolist()) == list(range(len(nodes)))
+    assert question[visit].tolist() == question.tolist()
+    for asked in set(question.tolist()):
+        runs = [node for node in visit.tolist() if question[node] == asked]
+        classes = node_class[runs].tolist()
+        assert [key for key, _ in groupby(classes)] == list(dict.fromkeys(node_class[question == asked].tolist()))
+        for one in set(classes):
+            mine = [node for node in runs if node_class[node] == one]
+            assert mine == sorted(mine)
+
+
+def relations_of(graph: KnowledgeGraph, entity: int) -> list[int]:
+    """The relations of an entity's groups."""
+    return graph.group_relation[graph.group_ptr[entity] : graph.group_ptr[entity + 1]].tolist()
+
+
+@quick
 @given(
     triples=st.sets(st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=31),
     nodes=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), min_size=1, max_size=7),
@@ -103,10 +126,14 @@ def test_messages_are_numbered_in_order_of_first_use(
 ) -> None:
     graph = make_graph(triples, num_entities=7, num_relations=5)
     entity, node_class = np.array(nodes, dtype=np.int64).T.copy()
-    first, message, key = kernels.number_messages(graph.group_ptr, graph.group_relation, entity, node_class, 11)
+    visit = kernels.order_by_class(entity * 0, node_class, 3)
+    first, message, key = kernels.number_messages(
+        (graph.group_ptr, graph.group_relation), entity, node_class, visit, 11
+    )
     owner, group = expand_ranges(graph.group_ptr, entity)
     expected = (node_class[owner] * 11 + graph.group_relation[group]).tolist()
-    assert key.tolist() == list(dict.fromkeys(expected))
+    used = [(node_class[node] * 11 + relation) for node in visit for relation in relations_of(graph, entity[node])]
+    assert key.tolist() == list(dict.fromkeys(used))
     assert key[message].tolist() == expected
     assert first.tolist() == [int((owner < node).sum()) for node in range(len(nodes) + 1)]
 
@@ -115,7 +142,7 @@ def test_messages_beyond_the_first_capacity_of_their_table() -> None:
     num_nodes = kernels.FIRST_CAPACITY + 3
     graph = make_graph([(0, 0, 1)], num_entities=2, num_relations=1)
     each = np.arange(num_nodes)
-    _, message, key = kernels.number_messages(graph.group_ptr, graph.group_relation, each * 0, each, 3)
+    _, message, key = kernels.number_messages((graph.group_ptr, graph.group_relation), each * 0, each, each, 3)
     assert message.tolist() == each.tolist()
     assert (key // 3).tolist() == each.tolist()
 
