@@ -28,7 +28,8 @@ SWEEPS = (
         "held-out-templates",
         "Held-out templates",
         f"{SPREAD} Five draws; a fifth of the masked texts is asked by the test split alone, and every chain type "
-        "keeps one in training. Asked what it never saw, the template control takes the path of most training questions.",
+        "keeps one in training. Asked what it never saw, the template control takes the path that serves most training "
+        "questions.",
     ),
     Sweep(
         "training-size",
