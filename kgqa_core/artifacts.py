@@ -140,7 +140,8 @@ class ArtifactStore:
             _log.warning("removing the incomplete artifact %s", final)
             shutil.rmtree(final)
         if work.exists():  # a killed run's
-            _log.warning("removing the incomplete artifact %s", work)
+            going_on = (work / JOURNAL).is_dir()
+            _log.warning("%s the incomplete artifact %s", "going on with" if going_on else "removing", work)
             _empty(work)
         work.mkdir(exist_ok=True)
         try:

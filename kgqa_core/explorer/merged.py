@@ -16,7 +16,7 @@ from kgqa_core.explorer import kernels
 from kgqa_core.explorer.walk import Attention, Edges, Inbox, Messages, Nodes, Rules, check_size
 from kgqa_core.graph.kg import KnowledgeGraph
 
-MERGE_BELOW = 0.6  # classes per node above which a step keeps every node apart: merging costs more than it saves,
+MERGE_BELOW = 0.6  # classes per node above which a step keeps every node apart: there merging saves nothing,
 MERGE_ALWAYS = 4096  # but for steps of fewer nodes, where what is merged now saves more in the steps after it
 MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 
