@@ -23,7 +23,8 @@ from kgqa_core.pipeline import Pipeline
 from kgqa_core.served import EXPLORER_FILES
 from kgqa_core.tracking import read_record, write_record
 from tasks.mlflow_store import tracking_uri
-from tasks.registry import load_answerer, model_name
+from tasks.registry import load_answerer, model_name, register_explorers
+from tasks.run_content import read_stages
 from tasks.stage import StageOutcome
 from tasks.tracking import Published, publish
 from tests.tasks.conftest import TinyRun
@@ -50,10 +51,19 @@ def client_of(home: Path) -> MlflowClient:
     return MlflowClient(tracking_uri=tracking_uri(home))
 
 
-def published(home: Path, tiny: TinyRun, outcomes: list[StageOutcome] | None = None) -> Published:
-    done = publish(home, tiny.run, outcomes or tiny.outcomes)
+def published(home: Path, tiny: TinyRun) -> Published:
+    done = publish(home, tiny.run, tiny.outcomes)
     assert done is not None
     return done
+
+
+def registered_of(home: Path, tiny: TinyRun, outcomes: list[StageOutcome]) -> tuple[str, ...]:
+    """Register the explorers of a run whose figures the store shows already, and return the new versions."""
+    client = client_of(home)
+    (shown_by,) = {version.run_id for version in client.search_model_versions("name = 'kgqa-tiny'")}
+    stages = read_stages(outcomes)
+    (explorer,) = (stage.fingerprint for stage in stages if stage.outcome.artifact.recipe.stage == "explorer")
+    return register_explorers(client, tiny.run, stages, {explorer: shown_by}, "us")
 
 
 def aliases(home: Path) -> dict[str, int]:
@@ -157,14 +167,14 @@ def test_an_explorer_that_the_registry_has_is_not_registered_again(home: Path, t
 def test_the_first_version_stays_champion_and_the_newest_is_challenger(
     home: Path, tiny_run: TinyRun, tmp_path: Path
 ) -> None:
-    assert published(home, tiny_run, retrained(tiny_run, tmp_path / "a", 1)).versions == ("kgqa-tiny/2",)
+    assert registered_of(home, tiny_run, retrained(tiny_run, tmp_path / "a", 1)) == ("kgqa-tiny/2",)
     assert aliases(home) == {"champion": 1, "challenger": 2}
-    assert published(home, tiny_run, retrained(tiny_run, tmp_path / "b", 2)).versions == ("kgqa-tiny/3",)
+    assert registered_of(home, tiny_run, retrained(tiny_run, tmp_path / "b", 2)) == ("kgqa-tiny/3",)
     assert aliases(home) == {"champion": 1, "challenger": 3}
 
 
 def test_an_alias_that_somebody_moved_stays_where_it_is(home: Path, tiny_run: TinyRun, tmp_path: Path) -> None:
-    published(home, tiny_run, retrained(tiny_run, tmp_path / "a", 1))
+    registered_of(home, tiny_run, retrained(tiny_run, tmp_path / "a", 1))
     client_of(home).set_registered_model_alias("kgqa-tiny", "champion", "2")
     published(home, tiny_run)
     assert aliases(home)["champion"] == 2
@@ -178,8 +188,9 @@ def test_aliases_that_a_kill_prevented_are_set_by_the_next_run(home: Path, tiny_
 
 @pytest.mark.parametrize("killed_in", ["save_model", "_log_model", "_find_logged"])
 def test_what_a_kill_left_of_a_registration_is_used_or_removed(
-    fresh: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, killed_in: str
+    home: Path, tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str
 ) -> None:
+    outcomes = retrained(tiny_run, tmp_path / "a", 1)
     original: Callable[..., object] = getattr(tasks.registry, killed_in)
 
     def kill(*args: object) -> None:
@@ -189,12 +200,12 @@ def test_what_a_kill_left_of_a_registration_is_used_or_removed(
     with monkeypatch.context() as broken:
         broken.setattr(tasks.registry, killed_in, kill)
         with pytest.raises(KeyboardInterrupt):
-            publish(fresh, tiny_run.run, tiny_run.outcomes)
-    assert published(fresh, tiny_run).versions == ("kgqa-tiny/1",)
-    client = client_of(fresh)
+            registered_of(home, tiny_run, outcomes)
+    assert registered_of(home, tiny_run, outcomes) == ("kgqa-tiny/2",)
+    client = client_of(home)
     experiment = client.get_experiment_by_name("tiny")
-    assert [model.status for model in client.search_logged_models([experiment.experiment_id])] == ["READY"]
-    assert aliases(fresh) == {"champion": 1}
+    assert [model.status for model in client.search_logged_models([experiment.experiment_id])] == ["READY"] * 2
+    assert aliases(home) == {"champion": 1, "challenger": 2}
 
 
 def test_a_registration_that_fails_costs_no_run(
