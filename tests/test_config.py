@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kgqa_core.config import EmbeddedDataset, FileDataset, RunConfig
-from kgqa_core.config_file import config_hash, machine_paths, read_config
+from kgqa_core.config_file import Setting, config_hash, configure, machine_paths, read_config
 from kgqa_core.errors import ConfigError
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -485,3 +485,42 @@ def test_no_value_anywhere_ends_in_another_error(
         assert len(str(problem)) < 3000
     else:
         assert RunConfig.model_validate_json(config.model_dump_json()) == config
+
+
+# Settings from another file
+
+
+def test_settings_of_another_file_have_its_paths_and_later_ones_win(write: Write, tmp_path: Path) -> None:
+    settings = [
+        Setting("dataset.questions.path", "own.jsonl", "the sweep", tmp_path / "sweeps"),
+        Setting("encoder", {"kind": "local", "path": "my encoder"}, "the sweep", tmp_path / "sweeps"),
+        Setting("encoder.pooling", "first_last", "the sweep", tmp_path / "sweeps"),
+        Setting("explorer.epochs", 3, "the sweep"),
+        Setting("explorer.epochs", 5, "the command line"),
+    ]
+    config = configure(write(FILES), settings)
+    assert isinstance(config.dataset, FileDataset)
+    assert config.dataset.graph.path == tmp_path / "triples.tsv"
+    assert config.dataset.questions.path == tmp_path / "sweeps/own.jsonl"
+    assert config.encoder.model_dump()["path"] == tmp_path / "sweeps/my encoder"
+    assert config.encoder.model_dump()["pooling"] == "first_last"
+    assert config.explorer.epochs == 5
+    assert settings[1].value == {"kind": "local", "path": "my encoder"}, "a setting is used for several runs"
+
+
+def test_an_error_says_where_a_setting_came_from(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"^the run of the sweep is not usable:\n.*'explorer.epoch'.*'epochs'"):
+        configure(write(EMBEDDED), [Setting("explorer.epoch", 3, "the sweep")], source="the run of the sweep")
+    with pytest.raises(ConfigError, match=r"^the sweep: 'epochs' is a value, not a section"):
+        configure(write(EMBEDDED), [Setting("explorer.epochs.deep", 3, "the sweep")])
+
+
+@pytest.mark.parametrize("given", [1, 40, "all", None])
+def test_the_edge_budget_of_an_evaluation_is_a_number_or_all(write: Write, given: object) -> None:
+    assert configure(write(EMBEDDED), [Setting("evaluation.edge_budget", given, "")]).evaluation.edge_budget == given
+
+
+@pytest.mark.parametrize("given", ["0", "2.5", "true", "some"])
+def test_another_edge_budget_is_refused(write: Write, given: str) -> None:
+    message = r"evaluation.edge_budget = \S+: must be a number of edges, 1 or more, or: all"
+    assert re.search(message, refused(write(EMBEDDED), f"evaluation.edge_budget={given}"))
