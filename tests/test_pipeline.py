@@ -331,6 +331,8 @@ SHAPING = {
     "evaluation.split=dev": {"controls", JUDGED},
     "evaluation.evidence_paths=2": {JUDGED},
     "evaluation.edge_budget=3": {JUDGED},
+    "evaluation.attention_threshold=0.3": {JUDGED},
+    "evaluation.passes=3": {JUDGED},
 }
 # Settings that are in specs in another way, each with a test of its own below: files by content, seeds as stages.
 OTHERWISE = {
