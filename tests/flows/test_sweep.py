@@ -23,7 +23,7 @@ from flows.summary import RunSummary, summarise
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
 from kgqa_core.pipeline import Pipeline
-from kgqa_core.sweeps.points import read_sweep
+from kgqa_core.sweeps.points import read_sweep, show_value
 from tasks.sweep import read_document
 
 TINY = """\
@@ -165,7 +165,7 @@ SPLITS = {"train": RIVERS[:9], "dev": RIVERS[9:11], "test": RIVERS[11:]}
 SIZES = """\
 base: ../rivers.yaml
 vary:
-  dataset.questions.train_size: [3, 9]
+  dataset.questions.train_size: [3, null]
   dataset.questions.draw: [0, 1]
 repeat: dataset.questions.draw
 plots:
@@ -233,9 +233,9 @@ def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path) -> None
     assert finished.items() <= kept.items(), "a finished point was run again"
     assert [point["place"] for point in document["points"]] == [
         {"dataset.questions.train_size": 3},
-        {"dataset.questions.train_size": 9},
+        {"dataset.questions.train_size": None},
     ]
-    assert [point["num_explorers"] for point in document["points"]] == [2, 1]  # nine questions are all: drawn once
+    assert [point["num_explorers"] for point in document["points"]] == [2, 1]  # every draw of all is all
     assert all(Path(plot).is_file() for plot in document["plots"])
     assert "mlflow ui" in document["mlflow_ui"]
 
@@ -258,7 +258,7 @@ def check_mlflow(home: Path, document: dict[str, Any]) -> None:
     assert {run.data.tags["mlflow.parentRunId"] for run in points} == {whole.info.run_id}
     by_size = {run.data.params["dataset.questions.train_size"]: run.data for run in points}
     for point in document["points"]:
-        data = by_size[str(point["place"]["dataset.questions.train_size"])]
+        data = by_size[show_value(point["place"]["dataset.questions.train_size"])]
         assert data.metrics["hits1"] == pytest.approx(point["figures"]["hits1"]["mean"])
         assert data.metrics["template_control.f1"] == pytest.approx(point["figures"]["template_control.f1"]["mean"])
     assert "hits1.deviation" in by_size["3"].metrics
@@ -284,7 +284,7 @@ def test_a_sweep_prints_its_table_and_where_to_look(tmp_path: Path) -> None:
 
 def test_a_sweep_that_cannot_run_says_so_before_anything_runs(tmp_path: Path) -> None:
     sweep = write_rivers(tmp_path)
-    sweep.write_text(SIZES.replace("train_size: [3, 9]", "train_size: [3, nine]"), encoding="utf-8")
+    sweep.write_text(SIZES.replace("train_size: [3, null]", "train_size: [3, nine]"), encoding="utf-8")
     process = start(sweep, "--json")
     out, errors = process.communicate()
     assert process.returncode == 2
@@ -298,6 +298,6 @@ def test_the_sweep_of_a_test_is_read_as_the_command_reads_it(tmp_path: Path) -> 
     assert [point.label for point in read_sweep(write_rivers(tmp_path)).points] == [
         "train_size=3, draw=0",
         "train_size=3, draw=1",
-        "train_size=9, draw=0",
-        "train_size=9, draw=1",
+        "train_size=default, draw=0",
+        "train_size=default, draw=1",
     ]
