@@ -157,6 +157,7 @@ PAPER = {
     "mask_topics": False,
     "loss": "per_answer",
     "prune_below": 0.0,
+    "question_noise": 0.0,
 }
 """The defaults of ``variant: paper``: EtD appendix C.1, and what its equations say; K and L go by dataset."""
 
@@ -177,6 +178,7 @@ class ExplorerSection(Section):
     loss: Literal["per_question", "per_answer"] = "per_question"  # one target per question, or a term per gold
     prune_after: Annotated[int, Field(ge=0)] = 100  # optimiser steps; from then on training does not enter groups
     prune_below: Share = 0.01  # of less attention than this, and explores again what lost its golds by it
+    question_noise: Annotated[float, Field(ge=0)] = 0.6  # on encodings (of norm 1) in training: for unseen wordings
     patience: Annotated[int, Field(ge=1)] | None = None  # stop after so many epochs without a gain on dev
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products in training
     init_from: FilePath | None = None  # start from this explorer: a run configuration, or a folder with model.json

@@ -121,6 +121,7 @@ def train_settings(section: ExplorerSection, seed: int) -> TrainSettings:
         weight_decay=section.weight_decay,
         prune_after=section.prune_after,
         prune_below=section.prune_below,
+        question_noise=section.question_noise,
         per_answer=section.loss == "per_answer",
         half=section.precision == "bfloat16",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +26,22 @@ class Texts:
         """Return the same on another device."""
         moved = [tensor if tensor is None else tensor.to(device) for tensor in (self.inverse_of, self.inverses)]
         return Texts(self.questions.to(device), self.relations.to(device), *moved)
+
+    def blurred(self, rows: Int, amount: float, seed: int) -> Texts:
+        """Return the same with noise on the questions ``rows``, each of unit norm again.
+
+        Args:
+            rows: [n] rows of ``questions``, each once.
+            amount: expected norm of the noise; the encodings' own is 1.
+            seed: of the noise.
+        """
+        noise = torch.randn(len(rows), self.questions.shape[1], generator=torch.Generator().manual_seed(seed))
+        at = torch.from_numpy(rows).to(self.questions.device)
+        moved = self.questions.index_select(0, at) + (noise * (amount / noise.shape[1] ** 0.5)).to(self.questions)
+        blurred = self.questions.index_copy(0, at, torch.nn.functional.normalize(moved, dim=1))
+        result = replace(self, questions=blurred)
+        result.__dict__["same_text"] = self.same_text  # of the relations alone, and dear to compute
+        return result
 
     @cached_property
     def same_text(self) -> Tensor:

@@ -40,6 +40,7 @@ class TrainSettings:
     weight_decay: float = 0.0
     prune_after: int = 0  # optimiser steps with full exploration
     prune_below: float = 0.0  # after them, groups of less attention are not entered
+    question_noise: float = 0.0  # norm of the noise on a question's encoding, whose own is 1; another in every step
     per_answer: bool = False  # one loss term per (question, answer), as in the papers
     half: bool = False  # matrix products in bfloat16
 
@@ -198,11 +199,14 @@ class Trainer:
     def _backward(self, lesson: int, rows: Int, size: int, threshold: float, seen: _Seen) -> None:
         """Add the gradient of some rows, each weighing one ``size``-th; note what was seen."""
         one = self.lessons[lesson]
-        options = replace(one.options, attention_threshold=threshold)
+        options, texts = replace(one.options, attention_threshold=threshold), one.texts
+        if self.settings.question_noise:
+            seed = self.settings.seed * 1_000_003 + self.state.step
+            texts = texts.blurred(np.unique(one.questions.text[rows]), self.settings.question_noise, seed)
         with torch.autocast(one.texts.relations.device.type, torch.bfloat16, enabled=self.settings.half):
             # Inside the step: around the loop it would keep stale casts of the weights.
             for part, batch, found in explore_rows(
-                self.model, one.graph, one.questions, rows, texts=one.texts, options=options
+                self.model, one.graph, one.questions, rows, texts=texts, options=options
             ):
                 loss, covered = loss_sum(found, batch, one.graph.num_entities, per_answer=self.settings.per_answer)
                 if covered.any():

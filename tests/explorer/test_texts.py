@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from kgqa_core.explorer.texts import Texts, first_equal, given_inverses
@@ -24,3 +25,18 @@ def test_an_inverse_with_a_text_of_its_own_is_a_text_like_any_other() -> None:
 def test_given_inverses_are_those_with_a_name() -> None:
     relations, names = given_inverses([None, "played_by", None, "won_by"])
     assert (relations.tolist(), names) == ([1, 3], ["played_by", "won_by"])
+
+
+def test_noise_moves_the_rows_asked_for_by_its_amount_and_keeps_their_norm() -> None:
+    texts = Texts(unit_vectors(50, dim=400), unit_vectors(3, dim=400))
+    rows = np.array([3, 7, 41])
+    blurred = texts.blurred(rows, 0.75, seed=5)
+    still = np.setdiff1d(np.arange(50), rows)
+    assert torch.equal(blurred.questions[still], texts.questions[still])
+    assert torch.allclose(blurred.questions.norm(dim=1), torch.ones(50, dtype=torch.float64))
+    cosine = (blurred.questions[rows] * texts.questions[rows]).sum(dim=1)
+    assert torch.allclose(cosine, torch.full((3,), 0.8, dtype=torch.float64), atol=0.05)  # 1 / sqrt(1 + 0.75²)
+    assert torch.equal(blurred.questions, texts.blurred(rows, 0.75, seed=5).questions)
+    assert not torch.equal(blurred.questions, texts.blurred(rows, 0.75, seed=6).questions)
+    assert blurred.relations is texts.relations
+    assert blurred.same_text is texts.same_text
