@@ -25,7 +25,7 @@ MARKERS = "osD^vP*X"
 DODGE = 0.7, 0.22  # of the distance between two names on the x axis: all dots of a name share it, two are no further
 MAX_VALUES = 9  # that stand beside each other without being turned
 APART = 1.18  # ticks of a logarithmic axis that are nearer than this factor would print over each other
-DASHED_DOTS = {"template_control": "_", "ceiling": "x"}
+DASHED_DOTS = {"template_control": ("_", 15), "ceiling": ("x", 7)}  # marker and its size
 DASHES = {"template_control": (0, (4, 2)), "ceiling": (0, (1, 1.5))}
 
 
@@ -150,10 +150,7 @@ def _draw_panel(axes: Axes, panel: Panel, plot: PlotSection, lines: Sequence[str
         for control in plot.beside if panel.beside else ():
             dots = panel.beside.get((name, control), ())
             xs, ys = [dot.x + style[2] for dot in dots], [dot.y.mean for dot in dots]
-            if plot.kind == "points":
-                axes.plot(xs, ys, DASHED_DOTS[control], color=style[0], markersize=15, markeredgewidth=1.6, alpha=0.8)
-            else:
-                axes.plot(xs, ys, color=style[0], linestyle=DASHES[control], alpha=0.8)
+            axes.plot(xs, ys, color=style[0], alpha=0.8, **_control_style(plot, control))
         if plot.kind == "points":
             _write_values(axes, panel, name, style[2], len(lines) * len(ticks) > MAX_VALUES)
     axes.set_title(panel.title, fontsize="medium")
@@ -161,6 +158,14 @@ def _draw_panel(axes: Axes, panel: Panel, plot: PlotSection, lines: Sequence[str
     axes.grid(alpha=0.3)
     _set_y_axis(axes, panel, plot)
     _set_x_axis(axes, panel, plot, ticks)
+
+
+def _control_style(plot: PlotSection, control: str) -> dict[str, Any]:
+    """Return how a control is drawn: dashed, or where lines are not joined, by marks of its own."""
+    if plot.kind != "points":
+        return {"linestyle": DASHES[control]}
+    marker, size = DASHED_DOTS[control]
+    return {"linestyle": "none", "marker": marker, "markersize": size, "markeredgewidth": 1.6}
 
 
 def _draw_line(axes: Axes, panel: Panel, name: str, plot: PlotSection, style: tuple[str, str, float]) -> None:
@@ -266,12 +271,7 @@ def _add_legend(figure: Figure, panels: Sequence[Axes], title: str, plot: PlotSe
         handles, labels = axes.get_legend_handles_labels()
         found |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in found}
     for control in plot.beside:
-        marks: dict[str, Any] = (
-            {"marker": DASHED_DOTS[control], "linestyle": "none", "markersize": 12}
-            if plot.kind == "points"
-            else {"linestyle": DASHES[control]}
-        )
-        found[CONTROLS[control]] = Line2D([], [], color="0.4", **marks)
+        found[CONTROLS[control]] = Line2D([], [], color="0.4", **_control_style(plot, control))
     if len(found) < 2:
         return False
     longest = (max(map(len, found)) + 6) * LEGEND_FONT
