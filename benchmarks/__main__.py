@@ -12,6 +12,7 @@ from kgqa_core.config_file import machine_paths
 BENCHMARKS = (
     "published",
     "metaqa",
+    "wc2014",
     "repeat",
     "merged",
     "plain",
