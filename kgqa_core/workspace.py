@@ -149,7 +149,7 @@ def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
         evaluation=config.evaluation,
         batch_size=config.runtime.batch_size,
     )
-    return replace(system, subgraphs=subgraphs_of(pipeline))
+    return replace(system, model=system.model.to(device_of(config)), subgraphs=subgraphs_of(pipeline))
 
 
 def load_system(

@@ -30,7 +30,7 @@ class ExplorerSystem:
     """A trained explorer over one graph, or over a subgraph per question."""
 
     graph: KnowledgeGraph
-    model: Explorer
+    model: Explorer  # on the device where questions are answered
     card: Card
     encode: EncodeTexts
     evidence_paths: int = 3
@@ -51,7 +51,7 @@ class ExplorerSystem:
         """
         inside = self.subgraphs
         asked = sorted({question.asked(self.card.mask_topics) for question in questions})
-        texts = encode_texts(asked, self.graph, self.encode)
+        texts = encode_texts(asked, self.graph, self.encode).to(self.model.identity.device)
         cost = AnswerCost() if cost is None else cost
         started = time.process_time()
         predictions = predict(
