@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,15 +63,19 @@ class Answerer:
             InputError: an empty question.
         """
         linked = self._link(Asked(question, topic))
-        (prediction,) = self.system.answer([linked])
+        (prediction,) = self._predict([linked])
         return self._read(linked, prediction)
 
     def ask_all(self, asked: Sequence[Asked]) -> list[Answer]:
         """Answer many questions at once, in order; one that cannot be asked becomes an answer that says why."""
         linked = [self._link_or_explain(row) for row in asked]
         questions = [item for item in linked if isinstance(item, Question)]
-        predictions = iter(self.system.answer(questions))
+        predictions = iter(self._predict(questions))
         return [self._read(item, next(predictions)) if isinstance(item, Question) else item for item in linked]
+
+    def _predict(self, questions: Sequence[Question]) -> list[Prediction]:
+        with torch_threads(1):
+            return self.system.answer(questions)
 
     def _link_or_explain(self, asked: Asked) -> Question | Answer:
         try:
@@ -97,6 +102,23 @@ class Answerer:
         ]
         names = dict.fromkeys(graph.name_of(entity) for entity in question.topics)
         return Answer(question.text, tuple(names), tuple(lines))
+
+
+@contextmanager
+def torch_threads(num: int) -> Iterator[None]:
+    """Let torch compute with ``num`` threads for a while.
+
+    A few questions are too small to share out: on a busy machine threads that wait for each other cost forty times
+    what one does. torch keeps the number per thread that calls it, so a server sets it at each request.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(num)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def open_answerer(pipeline: Pipeline) -> Answerer:
@@ -136,7 +158,8 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     if not questions:
         raise InputError(f"{path} holds no usable question{_first_reject(rejects)}")
     started = time.perf_counter()
-    predictions = system.answer(questions, progress=lambda done, total: pipeline.progress("answering", done, total))
+    with torch_threads(pipeline.config.runtime.threads):
+        predictions = system.answer(questions, progress=lambda done, total: pipeline.progress("answering", done, total))
     seconds = time.perf_counter() - started
     scores = _headline(make_figures(score_predictions(questions, predictions)))
     rows = score_controls(control, ground.place(questions), max_hops=pipeline.config.explorer.steps)

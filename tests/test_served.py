@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import kgqa_core.served
 from kgqa_core.ask import Answerer, Asked, open_answerer
@@ -91,6 +94,29 @@ def test_among_many_questions_a_bad_one_is_an_answer_that_says_why(answerer: Ans
     assert answers[3] == answerer.ask(f"who knows {names[1]}?")
     assert len(answers[1].nearest) == 5
     assert answerer.ask_all([]) == []
+
+
+def test_one_thread_computes_whichever_thread_asks_and_others_are_left_alone(
+    answerer: Answerer,
+) -> None:
+    used: list[int] = []
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        used.append(torch.get_num_threads())
+        return HashEncoder(31).encode(texts)
+
+    spied = Answerer(replace(answerer.system, encode=encode))
+    name = answerer.system.graph.name_of(0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        spied.ask("who is that?", name)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(spied.ask_all, [Asked("who is that?", name)]).result()
+    assert set(used) == {1}
 
 
 # Away from the run
