@@ -25,7 +25,7 @@ MARKERS = "osD^vP*X"
 DODGE = 0.7, 0.22  # of the distance between two names on the x axis: all dots of a name share it, two are no further
 MAX_VALUES = 9  # that stand beside each other without being turned
 APART = 1.18  # ticks of a logarithmic axis that are nearer than this factor would print over each other
-DASHED_DOTS = {"template_control": ("_", 15), "ceiling": ("x", 7)}  # marker and its size
+DASHED_DOTS = {"template_control": ("_", 15), "ceiling": ("o", 13)}  # marker and its size
 DASHES = {"template_control": (0, (4, 2)), "ceiling": (0, (1, 1.5))}
 
 
@@ -152,7 +152,7 @@ def _draw_panel(axes: Axes, panel: Panel, plot: PlotSection, lines: Sequence[str
             xs, ys = [dot.x + style[2] for dot in dots], [dot.y.mean for dot in dots]
             axes.plot(xs, ys, color=style[0], alpha=0.8, **_control_style(plot, control))
         if plot.kind == "points":
-            _write_values(axes, panel, name, style[2], len(lines) * len(ticks) > MAX_VALUES)
+            _write_values(axes, panel, name, style[2], len(lines) * len(ticks))
     axes.set_title(panel.title, fontsize="medium")
     axes.set_ylabel(panel.y_label)
     axes.grid(alpha=0.3)
@@ -165,7 +165,7 @@ def _control_style(plot: PlotSection, control: str) -> dict[str, Any]:
     if plot.kind != "points":
         return {"linestyle": DASHES[control]}
     marker, size = DASHED_DOTS[control]
-    return {"linestyle": "none", "marker": marker, "markersize": size, "markeredgewidth": 1.6}
+    return {"linestyle": "none", "marker": marker, "markersize": size, "markeredgewidth": 1.4, "fillstyle": "none"}
 
 
 def _draw_line(axes: Axes, panel: Panel, name: str, plot: PlotSection, style: tuple[str, str, float]) -> None:
@@ -184,16 +184,18 @@ def _draw_line(axes: Axes, panel: Panel, name: str, plot: PlotSection, style: tu
         axes.errorbar(xs, means, yerr=deviations, fmt="none", ecolor=color, capsize=3)
 
 
-def _write_values(axes: Axes, panel: Panel, name: str, shift: float, turned: bool) -> None:
-    """Write its value above each dot of a line."""
+def _write_values(axes: Axes, panel: Panel, name: str, shift: float, crowd: int) -> None:
+    """Write its value at each dot of a line, where there is room for it; ``crowd`` is how many dots a panel has."""
+    alone, turned = len(panel.lines) == 1, crowd > MAX_VALUES
     for dot in panel.lines.get(name, ()):
         axes.annotate(
             show_spread(panel.figure, Spread(dot.y.mean, 0.0, 1)),
-            (dot.x + shift, dot.y.mean + dot.y.deviation),
-            (0, 6),
+            (dot.x + shift, dot.y.mean + (0.0 if alone else dot.y.deviation)),
+            (10, 0) if alone else (0, 9),
             textcoords="offset points",
-            ha="left" if turned else "center",
-            rotation=45 if turned else 0,
+            ha="left" if alone or turned else "center",
+            va="center" if alone else "baseline",
+            rotation=45 if turned and not alone else 0,
             rotation_mode="anchor",
             fontsize="x-small",
         )
