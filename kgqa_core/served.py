@@ -98,7 +98,7 @@ def open_served(folder: Path, home: Path, *, encoder_path: Path | None = None) -
             folder,
             graph=graph,
             encoder=encoder.name,
-            encode=RememberedEncodings(encoder, graph.relation_labels),
+            encode=RememberedEncodings(encoder, [*graph.relation_labels, *filter(None, graph.inverse_labels)]),
             evaluation=card.evaluation,
             batch_size=card.batch_size,
         )
@@ -111,12 +111,12 @@ class RememberedEncodings:
     The cache on disk, which runs share, is left alone: a server would add a file to it with every new question.
     """
 
-    def __init__(self, encoder: Encoder, relation_labels: Sequence[str]) -> None:
-        """Encode the relations, and so load the encoder's weights: what is wrong with them shows here."""
+    def __init__(self, encoder: Encoder, relations: Sequence[str]) -> None:
+        """Encode what the relations are called, and so load the encoder's weights: what is wrong with them shows here."""
         self._encoder = encoder
         self._relations: dict[str, np.ndarray] = {}
         self._recent: OrderedDict[str, np.ndarray] = OrderedDict()
-        self._relations = self._lookup(relation_labels)
+        self._relations = self._lookup(relations)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return unit-norm encodings [n, encoding_dim]."""

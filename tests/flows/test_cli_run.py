@@ -126,6 +126,18 @@ def test_an_answer_has_scores_in_percent_and_evidence(finished):
     assert any("flows_through" in candidate["path"] for candidate in answer["candidates"])
 
 
+def test_the_registered_model_answers_as_the_run_does(finished):
+    run, _ = finished
+    question = "which towns does River A flow through?"
+    by_run, by_model = (
+        json.loads(run.kgqa("ask", asked, question, "--json").stdout)
+        for asked in (run.conf, "models:/kgqa-rivers@champion")
+    )
+    assert by_model["candidates"]
+    assert [line["label"] for line in by_model["candidates"]] == [line["label"] for line in by_run["candidates"]]
+    assert [line["path"] for line in by_model["candidates"]] == [line["path"] for line in by_run["candidates"]]
+
+
 def test_a_topic_can_be_given(finished):
     run, _ = finished
     answer = json.loads(run.kgqa("ask", run.conf, "which towns?", "--topic", "River B", "--json").stdout)
