@@ -112,7 +112,7 @@ class RememberedEncodings:
     """
 
     def __init__(self, encoder: Encoder, relations: Sequence[str]) -> None:
-        """Encode what the relations are called, and so load the encoder's weights: what is wrong with them shows here."""
+        """Encode the names of relations, and so load the encoder's weights: what is wrong with them shows here."""
         self._encoder = encoder
         self._relations: dict[str, np.ndarray] = {}
         self._recent: OrderedDict[str, np.ndarray] = OrderedDict()
