@@ -67,7 +67,8 @@ class Source:
     def description(self) -> str:
         """One line for people."""
         scores = ", ".join(f"{SCORES[name]} {value:.2f}" for name, value in self.scores.items())
-        return f"Explorer of `{self.card.run}`, seed {self.card.seed}" + (f": **{scores}** (percent)" if scores else "")
+        trained = f"explorer of {self.card.run}, seed {self.card.seed}"
+        return f"{scores} percent: {trained}" if scores else trained
 
 
 def model_name(run_name: str) -> str:
