@@ -18,7 +18,6 @@ from benchmarks.measure import write_section
 from benchmarks.workload import WHOLE, Workload, median, open_workload
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def run(home: Path, size: Size = FULL) -> None:
     asked = distinct([*workload.questions("test", size.answered), *workload.questions("dev", size.answered)])
     for budget in (workload.config.explorer.edge_budget, WHOLE):
         for batch_size in size.batch_sizes:
-            model = workload.explorer().to(device)
+            model = workload.explorer()
             for what, questions, work in (
                 ("training, an epoch", train, training(workload, model, train, budget, batch_size)),
                 ("inference", asked, answering(workload, model, asked, budget, batch_size)),
@@ -83,8 +82,7 @@ def run(home: Path, size: Size = FULL) -> None:
 
 def on_device(workload: Workload, device: torch.device) -> Workload:
     """Return the workload with its encodings on a device."""
-    texts = Texts(workload.texts.questions.to(device), workload.texts.relations.to(device))
-    return replace(workload, texts=texts)
+    return replace(workload, texts=workload.texts.to(device))
 
 
 def training(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.measure import write_section
@@ -27,7 +27,7 @@ class Size:
     settings: Sequence[str] = ()  # of the run
 
 
-FULL = Size(questions=None, repeats=5, batch_sizes=(16, 256, 1024))
+FULL = Size(questions=None, repeats=5, batch_sizes=(32, 1024), settings=("explorer.seeds=[0]",))
 SMALL = Size(questions=100, repeats=2, batch_sizes=(16,), settings=("explorer.epochs=1", "explorer.seeds=[0]"))
 
 
@@ -70,13 +70,9 @@ def ways_to_walk(card: Card) -> list[tuple[str, ExploreOptions, str]]:
     kept = ExploreOptions(edge_budget=card.edge_budget, reenter_topic=card.reenter_topic)
     whole = ExploreOptions(edge_budget=WHOLE, reenter_topic=card.reenter_topic)
     ways = [("all: no K, no threshold", whole, ">= 400"), (f"K = {card.edge_budget}, no threshold", kept, "")]
-    if "attention_threshold" in {field.name for field in fields(Card)}:
-        threshold = card.attention_threshold
-        chosen = ExploreOptions(
-            edge_budget=card.edge_budget, reenter_topic=card.reenter_topic, attention_threshold=threshold
-        )
-        ways.append((f"K = {card.edge_budget}, attention >= {threshold:g} (chosen on dev)", chosen, ">= 10,000"))
-    return ways
+    threshold = card.attention_threshold
+    chosen = replace(kept, attention_threshold=threshold)
+    return [*ways, (f"K = {card.edge_budget}, attention >= {threshold:g} (chosen on dev)", chosen, ">= 10,000")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +96,7 @@ class Answerer:
             text_row=self.workload.text_row,
             options=self.options,
             answer_threshold=self.card.answer_threshold,
+            mask_topics=self.card.mask_topics,
             evidence_paths=evidence_paths,
             batch_size=self.batch_size,
         )

@@ -6,28 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from benchmarks.measure import write_section
 from benchmarks.workload import WHOLE, Workload, cpu_seconds, interleaved, median, open_workload, ratio_of
-from kgqa_core.explorer.explore import ExploreOptions, explore
+from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.predict import explore_all
 from kgqa_core.types import Question
+
+ANSWERED_AT_ONCE = 64  # questions per inference batch of both paths
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     """How much is measured."""
 
-    questions: int  # of both paths
+    trained: int  # questions that both paths train on
+    asked: int  # questions that both paths answer
     repeats: int
-    batch_size: int  # of both paths; unmerged and unpruned, a question takes about 100 MB
     alone: int  # questions of the merged path alone
     batch_sizes: Sequence[int]  # of the merged path alone
 
 
-FULL = Size(questions=256, repeats=5, batch_size=32, alone=2048, batch_sizes=(8, 16, 32, 64, 128, 256))
-SMALL = Size(questions=32, repeats=2, batch_size=16, alone=128, batch_sizes=(16, 64))
+FULL = Size(trained=256, asked=1024, repeats=5, alone=2048, batch_sizes=(8, 16, 32, 64, 128, 256))
+SMALL = Size(trained=32, asked=64, repeats=2, alone=128, batch_sizes=(16, 64))
 
 
 def run(home: Path, size: Size = FULL) -> None:
@@ -36,7 +37,7 @@ def run(home: Path, size: Size = FULL) -> None:
     budget = workload.config.explorer.edge_budget
     # From a little trained weights: at random ones half of the hidden units are off everywhere.
     model = workload.explorer()
-    workload.train(workload.questions("train", 4 * size.questions, seed=1), workload.options(), model=model)
+    workload.train(workload.questions("train", 4 * size.trained, seed=1), workload.options(), model=model)
     rows = [
         "| edges walked | what | unmerged, ms per question | merged | unmerged / merged (range over rounds) | asked |",
         "|---|---|---:|---:|---:|---:|",
@@ -48,10 +49,11 @@ def run(home: Path, size: Size = FULL) -> None:
         found = measure_alone(workload, model, batch_size, size)
         alone.append(f"| {batch_size} | {found[0]:,.0f} | {found[1]:,.0f} |")
     note = (
-        f"MetaQA 3-hop, d = 64, {size.questions} random questions in the same batches of {size.batch_size} for both "
-        f"paths, medians of {size.repeats} interleaved rounds in one process on one thread. Training: forward, "
-        "backward and step. Inference: exploration and scores, no gradients, no ranking. The second table: no pruning "
-        "either."
+        f"MetaQA 3-hop, d = 64, the same batches for both paths, medians of {size.repeats} interleaved rounds in one "
+        f"process on one thread. Training: forward, backward and step, {size.trained} random questions in batches of "
+        f"{workload.config.explorer.batch_size}. Inference: exploration and scores, no gradients, no ranking, "
+        f"{size.asked} random questions in order of their text, in batches of {ANSWERED_AT_ONCE}. "
+        "The second table: no pruning either; batches whose step would walk more than three million edges are halved."
     )
     write_section("State classes", "\n".join([*rows, "", note, "", *alone]), "python -m benchmarks merged")
 
@@ -60,18 +62,22 @@ def compare(workload: Workload, model: Explorer, label: str, edge_budget: int, s
     """Return the two rows of one edge budget."""
     merged = workload.options(edge_budget)
     unmerged = workload.options(edge_budget, merge=False)
-    questions = workload.questions("train", size.questions)
+    trained, answered = workload.questions("train", size.trained), workload.questions("train", size.asked, seed=2)
+    batch = workload.config.explorer.batch_size
     calls = {
-        "unmerged train": lambda: train(workload, model, questions, unmerged, size.batch_size),
-        "merged train": lambda: train(workload, model, questions, merged, size.batch_size),
-        "unmerged infer": lambda: infer(workload, model, questions, unmerged, size.batch_size),
-        "merged infer": lambda: infer(workload, model, questions, merged, size.batch_size),
+        "unmerged train": lambda: train(workload, model, trained, unmerged, batch),
+        "merged train": lambda: train(workload, model, trained, merged, batch),
+        "unmerged infer": lambda: infer(workload, model, answered, unmerged, ANSWERED_AT_ONCE),
+        "merged infer": lambda: infer(workload, model, answered, merged, ANSWERED_AT_ONCE),
     }
     found = interleaved(calls, size.repeats)
     rows = []
-    for what, key, asked in (("training", "train", ">= 15"), ("inference", "infer", ">= 12")):
+    for what, key, num, asked in (
+        ("training", "train", len(trained), ">= 15"),
+        ("inference", "infer", len(answered), ">= 12"),
+    ):
         slow, fast = found[f"unmerged {key}"], found[f"merged {key}"]
-        each = " | ".join(f"{1000 * median(seconds) / len(questions):.2f}" for seconds in (slow, fast))
+        each = " | ".join(f"{1000 * median(seconds) / num:.2f}" for seconds in (slow, fast))
         rows.append(f"| {label} | {what} | {each} | {ratio_of(slow, fast)} | {asked if edge_budget == WHOLE else ''} |")
     return rows
 
@@ -102,19 +108,12 @@ def infer(
     workload: Workload, model: Explorer, questions: Sequence[Question], options: ExploreOptions, batch_size: int
 ) -> float:
     """Explore all questions without gradients and return the CPU seconds."""
-    arrays, texts = workload.arrays(questions), workload.texts
+    arrays = workload.arrays(questions)
 
-    def explore_all() -> None:
-        with torch.no_grad():
-            for _, batch in arrays.in_order(batch_size):
-                found = explore(
-                    model,
-                    workload.graph,
-                    batch,
-                    question_vectors=texts.questions,
-                    relation_vectors=texts.relations,
-                    options=options,
-                )
-                found.log_probability(len(batch))
+    def infer_all() -> None:
+        for _, batch, found in explore_all(
+            model, workload.graph, arrays, texts=workload.texts, options=options, batch_size=batch_size
+        ):
+            found.log_probability(len(batch))
 
-    return cpu_seconds(explore_all)
+    return cpu_seconds(infer_all)

@@ -12,17 +12,19 @@ import torch
 
 from benchmarks.measure import peak_megabytes
 from benchmarks.synthetic import draw_questions
-from benchmarks.workload import cpu_seconds, stack_texts
+from benchmarks.workload import cpu_seconds
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.fit import stack_texts
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import TrainSettings, TrainStep, train_explorer
+from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.text.hashing import HashEncoder
 
 NUM_CHAINS, HOPS = 50, 2
-OPTIONS = ExploreOptions(edge_budget=40)
+DIM = 256  # of encodings
+EDGE_BUDGET = 40
 SETTINGS = TrainSettings(epochs=1, batch_size=32, learning_rate=0.002, warmup_steps=20, seed=0)
 HELD_OUT = 0.25  # share of the questions that is not trained on
 
@@ -46,28 +48,26 @@ def explore_one(folder: Path, per_chain: int) -> Explored:
     questions = draw_questions(graph, num_chains=NUM_CHAINS, per_chain=per_chain, hops=HOPS)
     random.Random(0).shuffle(questions)
     train, held = questions[: -int(HELD_OUT * len(questions))], questions[-int(HELD_OUT * len(questions)) :]
-    wanted = sorted({*(question.masked for question in questions), *graph.relation_labels})
-    vectors = dict(zip(wanted, HashEncoder(256).encode(wanted), strict=True))
-    texts, text_row = stack_texts(vectors, graph.relation_labels)
-    model = Explorer(encoding_dim=256, width=64, steps=HOPS)
-    steps = list[TrainStep]()
+    asked = sorted({question.masked for question in questions})
+    text_row = {text: row for row, text in enumerate(asked)}
+    wanted = [*asked, *graph.relation_labels]
+    texts = stack_texts(asked, graph, dict(zip(wanted, HashEncoder(DIM).encode(wanted), strict=True)))
+    model = Explorer(encoding_dim=DIM, width=64, steps=HOPS)
+    options, seen = ExploreOptions(edge_budget=EDGE_BUDGET), list[TrainStep]()
 
-    def train_epoch(model: Explorer, count: int | None = None) -> float:
-        steps.clear()
-        arrays = question_arrays(train[:count], text_row)
-        return train_explorer(
-            model, graph, arrays, texts=texts, options=OPTIONS, settings=SETTINGS, on_step=steps.append
-        )
+    def train_epoch(model: Explorer, count: int | None = None) -> None:
+        lessons = Lessons(graph, question_arrays(train[:count], text_row), texts, options)
+        seen[:] = Trainer(model, [lessons], SETTINGS).steps()
 
     def infer() -> None:
-        predict(model, graph, held, texts=texts, text_row=text_row, options=OPTIONS, answer_threshold=0.5)
+        predict(model, graph, held, texts=texts, text_row=text_row, options=options, answer_threshold=0.5)
 
     train_epoch(copy.deepcopy(model), SETTINGS.batch_size)
     infer()  # compiled, and the graph read in
-    train_seconds, infer_seconds = train_epoch(model), cpu_seconds(infer)
+    train_seconds, infer_seconds = cpu_seconds(lambda: train_epoch(model)), cpu_seconds(infer)
     return Explored(
         degrees=degrees_of(graph),
-        edges=float(np.mean([step.edges_per_question for step in steps])),
+        edges=float(np.mean([step.edges_per_question for step in seen])),
         train=train_seconds / len(train),
         infer=infer_seconds / len(held),
         peak=peak_megabytes(),

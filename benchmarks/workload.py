@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from benchmarks.measure import PROJECT, data_folder, kgqa
@@ -17,8 +17,10 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
+from kgqa_core.explorer.fit import stack_texts, train_settings
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.train import Texts, TrainSettings, train_explorer
+from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.loaders import read_questions
@@ -51,17 +53,17 @@ class Workload:
 
     def arrays(self, questions: Sequence[Question]) -> QuestionArrays:
         """Return questions as the explorer takes them."""
-        return question_arrays(questions, self.text_row)
+        return question_arrays(questions, self.text_row, mask_topics=self.config.explorer.mask_topics)
 
     def explorer(self, *, width: int | None = None, steps: int | None = None, seed: int = 0) -> Explorer:
-        """Return a new explorer of the run's size."""
+        """Return a new explorer of the run's size, on the device of the texts."""
         torch.manual_seed(seed)
-        section = self.config.explorer
-        dim = self.texts.relations.shape[1]
-        return Explorer(encoding_dim=dim, width=width or section.width, steps=steps or section.steps)
+        section, relations = self.config.explorer, self.texts.relations
+        explorer = Explorer(encoding_dim=relations.shape[1], width=width or section.width, steps=steps or section.steps)
+        return explorer.to(relations.device)
 
     def options(self, edge_budget: int | None = None, *, merge: bool = True) -> ExploreOptions:
-        """Return how the run walks, under another edge budget where one is given."""
+        """Return how the run walks, under another edge budget where one is given, and without a threshold."""
         budget = edge_budget or self.config.explorer.edge_budget
         return ExploreOptions(edge_budget=budget, reenter_topic=self.config.dataset.reenter_topic, merge=merge)
 
@@ -73,19 +75,19 @@ class Workload:
         model: Explorer | None = None,
         batch_size: int | None = None,
     ) -> float:
-        """Train one epoch (a new explorer, where none is given) and return its CPU seconds."""
+        """Train one epoch of full exploration and return its CPU seconds; a new explorer, where none is given."""
         section = self.config.explorer
-        settings = TrainSettings(
-            epochs=1,
-            batch_size=batch_size or section.batch_size,
-            learning_rate=section.learning_rate,
-            warmup_steps=section.warmup_steps,
-            seed=0,
+        settings = replace(
+            train_settings(section, 0), epochs=1, batch_size=batch_size or section.batch_size, prune_below=0.0
         )
-        model = model or self.explorer()
-        return train_explorer(
-            model, self.graph, self.arrays(questions), texts=self.texts, options=options, settings=settings
-        )
+        return self.train_with(questions, options, settings, model or self.explorer())
+
+    def train_with(
+        self, questions: Sequence[Question], options: ExploreOptions, settings: TrainSettings, model: Explorer
+    ) -> float:
+        """Train as the settings say and return the CPU seconds."""
+        lessons = Lessons(self.graph, self.arrays(questions), self.texts, options)
+        return cpu_seconds(lambda: deque(Trainer(model, [lessons], settings).steps(), maxlen=0))
 
 
 def open_workload(
@@ -96,24 +98,18 @@ def open_workload(
     Args:
         home: artifacts of the run.
         conf: the run, relative to the project.
-        command: how far the run is to be made: "encode", or "run" for the trained explorers too.
+        command: how far the run is to be made: "encode", or "train-explorer" for the trained explorers too.
         settings: as after ``--set``.
     """
     data_folder()
     kgqa([command, conf, *(part for setting in settings for part in ("--set", setting))], home)
     pipeline = Pipeline(read_config(PROJECT / conf, [*settings, f"runtime.home={home}"]))
     graph = graph_of(pipeline)
-    vectors = read_encodings(pipeline.artifact("encodings").folder)
-    texts, text_row = stack_texts(vectors, graph.relation_labels)
+    questions = read_questions(pipeline.artifact("questions").folder)
+    asked = sorted({question.asked(pipeline.config.explorer.mask_topics) for question in questions})
+    texts = stack_texts(asked, graph, read_encodings(pipeline.artifact("encodings").folder))
     torch.set_num_threads(pipeline.config.runtime.threads)
-    return Workload(graph, texts, text_row, pipeline)
-
-
-def stack_texts(vectors: Mapping[str, np.ndarray], relation_labels: Sequence[str]) -> tuple[Texts, dict[str, int]]:
-    """Return encodings (text -> unit-norm vector) as the explorer takes them, and the row of each text."""
-    ordered = sorted(vectors)
-    questions, relations = (torch.tensor(np.stack([vectors[text] for text in of])) for of in (ordered, relation_labels))
-    return Texts(questions, relations), {text: row for row, text in enumerate(ordered)}
+    return Workload(graph, texts, {text: row for row, text in enumerate(asked)}, pipeline)
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:

@@ -91,12 +91,17 @@ def test_a_fresh_process_has_memory_of_its_own() -> None:
 
 def test_back_ends_that_differ_are_no_result() -> None:
     one, other = torch.ones(3), torch.tensor([1.0, 1.0, 1.001])
-    assert differences([(one, one), (one, one)]) == (0.0, 0.0)
+    assert differences((one, one), (one, one)) == (0.0, 0.0)
     with pytest.raises(AssertionError, match="differ by"):
-        differences([(one, one), (one, other)])
+        differences((one, one), (one, other))
 
 
 @pytest.mark.skipif(not has_torch_scatter(), reason="the optional extra torch-scatter is not installed")
-def test_a_sum_is_timed_with_both_back_ends() -> None:
-    row = measure_scatter(Case("some", 31, 7, 3), torch.device("cpu"), Size(repeats=1, calls=1))
-    assert row.startswith("| cpu | some | 31 x 3 into 7 |")
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [(None, ["**torch**", "torch-scatter"]), (5, ["**compiled**", "torch", "torch-scatter"])],
+    ids=["scatter", "spread"],
+)
+def test_a_sum_is_timed_with_every_back_end(rows: int | None, names: list[str]) -> None:
+    found = measure_scatter(Case("some", 31, 7, 3, rows=rows), torch.device("cpu"), Size(repeats=1, calls=1))
+    assert [row.split(" | ")[3] for row in found] == names
