@@ -27,7 +27,7 @@ class Size:
     settings: Sequence[str] = ()  # of the run
 
 
-FULL = Size(questions=None, repeats=5, batch_sizes=(32, 1024), settings=("explorer.seeds=[0]",))
+FULL = Size(questions=None, repeats=5, batch_sizes=(32, 64, 1024), settings=("explorer.seeds=[0]",))
 SMALL = Size(questions=100, repeats=2, batch_sizes=(16,), settings=("explorer.epochs=1", "explorer.seeds=[0]"))
 
 
@@ -42,11 +42,10 @@ def run(home: Path, size: Size = FULL) -> None:
         "| edges walked | batch | answers only, questions per CPU s | with evidence paths | asked | Hits@1 | F1 |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    own = workload.config.runtime.batch_size
     for label, options, asked in ways_to_walk(card):
-        for batch_size in (own, *size.batch_sizes):
+        for batch_size in (workload.config.runtime.batch_size, *size.batch_sizes):
             answerer = Answerer(workload, model, card, questions, options, batch_size)
-            rows.append(row_of(answerer, label, asked if batch_size == own else "", size.repeats))
+            rows.append(row_of(answerer, label, asked, size.repeats))
     note = (
         f"{len(questions):,} test and dev questions, no two with the same masked text and topics; every question is "
         f"walked anew in every round, and no answer is remembered. Medians of {size.repeats} interleaved rounds on one "
