@@ -23,6 +23,7 @@ MAX_COLUMNS = 3
 LEGEND_FONT = 0.085  # inches of a letter
 MARKERS = "osD^vP*X"
 DODGE = 0.7, 0.22  # of the distance between two names on the x axis: all dots of a name share it, two are no further
+LETTERS = 45  # that fit along the x axis of a panel; more are turned
 MAX_VALUES = 9  # that stand beside each other without being turned
 APART = 1.18  # ticks of a logarithmic axis that are nearer than this factor would print over each other
 DASHED_DOTS = {"template_control": ("_", 15), "ceiling": ("o", 13)}  # marker and its size
@@ -216,17 +217,20 @@ def _set_y_axis(axes: Axes, panel: Panel, plot: PlotSection) -> None:
 
 
 def _set_x_axis(axes: Axes, panel: Panel, plot: PlotSection, ticks: Sequence[str]) -> None:
-    from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
     if ticks:
-        long = max(map(len, ticks)) * len(ticks) > 40
+        long = sum(len(tick) + 2 for tick in ticks) > LETTERS
         axes.set_xticks(range(len(ticks)), ticks, rotation=20 if long else 0, ha="right" if long else "center")
         axes.set_xlim(-0.5, len(ticks) - 0.5)
         return
     whole = all(dot.x == int(dot.x) for dots in panel.lines.values() for dot in dots)
     if plot.log_x:
         axes.set_xscale("log")
-        axes.set_xticks(_apart({dot.x for dots in panel.lines.values() for dot in dots}))
+        if whole:
+            axes.set_xticks(_apart({dot.x for dots in panel.lines.values() for dot in dots}))
+        else:
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
     elif whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
