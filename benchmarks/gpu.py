@@ -69,7 +69,7 @@ def run(home: Path, size: Size = FULL) -> None:
                 rows.append(
                     f"| {what} | {budget if budget < WHOLE else 'none'} | {batch_size} | "
                     f"{len(questions) / found.wall:,.0f} | {found.wall:.2f} | {found.cpu:.2f} | {found.busy:.2f} | "
-                    f"{found.moved / found.busy / bandwidth:.0%} |"
+                    f"{found.moved / max(found.busy, 1e-9) / bandwidth:.0%} |"
                 )
     note = (
         f"{torch.cuda.get_device_name(device)}; a copy of {size.copied / 2**20:,.0f} MiB on it reads and writes "
