@@ -24,6 +24,7 @@ from kgqa_core.types import Prediction, Question
 
 MIN_CANDIDATES = 10  # kept per question at least
 TIE = 1e-4  # relative difference of probabilities up to which candidates count as tied (evaluation.metrics)
+MANY_CANDIDATES = 200  # per question: from here on, the low ones are set aside before candidates are sorted
 ROUND = 5  # decimals of a log probability: equal states summed in another order must tie
 
 
@@ -111,9 +112,10 @@ def _answer_batch(
     evidence_paths: int,
 ) -> Iterator[Prediction]:
     log_p = np.round(found.log_probability(len(batch)).cpu().numpy().astype(np.float64), ROUND)
-    gold = gold_mask(found, batch, graph.num_entities)
-    order = np.lexsort((found.entity, -log_p, found.question))  # by question, best first, ties by entity id
-    bounds = np.searchsorted(found.question, np.arange(len(batch) + 1))
+    covered = np.bincount(found.question[gold_mask(found, batch, graph.num_entities)], minlength=len(batch)) > 0
+    high = _worth_ranking(log_p, found.question, len(batch), answer_threshold)
+    order = high[np.lexsort((found.entity[high], -log_p[high], found.question[high]))]  # best first, ties by entity id
+    bounds = np.searchsorted(found.question[high], np.arange(len(batch) + 1))
     ranked = [order[first:end] for first, end in pairwise(bounds)]
     num_answers = [_num_within(log_p[nodes], 0, answer_threshold) for nodes in ranked]
     kept = [
@@ -132,9 +134,26 @@ def _answer_batch(
             scores=tuple(np.exp(log_p[kept[index]]).tolist()),
             answers=tuple(answers.tolist()),
             paths=tuple(islice(paths, len(evidence[index]))),
-            covered=bool(gold[ranked[index]].any()),
+            covered=bool(covered[index]),
             verdict=None if question.claim is None else bool((answers == question.claim).any()),
         )
+
+
+def _worth_ranking(log_p: np.ndarray, question: Int, num_questions: int, answer_threshold: float) -> Int:
+    """Return the candidates that may be kept, ascending: sorting the thousands below them is what ranking would cost."""
+    if len(log_p) <= MANY_CANDIDATES * num_questions:
+        return np.arange(len(log_p))
+    bounds = np.searchsorted(question, np.arange(num_questions + 1))
+    high = []
+    for first, end in pairwise(bounds):
+        values = log_p[first:end]
+        if len(values) > MIN_CANDIDATES:
+            best = np.partition(values, len(values) - MIN_CANDIDATES)[-MIN_CANDIDATES:]
+            answer = best.max() + log(max(answer_threshold, float_info.min)) + log1p(-TIE)
+            high.append(first + np.flatnonzero(values >= min(best[0], answer) + log1p(-TIE)))
+        else:
+            high.append(np.arange(first, end))
+    return np.concatenate(high)
 
 
 def _num_within(log_p: np.ndarray, place: int, share: float = 1.0) -> int:

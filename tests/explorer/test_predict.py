@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.explorer import predict as predict_module
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import explore
 from kgqa_core.explorer.model import Explorer
@@ -79,20 +80,23 @@ def ranking_of(world: World, model: Explorer, threshold: float) -> list[tuple[li
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(world=worlds(), threshold=st.sampled_from(ANSWER_THRESHOLDS), batch_size=st.integers(1, 3))
+@pytest.mark.parametrize("many", [0, 200])  # candidates from which on only those that may be kept are sorted
 def test_predictions_are_the_ranking_cut_after_answers_ties_and_the_tenth(
-    world: World, threshold: float, batch_size: int
+    many: int, world: World, threshold: float, batch_size: int
 ) -> None:
     model = make_model(steps=world.steps, seed=world.seed)
-    predictions = predict(
-        model,
-        world.graph,
-        world.questions,
-        texts=Texts(world.question_vectors, world.relation_vectors),
-        text_row={str(row): row for row in range(len(world.question_vectors))},
-        options=world.options,
-        answer_threshold=threshold,
-        batch_size=batch_size,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predict_module, "MANY_CANDIDATES", many)
+        predictions = predict(
+            model,
+            world.graph,
+            world.questions,
+            texts=Texts(world.question_vectors, world.relation_vectors),
+            text_row={str(row): row for row in range(len(world.question_vectors))},
+            options=world.options,
+            answer_threshold=threshold,
+            batch_size=batch_size,
+        )
     for prediction, question, (ranked, answers) in zip(
         predictions, world.questions, ranking_of(world, model, threshold), strict=True
     ):
