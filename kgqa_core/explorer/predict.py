@@ -140,7 +140,7 @@ def _answer_batch(
 
 
 def _worth_ranking(log_p: np.ndarray, question: Int, num_questions: int, answer_threshold: float) -> Int:
-    """Return the candidates that may be kept, ascending: sorting the thousands below them is what ranking would cost."""
+    """Return the candidates that may be kept, ascending; sorting the thousands below them is most of the cost."""
     if len(log_p) <= MANY_CANDIDATES * num_questions:
         return np.arange(len(log_p))
     bounds = np.searchsorted(question, np.arange(num_questions + 1))
