@@ -27,7 +27,7 @@ class Size:
     batch_sizes: Sequence[int]  # of the merged path alone
 
 
-FULL = Size(trained=256, asked=1024, repeats=5, alone=2048, batch_sizes=(8, 16, 32, 64, 128, 256))
+FULL = Size(trained=128, asked=256, repeats=3, alone=512, batch_sizes=(16, 32, 64, 128))
 SMALL = Size(trained=32, asked=64, repeats=2, alone=128, batch_sizes=(16, 64))
 
 

@@ -33,7 +33,7 @@ class Size:
     checked: int  # pairs whose candidates are compared
 
 
-FULL = Size(batches=40, ours=None, checked=100)
+FULL = Size(batches=10, ours=None, checked=40)
 SMALL = Size(batches=2, ours=256, checked=5)
 
 
