@@ -158,6 +158,7 @@ PAPER = {
     "loss": "per_answer",
     "prune_below": 0.0,
     "question_noise": 0.0,
+    "init_attention": 1.0,
 }
 """The defaults of ``variant: paper``: EtD appendix C.1, and what its equations say; K and L go by dataset."""
 
@@ -182,6 +183,7 @@ class ExplorerSection(Section):
     patience: Annotated[int, Field(ge=1)] | None = None  # stop after so many epochs without a gain on dev
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products in training
     init_from: FilePath | None = None  # start from this explorer: a run configuration, or a folder with model.json
+    init_attention: Share = 0.1  # factor on that explorer's attention weights, so that they can be unlearned; 1: as is
     also_train_on: Annotated[tuple[FilePath, ...], Field(strict=False)] = ()  # run configurations to learn from as well
     seeds: Seeds = (0,)  # one trained explorer per seed; the report shows their mean
 

@@ -328,6 +328,7 @@ SHAPING = {
     "explorer.prune_below=0.5": {TRAINED},
     "explorer.patience=2": {TRAINED},
     "explorer.question_noise=0.1": {TRAINED},
+    "explorer.init_attention=0.5": {TRAINED},
     "explorer.precision=bfloat16": {TRAINED},
     "evaluation.split=dev": {"controls", JUDGED},
     "evaluation.evidence_paths=2": {JUDGED},

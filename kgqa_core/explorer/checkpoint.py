@@ -66,10 +66,17 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
     return model.eval(), card
 
 
-def start_from(model: Explorer, folder: Path, *, encoder: str) -> list[str]:
+def start_from(model: Explorer, folder: Path, *, encoder: str, attention: float = 1.0) -> list[str]:
     """Give a fresh model the weights of a trained one, of whatever graph: no weight belongs to an entity or relation.
 
     Steps that both have are shared; steps that only ``model`` has keep their fresh weights.
+
+    Args:
+        model: gets the weights.
+        folder: of the trained explorer.
+        encoder: name of the encoder of ``model``'s texts.
+        attention: factor on the attention weights. Trained attention is near 0 or 1, where the sigmoid has no gradient:
+            what it wrongly leaves out of another graph it would never learn to enter. Scaled down it keeps its order.
 
     Returns:
         names of the fresh weights, with their steps.
@@ -96,7 +103,7 @@ def start_from(model: Explorer, folder: Path, *, encoder: str) -> list[str]:
             fresh.append(name)
         elif name in PER_STEP:
             shared = min(len(given), len(weight))
-            own[name] = torch.cat([given[:shared], weight[shared:]])
+            own[name] = torch.cat([attention * given[:shared], weight[shared:]])
             fresh += [f"{name}[{step}]" for step in range(shared, len(weight))]
         else:
             own[name] = given

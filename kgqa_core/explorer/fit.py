@@ -80,7 +80,8 @@ def fit_explorer(sets: Sequence[QuestionSet], settings: FitSettings, run: FitRun
     width = lessons[0].texts.relations.shape[1]
     model = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
     if settings.init_from is not None:
-        fresh = start_from(model, settings.init_from, encoder=settings.encoder)
+        attention = section.init_attention
+        fresh = start_from(model, settings.init_from, encoder=settings.encoder, attention=attention)
         run.recorder.param("init_fresh", ", ".join(fresh) or "none")
     trainer = Trainer(model.to(run.device), lessons, train_settings(section, settings.seed))
     cpu_seconds = _train(trainer, dev, lessons[0].options, section.patience, _journal(sets, settings, run), run)

@@ -145,6 +145,14 @@ def test_a_start_from_as_many_steps_takes_every_weight(saved: Path) -> None:
         assert torch.equal(weight, wanted), name
 
 
+def test_attention_is_taken_over_at_a_part_of_its_strength_and_all_else_as_it_is(saved: Path) -> None:
+    model = Explorer(encoding_dim=13, width=5, steps=2)
+    start_from(model, saved, encoder="hash-v1-d13", attention=0.25)
+    trained, _ = load_explorer(saved, encoder="hash-v1-d13")
+    for (name, weight), wanted in zip(model.named_parameters(), trained.parameters(), strict=True):
+        assert torch.equal(weight, 0.25 * wanted if name.startswith("attend_") else wanted), name
+
+
 def test_steps_beyond_those_of_the_start_are_fresh_and_listed(saved: Path) -> None:
     model, before, fresh = start(saved, steps=3)
     trained, _ = load_explorer(saved, encoder="hash-v1-d13")

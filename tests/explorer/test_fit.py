@@ -209,7 +209,7 @@ def test_training_stops_early_and_keeps_the_best_epoch(graph: KnowledgeGraph, tm
 
 def test_an_explorer_starts_from_another(graph: KnowledgeGraph, tmp_path: Path) -> None:
     fit(graph, tmp_path / "first")
-    settings = with_section(epochs=1, learning_rate=1e-9)
+    settings = with_section(epochs=1, learning_rate=1e-9, init_attention=1.0)
     record = fit(graph, tmp_path / "second", replace(settings, init_from=tmp_path / "first"))
     assert record.metrics["dev.hits1"] == 100.0
     assert record.params["init_fresh"] == "none"

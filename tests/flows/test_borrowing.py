@@ -44,7 +44,10 @@ Build = Callable[[Pipeline], list[str]]
 
 
 def test_the_run_to_start_from_is_trained_first_and_once(conf: Callable[..., Pipeline], build_stages: Build) -> None:
-    first, second = conf("first", epochs=20), conf("second", epochs=1, learning_rate=1e-9, init_from="first.yaml")
+    first, second = (
+        conf("first", epochs=20),
+        conf("second", epochs=1, learning_rate=1e-9, init_attention=1.0, init_from="first.yaml"),
+    )
     assert first.find(TRAINED) is None
     build_stages(second)
     assert first.find(TRAINED) is not None
@@ -64,7 +67,7 @@ def fresh(conf: Callable[..., Pipeline], build_stages: Build) -> Path:
 def test_what_was_learned_on_one_graph_answers_on_another(conf: Callable[..., Pipeline], build_stages: Build) -> None:
     conf("first", epochs=60, learning_rate=0.01)
     settings = {"place": "village", "epochs": 1, "learning_rate": 1e-9}  # learns nothing of its own
-    carried, blank = conf("carried", init_from="first.yaml", **settings), conf("blank", **settings)
+    carried, blank = conf("carried", init_from="first.yaml", init_attention=1.0, **settings), conf("blank", **settings)
     for run in (carried, blank):
         build_stages(run)
     hits = [read_record(run.artifact(TRAINED).folder).metrics["dev.hits1"] for run in (carried, blank)]
