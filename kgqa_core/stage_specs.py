@@ -59,7 +59,8 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
     specs.append(StageSpec("encodings", "encodings", {**encoder, **as_asked}, ("graph", "questions"), weights))
     blocks = _subgraphs(config.dataset)
     base = ("graph", *blocks, "questions", "encodings")
-    training = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "also_train_on"})
+    no_start = set() if explorer.init_from else {"init_attention"}
+    training = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "also_train_on", *no_start})
     for seed in explorer.seeds:
         # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
         section = {**training, **reenter, "seed": seed, **{f"encoder_{name}": value for name, value in encoder.items()}}

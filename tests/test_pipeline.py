@@ -328,7 +328,6 @@ SHAPING = {
     "explorer.prune_below=0.5": {TRAINED},
     "explorer.patience=2": {TRAINED},
     "explorer.question_noise=0.1": {TRAINED},
-    "explorer.init_attention=0.5": {TRAINED},
     "explorer.precision=bfloat16": {TRAINED},
     "evaluation.split=dev": {"controls", JUDGED},
     "evaluation.evidence_paths=2": {JUDGED},
@@ -349,6 +348,7 @@ OTHERWISE = {
     "encoder.pooling",
     "explorer.seeds",
     "explorer.init_from",
+    "explorer.init_attention",
     "explorer.also_train_on",
 }
 LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
@@ -586,6 +586,14 @@ def test_an_explorer_to_start_from_is_in_the_recipe_by_content_not_by_path(films
     fresh, one, same, other = recipes
     assert one == same
     assert len({fresh, one, other}) == 3
+
+
+def test_how_attention_is_taken_over_matters_only_where_it_is(films: Path) -> None:
+    assert specs_of(films, "explorer.init_attention=0.5") == specs_of(films)
+    films.with_name("first.yaml").write_text(films.read_text("utf-8"), "utf-8")
+    start = "explorer.init_from=first.yaml"
+    one, other = specs_of(films, start), specs_of(films, start, "explorer.init_attention=0.5")
+    assert {key for key in one if one[key] != other[key]} == {TRAINED}
 
 
 def test_a_run_to_start_from_is_waited_for_and_read_by_content(films: Path) -> None:
