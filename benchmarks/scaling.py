@@ -37,11 +37,11 @@ class Size:
 
 
 FULL = Size(
-    questions=(750, 1500, 3000, 6000, 12000),
+    questions=(500, 1000, 2000, 4000),
     steps=(1, 2, 3, 4),
-    questions_per_steps=1000,
+    questions_per_steps=200,
     triples=(100_000, 1_000_000, 10_000_000),
-    per_chain=40,
+    per_chain=20,
 )
 SMALL = Size(questions=(32, 64), steps=(1, 2), questions_per_steps=32, triples=(10_000, 30_000), per_chain=4)
 
