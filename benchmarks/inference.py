@@ -27,7 +27,7 @@ class Size:
     settings: Sequence[str] = ()  # of the run
 
 
-FULL = Size(questions=1000, repeats=2, batch_sizes=(64,), settings=("explorer.seeds=[0]",))
+FULL = Size(questions=400, repeats=2, batch_sizes=(64,), settings=("explorer.seeds=[0]",))
 SMALL = Size(questions=100, repeats=2, batch_sizes=(16,), settings=("explorer.epochs=1", "explorer.seeds=[0]"))
 
 
