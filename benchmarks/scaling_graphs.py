@@ -15,9 +15,9 @@ from benchmarks.synthetic import draw_questions
 from benchmarks.workload import cpu_seconds
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.fit import stack_texts
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
+from kgqa_core.explorer.texts import texts_of
 from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.text.hashing import HashEncoder
@@ -50,8 +50,7 @@ def explore_one(folder: Path, per_chain: int) -> Explored:
     train, held = questions[: -int(HELD_OUT * len(questions))], questions[-int(HELD_OUT * len(questions)) :]
     asked = sorted({question.masked for question in questions})
     text_row = {text: row for row, text in enumerate(asked)}
-    wanted = [*asked, *graph.relation_labels]
-    texts = stack_texts(asked, graph, dict(zip(wanted, HashEncoder(DIM).encode(wanted), strict=True)))
+    texts = texts_of(asked, graph, HashEncoder(DIM).encode)
     model = Explorer(encoding_dim=DIM, width=64, steps=HOPS)
     options, seen = ExploreOptions(edge_budget=EDGE_BUDGET), list[TrainStep]()
 

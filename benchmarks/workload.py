@@ -17,9 +17,9 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.fit import stack_texts, train_settings
+from kgqa_core.explorer.fit import train_settings
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.texts import Texts, look_up, texts_of
 from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.pipeline import Pipeline
@@ -107,7 +107,7 @@ def open_workload(
     graph = graph_of(pipeline)
     questions = read_questions(pipeline.artifact("questions").folder)
     asked = sorted({question.asked(pipeline.config.explorer.mask_topics) for question in questions})
-    texts = stack_texts(asked, graph, read_encodings(pipeline.artifact("encodings").folder))
+    texts = texts_of(asked, graph, look_up(read_encodings(pipeline.artifact("encodings").folder)))
     torch.set_num_threads(pipeline.config.runtime.threads)
     return Workload(graph, texts, {text: row for row, text in enumerate(asked)}, pipeline)
 

@@ -18,7 +18,8 @@ from kgqa_core.pipeline import Pipeline
 from kgqa_core.types import Question
 
 if TYPE_CHECKING:
-    from kgqa_core.systems.explorer_system import EncodeTexts, ExplorerSystem
+    from kgqa_core.explorer.texts import EncodeTexts
+    from kgqa_core.systems.explorer_system import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 
 ENCODINGS_FILE = "encodings.parquet"

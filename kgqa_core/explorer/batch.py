@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +50,9 @@ class QuestionArrays:
         """Return the rows that can be learned from: those with a topic and a gold."""
         return np.flatnonzero((np.diff(self.topic_ptr) > 0) & (np.diff(self.gold_ptr) > 0))
 
-    def in_order(self, size: int) -> Iterator[Int]:
-        """Yield the rows of batches in which questions of equal text stand together and share state classes."""
-        order = np.argsort(self.text, kind="stable")
-        for start in range(0, len(order), size):
-            yield order[start : start + size]
+    def in_order(self) -> Int:
+        """Return all rows, questions of equal text together: in one batch they share state classes."""
+        return np.argsort(self.text, kind="stable")
 
 
 def question_arrays(

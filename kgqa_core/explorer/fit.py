@@ -21,7 +21,7 @@ from kgqa_core.explorer.checkpoint import Card, save_explorer, start_from
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.journal import Journal
 from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import Texts, given_inverses
+from kgqa_core.explorer.texts import look_up, texts_of
 from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainStep
 from kgqa_core.explorer.tune import DevFigures, DevSet, choose_thresholds, dev_set, measure
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -134,7 +134,7 @@ def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str)
     for one in sets:
         asked = {question.asked(section.mask_topics) for question in (*one.train, *one.dev)}
         text_row = {text: row for row, text in enumerate(sorted(asked))}
-        texts = stack_texts(list(text_row), one.graph, one.encodings).to(device)
+        texts = texts_of(list(text_row), one.graph, look_up(one.encodings)).to(device)
         arrays = question_arrays(one.train, text_row, mask_topics=section.mask_topics)
         if not arrays.teaching().size:
             raise InputError(
@@ -145,19 +145,6 @@ def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str)
         lessons.append(Lessons(one.graph, arrays, texts, options))
         devs.append(dev_set(one.graph, one.dev, texts, text_row, mask_topics=section.mask_topics))
     return lessons, devs[0]
-
-
-def stack_texts(asked: Sequence[str], graph: KnowledgeGraph, encodings: Mapping[str, np.ndarray]) -> Texts:
-    """Return the encodings of questions and of the graph's relations as tensors."""
-
-    def stack(texts: Sequence[str]) -> Tensor:
-        return torch.from_numpy(np.stack([encodings[text] for text in texts]))
-
-    inverse_of, names = given_inverses(graph.inverse_labels)
-    relations = stack(graph.relation_labels)
-    if not names:
-        return Texts(stack(asked), relations)
-    return Texts(stack(asked), relations, torch.from_numpy(inverse_of), stack(names))
 
 
 def _train(

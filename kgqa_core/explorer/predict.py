@@ -89,17 +89,23 @@ def explore_all(
     options: ExploreOptions,
     batch_size: int = 256,
 ) -> Iterator[tuple[Int, Batch, Exploration]]:
-    """Yield (rows, batch, what was found), without gradients; questions of equal text come together."""
+    """Yield (rows, batch, what was found), without gradients; questions of equal text come together.
+
+    A batch that was too large for memory is halved, and so are all after it: to try would be to walk in vain.
+    """
     was_training = model.training
     model.eval()
-    for rows in arrays.in_order(batch_size):
-        parts = explore_rows(model, graph, arrays, rows, texts=texts, options=options)
+    rows, size = arrays.in_order(), batch_size
+    while len(rows):
+        parts, largest = explore_rows(model, graph, arrays, rows[:size], texts=texts, options=options), 0
         while True:
             with torch.inference_mode():  # not around the yield: it would hold for whoever iterates
                 part = next(parts, None)
             if part is None:
                 break
+            largest = max(largest, len(part[0]))
             yield part
+        rows, size = rows[size:], largest
     model.train(was_training)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from kgqa_core.explorer.frontier import Int
+from kgqa_core.graph.kg import KnowledgeGraph
+
+EncodeTexts = Callable[[Sequence[str]], np.ndarray]
+"""Texts in, unit-norm float32 [n, encoding_dim] out."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,26 @@ def first_equal(texts: Texts) -> Int:
             keys[len(forward) + relation] = (False, row.tobytes())
     seen: dict[tuple[bool, bytes], int] = {}
     return np.array([*(seen.setdefault(key, at) for at, key in enumerate(keys)), len(keys)], dtype=np.int64)
+
+
+def texts_of(asked: Sequence[str], graph: KnowledgeGraph, encode: EncodeTexts) -> Texts:
+    """Encode questions, and a graph's relations and the inverses that it names as they are."""
+
+    def tensor(texts: Sequence[str]) -> Tensor:
+        return torch.tensor(encode(texts))  # a copy: an encoder's vectors may be read-only, as a cache's are
+
+    inverse_of, names = given_inverses(graph.inverse_labels)
+    questions, relations = tensor(asked), tensor(graph.relation_labels)
+    return (
+        Texts(questions, relations, torch.from_numpy(inverse_of), tensor(names))
+        if names
+        else Texts(questions, relations)
+    )
+
+
+def look_up(encodings: Mapping[str, np.ndarray]) -> EncodeTexts:
+    """Return an encoder of texts whose vectors are known."""
+    return lambda texts: np.stack([encodings[text] for text in texts])
 
 
 def given_inverses(labels: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:

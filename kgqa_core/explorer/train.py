@@ -95,6 +95,7 @@ class Trainer:
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
+        self._hopeless: list[set[int]] = [set() for _ in lessons]  # what the state lists, to look up
         self._rows = [one.questions.teaching() for one in lessons]
         self.num_steps = settings.epochs * sum(-(-len(rows) // settings.batch_size) for rows in self._rows)
 
@@ -145,7 +146,7 @@ class Trainer:
                 moments.setdefault(int(index), {})[moment] = tensor
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        self.state = state
+        self.state, self._hopeless = state, [set(rows) for rows in state.hopeless]
 
     def _batches(self, epoch: int) -> list[tuple[int, Int]]:
         """Return the batches of an epoch, (lesson, rows); they depend on seed and epoch alone."""
@@ -166,10 +167,10 @@ class Trainer:
         if len(again):
             self._backward(lesson, again, size, 0.0, full)
             self.state.hopeless[lesson] += full.uncovered
+            self._hopeless[lesson].update(full.uncovered)
         self._backward(lesson, rows, size, self.threshold, seen)
         if self.threshold:
-            known = set(self.state.hopeless[lesson])
-            self.state.lost[lesson] += [row for row in seen.uncovered if row not in known]
+            self.state.lost[lesson] += [row for row in seen.uncovered if row not in self._hopeless[lesson]]
         coverage = 100.0 * seen.covered / len(rows)
         seen.add(full)
         if seen.covered:

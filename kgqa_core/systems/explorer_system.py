@@ -7,22 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-import torch
-
 from kgqa_core.explorer.backtrack import render_path
 from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.texts import Texts, given_inverses
+from kgqa_core.explorer.texts import EncodeTexts, texts_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.systems.cost import AnswerCost
 from kgqa_core.types import Prediction, Question, ReasoningPath
-
-EncodeTexts = Callable[[Sequence[str]], np.ndarray]
-"""Texts in, unit-norm float32 [n, encoding_dim] out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,7 @@ class ExplorerSystem:
         """
         inside = self.subgraphs
         asked = sorted({question.asked(self.card.mask_topics) for question in questions})
-        texts = encode_texts(asked, self.graph, self.encode).to(self.model.identity.device)
+        texts = texts_of(asked, self.graph, self.encode).to(self.model.identity.device)
         cost = AnswerCost() if cost is None else cost
         started = time.process_time()
         predictions = predict(
@@ -99,13 +93,3 @@ class ExplorerSystem:
     def render(self, path: ReasoningPath) -> str:
         """Return a path as readable triples, in walking order."""
         return render_path(path, entity_names=self.graph.entity_names, relation_labels=self.graph.relation_labels)
-
-
-def encode_texts(asked: Sequence[str], graph: KnowledgeGraph, encode: EncodeTexts) -> Texts:
-    """Encode questions, and relation labels and given inverses as they are, for the explorer."""
-    # torch.tensor copies: an encoder's vectors may be read-only, as a cache's are.
-    questions, relations = torch.tensor(encode(asked)), torch.tensor(encode(graph.relation_labels))
-    inverse_of, names = given_inverses(graph.inverse_labels)
-    if not names:
-        return Texts(questions, relations)
-    return Texts(questions, relations, torch.from_numpy(inverse_of), torch.tensor(encode(names)))

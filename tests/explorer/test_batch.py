@@ -38,15 +38,14 @@ def test_only_questions_with_topic_and_gold_teach() -> None:
 def test_no_questions_make_no_batches() -> None:
     arrays = question_arrays([], ROWS)
     assert len(arrays) == 0
-    assert list(arrays.in_order(5)) == []
+    assert arrays.in_order().tolist() == []
 
 
 def test_in_order_puts_equal_texts_side_by_side_and_names_the_rows() -> None:
     questions = [make_question([entity], masked="who" if entity % 2 else "when") for entity in range(7)]
     arrays = question_arrays(questions, ROWS)
-    batches = list(arrays.in_order(3))
-    assert [rows.tolist() for rows in batches] == [[0, 2, 4], [6, 1, 3], [5]]
-    assert all(arrays.batch(rows).topic_entity.tolist() == rows.tolist() for rows in batches)
+    assert arrays.in_order().tolist() == [0, 2, 4, 6, 1, 3, 5]
+    assert arrays.batch(arrays.in_order()).topic_entity.tolist() == arrays.in_order().tolist()
 
 
 def test_a_right_claim_is_a_gold_and_a_wrong_one_teaches_nothing() -> None:

@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.explorer import bounded
 from kgqa_core.explorer import predict as predict_module
-from kgqa_core.explorer.batch import question_arrays
-from kgqa_core.explorer.explore import explore
+from kgqa_core.explorer.batch import Batch, question_arrays
+from kgqa_core.explorer.explore import Exploration, explore
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.texts import Texts
 from kgqa_core.explorer.train import Trainer, TrainSettings
 from kgqa_core.explorer.tune import ANSWER_THRESHOLDS, measure
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, Step
 from tests.explorer import films
 from tests.explorer.worlds import World, make_model, make_question, worlds
@@ -207,6 +209,25 @@ def test_predictions_come_in_the_order_of_the_questions_whatever_the_batches(tra
         for one, other in zip(ask(trained, questions, batch_size=batch_size), together, strict=True):
             assert one.scores == pytest.approx(other.scores, rel=1e-4)
             assert replace(one, scores=other.scores) == other
+
+
+def test_a_batch_that_was_too_large_is_halved_and_that_size_is_not_tried_again(
+    trained: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def noted(model: Explorer, graph: KnowledgeGraph, batch: Batch, **options: object) -> Exploration:
+        tried.append(len(batch))
+        return explore(model, graph, batch, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bounded, "explore", noted)
+    expected = ask(trained, films.questions(), batch_size=16)
+    assert tried == [16, 16, 16, 16, 5]
+    tried.clear()
+    found = ask(trained, films.questions(), batch_size=16, options=replace(films.OPTIONS, max_edges=300))
+    assert tried[0] == 16
+    assert max(tried[1:]) < 16
+    assert [prediction.answers for prediction in found] == [prediction.answers for prediction in expected]
 
 
 def test_a_claim_gets_a_verdict_and_its_evidence(trained: Explorer) -> None:

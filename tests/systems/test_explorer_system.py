@@ -10,9 +10,10 @@ import torch
 
 from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.texts import texts_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.systems.cost import AnswerCost
-from kgqa_core.systems.explorer_system import ExplorerSystem, encode_texts
+from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.text.hashing import HashEncoder
 from kgqa_core.types import Question, Step
 
@@ -90,7 +91,7 @@ def test_encodings_that_may_not_be_written_to_are_copied(graph: KnowledgeGraph) 
         vectors.flags.writeable = False
         return vectors
 
-    texts = encode_texts(["one", "two"], graph, encode)
+    texts = texts_of(["one", "two"], graph, encode)
     assert texts.questions.shape == (2, 31)
     assert texts.relations.shape == (graph.num_relations, 31)
 
