@@ -72,6 +72,20 @@ class GraphSection(Section):
         return self
 
 
+class FreebaseSection(Section):
+    """A dump of Freebase. The graph is what the questions' topics reach in it."""
+
+    format: Literal["freebase"]
+    path: FilePath  # N-Triples, gzipped or plain: one file, or a folder of *.nt and *.gz
+    hops: Annotated[int, Field(ge=1, le=9)] | None = 2  # steps from a topic; None: the whole dump
+    cvt_is_hop: bool = True  # does a step to a CVT node count?
+    hub_cap: Annotated[int, Field(ge=1)] | None = None  # triples per (entity, relation, direction) that are walked
+    language: Annotated[str, Field(pattern=r"^[a-z]{2,3}$")] = "en"  # of names and of literals that have one
+    keep_types: bool = False  # are type.object.type triples walked as well?
+    noise: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # prefixes of relations left out; None: ours
+    max_reject_ratio: Share = 0.001
+
+
 class QuestionSection(Section):
     """The questions."""
 
@@ -109,7 +123,7 @@ class FileDataset(Section):
 
     name: Name  # the MLflow experiment
     source: Literal["files"]
-    graph: GraphSection
+    graph: Annotated[GraphSection | FreebaseSection, Field(discriminator="format")]
     questions: QuestionSection
     reenter_topic: bool = False  # may a path come back to a topic entity? (on MetaQA 3-hop only "no" keeps golds exact)
     subgraphs: Literal["none", "question"] = "none"  # question: each question explores the subgraph its file gives it

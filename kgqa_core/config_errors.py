@@ -41,7 +41,7 @@ def _explain_one(error: dict[str, Any], root: type[BaseModel]) -> str:
             return f"missing key {key!r}"
         case "union_tag_not_found" | "union_tag_invalid":
             tag = context["discriminator"].strip("'")
-            legal = [str(get_args(model.model_fields[tag].annotation)[0]) for model in models]
+            legal = [str(value) for model in models for value in get_args(model.model_fields[tag].annotation)]
             if error["type"] == "union_tag_not_found":
                 return f"missing key '{key}.{tag}'; legal are {', '.join(legal)}"
             return (

@@ -23,6 +23,8 @@ from kgqa_core.stage_specs import StageSpec, stage_specs
 
 VERSIONS = {
     "dataset": 1,
+    "dump": 1,
+    "topics": 1,
     "graph": 2,
     "subgraphs": 1,
     "questions": 1,
@@ -156,7 +158,7 @@ class Pipeline:
             artifact = self._find(need, found)
             if artifact is None:
                 return None
-            inputs[need.partition("-")[0]] = artifact.content
+            inputs[need.partition("-seed")[0]] = artifact.content
         for name, borrowed in spec.borrows.items():
             artifact = self.lender(borrowed.conf).find(borrowed.key)
             if artifact is None:

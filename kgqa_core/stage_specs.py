@@ -14,6 +14,7 @@ from kgqa_core.config import (
     EmbeddedDataset,
     ExplorerSection,
     FileDataset,
+    FreebaseSection,
     HashEncoderSection,
     LocalEncoderSection,
     QuestionSection,
@@ -129,6 +130,8 @@ def _source_specs(config: RunConfig, walk: Mapping[str, Any]) -> list[StageSpec]
 def _file_specs(dataset: FileDataset, walk: Mapping[str, Any]) -> list[StageSpec]:
     graph, questions = dataset.graph, dataset.questions
     asked_in = question_files(questions)
+    if isinstance(graph, FreebaseSection):
+        return _freebase_specs(graph, questions, walk)
     triples = {"triples": graph.path} if graph.path else asked_in
     files = {**triples, "names": graph.names} if graph.names else triples
     asked = questions.model_dump(mode="json", exclude={"path", "files"})
@@ -138,6 +141,42 @@ def _file_specs(dataset: FileDataset, walk: Mapping[str, Any]) -> list[StageSpec
         *(StageSpec(stage, stage, {}, ("graph",), asked_in) for stage in blocks),
         StageSpec("questions", "questions", {**asked, **walk}, ("graph", *blocks), asked_in),
     ]
+
+
+DUMP = "dump-"  # + the name of a dump file: the key of its stage
+HOW_TO_PARSE = {"language", "keep_types", "noise", "max_reject_ratio"}  # settings of a dump; the others are the graph's
+
+
+def _freebase_specs(graph: FreebaseSection, questions: QuestionSection, walk: Mapping[str, Any]) -> list[StageSpec]:
+    """A dump is parsed file by file, whatever is asked; topics are a stage, so that other texts change no graph."""
+    asked_in = question_files(questions)
+    asked = questions.model_dump(mode="json", exclude={"path", "files"})
+    parse = graph.model_dump(mode="json", include=HOW_TO_PARSE)
+    reach = graph.model_dump(mode="json", exclude={"path", *HOW_TO_PARSE})
+    dumps = [StageSpec(f"{DUMP}{path.name}", "dump", parse, (), {path.name: path}) for path in dump_files(graph.path)]
+    read = {name: value for name, value in asked.items() if name in ("format", "hops")}
+    topics = [] if graph.hops is None else [StageSpec("topics", "topics", read, (), asked_in)]
+    needs = tuple(spec.key for spec in (*dumps, *topics))
+    return [
+        *dumps,
+        *topics,
+        StageSpec("graph", "graph", reach, needs),
+        StageSpec("questions", "questions", {**asked, **walk}, ("graph",), asked_in),
+    ]
+
+
+def dump_files(path: Path) -> list[Path]:
+    """Return the files of a dump: ``path``, or what a folder holds.
+
+    Raises:
+        ConfigError: a folder without one.
+    """
+    if not path.is_dir():
+        return [path]
+    found = sorted(entry for entry in path.iterdir() if entry.suffix in (".nt", ".gz") and entry.is_file())
+    if not found:
+        raise ConfigError(f"dataset.graph.path: {path} holds no .nt or .gz file")
+    return found
 
 
 def _subgraphs(dataset: EmbeddedDataset | FileDataset) -> tuple[str, ...]:

@@ -206,10 +206,10 @@ def test_every_stage_is_looked_up_once(films: Path, build_stages: Build, monkeyp
     find = pipeline.store.find
     monkeypatch.setattr(pipeline.store, "find", lambda recipe: looked_up.append(recipe.stage) or find(recipe))
     assert pipeline.find("evaluation-seed0")
-    assert sorted(looked_up) == sorted(VERSIONS.keys() - {"dataset", "subgraphs"})
+    assert sorted(looked_up) == sorted(VERSIONS.keys() - {"dataset", "subgraphs", "dump", "topics"})
     looked_up.clear()
     pipeline.status()
-    assert sorted(looked_up) == sorted(VERSIONS.keys() - {"dataset", "subgraphs"})
+    assert sorted(looked_up) == sorted(VERSIONS.keys() - {"dataset", "subgraphs", "dump", "topics"})
 
 
 # What an artifact's identity follows
@@ -339,6 +339,12 @@ SHAPING = {
 OTHERWISE = {
     "dataset.graph.path",
     "dataset.graph.names",
+    "dataset.graph.hops",
+    "dataset.graph.cvt_is_hop",
+    "dataset.graph.hub_cap",
+    "dataset.graph.language",
+    "dataset.graph.keep_types",
+    "dataset.graph.noise",
     "dataset.questions.path",
     "dataset.questions.files",
     "dataset.questions.hops",
@@ -418,6 +424,53 @@ def test_the_list_above_has_every_setting_of_the_machine() -> None:
     assert found - {"home"} == tried  # every other test has a home of its own
 
 
+FREEBASE = "dataset.graph={format: freebase, path: data}"
+
+
+def freebase_specs(films: Path, *more: str) -> dict[str, StageSpec]:
+    for name in ("1.nt.gz", "2.nt"):
+        (films.parent / "data" / name).touch()
+    return specs_of(films, FREEBASE, *more)
+
+
+def test_a_dump_is_parsed_file_by_file_and_the_graph_is_what_topics_reach(films: Path) -> None:
+    specs = freebase_specs(films)
+    dumps = ["dump-1.nt.gz", "dump-2.nt"]
+    assert list(specs)[:5] == [*dumps, "topics", "graph", "questions"]
+    assert specs["graph"].needs == (*dumps, "topics")
+    assert list(specs["dump-2.nt"].files) == ["2.nt"]  # rejects name the file
+
+
+def test_without_a_limit_of_steps_no_topics_are_read(films: Path) -> None:
+    specs = freebase_specs(films, "dataset.graph.hops=null")
+    assert "topics" not in specs
+    assert specs["graph"].needs == ("dump-1.nt.gz", "dump-2.nt")
+
+
+@pytest.mark.parametrize(
+    ("override", "changed"),
+    [
+        ("dataset.graph.language=de", {"dump"}),
+        ("dataset.graph.keep_types=true", {"dump"}),
+        ("dataset.graph.noise=[user.]", {"dump"}),
+        ("dataset.graph.max_reject_ratio=0.5", {"dump"}),
+        ("dataset.graph.hops=4", {"graph"}),
+        ("dataset.graph.cvt_is_hop=false", {"graph"}),
+        ("dataset.graph.hub_cap=11", {"graph"}),
+        ("dataset.questions.train_size=11", {"questions"}),  # other questions, no other topics to be read
+    ],
+)
+def test_a_setting_of_a_dump_changes_the_stages_that_it_shapes(films: Path, override: str, changed: set[str]) -> None:
+    before, after = freebase_specs(films), freebase_specs(films, override)
+    assert {after[key].stage for key in after if after[key].section != before[key].section} == changed
+
+
+def test_a_folder_without_a_dump_is_an_error(films: Path) -> None:
+    (films.parent / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"holds no \.nt or \.gz file"):
+        specs_of(films, "dataset.graph={format: freebase, path: empty}")
+
+
 def test_seeds_are_stages_and_the_first_ones_do_not_depend_on_how_many_there_are(films: Path) -> None:
     one, three = specs_of(films), specs_of(films, "explorer.seeds=[0, 2, 5]")
     assert {key: three[key] for key in one} == one
@@ -438,8 +491,8 @@ def test_stages_come_after_what_they_read_and_every_stage_has_a_version(films: P
             assert set(spec.needs) <= seen
             seen.add(spec.key)
             assert VERSIONS[spec.stage] >= 1
-    only_where_each_question_has_one = {"subgraphs"}
-    assert {spec.stage for spec in stage_specs(tiny_config)} == VERSIONS.keys() - only_where_each_question_has_one
+    only_of_other_datasets = {"subgraphs", "dump", "topics"}
+    assert {spec.stage for spec in stage_specs(tiny_config)} == VERSIONS.keys() - only_of_other_datasets
 
 
 def test_with_a_subgraph_per_question_all_that_walks_reads_them(films: Path) -> None:
