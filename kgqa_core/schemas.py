@@ -125,3 +125,5 @@ DUMP_RELATIONS = pa.schema(
         pa.field("num_lines", pa.int64(), nullable=False),
     ]
 )
+
+TOPICS = pa.schema([pa.field("label", pa.string(), nullable=False)])  # labels or names, as the question files have them

@@ -21,7 +21,7 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         report = build_questions(
-            _files_of(source),
+            files_of(source),
             graph=graph_of(pipeline),
             max_steps=pipeline.config.explorer.steps,
             reenter_topic=pipeline.config.dataset.reenter_topic,
@@ -45,10 +45,11 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
 
 def question_paths(pipeline: Pipeline) -> list[Path]:
     """Return the question files, in the order in which they are read."""
-    return source_files(_files_of(question_source(pipeline)))
+    return source_files(files_of(question_source(pipeline)))
 
 
-def _files_of(source: QuestionSection) -> QuestionSource:
+def files_of(source: QuestionSection) -> QuestionSource:
+    """Return a section of the configuration as the question readers take it."""
     return QuestionSource(source.format, source.path, source.files, source.hops, source.max_reject_ratio)
 
 
