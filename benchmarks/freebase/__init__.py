@@ -1,0 +1,1 @@
+"""Freebase-shaped graphs of any size from a seed: as the dump's text, or as the coded parts that parsing it gives."""
