@@ -9,6 +9,7 @@ import typer
 
 from flows.cli_compare import compare
 from flows.cli_session import prepare_environment, with_exit_code, working
+from flows.cli_sql import sql
 from flows.cli_sweep import sweep
 
 if TYPE_CHECKING:
@@ -259,6 +260,7 @@ def score(
 
 
 app.command()(compare)
+app.command()(sql)
 app.command()(sweep)
 
 

@@ -20,6 +20,12 @@ class ConfigError(KgqaError):
     exit_code = 2
 
 
+class QueryError(KgqaError):
+    """An SQL query is not usable."""
+
+    exit_code = 2
+
+
 class InputError(KgqaError):
     """A graph, question or prediction file is missing, malformed or empty."""
 

@@ -29,6 +29,7 @@ COMMANDS = (
     "score",
     "compare",
     "lint",
+    "sql",
     "sweep",
 )
 HEAVY = {"dask", "distributed", "duckdb", "matplotlib", "mlflow", "numpy", "pandas", "prefect", "pyarrow", "torch"}

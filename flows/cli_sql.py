@@ -1,0 +1,141 @@
+"""``kgqa sql``: a query over everything that a run has built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli_session import with_exit_code, working
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kgqa_core.artifacts import Artifact
+    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.views import ViewInfo, Views
+
+NUM_ROWS = 100  # printed, unless --limit says otherwise
+CELL_CHARACTERS = 300  # of a value that is printed in a table
+
+
+@with_exit_code
+def sql(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="One query of DuckDB's SQL. Default: list the views.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help=f"At most N rows; printed are {NUM_ROWS} by default.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the rows, all of them, to a .parquet or .csv file.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. explorer.epochs=3; repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Query the shards, questions and predictions of a run with SQL.
+
+    Every table of the artifacts that are done is a view: entities, relations, triples, facts (triples with names),
+    questions, predictions_seed0, rejects and more. Without a query, the views are listed. Queries only read.
+
+    \b
+    Examples:
+      kgqa sql conf/demo.yaml
+      kgqa sql conf/demo.yaml "select relation, count(*) from facts group by all"
+      kgqa sql conf/demo.yaml "from facts where head_name = 'Blue Harbour'" --out harbour.csv
+    """
+    from flows.cli_output import print_json
+    from kgqa_core.config_file import read_config
+    from kgqa_core.errors import ConfigError
+    from kgqa_core.pipeline import Pipeline
+
+    if query is None and out is not None:
+        raise ConfigError("--out needs a query, such as: from facts")
+    pipeline = Pipeline(read_config(conf, settings or ()))
+    with working("querying"):
+        document = answer(pipeline, query, limit, out)
+    print_json(document) if as_json else print_answer(document)
+
+
+def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path | None) -> dict[str, Any]:
+    """Return what a query finds, or where it was written; without a query, the views."""
+    from tempfile import TemporaryDirectory
+
+    from kgqa_core.views import open_views
+
+    artifacts = done_artifacts(pipeline)
+    scratch = pipeline.home / "run"
+    scratch.mkdir(parents=True, exist_ok=True)
+    memory_limit = pipeline.config.runtime.memory_limit
+    with (
+        TemporaryDirectory(prefix="sql-", dir=scratch) as spill,
+        open_views(artifacts, memory_limit=memory_limit, temp_directory=Path(spill)) as views,
+    ):
+        if query is None:
+            return {"views": [view_document(view) for view in views.list_views()]}
+        if out is not None:
+            return written_document(views, query, out, limit, pipeline.store.root)
+        table, more = views.read(query, limit=NUM_ROWS if limit is None else limit)
+        return table_document(table, more)
+
+
+def done_artifacts(pipeline: Pipeline) -> dict[str, Artifact]:
+    """Return the artifacts of the stages that are done; ArtifactError where there are none."""
+    from kgqa_core.errors import ArtifactError
+
+    found = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
+    if not found:
+        raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
+    return found
+
+
+def view_document(view: ViewInfo) -> dict[str, Any]:
+    """Return one view as a listing shows it."""
+    return {"name": view.name, "rows": view.num_rows, "columns": view.columns}
+
+
+def written_document(views: Views, query: str, out: Path, limit: int | None, store: Path) -> dict[str, Any]:
+    """Write what a query finds; ConfigError where the file would lie among the artifacts."""
+    from kgqa_core.errors import ConfigError
+
+    if out.resolve().is_relative_to(store.resolve()):
+        raise ConfigError(f"--out {out} lies in the artifact store, which only stages write to; name another folder")
+    return {"file": str(out), "rows": views.write(query, out, limit=limit)}
+
+
+def table_document(table: pa.Table, more: bool) -> dict[str, Any]:
+    """Return rows as lists in order of the columns: two columns may share a name."""
+    columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
+    rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    return {"columns": columns, "rows": rows, "more": more}
+
+
+def print_answer(document: dict[str, Any]) -> None:
+    """Print views, rows, or where the rows are."""
+    from flows.cli_output import print_table
+
+    if "views" in document:
+        rows = [
+            (view["name"], str(view["rows"]), ", ".join(f"{name} {kind}" for name, kind in view["columns"].items()))
+            for view in document["views"]
+        ]
+        print_table("Views", ("view", "rows", "columns"), rows)
+    elif "file" in document:
+        typer.echo(f"{document['rows']} rows in {document['file']}")
+    else:
+        header = [column["name"] for column in document["columns"]]
+        shown = document["rows"]
+        print_table(f"{len(shown)} rows", header, ([show_cell(value) for value in row] for row in shown))
+        if document["more"]:
+            typer.echo("There are more: --limit N prints more of them, --out FILE writes all.")
+
+
+def show_cell(value: object) -> str:
+    """Return a value as text of bounded length; nothing for null."""
+    text = "" if value is None else str(value)
+    return text if len(text) <= CELL_CHARACTERS else f"{text[:CELL_CHARACTERS]}… ({len(text)} characters)"
