@@ -6,7 +6,8 @@ from pathlib import Path
 
 from kgqa_core.config import EmbeddedDataset, QuestionSection
 from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.build import QuestionSource, build_questions, source_files
+from kgqa_core.questions.build import build_questions
+from kgqa_core.questions.sources import QuestionSource, source_files
 from kgqa_core.questions.subset import Subset
 from kgqa_core.tracking import Recorder
 from kgqa_core.workspace import graph_of, subgraphs_of

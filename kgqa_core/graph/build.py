@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from kgqa_core.graph.inverses import InverseCounts
 from kgqa_core.graph.kg import write_string_indexes
 from kgqa_core.graph.nsm import listed_part, parse_nsm_chunk
 from kgqa_core.graph.rejects import check_reject_ratio, collect_rejects, write_rejects
+from kgqa_core.graph.rog import read_rog_chunk
 from kgqa_core.graph.shards import connect, write_entities, write_triples
 
 MapChunks = Callable[[Callable[[Chunk], ChunkReport], Iterable[Chunk]], Iterable[ChunkReport]]
@@ -118,6 +120,13 @@ EXAMPLES: dict[FileFormat, str] = {
     "csv": 'head,relation,"tail, with a comma"',
     "parquet": "columns head, relation, tail",
     "nsm": '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}',
+    "rog": '{"question": "…", "q_entity": ["Ada"], "a_entity": ["London"], "graph": [["Ada", "born_in", "London"]]}',
+}
+
+
+PARSERS: dict[FileFormat, Callable[[Chunk], ChunkReport]] = {
+    "nsm": parse_nsm_chunk,
+    "rog": partial(parse_nsm_chunk, read=read_rog_chunk),
 }
 
 
@@ -129,8 +138,9 @@ def _parse(
     path: Path, format: FileFormat, columns: tuple[str, ...], parts: Path, limits: BuildLimits
 ) -> list[ChunkReport]:
     parts.mkdir(exist_ok=True)
-    chunks = list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes)
-    return list(limits.map_chunks(parse_nsm_chunk if format == "nsm" else parse_chunk, chunks))
+    # A list, so that whoever maps can tell how much of it is done; 400 GB of text are 50,000 small records.
+    chunks = list(list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes))
+    return list(limits.map_chunks(PARSERS.get(format, parse_chunk), chunks))
 
 
 def _write_graph(

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
+from kgqa_core.disk import written_whole
 from kgqa_core.errors import InputError, nearest, shorten
 
-FileFormat = Literal["wikimovies", "tsv", "csv", "parquet", "nsm"]
+FileFormat = Literal["wikimovies", "tsv", "csv", "parquet", "nsm", "rog"]
 TRIPLE_COLUMNS = ("head", "relation", "tail")
 NAME_COLUMNS = ("label", "name")
 
@@ -42,9 +43,14 @@ class Chunk:
     path: Path
     format: FileFormat
     columns: tuple[str, ...]  # what the fields of a row are, in order
-    start: int  # first byte; for Parquet the first row group
-    end: int  # one past the last byte; for Parquet one past the last row group
+    start: int  # first byte; for Parquet the first row group, of rog the first row
+    end: int  # one past the last byte; for Parquet one past the last row group, of rog one past the last row
     part: Path  # Parquet file that receives the rows; rejects go to ``rejects_part``
+
+    @property
+    def name(self) -> str:
+        """What to call it in errors."""
+        return f"{self.path}, {'row groups' if self.format == 'parquet' else 'bytes'} {self.start} to {self.end}"
 
     @property
     def rejects_part(self) -> Path:
@@ -70,7 +76,10 @@ def list_chunks(
 
     Raises InputError when a Parquet file is none, or lacks one of the columns.
     """
-    cuts = _row_group_cuts(path, columns, chunk_bytes) if format == "parquet" else _line_cuts(path, chunk_bytes)
+    if format == "rog" and path.suffix == ".parquet":
+        cuts = _row_cuts(path, columns, chunk_bytes)
+    else:
+        cuts = _row_group_cuts(path, columns, chunk_bytes) if format == "parquet" else _line_cuts(path, chunk_bytes)
     for number, (start, end) in enumerate(cuts):
         part = parts / f"{columns[0]}-{number:06d}.parquet"
         yield Chunk(path=path, format=format, columns=columns, start=start, end=end, part=part)
@@ -89,13 +98,7 @@ def _line_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    file = _open_parquet(path)
-    missing = [column for column in columns if column not in file.schema_arrow.names]
-    if missing:
-        raise InputError(
-            f"{path}: no column {missing[0]!r}; the columns are {shorten(file.schema_arrow.names)}. "
-            f"A Parquet file needs the columns {', '.join(columns)}: rename them and run again."
-        )
+    file = _open_with(path, columns)
     start, taken = 0, 0
     for group in range(file.num_row_groups):
         taken += file.metadata.row_group(group).total_byte_size
@@ -104,7 +107,30 @@ def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> I
             start, taken = group + 1, 0
 
 
-def _open_parquet(path: Path) -> pq.ParquetFile:
+def _row_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut inside row groups: a row that holds a whole subgraph may take 100 kB, a row group a gigabyte of Python."""
+    metadata = _open_with(path, columns).metadata
+    start = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        end = start + group.num_rows
+        step = max(1, group.num_rows * chunk_bytes // max(group.total_byte_size, 1))
+        yield from ((first, min(first + step, end)) for first in range(start, end, step))
+        start = end
+
+
+def _open_with(path: Path, columns: tuple[str, ...]) -> pq.ParquetFile:
+    file = open_parquet(path)
+    missing = [column for column in columns if column not in file.schema_arrow.names]
+    if missing:
+        raise InputError(
+            f"{path}: no column {missing[0]!r}; the columns are {shorten(file.schema_arrow.names)}. "
+            f"A Parquet file needs the columns {', '.join(columns)}: rename them and run again."
+        )
+    return file
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file; InputError where it is none."""
     try:
         return pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
@@ -125,7 +151,8 @@ Parsed = tuple[pa.Table, int, int, list[RawReject]]  # rows, lines, blank lines,
 def write_parts(chunk: Chunk, parsed: Parsed) -> ChunkReport:
     """Write a chunk's rows and rejects."""
     table, num_lines, num_blank, rejects = parsed
-    pq.write_table(table, chunk.part, compression="zstd")
+    with written_whole(chunk.part) as part:
+        pq.write_table(table, part, compression="zstd")
     if rejects:
         lines, reasons, texts = zip(*rejects, strict=True)
         columns = [
@@ -134,7 +161,8 @@ def write_parts(chunk: Chunk, parsed: Parsed) -> ChunkReport:
             list(reasons),
             [text[:MAX_REJECT_TEXT] for text in texts],
         ]
-        pq.write_table(pa.table(columns, schema=schemas.REJECTS), chunk.rejects_part, compression="zstd")
+        with written_whole(chunk.rejects_part) as part:
+            pq.write_table(pa.table(columns, schema=schemas.REJECTS), part, compression="zstd")
     return ChunkReport(
         chunk=chunk,
         num_lines=num_lines,
@@ -248,7 +276,7 @@ SPLITTERS: dict[str, Callable[[str], list[str] | None]] = {
 
 
 def _parse_parquet(chunk: Chunk) -> Parsed:
-    file = _open_parquet(chunk.path)
+    file = open_parquet(chunk.path)
     before = sum(file.metadata.row_group(group).num_rows for group in range(chunk.start))
     table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=list(chunk.columns))
     try:

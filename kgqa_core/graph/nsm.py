@@ -11,7 +11,7 @@ topic may also be a number: its place in ``subgraph.entities``. Files that numbe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
+from kgqa_core.disk import written_whole
 from kgqa_core.graph.formats import (
     EMPTY_FIELD,
     NOT_AN_OBJECT,
@@ -156,9 +157,15 @@ def _names(values: Sequence[object]) -> dict[str, str]:
     return names
 
 
-def read_nsm_chunk(chunk: Chunk) -> tuple[list[tuple[int, NsmLine]], int, int, list[RawReject]]:
-    """Return (line number inside the chunk, what it says) of the usable lines, the number of all lines, of blank ones,
-    and the rejected ones."""
+ReadChunk = Callable[[Chunk], tuple[list[tuple[int, NsmLine]], int, int, list[RawReject]]]
+"""Returns (line number inside the chunk, what it says) of the usable lines, the number of all lines, of blank ones, and
+the rejected ones."""
+
+
+def read_nsm_chunk(
+    chunk: Chunk, *, parse: Callable[[str], NsmLine | str] = parse_line
+) -> tuple[list[tuple[int, NsmLine]], int, int, list[RawReject]]:
+    """Read a chunk of JSON lines: see ``ReadChunk``. ``parse``: says what is in a line, or why it cannot be used."""
     lines, complete = read_lines(chunk)
     usable: list[tuple[int, NsmLine]] = []
     rejects: list[RawReject] = []
@@ -168,7 +175,7 @@ def read_nsm_chunk(chunk: Chunk) -> tuple[list[tuple[int, NsmLine]], int, int, l
             rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
         elif not line.strip():
             num_blank += 1
-        elif isinstance(parsed := parse_line(line), NsmLine):
+        elif isinstance(parsed := parse(line), NsmLine):
             usable.append((number, parsed))
         else:
             cut_off = parsed == NOT_JSON and number == len(lines) and not complete
@@ -176,12 +183,12 @@ def read_nsm_chunk(chunk: Chunk) -> tuple[list[tuple[int, NsmLine]], int, int, l
     return usable, len(lines), num_blank, rejects
 
 
-def parse_nsm_chunk(chunk: Chunk) -> ChunkReport:
+def parse_nsm_chunk(chunk: Chunk, *, read: ReadChunk = read_nsm_chunk) -> ChunkReport:
     """Write the triples of a chunk's subgraphs and its rejects, and to ``listed_part`` its topics, answers and names.
 
     Does for this format what ``formats.parse_chunk`` does for the others.
     """
-    usable, num_lines, num_blank, rejects = read_nsm_chunk(chunk)
+    usable, num_lines, num_blank, rejects = read(chunk)
     triples: list[LabelledTriple] = []
     positions: list[int] = []
     listed: set[str] = set()
@@ -206,7 +213,8 @@ def _write_listed(listed: set[str], names: set[tuple[str, str]], path: Path) -> 
     rows = [*((label, None) for label in sorted(listed)), *sorted(names)]
     schema = pa.schema([("label", pa.string()), ("name", pa.string())])
     columns = [[row[place] for row in rows] for place in range(2)]
-    pq.write_table(pa.table(columns, schema=schema), path, compression="zstd")
+    with written_whole(path) as partial:
+        pq.write_table(pa.table(columns, schema=schema), partial, compression="zstd")
 
 
 def listed_part(part: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Build the subgraphs of all questions of NSM files: see ``subgraphs`` for what is written.
+"""Build the subgraphs of all questions of NSM files or RoG rows: see ``subgraphs`` for what is written.
 
 Chunks of lines are packed one by one, in this process or by workers that see the same folders, each into a small graph
 of rows of its own; these are then written behind one another. Memory stays flat, whatever the files hold.
@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
+from kgqa_core.disk import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.csr import Ints, build_csr, open_array, sorted_distinct, write_csr
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import LabelledTriple, NsmLine, default_id, read_nsm_chunk, read_tuples
+from kgqa_core.graph.rog import ROG_COLUMNS, read_rog_chunk
 from kgqa_core.graph.subgraphs import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
 
 MAX_ROWS = 2**31 - 1  # rows are int32
@@ -59,6 +62,7 @@ def build_subgraphs(
     *,
     graph: KnowledgeGraph,
     out_dir: Path,
+    format: Literal["nsm", "rog"] = "nsm",
     map_chunks: PackChunks = map,
     chunk_bytes: int = 8 * 2**20,
 ) -> SubgraphReport:
@@ -72,12 +76,13 @@ def build_subgraphs(
     shutil.rmtree(parts, ignore_errors=True)
     packed: list[Packed] = []
     ids: list[str] = []
+    columns = ROG_COLUMNS if format == "rog" else TRIPLE_COLUMNS
     try:
         for number, path in enumerate(files):
             require_file(path, what="question file")
             folder = parts / str(number)
             folder.mkdir(parents=True)
-            chunks = list_chunks(path, format="nsm", columns=TRIPLE_COLUMNS, parts=folder, chunk_bytes=chunk_bytes)
+            chunks = list_chunks(path, format=format, columns=columns, parts=folder, chunk_bytes=chunk_bytes)
             found = list(map_chunks(partial(pack_chunk, graph_folder=graph.folder), chunks))
             ids += name_lines(found, path)
             packed += found
@@ -99,10 +104,11 @@ def name_lines(chunks: Iterable[Packed], path: Path) -> list[str]:
 
 def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:
     """Pack the subgraphs of one chunk into a folder beside ``chunk.part``."""
-    usable, num_lines, _, _ = read_nsm_chunk(chunk)
+    usable, num_lines, _, _ = read_rog_chunk(chunk) if chunk.format == "rog" else read_nsm_chunk(chunk)
     folder = chunk.part.with_suffix("")
-    folder.mkdir()
-    _pack([line for _, line in usable], _read_vocabulary(graph_folder), folder)
+    with written_whole(folder) as partial:
+        partial.mkdir()
+        _pack([line for _, line in usable], _read_vocabulary(graph_folder), partial)
     return Packed(folder, num_lines, [(number, line.id) for number, line in usable])
 
 

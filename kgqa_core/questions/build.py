@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,33 +13,14 @@ from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.rejects import NUM_SHOWN, rejects_table, too_many_rejects
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.questions.jsonl import jsonl_files
 from kgqa_core.questions.linking import nearest_names
 from kgqa_core.questions.lint import LintReport, lint_questions
-from kgqa_core.questions.loaders import QuestionFormat, fill_splits, load_into, questions_table
-from kgqa_core.questions.metaqa import metaqa_files
+from kgqa_core.questions.loaders import fill_splits, load_into, questions_table
 from kgqa_core.questions.records import Loaded
 from kgqa_core.questions.resolve import Resolver
+from kgqa_core.questions.sources import QuestionSource, list_files
 from kgqa_core.questions.subset import ALL, Subset, SubsetReport, take_subset
-from kgqa_core.questions.wc2014 import merge_repeats, note_other_golds, wc2014_files
-from kgqa_core.types import SPLITS, Split
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionSource:
-    """Where the questions are.
-
-    ``path``: a MetaQA folder; a WorldCup2014 folder or one of its files, split by hash (``split_seed``); or for JSONL
-    a folder with train, dev and test.jsonl or one file, then split by hash too. ``files`` names the files one by one
-    instead, and then ``path`` is not looked at.
-    """
-
-    format: QuestionFormat
-    path: Path | None = None
-    files: Mapping[Split, Path] | None = None
-    hops: tuple[int, ...] | None = None  # of a MetaQA or WorldCup2014 folder; None: all it has
-    max_reject_ratio: float = 0.001  # a larger share of rejected lines stops the build
-    split_seed: int = 0
+from kgqa_core.questions.wc2014 import merge_repeats, note_other_golds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +52,7 @@ def build_questions(
     not.
     """
     loaded, resolver, seed = Loaded(), Resolver(graph), source.split_seed
-    sources = _sources(source)
+    sources = list_files(source)
     for file, split, hop in sources:
         load_into(loaded, file, format=source.format, resolver=resolver, split=split, hops=hop, split_seed=seed)
     _check(loaded, graph, source.max_reject_ratio)
@@ -104,32 +84,8 @@ def build_questions(
     )
 
 
-def _sources(source: QuestionSource) -> list[tuple[Path, Split | None, int | None]]:
-    """Return (file, split or None: by hash, hops or None) of all files to load."""
-    hops = source.hops
-    if source.files:
-        hop = hops[0] if hops and len(hops) == 1 else None
-        return [(file, split, hop) for split, file in sorted(source.files.items(), key=_by_split)]
-    if source.path is None:
-        raise InputError("questions: neither a path nor files are given. Set dataset.questions.path or .files.")
-    if source.format == "metaqa":
-        return list(metaqa_files(source.path, hops))
-    if source.format == "wc2014":
-        return [(file, None, None) for file in wc2014_files(source.path, hops)]
-    return [(file, split, None) for file, split in jsonl_files(source.path)]
-
-
-def source_files(source: QuestionSource) -> list[Path]:
-    """Return the question files, in the order in which they are read."""
-    return [file for file, _, _ in _sources(source)]
-
-
 def _write_json(path: Path, report: LintReport | SubsetReport) -> None:
     path.write_text(json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _by_split(item: tuple[Split, Path]) -> int:
-    return SPLITS.index(item[0])
 
 
 def _check(loaded: Loaded, graph: KnowledgeGraph, max_ratio: float) -> None:

@@ -40,7 +40,7 @@ def jsonl_parser(stem: str) -> Parser:
         try:
             read = LINE.validate_json(line)
         except ValidationError as error:
-            return Fault(_reason(error))
+            return Fault(reason_of(error))
         if (read.claim is None) != (read.verdict is None):
             return Fault("claim and verdict belong together")
         if not read.answers and read.claim is None:
@@ -59,11 +59,13 @@ def jsonl_parser(stem: str) -> Parser:
     return parse
 
 
-def _reason(error: ValidationError) -> str:
+def reason_of(error: ValidationError) -> str:
+    """Return the first thing that is wrong with an object; the field by name, without places in lists."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return NOT_JSON
-    return f"field {first['loc'][0]}: {first['msg']}" if first["loc"] else NOT_AN_OBJECT
+    names = [str(part) for part in first["loc"] if isinstance(part, str)]
+    return f"field {'.'.join(names)}: {first['msg']}" if names else NOT_AN_OBJECT
 
 
 def jsonl_files(path: Path) -> list[tuple[Path, Split | None]]:

@@ -1,11 +1,10 @@
-"""Loading question files in either format, and reading a built questions artifact."""
+"""Loading question files of any format, and reading a built questions artifact."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,15 +14,11 @@ from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.formats import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.jsonl import jsonl_parser
-from kgqa_core.questions.metaqa import metaqa_parser
-from kgqa_core.questions.nsm import nsm_parser
-from kgqa_core.questions.records import Fault, Loaded, parse_lines
+from kgqa_core.questions.readers import QuestionFormat, read_file
+from kgqa_core.questions.records import Fault, Loaded
 from kgqa_core.questions.resolve import Resolver
-from kgqa_core.questions.wc2014 import wc2014_parser
 from kgqa_core.types import SPLITS, Question, Reject, Split
 
-QuestionFormat = Literal["metaqa", "jsonl", "nsm", "wc2014"]
 DUPLICATE_ID = "id used before"
 TRAIN_SHARE, DEV_SHARE = 0.8, 0.1  # of a single file that is split by hash; the rest is test
 
@@ -58,19 +53,11 @@ def load_into(
     """Add one file's questions, rejects and notes to ``loaded``; ``split=None`` splits the file by hash."""
     shown = f"{hops}-hop/{path.name}" if hops is not None else path.name
     used = {question.id for question in loaded.questions}
-    if format == "metaqa":
-        parse = metaqa_parser(path, split=split or "test", hops=hops)
-    elif format == "nsm":
-        parse = nsm_parser(path)
-    elif format == "wc2014":
-        parse = wc2014_parser(path.stem)
-    else:
-        parse = jsonl_parser(split or path.stem)
 
     def assign(masked: str, topics: tuple[int, ...]) -> Split:
         return split or split_of(masked, [resolver.graph.label_of(topic) for topic in topics], seed=split_seed)
 
-    for number, line, parsed in parse_lines(path, parse):
+    for number, line, parsed in read_file(path, format=format, split=split, hops=hops):
         if isinstance(parsed, Fault):
             read: Question | Fault = parsed
         else:

@@ -33,6 +33,7 @@ class RawQuestion:
     claim: str | None = None
     verdict: bool | None = None
     keep: bool = False  # also where graph or file lack its topics or answers: it is asked, and counts as wrong
+    link: bool = False  # where the graph has none of ``topics``: by the longest name in the text, as without topics
 
 
 @dataclass(frozen=True, slots=True)

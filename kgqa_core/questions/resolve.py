@@ -76,6 +76,8 @@ class Resolver:
             mention = find_mention(mask_spans(raw.text, claimed), self.graph)
             return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention.entities
         topics = {entity for topic in raw.topics for entity in self.ids_of(topic)}
+        if not topics and raw.link and (mention := find_mention(raw.text, self.graph)) is not None:
+            return mention.entities
         return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=next(iter(raw.topics), ""))
 
     def _mask(self, raw: RawQuestion, topics: Sequence[int], claim: Sequence[int]) -> str:

@@ -13,8 +13,9 @@ from kgqa_core.graph import formats, nsm
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions import loaders, records, resolve
-from kgqa_core.questions.build import QuestionReport, QuestionSource, build_questions
+from kgqa_core.questions.build import QuestionReport, build_questions
 from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.sources import QuestionSource
 from kgqa_core.types import Question
 
 DOC = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")

@@ -11,8 +11,9 @@ import pytest
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.inverses import InverseCounts
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.questions.build import QuestionSource, build_questions
+from kgqa_core.questions.build import build_questions
 from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.sources import QuestionSource
 
 pytestmark = [
     pytest.mark.realdata,
