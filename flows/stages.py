@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kgqa_core.pipeline import Pipeline
+from kgqa_core.stage_specs import DUMP
 from tasks.stage import StageOutcome
 
 
@@ -17,10 +18,31 @@ def graph_stages(pipeline: Pipeline) -> list[StageOutcome]:
     from tasks.subgraphs import build_question_subgraphs
 
     outcomes = [ensure(pipeline, "dataset", make_dataset)] if "dataset" in pipeline.specs else []
+    outcomes += dump_stages(pipeline)
     outcomes.append(ensure(pipeline, "graph", build_graph_shards))
     if "subgraphs" in pipeline.specs:
         outcomes.append(ensure(pipeline, "subgraphs", build_question_subgraphs))
     outcomes.append(ensure(pipeline, "questions", link_questions))
+    return outcomes
+
+
+def dump_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """The files of a dump, those that are new all in one task, and the questions' topics; nothing without a dump."""
+    keys = [key for key in pipeline.specs if key.startswith(DUMP)]
+    if not keys:
+        return []
+    found = {key: artifact for key in keys if (artifact := pipeline.find(key))}
+    for key, artifact in found.items():
+        pipeline.remember(key, artifact)
+    outcomes = [StageOutcome(key, artifact, built=False) for key, artifact in found.items()]
+    if missing := [key for key in keys if key not in found]:
+        from tasks.dump import parse_dumps
+
+        outcomes += parse_dumps(pipeline, missing)
+    if "topics" in pipeline.specs:
+        from tasks.topics import read_question_topics
+
+        outcomes.append(ensure(pipeline, "topics", read_question_topics))
     return outcomes
 
 
