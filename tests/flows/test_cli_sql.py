@@ -1,0 +1,216 @@
+"""kgqa sql: what a data engineer asks a built run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from kgqa_core.artifacts import read_artifact
+from kgqa_core.config import RunConfig
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.views import find_tables, view_name
+from kgqa_core.workspace import graph_of
+
+
+@pytest.fixture
+def conf(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration of the built run of all tests."""
+    monkeypatch.setenv("KGQA_HOME", str(tiny_config.runtime.home))
+    return tiny_config.runtime.home.parent / "tiny.yaml"
+
+
+@pytest.fixture
+def pipeline(tiny_config: RunConfig) -> Pipeline:
+    return Pipeline(tiny_config)
+
+
+def kgqa_sql(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["sql", *map(str, arguments)])
+
+
+def answer(*arguments: object) -> Any:
+    """Return what a query prints as JSON."""
+    done = kgqa_sql(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def rows(*arguments: object) -> list[list[Any]]:
+    return answer(*arguments)["rows"]
+
+
+# Views
+
+
+def test_without_a_query_the_views_are_listed_with_columns_and_rows(conf: Path, pipeline: Pipeline) -> None:
+    views = {view["name"]: view for view in answer(conf)["views"]}
+    assert set(views) == {
+        "coverage",
+        "encodings",
+        "entities",
+        "facts",
+        "graph_rejects",
+        "predictions_seed0",
+        "question_rejects",
+        "questions",
+        "relations",
+        "triples",
+    }
+    assert views["triples"]["columns"] == {"head": "INTEGER", "relation": "INTEGER", "tail": "INTEGER"}
+    assert views["facts"]["rows"] == views["triples"]["rows"] == graph_of(pipeline).num_triples
+    shown = kgqa_sql(conf).stdout
+    assert "predictions_seed0" in shown
+    assert "head INTEGER" in shown
+
+
+def test_every_listed_number_of_rows_is_what_a_count_finds(conf: Path) -> None:
+    for view in answer(conf)["views"]:
+        assert rows(conf, f"select count(*) from {view['name']}") == [[view["rows"]]], view["name"]
+
+
+def test_facts_are_the_triples_with_labels_and_names(conf: Path, pipeline: Pipeline) -> None:
+    graph = graph_of(pipeline)
+    found = rows(conf, "select * from facts order by head_id, relation_id, tail_id", "--limit", 1000000)
+    table = pq.read_table(sorted(graph.folder.glob("triples-*.parquet")))
+    assert [row[5:] for row in found] == [list(row.values()) for row in table.to_pylist()]
+    for head_label, head_name, relation, tail_label, tail_name, head, relation_id, tail in found[::97]:
+        assert (head_label, head_name) == (graph.label_of(head), graph.name_of(head))
+        assert (tail_label, tail_name) == (graph.label_of(tail), graph.name_of(tail))
+        assert relation == graph.relation_labels[relation_id]
+
+
+def test_questions_have_the_names_of_their_topics_and_answers_in_order(conf: Path, pipeline: Pipeline) -> None:
+    graph = graph_of(pipeline)
+    query = "select topics, topic_names, answers, answer_names from questions"
+    found = rows(conf, query, "--limit", 100000)
+    assert len(found) == pipeline.artifact("questions").files[-1].rows or len(found) > 0
+    assert any(len(answers) > 1 for _, _, answers, _ in found)
+    for topics, topic_names, answers, answer_names in found:
+        assert [graph.name_of(entity) for entity in topics] == topic_names
+        assert [graph.name_of(entity) for entity in answers] == answer_names
+
+
+def test_shards_are_one_view_and_stages_of_several_seeds_or_files_have_one_each(tmp_path: Path) -> None:
+    assert view_name("graph", "triples") == "triples"
+    assert view_name("graph", "rejects") == "graph_rejects"
+    assert view_name("subgraphs", "blocks") == "subgraphs"
+    assert view_name("subgraphs", "triples") == "subgraph_triples"
+    assert view_name("evaluation-seed3", "predictions") == "predictions_seed3"
+    assert view_name("dump", "names") == "dump_names"
+    assert view_name("dump-1", "names") == "dump_names_1"
+
+
+def test_what_lies_in_buckets_is_one_view(pipeline: Pipeline) -> None:
+    artifact = read_artifact(pipeline.artifact("graph").folder)
+    assert artifact is not None
+    tables = find_tables({"graph": artifact})
+    assert [Path(path).name for path in tables["triples"].paths] == ["triples-0000.parquet"]
+    assert tables["entities"].num_rows == graph_of(pipeline).num_entities
+
+
+def test_what_is_not_built_has_no_view(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {view["name"] for view in answer(conf, "--set", "explorer.width=11")["views"]}
+    assert "triples" in listed
+    assert "predictions_seed0" not in listed
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "nothing"))
+    done = kgqa_sql(conf)
+    assert done.exit_code == 5
+    assert "kgqa build" in done.stderr
+
+
+# Results
+
+
+def test_rows_are_cut_and_said_to_be(conf: Path) -> None:
+    assert answer(conf, "from triples", "--limit", 3)["more"] is True
+    assert answer(conf, "from relations", "--limit", 1000)["more"] is False
+    assert len(rows(conf, "from triples")) == 100
+    assert "There are more: --limit N" in kgqa_sql(conf, "from triples", "--limit", 2).stdout
+
+
+def test_two_columns_of_one_name_are_both_there(conf: Path) -> None:
+    assert rows(conf, "select 1 as x, 2 as x") == [[1, 2]]
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv"])
+def test_out_holds_all_rows(conf: Path, tmp_path: Path, pipeline: Pipeline, name: str) -> None:
+    done = answer(conf, "select head_name, tail_name from facts", "--out", tmp_path / name)
+    assert done == {"file": str(tmp_path / name), "rows": graph_of(pipeline).num_triples}
+    assert duckdb.sql(f"select count(*) from '{tmp_path / name}'").fetchall() == [(done["rows"],)]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
+
+
+def test_lists_are_text_in_csv(conf: Path, tmp_path: Path) -> None:
+    kgqa_sql(conf, "select [1, 2] as numbers, 'a,b' as text", "--out", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == '"numbers","text"\n"[1, 2]","a,b"\n'
+
+
+@pytest.mark.parametrize(
+    ("out", "code", "said"),
+    [("rows.txt", 3, r".parquet or .csv"), ("nowhere/rows.csv", 3, "there is no folder"), (None, 2, "artifact store")],
+)
+def test_out_must_be_a_file_that_may_be_written(
+    conf: Path, tmp_path: Path, pipeline: Pipeline, out: str | None, code: int, said: str
+) -> None:
+    place = pipeline.artifact("graph").folder / "new.parquet" if out is None else tmp_path / out
+    done = kgqa_sql(conf, "from triples", "--out", place)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert not place.exists()
+
+
+def test_out_needs_a_query(conf: Path, tmp_path: Path) -> None:
+    assert kgqa_sql(conf, "--out", tmp_path / "out.csv").exit_code == 2
+
+
+# What cannot be asked
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("from factz", 'Did you mean "facts"?'),
+        ("select nam from entities", 'Candidate bindings: "name"'),
+        ("selec 1", "syntax error"),
+        ("select cast('a' as int)", "Could not convert"),
+        ("from read_csv('/etc/passwd')", "disabled by configuration"),
+        ("from tables", "does not exist"),  # a variable of ours is no table
+        ("create table x (i int)", "given: CREATE"),
+        ("set memory_limit = '1TB'", "given: SET"),
+        ("select 1; select 2", "given: SELECT, SELECT"),
+        ("", "given: none"),
+        ("with q as (copy (select 1) to 'x.csv') from q", "COPY writes files"),
+        ("with ü as (select 1), q as (CoPy (select 1) to 'x.csv') from q", "COPY writes files"),
+    ],
+)
+def test_a_query_that_is_not_usable_says_why_in_short(conf: Path, query: str, said: str) -> None:
+    done = kgqa_sql(conf, query)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "LINE 1" not in done.stderr
+
+
+def test_copy_is_only_a_word_where_it_is_not_one_of_sql(conf: Path) -> None:
+    assert rows(conf, "select 'copy' as a, 1 as \"copy\" /* copy */") == [["copy", 1]]
+
+
+def test_too_little_memory_is_said_with_its_setting(conf: Path) -> None:
+    query = (
+        "select count(*) from (select distinct a.head, b.tail, md5(a.head::text || b.tail) from triples a, triples b)"
+    )
+    done = kgqa_sql(conf, query, "--set", "runtime.memory_limit=20MB")
+    assert done.exit_code == 5
+    assert "runtime.memory_limit" in done.stderr
+
+
+def test_a_query_leaves_nothing_behind(conf: Path, pipeline: Pipeline) -> None:
+    before = sorted(pipeline.home.rglob("*"))
+    rows(conf, "from facts")
+    assert [path for path in sorted(pipeline.home.rglob("*")) if path not in before and path.name != "run"] == []
