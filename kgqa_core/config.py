@@ -2,7 +2,8 @@
 
 One YAML file is one complete run. Paths in it resolve against the file; ``${KGQA_DATA}`` and ``${KGQA_HOME}`` come
 from the environment or from ``local.yaml`` beside the file (ignored by git), so a run file never names a machine.
-Sections other than ``runtime`` and ``tracking`` say what is computed and are hashed into the artifacts they shape.
+Sections other than ``runtime``, ``cluster`` and ``tracking`` say what is computed and are hashed into the artifacts
+that they shape.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from kgqa_core.types import Split
+
+
+SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
 
 
 def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -29,9 +33,15 @@ def _usable_as_name(name: str) -> str:
 
 
 def _size(text: str) -> str:
-    if not re.fullmatch(r"\d+(\.\d+)?\s?[KMGT]i?B", text):
+    if not re.fullmatch(SIZE, text):
         raise ValueError("must be a number with a unit, such as 2GB or 512MiB")
     return text
+
+
+def size_in_bytes(size: str) -> int:
+    """Return a size such as 2GB or 512MiB in bytes."""
+    number, unit, binary = re.fullmatch(SIZE, size).groups()  # type: ignore[union-attr]  # checked when it was read
+    return int(float(number) * (1024 if binary else 1000) ** (" KMGT".index(unit)))
 
 
 def _edge_budget(given: Any) -> Any:
@@ -59,16 +69,16 @@ class Section(BaseModel):
 class GraphSection(Section):
     """The triples."""
 
-    format: Literal["wikimovies", "tsv", "csv", "parquet", "nsm"]
-    path: FilePath | None = None  # left out with format nsm alone: the question files hold the triples
+    format: Literal["wikimovies", "tsv", "csv", "parquet", "nsm", "rog", "rdf"]
+    path: FilePath | None = None  # left out with formats nsm and rog alone: the question files hold the triples
     names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
     inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards
     max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
 
     @model_validator(mode="after")
     def _has_source(self) -> GraphSection:
-        if self.path is None and self.format != "nsm":
-            raise ValueError("give 'path'; only triples of format nsm may come from the question files instead")
+        if self.path is None and self.format not in ("nsm", "rog"):
+            raise ValueError("give 'path'; only triples of format nsm or rog may come from the question files instead")
         return self
 
 
@@ -89,10 +99,12 @@ class FreebaseSection(Section):
 class QuestionSection(Section):
     """The questions."""
 
-    format: Literal["metaqa", "jsonl", "nsm", "wc2014"]
+    format: Literal["metaqa", "jsonl", "nsm", "wc2014", "webqsp", "cwq", "webquestions", "mooc", "rog"]
     path: FilePath | None = None  # a folder of splits, or one file to be split 80/10/10
     files: Annotated[dict[Split, FilePath], Field(min_length=1)] | None = None  # or one file per split
     hops: Hops | None = None  # MetaQA and WorldCup2014: which of their folders or files 1-hop, 2-hop, 3-hop
+    variant: Literal["official", "etd", "rog"] = "official"  # WebQSP and CWQ: which questions, in which splits
+    dev_ids: FilePath | None = None  # of a variant: the training questions that are its dev split; None: drawn by hash
     max_reject_ratio: Share = 0.001
     train_size: Annotated[int, Field(ge=1)] | None = None  # training questions, drawn at random; None: all
     hold_out_templates: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of masked texts that only test asks
@@ -106,6 +118,10 @@ class QuestionSection(Section):
             raise ValueError(
                 "'hops' chooses folders of MetaQA or files of WorldCup2014; leave it out for another format"
             )
+        if self.variant != "official" and self.format not in ("webqsp", "cwq"):
+            raise ValueError("'variant' is one of WebQSP or ComplexWebQuestions; leave it out for another format")
+        if self.dev_ids is not None and self.variant == "official":
+            raise ValueError("'dev_ids' is the dev split of a variant: say 'variant: etd' or 'variant: rog' as well")
         return self
 
 
@@ -130,10 +146,10 @@ class FileDataset(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> FileDataset:
-        if self.graph.path is None and self.questions.format != "nsm":
-            raise ValueError("graph: give 'path'; questions of format nsm alone hold triples")
-        if self.subgraphs == "question" and (self.graph.format != "nsm" or self.graph.path is not None):
-            raise ValueError("subgraphs: 'question' needs graph: {format: nsm}, without a path")
+        if self.graph.path is None and self.questions.format != self.graph.format:
+            raise ValueError("graph: give 'path'; only questions of its own format, nsm or rog, hold triples")
+        if self.subgraphs == "question" and self.graph.path is not None:
+            raise ValueError("subgraphs: 'question' needs graph: {format: nsm} or {format: rog}, without a path")
         return self
 
 
@@ -230,11 +246,18 @@ class RuntimeSection(Section):
     home: FilePath  # artifacts, caches, servers: KGQA_HOME, see config_file.machine_paths
     threads: Annotated[int, Field(ge=1)] = 1  # of torch; batches are small, so a second thread costs more than it gives
     batch_size: Annotated[int, Field(ge=1)] = 256  # questions per inference batch; halved where memory asks for it
-    workers: Annotated[int, Field(ge=1)] = 2  # of the local Dask cluster
-    fan_out_bytes: Annotated[int, Field(ge=1)] = 256 * 2**20  # input files above this size are parsed on Dask
-    scheduler_address: str | None = None  # of a running Dask scheduler; None: a local cluster
     memory_limit: Size = "2GB"  # of DuckDB
     device: Literal["auto", "cpu", "cuda"] = "auto"  # of training and answering; auto: a GPU where there is one
+
+
+class ClusterSection(Section):
+    """Dask, on which shard-sized work runs where the input is large; never part of a fingerprint. docs/cluster.md."""
+
+    address: Annotated[str, Field(min_length=1)] | None = None  # of a running scheduler, tcp://host:8786; None: local
+    workers: Annotated[int, Field(ge=1)] = 2  # of the local cluster: processes of one thread each
+    memory_limit: Size = "2GB"  # per local worker: one that outgrows it is ended, and its task is tried again
+    spill_folder: FilePath | None = None  # scratch space of local workers; None: run/dask in runtime.home
+    fan_out_bytes: Annotated[int, Field(ge=1)] = 256 * 2**20  # inputs above this size go to the cluster
 
 
 class RunConfig(Section):
@@ -246,4 +269,5 @@ class RunConfig(Section):
     explorer: ExplorerSection
     evaluation: EvaluationSection = EvaluationSection()
     tracking: TrackingSection = TrackingSection()
+    cluster: ClusterSection = ClusterSection()
     runtime: RuntimeSection

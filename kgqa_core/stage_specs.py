@@ -21,7 +21,7 @@ from kgqa_core.config import (
     RunConfig,
 )
 from kgqa_core.config_file import read_config
-from kgqa_core.errors import ConfigError, nearest
+from kgqa_core.errors import ConfigError, InputError, nearest
 from kgqa_core.types import SPLITS
 
 
@@ -134,12 +134,12 @@ def _file_specs(dataset: FileDataset, walk: Mapping[str, Any]) -> list[StageSpec
         return _freebase_specs(graph, questions, walk)
     triples = {"triples": graph.path} if graph.path else asked_in
     files = {**triples, "names": graph.names} if graph.names else triples
-    asked = questions.model_dump(mode="json", exclude={"path", "files"})
+    asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
     blocks = _subgraphs(dataset)
     return [
         StageSpec("graph", "graph", graph.model_dump(mode="json", exclude={"path", "names"}), (), files),
         *(StageSpec(stage, stage, {}, ("graph",), asked_in) for stage in blocks),
-        StageSpec("questions", "questions", {**asked, **walk}, ("graph", *blocks), asked_in),
+        StageSpec("questions", "questions", {**asked, **walk}, ("graph", *blocks), asked_in | _dev_ids(questions)),
     ]
 
 
@@ -150,7 +150,7 @@ HOW_TO_PARSE = {"language", "keep_types", "noise", "max_reject_ratio"}  # settin
 def _freebase_specs(graph: FreebaseSection, questions: QuestionSection, walk: Mapping[str, Any]) -> list[StageSpec]:
     """A dump is parsed file by file, whatever is asked; topics are a stage, so that other texts change no graph."""
     asked_in = question_files(questions)
-    asked = questions.model_dump(mode="json", exclude={"path", "files"})
+    asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
     parse = graph.model_dump(mode="json", include=HOW_TO_PARSE)
     reach = graph.model_dump(mode="json", exclude={"path", *HOW_TO_PARSE})
     dumps = [StageSpec(f"{DUMP}{path.name}", "dump", parse, (), {path.name: path}) for path in dump_files(graph.path)]
@@ -161,7 +161,7 @@ def _freebase_specs(graph: FreebaseSection, questions: QuestionSection, walk: Ma
         *dumps,
         *topics,
         StageSpec("graph", "graph", reach, needs),
-        StageSpec("questions", "questions", {**asked, **walk}, ("graph",), asked_in),
+        StageSpec("questions", "questions", {**asked, **walk}, ("graph",), asked_in | _dev_ids(questions)),
     ]
 
 
@@ -207,12 +207,27 @@ def question_files(section: QuestionSection) -> dict[str, Path]:
     elif section.format == "wc2014":
         names = [f"{hop}-hop" for hop in section.hops] if section.hops else ["[0-9]-hop"]
         found = [path for name in names for path in section.path.glob(f"{name}.txt")]
+    elif section.format not in ("jsonl", "nsm"):
+        found = _split_files(section, section.path)
     else:
         found = [path for split in SPLITS if (path := section.path / f"{split}.jsonl").is_file()]
     if not found:
         wanted = WANTED.get(section.format, "train.jsonl, dev.jsonl or test.jsonl")
         raise ConfigError(f"dataset.questions.path: {section.path} holds no {section.format} question files ({wanted})")
     return {f"questions/{path.relative_to(section.path).as_posix()}": path for path in sorted(found)}
+
+
+def _split_files(section: QuestionSection, folder: Path) -> list[Path]:
+    from kgqa_core.questions.sources import split_files
+
+    try:
+        return [path for path, _ in split_files(folder, section.format)]
+    except InputError as error:
+        raise ConfigError(f"dataset.questions.path: {error}") from error
+
+
+def _dev_ids(section: QuestionSection) -> dict[str, Path]:
+    return {} if section.dev_ids is None else {"questions/dev_ids": section.dev_ids}
 
 
 def _chains(section: QuestionSection, path: Path) -> list[Path]:

@@ -51,7 +51,15 @@ def question_paths(pipeline: Pipeline) -> list[Path]:
 
 def files_of(source: QuestionSection) -> QuestionSource:
     """Return a section of the configuration as the question readers take it."""
-    return QuestionSource(source.format, source.path, source.files, source.hops, source.max_reject_ratio)
+    return QuestionSource(
+        source.format,
+        source.path,
+        source.files,
+        source.hops,
+        source.max_reject_ratio,
+        variant=source.variant,
+        dev_ids=source.dev_ids,
+    )
 
 
 def question_source(pipeline: Pipeline) -> QuestionSection:

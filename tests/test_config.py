@@ -152,7 +152,7 @@ def test_settings_of_every_kind_can_be_overridden(write: Write, tmp_path: Path) 
             "dataset.questions={format: metaqa, path: asked, hops: [1, 3]}",
             "dataset.graph.path=other.tsv",
             "tracking.enabled=false",
-            "runtime.scheduler_address=tcp://127.0.0.1:8786",
+            "cluster.address=tcp://127.0.0.1:8786",
             "name=tried=out",
             " evaluation.split =dev",
         ],
@@ -163,7 +163,7 @@ def test_settings_of_every_kind_can_be_overridden(write: Write, tmp_path: Path) 
     assert config.dataset.questions.path == tmp_path / "asked"
     assert config.dataset.graph.path == tmp_path / "other.tsv"
     assert not config.tracking.enabled
-    assert config.runtime.scheduler_address == "tcp://127.0.0.1:8786"
+    assert config.cluster.address == "tcp://127.0.0.1:8786"
     assert config.name == "tried=out"
     assert config.evaluation.split == "dev"
 
@@ -178,6 +178,11 @@ def test_settings_of_every_kind_can_be_overridden(write: Write, tmp_path: Path) 
         ("explorer.epochs.deep=3", r"--set 'explorer.epochs.deep=3': 'epochs' is a value, not a section"),
         ("explorer.seeds.0=3", r"--set 'explorer.seeds.0=3': 'seeds' is a value"),
         ("explorr.epochs=3", r"unknown key 'explorr' .*did you mean 'explorer'"),
+        ("runtime.workers=3", r"unknown key 'runtime.workers' \(value 3\).*did you mean 'cluster.workers'"),
+        ("runtime.fan_out_bytes=3", r"did you mean 'cluster.fan_out_bytes'"),
+        ("runtime.scheduler_address=tcp://a:1", r"did you mean 'cluster.address'"),
+        ("cluster.memory_limit=2", r"cluster.memory_limit = 2: "),
+        ("cluster.memory_limit=lots", r"cluster.memory_limit = 'lots': must be a number with a unit, such as 2GB"),
         ("explorer.epoch=3", r"unknown key 'explorer.epoch' \(value 3\).*did you mean 'epochs'"),
         ("explorer.epochs=", r"explorer.epochs = None"),
         ("explorer.epochs=3.5", r"explorer.epochs = 3.5: .*integer"),
@@ -195,7 +200,7 @@ def test_an_override_that_is_none_is_named(write: Write, override: str, message:
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        (EMBEDDED + "trakcing: {}", ["unknown key 'trakcing' (value {})", "legal keys: dataset,", "mean 'tracking'?"]),
+        (EMBEDDED + "trakcing: {}", ["unknown key 'trakcing' (value {})", "legal keys: cluster, dataset,", "mean 'tracking'?"]),
         (
             EMBEDDED.replace("epochs", "epoch"),
             ["unknown key 'explorer.epoch' (value 8)", "missing key 'explorer.epochs'"],
@@ -379,7 +384,7 @@ def test_the_hash_is_of_what_shapes_results_and_of_nothing_else(write: Write) ->
     path = write(EMBEDDED)
     first = config_hash(read_config(path))
     assert len(first) == 64
-    same = ["runtime.threads=2", "runtime.home=elsewhere", "runtime.workers=5", "tracking.enabled=false"]
+    same = ["runtime.threads=2", "runtime.home=elsewhere", "cluster.workers=5", "tracking.enabled=false"]
     assert {config_hash(read_config(path, [setting])) for setting in same} == {first}
     other = ["explorer.epochs=9", "explorer.seeds=[1]", "dataset.seed=1", "encoder.dim=16", "evaluation.split=dev"]
     assert len({first, *(config_hash(read_config(path, [setting])) for setting in other)}) == 6
@@ -433,8 +438,8 @@ def test_triples_of_format_nsm_may_come_from_the_question_files(write: Write) ->
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("dataset.graph.format=tsv", "give 'path'; only triples of format nsm may come from the question files"),
-        ("dataset.questions.format=jsonl", "graph: give 'path'; questions of format nsm alone hold triples"),
+        ("dataset.graph.format=tsv", "give 'path'; only triples of format nsm or rog may come from the question"),
+        ("dataset.questions.format=jsonl", "graph: give 'path'; only questions of its own format, nsm or rog, hold triples"),
         ("dataset.subgraphs=own", "dataset.subgraphs = 'own': legal are none, question"),
     ],
 )
@@ -443,7 +448,7 @@ def test_triples_from_nowhere_are_refused(write: Write, override: str, message: 
 
 
 def test_a_subgraph_per_question_needs_the_triples_of_the_question_files(write: Write) -> None:
-    needs = "subgraphs: 'question' needs graph: {format: nsm}, without a path"
+    needs = "subgraphs: 'question' needs graph: {format: nsm} or {format: rog}, without a path"
     assert needs in refused(write(NSM), "dataset.subgraphs=question", "dataset.graph.path=train.jsonl")
     assert needs in refused(write(FILES), "dataset.subgraphs=question")
 

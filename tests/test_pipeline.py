@@ -308,6 +308,7 @@ SHAPING = {
     "dataset.graph.inverse_suffix=_inverse": {"graph"},
     "dataset.questions.format=metaqa": {"questions"},
     "dataset.questions.max_reject_ratio=0.5": {"questions"},
+    "dataset.questions.variant=rog": {"questions"},
     "dataset.questions.train_size=11": {"questions"},
     "dataset.questions.hold_out_templates=0.2": {"questions"},
     "dataset.questions.draw=3": {"questions"},
@@ -348,6 +349,7 @@ OTHERWISE = {
     "dataset.questions.path",
     "dataset.questions.files",
     "dataset.questions.hops",
+    "dataset.questions.dev_ids",
     "dataset.seed",
     "dataset.subgraphs",
     "encoder.path",
@@ -358,7 +360,7 @@ OTHERWISE = {
     "explorer.also_train_on",
 }
 LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
-MACHINE = ("runtime.", "tracking.")
+MACHINE = ("runtime.", "cluster.", "tracking.")
 
 
 @pytest.mark.parametrize("override", SHAPING)
@@ -369,8 +371,26 @@ def test_a_setting_changes_the_stages_that_it_shapes(films: Path, override: str)
         (films.parent / "data/questions/1-hop").mkdir()
         (films.parent / "data/questions/1-hop/qa_train.txt").touch()
         assert changed_sections(films, override) == SHAPING[override]
+    elif override == "dataset.questions.variant=rog":
+        webqsp = as_webqsp(films)
+        assert changed_sections(webqsp, override) == SHAPING[override]
     else:
         assert changed_sections(films, override) == SHAPING[override]
+
+
+def as_webqsp(path: Path) -> Path:
+    """Let a run read WebQSP's files."""
+    (path.parent / "data/questions/WebQSP.train.json").touch()
+    path.write_text(RUN.replace("format: jsonl", "format: webqsp"), encoding="utf-8")
+    return path
+
+
+def test_the_list_of_dev_questions_is_a_file_of_the_questions_alone(films: Path) -> None:
+    webqsp = as_webqsp(films)
+    (films.parent / "dev.txt").write_text("q1\n")
+    specs = specs_of(webqsp, "dataset.questions.variant=etd", "dataset.questions.dev_ids=dev.txt")
+    found = {key: sorted(spec.files) for key, spec in specs.items() if spec.files}
+    assert found == {"graph": ["triples"], "questions": ["questions/WebQSP.train.json", "questions/dev_ids"]}
 
 
 def settings_of(model: Any, prefix: str = "") -> set[str]:
@@ -393,10 +413,12 @@ def test_no_setting_is_forgotten_here() -> None:
     [
         "runtime.threads=2",
         "runtime.batch_size=7",
-        "runtime.workers=3",
-        "runtime.fan_out_bytes=5",
-        "runtime.scheduler_address=tcp://127.0.0.1:8786",
         "runtime.memory_limit=1GB",
+        "cluster.address=tcp://127.0.0.1:8786",
+        "cluster.workers=3",
+        "cluster.memory_limit=1GB",
+        "cluster.spill_folder=spilled",
+        "cluster.fan_out_bytes=5",
         "runtime.device=cpu",
         "tracking.enabled=false",
         "tracking.register_models=false",
@@ -414,7 +436,8 @@ def test_the_list_above_has_every_setting_of_the_machine() -> None:
         "batch_size",
         "workers",
         "fan_out_bytes",
-        "scheduler_address",
+        "address",
+        "spill_folder",
         "memory_limit",
         "device",
         "enabled",
