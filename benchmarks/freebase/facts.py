@@ -88,14 +88,16 @@ def draw_names(world: World, block: range) -> Names:
 
 
 def draw_types(world: World, block: range) -> tuple[Ints, Ints]:
-    """Return (place, type) of a block's nodes, sorted by place: of an entity its type and at times a second one."""
+    """Return (place, type) of a block's nodes, sorted by place: an entity has one to three, a CVT node one."""
     rank = world.rank_of(np.arange(block.start, block.stop))
     entity, cvt = np.flatnonzero(rank < world.num_entities), np.flatnonzero(rank >= world.num_entities)
     owned = rank[cvt] - world.num_entities
     own = world.type_of(rank[entity])
     second = entity[rank[entity] % 3 == 0]
-    place = np.concatenate([entity, second, cvt])
-    types = np.concatenate([own, world.type_of(rank[second] + 1), cvt_type(world, owned)])
+    topic = entity[~world.is_nameless(rank[entity])]
+    place = np.concatenate([entity, second, topic, cvt])
+    common = np.full(len(topic), len(world.schema.types) - 1)
+    types = np.concatenate([own, world.type_of(rank[second] + 1), common, cvt_type(world, owned)])
     order = np.argsort(place, kind="stable")
     return place[order], types[order]
 

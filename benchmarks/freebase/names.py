@@ -23,3 +23,8 @@ class Phrases:
         columns = [self._words.take(pa.array(column, mask=column < 0)) for column in rows.T]
         joined = pc.binary_join_element_wise(*columns, " ", null_handling="skip")
         return joined if missing is None else pc.if_else(pa.array(missing), pa.scalar(None, pa.string()), joined)
+
+    def english(self, words: Ints, separator: str) -> pa.Array:
+        """Return three English words each for numbers (n, 3), any size."""
+        columns = [self._words.take(pa.array(column % NUM_WORDS)) for column in words.T]
+        return pc.binary_join_element_wise(*columns, separator)

@@ -8,36 +8,41 @@ import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
 
-DOMAINS = (
-    "music film people location tv book award sports organization education media_common measurement_unit government "
-    "biology fictional_universe business computer cvg soccer american_football baseball basketball ice_hockey cricket "
-    "olympics medicine astronomy aviation military architecture geography travel food theater opera visual_art "
-    "broadcast transportation automotive boats rail spaceflight language religion royalty law influence event time "
-    "internet finance chemistry physics engineering digicams games chess comic_books comic_strips exhibitions "
-    "library library_of_congress meteorology projects protected_sites skiing symbols tennis venture_capital zoos "
-    "martial_arts boxing bicycles amusement_parks conferences interests fashion celebrities base.aareas base.popstra "
-    "base.schemastaging base.biblioness base.ontologies user.tsegaran"
-).split()
-THINGS = (
-    "person artist track release recording album performance character series episode season award nomination honor "
-    "winner team roster position player coach league match event venue city region country district building structure "
-    "company employment tenure degree school student department subject work edition publisher author translation genre "
-    "style medium format role crew producer director writer composer label contract product brand model engine route "
-    "station vehicle ship aircraft mission satellite body organism species gene disease drug treatment symptom dish "
-    "ingredient recipe game platform developer engine_version file_format software protocol website topic quotation "
-    "speech law_case judge party election office term appointment title dynasty battle conflict unit rank regiment "
-    "religion deity festival holiday calendar period language_family dialect script sculpture painting exhibition museum"
-).split()
-PROPERTIES = (
-    "name_of part_of contains contained_by created_by based_on located_in works member_of members follows followed_by "
-    "first_seen last_seen founded founders parent children sibling spouse place_of_birth place_of_death profession "
-    "nationality genre language country subjects performed_by performances produced_by distributed_by written_by edited "
-    "featured_in appears_in awards nominations released tracks length area population elevation date_begun date_ended "
-    "from to height weight number position owner owned_by operator manufacturer designed_by inspired_by adaptation "
-    "influenced_by influenced uses used_by similar category level notes source code series season episode role actor "
-    "character team league coach venue winner loser score rank title office jurisdiction party district capital"
-).split()
-LANGUAGES = ("de", "fr", "es", "ja", "ru", "it", "pt", "zh", "ar", "ko")  # beside English
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+DOMAINS = _words("""
+music film people location tv book award sports organization education media_common measurement_unit government
+biology fictional_universe business computer cvg soccer american_football baseball basketball ice_hockey cricket
+olympics medicine astronomy aviation military architecture geography travel food theater opera visual_art broadcast
+transportation automotive boats rail spaceflight language religion royalty law influence event time internet finance
+chemistry physics engineering digicams games chess comic_books comic_strips exhibitions library library_of_congress
+meteorology projects protected_sites skiing symbols tennis venture_capital zoos martial_arts boxing bicycles
+amusement_parks conferences interests fashion celebrities base.aareas base.popstra base.schemastaging base.biblioness
+base.ontologies user.tsegaran
+""")
+THINGS = _words("""
+person artist track release recording album performance character series episode season award nomination honor winner
+team roster position player coach league match event venue city region country district building structure company
+employment tenure degree school student department subject work edition publisher author translation genre style
+medium format role crew producer director writer composer label contract product brand model engine route station
+vehicle ship aircraft mission satellite body organism species gene disease drug treatment symptom dish ingredient
+recipe game platform developer engine_version file_format software protocol website topic quotation speech law_case
+judge party election office term appointment title dynasty battle conflict unit rank regiment religion deity festival
+holiday calendar period language_family dialect script sculpture painting exhibition museum
+""")
+PROPERTIES = _words("""
+name_of part_of contains contained_by created_by based_on located_in works member_of members follows followed_by
+first_seen last_seen founded founders parent children sibling spouse place_of_birth place_of_death profession
+nationality genre language country subjects performed_by performances produced_by distributed_by written_by edited
+featured_in appears_in awards nominations released tracks length area population elevation date_begun date_ended from
+to height weight number position owner owned_by operator manufacturer designed_by inspired_by adaptation influenced_by
+influenced uses used_by similar category level notes source code series season episode role actor character team
+league coach venue winner loser score rank title office jurisdiction party district capital
+""")
+LANGUAGES = ("de", "fr", "es", "it", "pt", "ru", "ja", "zh", "ar", "ko")  # beside English
 _SCRIPTS = {
     "en": "ka lo mi ren ta vor sel ding ham bry ston wick ler mont fair ash holl grey thorn wood mar dell",
     "de": "schön burg wäl dorf müll groß stein bach hein rich ber lin fürst",

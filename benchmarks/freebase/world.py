@@ -29,15 +29,16 @@ NAMELESS_EVERY = 41  # and one in so many not at all
 LITERAL_SHARE = 0.2  # of the relations
 LITERALS_PER_NODE, MOST_LITERALS = 0.25, 1 << 18
 HEAD_SKEW, TAIL_SKEW, RELATION_SKEW = 2, 4, 2  # rank = size * uniform ** skew
+TOPIC_TYPE = "common.topic"  # that every named entity has
 LONGEST_MID = 8  # characters after "m."
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Types and relations. Relations of a type are ``first[type] .. first[type + 1]``, CVT types come last."""
+    """Types and relations. Relations of a type are ``first[type] .. first[type + 1]``."""
 
-    types: list[str]
+    types: list[str]  # domain.type: T of entities, those of CVT nodes, common.topic
     relations: list[str]  # labels, domain.type.property
     first: Ints  # (T + 1,)
     range_: Ints  # (R,) the type that a relation leads to, -1: literals
@@ -107,16 +108,18 @@ class World:
 
     def is_foreign(self, rank: Ints) -> npt.NDArray[np.bool_]:
         """Return which entities have a name in other languages only."""
-        return rank % FOREIGN_EVERY == FOREIGN_EVERY - 1
+        found: npt.NDArray[np.bool_] = rank % FOREIGN_EVERY == FOREIGN_EVERY - 1
+        return found
 
     def is_nameless(self, rank: Ints) -> npt.NDArray[np.bool_]:
         """Return which entities have no name at all."""
-        return rank % NAMELESS_EVERY == NAMELESS_EVERY - 1
+        found: npt.NDArray[np.bool_] = rank % NAMELESS_EVERY == NAMELESS_EVERY - 1
+        return found
 
     def mid_codes(self, number: Ints) -> Ints:
         """Return the codes (graph/dump/codes.py) of the MIDs of nodes, in the order of the numbers.
 
-        Every m. MID begins with 0 and every g. MID with 11, as the real ones. Entities have shorter ones than CVT nodes.
+        An m. MID begins with 0 and a g. MID with 11, as the real ones. Entities have shorter ones than CVT nodes.
         """
         given = number < self.num_given
         space = np.where(given, 1 << 40, 1 << 35)
@@ -124,8 +127,8 @@ class World:
         place = np.where(given, number, number - self.num_given) * stride
         rank, luck = self.rank_of(number), (self.hash(number, 5) >> np.uint64(20)).astype(np.int64)
         shorter = np.where(given, 0, np.where(rank < self.num_entities, 1 + luck % 2, 0))
-        for length in (1, 2):
-            shorter = np.where((shorter >= length) & (stride < 4 << (5 * length)), length - 1, shorter)
+        for cut in (1, 2):
+            shorter = np.where((shorter >= cut) & (stride < 4 << (5 * cut)), cut - 1, shorter)
         unit = np.left_shift(1, 5 * shorter)
         value = -(-place // unit) + luck // 2 % np.maximum(1, stride // unit - 1)
         length = np.where(given, 10, LONGEST_MID - shorter)
@@ -149,7 +152,7 @@ def _draw_schema(num_slots: int, seed: int) -> Schema:
     generator = np.random.default_rng([seed, 11])
     num_types = max(2, num_slots // 8)
     num_cvt = max(2, num_types // 2)
-    types = type_labels(num_types + num_cvt, generator)
+    types = [*type_labels(num_types + num_cvt, generator), TOPIC_TYPE]
     cvt_counts = generator.integers(2, 7, num_cvt) + generator.integers(0, 3, num_cvt)  # entities, then literals
     counts = np.concatenate([np.minimum(40, 2 + generator.geometric(0.15, num_types)), cvt_counts])
     first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -158,7 +161,7 @@ def _draw_schema(num_slots: int, seed: int) -> Schema:
     range_[generator.random(len(range_)) < LITERAL_SHARE] = -1
     range_[first[num_types:-1]] = 0  # a CVT node's first relation leads back to its owner
     relations: list[str] = []
-    for label, count in zip(types, counts.tolist(), strict=True):
+    for label, count in zip(types, counts.tolist(), strict=False):
         relations += property_labels(label, count, generator)
     mediators = (len(relations) + np.arange(2 * num_types)).reshape(-1, 2)
     relations += [f"{label}.{word}" for label in types[:num_types] for word in ("performance_s", "membership_s")]
