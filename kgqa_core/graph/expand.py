@@ -1,0 +1,255 @@
+"""From a question's topics to its k-hop subgraph: breadth-first over whole (entity, relation, direction) groups.
+
+Of a group larger than the cap the first ``cap`` tails in id order are walked, which is the order of labels: every
+relation of a hub stays, and the same labels give the same subgraph.
+
+Bytes: an edge walked costs the 4 of its tail, read in order, and one bit of a table of the entities seen (N/8 bytes,
+which stay in cache); an entity left costs some four cache misses to come to its groups. Nothing is copied per edge, so
+the walk alone knows how many edges there are, and ``walked_triples`` writes them down for whoever needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from kgqa_core.errors import InputError
+from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.kg import KnowledgeGraph
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """How far to walk from a topic, and by what."""
+
+    hops: int = 2  # k
+    cap: int | None = 200  # tails of one (entity, relation, direction) group; None: all
+    left_out: Bools | None = None  # [R] relations that are not walked; None: all are
+    is_cvt: Bools | None = None  # [N] entities that are left in the hop that reached them; None: there are none
+    max_triples: int | None = None  # no further entity is left once so many triples were walked
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, value, least in (("hops", self.hops, 0), ("cap", self.cap, 1), ("max_triples", self.max_triples, 1)):
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}; it must be {least} or more")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expansion:
+    """Where a walk came to. The triples are in the graph: see ``walked_triples``."""
+
+    entity: I32  # reached, in order: topics, then hop by hop
+    hop_ptr: I64  # [hops+2]; entity[hop_ptr[i]:hop_ptr[i+1]] were first reached in hop i, the topics in hop 0
+    left: I32  # entities whose groups were walked
+    num_walked: int  # edges; a triple that was walked from both of its ends counts twice
+    num_capped: int  # groups of which only the first ``cap`` tails were walked
+    stopped: bool  # did ``max_triples`` end the walk?
+
+
+Csr = tuple[Ints, Ints, Ints, Ints]
+
+
+class Expander:
+    """Walks one graph, question after question, with tables that are made once: N/8 and up to 8N bytes."""
+
+    def __init__(self, graph: KnowledgeGraph, walk: Walk = Walk()) -> None:
+        """Keep the arrays of ``graph``; entities and relations of masks are its own."""
+        self.csr: Csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
+        self.num_entities = graph.num_entities
+        self.walk = walk
+        nothing = np.zeros(0, dtype=np.bool_)
+        kept = np.zeros(graph.num_relations, dtype=np.bool_)
+        self._rules = (
+            kept if walk.left_out is None else walk.left_out,
+            nothing if walk.is_cvt is None else walk.is_cvt,
+        )
+        cap = NO_LIMIT if walk.cap is None else walk.cap
+        self._limits = (walk.hops, cap, NO_LIMIT if walk.max_triples is None else walk.max_triples)
+        self._marks = np.zeros(graph.num_entities // 8 + 1, dtype=np.uint8)  # one bit per entity, 0 between calls
+        self._order = np.empty(graph.num_entities, dtype=np.int32)  # pages never written to take no memory
+        self._left = np.empty(graph.num_entities, dtype=np.int32)
+
+    def expand(self, topics: Sequence[int]) -> Expansion:
+        """Return where the walk from ``topics`` comes to.
+
+        Raises:
+            InputError: a topic that is no entity of the graph.
+        """
+        start = np.asarray(topics, dtype=np.int64)
+        if len(start) and not 0 <= start.min() <= start.max() < self.num_entities:
+            raise InputError(f"topics {list(topics)[:9]}: entity ids go from 0 to {self.num_entities - 1}")
+        tables = (self._marks, self._order, self._left)
+        hop_ptr, num_left, num_walked, num_capped, stopped = _expand(self.csr, start, self._rules, self._limits, tables)
+        entity, left = self._order[: hop_ptr[-1]].copy(), self._left[:num_left].copy()
+        return Expansion(entity, hop_ptr, left, num_walked, num_capped, stopped)
+
+    def walked_triples(self, found: Expansion) -> tuple[I32, I32, I32]:
+        """Return heads, relations (0..R-1) and tails of the distinct triples that ``found`` walked, in no order."""
+        return _walked_triples(self.csr, found.left, self._rules[0], self._limits[1], self._marks, found.num_walked)
+
+
+def expand_topics(
+    graph: KnowledgeGraph,
+    topics: Iterable[Sequence[int]],
+    *,
+    hops: int = 2,
+    cap: int | None = 200,
+    left_out: Bools | None = None,
+    is_cvt: Bools | None = None,
+    max_triples: int | None = None,
+) -> Iterator[Expansion]:
+    """Yield the k-hop subgraph of each question's topics, one by one; see ``Walk`` and ``Expander``."""
+    expander = Expander(graph, Walk(hops, cap, left_out, is_cvt, max_triples))
+    return map(expander.expand, topics)
+
+
+def match_relations(labels: Sequence[str], patterns: Sequence[str]) -> tuple[Bools, list[str]]:
+    """Return which relations [R] ``patterns`` name, and the patterns that name none.
+
+    A pattern that ends in "." or "/" is the start of labels ("common." for a domain of Freebase); any other is a label.
+    """
+    found = np.zeros(len(labels), dtype=np.bool_)
+    unused = []
+    for pattern in patterns:
+        is_prefix = pattern.endswith((".", "/"))
+        named = [
+            place for place, label in enumerate(labels) if label == pattern or (is_prefix and label.startswith(pattern))
+        ]
+        found[named] = True
+        if not named:
+            unused.append(pattern)
+    return found, unused
+
+
+@njit(cache=True, nogil=True)
+def _mark(marks: U8, entities: Ints) -> None:
+    for entity in entities:
+        marks[entity >> 3] |= 1 << (entity & 7)
+
+
+@njit(cache=True, nogil=True)
+def _clear(marks: U8, entities: Ints) -> None:
+    for entity in entities:
+        marks[entity >> 3] = 0
+
+
+@njit(cache=True, nogil=True)
+def _expand(
+    csr: Csr, topics: I64, rules: tuple[Bools, Bools], limits: tuple[int, int, int], tables: tuple[U8, I32, I32]
+) -> tuple[I64, int, int, int, bool]:
+    """Fill ``order`` and ``left``; return hop_ptr and the other figures of an Expansion. ``marks`` are 0 again."""
+    left_out, is_cvt = rules
+    hops, cap, max_walked = limits
+    marks, order, left = tables
+    hop_ptr = np.zeros(hops + 2, np.int64)
+    num = num_left = num_walked = num_capped = begin = 0
+    stopped = False
+    for topic in topics:
+        if not marks[topic >> 3] & (1 << (topic & 7)):
+            marks[topic >> 3] |= 1 << (topic & 7)
+            order[num] = topic
+            num += 1
+    for hop in range(hops):
+        end = hop_ptr[hop + 1] = num
+        at = begin
+        # The entities of the hop before and, behind them, the CVT nodes that this hop comes to.
+        while at < (num if len(is_cvt) else end) and not stopped:
+            entity, is_new = order[at], at >= end
+            at += 1
+            if len(is_cvt) and is_cvt[entity] != is_new and (is_new or hop > 0):
+                continue
+            if num_walked >= max_walked:
+                stopped = True
+                break
+            left[num_left] = entity
+            num_left += 1
+            num, walked, capped = _leave(csr, entity, left_out, cap, marks, order, num)
+            num_walked += walked
+            num_capped += capped
+        begin = end
+    hop_ptr[hops + 1] = num
+    _clear(marks, order[:num])
+    return hop_ptr, num_left, num_walked, num_capped, stopped
+
+
+@njit(cache=True, nogil=True)
+def _leave(csr: Csr, entity: int, left_out: Bools, cap: int, marks: U8, order: I32, num: int) -> tuple[int, int, int]:
+    """Walk an entity's groups: append whom they newly reach to ``order``, from ``num`` on; count edges and cuts."""
+    group_ptr, group_relation, edge_ptr, edge_tail = csr
+    num_walked = num_capped = 0
+    for group in range(group_ptr[entity], group_ptr[entity + 1]):
+        relation = group_relation[group]
+        if left_out[relation if relation < len(left_out) else relation - len(left_out)]:
+            continue
+        first, last = edge_ptr[group], edge_ptr[group + 1]
+        if last - first > cap:
+            last = first + cap
+            num_capped += 1
+        num_walked += last - first
+        for edge in range(first, last):
+            tail = edge_tail[edge]
+            bit = 1 << (tail & 7)
+            if not marks[tail >> 3] & bit:
+                marks[tail >> 3] |= bit
+                order[num] = tail
+                num += 1
+    return num, num_walked, num_capped
+
+
+@njit(cache=True, nogil=True)
+def _in_capped(csr: Csr, entity: int, relation: int, tail: int, cap: int) -> bool:
+    """Is ``tail`` among the first ``cap`` tails of a group that is there?"""
+    group_ptr, group_relation, edge_ptr, edge_tail = csr
+    low, high = group_ptr[entity], group_ptr[entity + 1]
+    while low < high:
+        middle = (low + high) >> 1
+        if group_relation[middle] < relation:
+            low = middle + 1
+        else:
+            high = middle
+    first = edge_ptr[low]
+    return bool(edge_ptr[low + 1] - first <= cap or tail <= edge_tail[first + cap - 1])
+
+
+@njit(cache=True, nogil=True)
+def _walked_triples(csr: Csr, left: I32, left_out: Bools, cap: int, marks: U8, most: int) -> tuple[I32, I32, I32]:
+    """Write down the triples: those walked forward, and of those walked backward what was not walked forward too."""
+    group_ptr, group_relation, edge_ptr, edge_tail = csr
+    heads, relations, tails = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)
+    _mark(marks, left)
+    num, num_relations = 0, len(left_out)
+    for entity in left:
+        for group in range(group_ptr[entity], group_ptr[entity + 1]):
+            relation = group_relation[group]
+            backward = relation >= num_relations
+            if backward:
+                relation -= num_relations
+            if left_out[relation]:
+                continue
+            first = edge_ptr[group]
+            last = min(edge_ptr[group + 1], first + cap)
+            if not backward:
+                for edge in range(first, last):
+                    heads[num], relations[num], tails[num] = entity, relation, edge_tail[edge]
+                    num += 1
+                continue
+            for edge in range(first, last):
+                head = edge_tail[edge]
+                if marks[head >> 3] & (1 << (head & 7)) and _in_capped(csr, head, relation, entity, cap):
+                    continue
+                heads[num], relations[num], tails[num] = head, relation, entity
+                num += 1
+    _clear(marks, left)
+    return heads[:num].copy(), relations[:num].copy(), tails[:num].copy()
