@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from kgqa_core.artifacts import read_artifact
+from kgqa_core.artifacts import FileEntry
 from kgqa_core.config import RunConfig
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.views import find_tables, view_name
@@ -90,7 +91,6 @@ def test_questions_have_the_names_of_their_topics_and_answers_in_order(conf: Pat
     graph = graph_of(pipeline)
     query = "select topics, topic_names, answers, answer_names from questions"
     found = rows(conf, query, "--limit", 100000)
-    assert len(found) == pipeline.artifact("questions").files[-1].rows or len(found) > 0
     assert any(len(answers) > 1 for _, _, answers, _ in found)
     for topics, topic_names, answers, answer_names in found:
         assert [graph.name_of(entity) for entity in topics] == topic_names
@@ -107,12 +107,12 @@ def test_shards_are_one_view_and_stages_of_several_seeds_or_files_have_one_each(
     assert view_name("dump-1", "names") == "dump_names_1"
 
 
-def test_what_lies_in_buckets_is_one_view(pipeline: Pipeline) -> None:
-    artifact = read_artifact(pipeline.artifact("graph").folder)
-    assert artifact is not None
-    tables = find_tables({"graph": artifact})
-    assert [Path(path).name for path in tables["triples"].paths] == ["triples-0000.parquet"]
-    assert tables["entities"].num_rows == graph_of(pipeline).num_entities
+def test_what_lies_in_numbered_files_or_folders_is_one_view(pipeline: Pipeline) -> None:
+    names = ["triples/bucket-0001.parquet", "triples/bucket-0000.parquet", "blocks.parquet", "subgraphs.json"]
+    files = tuple(FileEntry(name, 7, "", 11 if name.endswith(".parquet") else None) for name in names)
+    found = find_tables({"subgraphs": replace(pipeline.artifact("graph"), files=files)})
+    assert {name: table.num_rows for name, table in found.items()} == {"subgraph_triples": 22, "subgraphs": 11}
+    assert [Path(path).stem for path in found["subgraph_triples"].paths] == ["bucket-0000", "bucket-0001"]
 
 
 def test_what_is_not_built_has_no_view(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +202,7 @@ def test_copy_is_only_a_word_where_it_is_not_one_of_sql(conf: Path) -> None:
 
 
 def test_too_little_memory_is_said_with_its_setting(conf: Path) -> None:
-    query = (
-        "select count(*) from (select distinct a.head, b.tail, md5(a.head::text || b.tail) from triples a, triples b)"
-    )
+    query = "select length(list(md5(head::text))) from triples, range(100)"  # one list cannot be spilled
     done = kgqa_sql(conf, query, "--set", "runtime.memory_limit=20MB")
     assert done.exit_code == 5
     assert "runtime.memory_limit" in done.stderr
