@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -69,18 +69,11 @@ class Writer:
 
     def first(self) -> list[str]:
         """Return the lines about relations whose labels come before those of nodes."""
-        return list(self._schema_lines(before=True))
+        return _schema_lines(label for label in self._world.schema.relations if label < "g.")
 
     def last(self) -> list[str]:
-        """Return the lines about relations whose labels come after those of nodes."""
-        return list(self._schema_lines(before=False))
-
-    def _schema_lines(self, *, before: bool) -> Iterator[str]:
-        for label in sorted(self._world.schema.relations):
-            if (label < "g.") == before:
-                type_ = label.rpartition(".")[0]
-                yield f"<{NS}{label}>\t<{NS}type.property.schema>\t<{NS}{type_}>\t.\n"
-                yield f"<{NS}{label}>\t<{RDF_TYPE}>\t<{NS}type.property>\t.\n"
+        """Return the lines about relations whose labels come after those of nodes; none lie between g. and m."""
+        return _schema_lines(label for label in self._world.schema.relations if label > "m.")
 
     def _facts(self, block: range) -> Lines:
         triples = facts.draw_triples(self._world, block)
@@ -139,6 +132,14 @@ class Writer:
 
     def _mids(self, numbers: Ints, end: str = ">") -> pa.Array:
         return _join(f"<{NS}", labels_of(self._world.mid_codes(numbers)).cast(pa.string()), end)
+
+
+def _schema_lines(relations: Iterable[str]) -> list[str]:
+    return [
+        f"<{NS}{label}>\t<{predicate}>\t<{NS}{tail}>\t.\n"
+        for label in sorted(relations)
+        for predicate, tail in ((f"{NS}type.property.schema", label.rpartition(".")[0]), (RDF_TYPE, "type.property"))
+    ]
 
 
 def _join(before: pa.Array | str, text: pa.Array, after: pa.Array | str) -> pa.Array:

@@ -71,8 +71,10 @@ def draw_words(language: str, generator: np.random.Generator) -> pa.Array:
     """Return the words of a language, capitalised as its script allows."""
     syllables = _SCRIPTS[language].split()
     longest = 3 if len(syllables[0]) > 1 else 4
-    lengths = generator.integers(1, longest + 1, NUM_WORDS)
-    return pa.array(["".join(generator.choice(syllables, length)).capitalize() for length in lengths], pa.string())
+    lengths = generator.integers(1, longest + 1, NUM_WORDS).tolist()
+    drawn = generator.integers(0, len(syllables), (NUM_WORDS, longest)).tolist()
+    words = ("".join(syllables[place] for place in row[:length]) for row, length in zip(drawn, lengths, strict=True))
+    return pa.array([word.capitalize() for word in words], pa.string())
 
 
 def type_labels(count: int, generator: np.random.Generator) -> list[str]:
