@@ -35,7 +35,7 @@ def _explain_one(error: dict[str, Any], root: type[BaseModel]) -> str:
         case "extra_forbidden":
             _, models = _walk(error["loc"][:-1], root)
             legal = sorted(name for model in models for name in model.model_fields)
-            hint = guess(location[-1], legal)
+            hint = guess(location[-1], legal) or guess_elsewhere(location[-1], root)
             return f"unknown key {key!r} (value {shorten(given)}); legal keys: {', '.join(legal)}{hint}"
         case "missing":
             return f"missing key {key!r}"
@@ -81,6 +81,17 @@ def guess(given: object, legal: Iterable[str]) -> str:
     """Return a hint at the legal value nearest to ``given``, empty where none is near."""
     near = nearest(str(given), legal)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def guess_elsewhere(given: object, root: type[BaseModel]) -> str:
+    """Return a hint at the setting of another section whose name is nearest to ``given``: settings move."""
+    places: dict[str, str] = {}
+    for section, field in root.model_fields.items():
+        for model in variants_of(field.annotation):
+            for name in model.model_fields:
+                places.setdefault(name, f"{section}.{name}")
+    near = nearest(str(given), places)
+    return f"; did you mean {places[near[0]]!r}?" if near else ""
 
 
 def variants_of(model: Any) -> list[type[BaseModel]]:

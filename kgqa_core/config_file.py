@@ -125,8 +125,8 @@ def home_folder() -> Path:
 
 
 def config_hash(config: RunConfig) -> str:
-    """Return the SHA-256 of everything that shapes results (``runtime`` and ``tracking`` do not)."""
-    content = config.model_dump(mode="json", exclude={"runtime", "tracking"})
+    """Return the SHA-256 of everything that shapes results (``runtime``, ``cluster`` and ``tracking`` do not)."""
+    content = config.model_dump(mode="json", exclude={"runtime", "cluster", "tracking"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Telling a full or read-only disk from other failures, whichever library met it, and what to do about it."""
+"""Files that are whole or not there; telling a full or read-only disk from other failures, and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import errno
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from kgqa_core.errors import KgqaError
 
@@ -18,6 +21,28 @@ FULL_TEXT = re.compile(
 )
 REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a place beside ``path`` for a file or a folder, which gets that name once the context ends well.
+
+    So nobody sees half of it, and work that is done twice, even at the same time, does no harm: of two files the last
+    counts, of two folders the first, and equal work gives equal bytes.
+    """
+    partial = path.with_name(f".{path.name}.{uuid4().hex[:12]}.partial")
+    try:
+        yield partial
+        try:
+            partial.replace(path)
+        except OSError:
+            if not (partial.is_dir() and path.is_dir()):  # else the same work got there first
+                raise
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
+            partial.unlink(missing_ok=True)
 
 
 def cure_of(problem: Exception, root: Path) -> str | None:

@@ -106,7 +106,8 @@ class Pipeline:
         if conf in self._lent_to:
             raise ConfigError(f"explorer.init_from, also_train_on: {conf} is borrowed from in a circle")
         if conf not in self._lenders:
-            config = read_config(conf).model_copy(update={"runtime": self.config.runtime})
+            here = {"runtime": self.config.runtime, "cluster": self.config.cluster}
+            config = read_config(conf).model_copy(update=here)
             self._lenders[conf] = Pipeline(config, lent_to=(*self._lent_to, conf))
         return self._lenders[conf]
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-from kgqa_core.config import EmbeddedDataset, GraphSection
-from kgqa_core.graph.build import BuildLimits, MapChunks, build_graph
+from kgqa_core.config import EmbeddedDataset, FreebaseSection, GraphSection
+from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
+from tasks.cluster import chunk_mapper
 from tasks.questions import question_paths
-from tasks.runtime import local_cluster, pipeline_task
+from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
 
@@ -19,10 +18,14 @@ from tasks.stage import StageOutcome, run_stage
 def build_graph_shards(pipeline: Pipeline) -> StageOutcome:
     """Parse, encode, sort and index the triples."""
     source = graph_source(pipeline)
+    if isinstance(source, FreebaseSection):
+        from tasks.closure import build_closure_graph
+
+        return build_closure_graph(pipeline, source)
     files = [source.path] if source.path else question_paths(pipeline)
 
     def write(folder: Path, recorder: Recorder) -> None:
-        with chunk_mapper(pipeline, files) as map_chunks:
+        with chunk_mapper(pipeline, files, "parsing triples") as map_chunks:
             report = build_graph(
                 files,
                 format=source.format,
@@ -40,24 +43,10 @@ def build_graph_shards(pipeline: Pipeline) -> StageOutcome:
     return run_stage(pipeline, "graph", write)
 
 
-def graph_source(pipeline: Pipeline) -> GraphSection:
+def graph_source(pipeline: Pipeline) -> GraphSection | FreebaseSection:
     """Return where the triples are: the user's files, or those of the embedded dataset."""
     dataset = pipeline.config.dataset
     if not isinstance(dataset, EmbeddedDataset):
         return dataset.graph
     made = pipeline.artifact("dataset").folder
     return GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0)
-
-
-@contextmanager
-def chunk_mapper(pipeline: Pipeline, files: Sequence[Path]) -> Iterator[MapChunks]:
-    """Yield ``map`` for a small input; above ``runtime.fan_out_bytes``, a mapping over a Dask cluster."""
-    runtime = pipeline.config.runtime
-    if sum(path.stat().st_size for path in files if path.is_file()) <= runtime.fan_out_bytes:
-        yield map
-        return
-    from kgqa_core.graph.fan_out import fan_out
-
-    scratch = pipeline.home / "run" / "dask"
-    with local_cluster(runtime.workers, scratch=scratch, scheduler=runtime.scheduler_address) as client:
-        yield fan_out(client)

@@ -1,23 +1,18 @@
-"""What every flow runs in: the retry policy of tasks, the results artifact, the Dask cluster. Its server: server.py.
+"""What every flow runs in: the retry policy of tasks, the results artifact. Its server: server.py; Dask: cluster.py.
 
-Importing this module imports neither Prefect nor Dask; each function imports what it needs when it is called.
+Importing this module does not import Prefect; each function imports what it needs when it is called.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
-
-from kgqa_core.errors import KgqaError
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from distributed import Client
     from prefect import Task
     from prefect.client.schemas.objects import State, TaskRun
 
@@ -76,46 +71,3 @@ def write_results_artifact(markdown: str, *, description: str = "What this run m
 
     made = create_markdown_artifact(markdown, key=RESULTS_KEY, description=description)
     return cast("UUID", made)  # a coroutine only where called from one
-
-
-@contextmanager
-def local_cluster(
-    num_workers: int, *, scratch: Path, scheduler: str | None = None, timeout: float = 30.0
-) -> Iterator[Client]:
-    """Yield a client of a Dask cluster: a local one for as long as the context lasts, or that at ``scheduler``.
-
-    Local workers are processes with one thread each (and one OpenMP thread, else they fight for cores), spill to
-    ``scratch`` and end with the context.
-
-    Raises ``KgqaError`` where no scheduler answers at ``scheduler`` within ``timeout`` seconds.
-    """
-    import dask
-    from distributed import Client, LocalCluster
-
-    if scheduler is not None:
-        try:
-            client = Client(scheduler, timeout=timeout)
-        except (OSError, ValueError) as problem:
-            raise KgqaError(
-                f"No Dask scheduler answers at {scheduler!r} ({problem}). Start one with `dask scheduler`, or leave "
-                "the address out to use a local cluster."
-            ) from problem
-        with client:
-            yield client
-        return
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    logging.getLogger("distributed").setLevel(logging.WARNING)
-    with (
-        dask.config.set({"distributed.nanny.pre-spawn-environ": {**threads, "PYTHONSAFEPATH": "1"}}),
-        LocalCluster(
-            n_workers=num_workers,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            # No dashboard; the scheduler's own port for health checks is any free one, not always the same.
-            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            silence_logs=logging.WARNING,
-            local_directory=str(scratch),
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client

@@ -21,12 +21,13 @@ from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.pipeline import PROGRESS, Pipeline
 from kgqa_core.tracking import read_record
 from kgqa_core.workspace import open_system
+from tasks.cluster import chunk_mapper
 from tasks.controls import fit_controls
 from tasks.dataset import make_dataset
 from tasks.encodings import encode_questions_and_relations
 from tasks.evaluation import evaluate_one_explorer
 from tasks.explorer import train_one_explorer
-from tasks.graph import build_graph_shards, chunk_mapper
+from tasks.graph import build_graph_shards
 from tasks.questions import link_questions
 from tasks.stage import StageOutcome, run_stage
 

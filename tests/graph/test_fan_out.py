@@ -1,15 +1,20 @@
-"""Chunks mapped over a real Dask cluster give the same bytes as in this process."""
+"""Tasks mapped over a real Dask cluster: the same bytes as in this process, whoever is killed meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from kgqa_core.errors import InputError
+from kgqa_core.errors import InputError, KgqaError
 from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.graph.fan_out import fan_out
+from kgqa_core.graph.fan_out import fan_out, name_of
+from kgqa_core.graph.formats import Chunk
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from tests.nsm import write_nsm
@@ -19,10 +24,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[object]:
-    """Two worker processes of one thread each."""
+    """Two worker processes of one thread each; a task may lose one of them, and no more."""
+    import dask
     from distributed import Client, LocalCluster
 
     with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
@@ -54,10 +61,166 @@ def test_subgraphs_are_packed_alike_on_workers(
     assert contents(tmp_path / "graphs" / "here") == contents(tmp_path / "graphs" / "there")
 
 
-def _fail(number: int) -> int:
-    raise InputError(f"chunk {number} is unreadable")
+# Results
 
 
-def test_a_failure_on_a_worker_is_raised_here(client: object) -> None:
-    with pytest.raises(InputError, match="is unreadable"):
-        fan_out(client)(_fail, range(3))
+def _square(number: int) -> int:
+    return number * number
+
+
+def test_results_are_in_the_order_of_the_items(client: object) -> None:
+    assert fan_out(client)(_square, range(23)) == [number * number for number in range(23)]
+    assert fan_out(client)(_square, []) == []
+
+
+def test_progress_is_told_where_the_number_of_items_is_known(client: object) -> None:
+    told: list[tuple[int, int]] = []
+    map_tasks = fan_out(client, progress=lambda done, total: told.append((done, total)))
+    map_tasks(_square, [2, 3, 5])
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert map_tasks(_square, iter([2, 3])) == [4, 9]
+    assert len(told) == 3
+
+
+def _touch(path: Path) -> None:
+    path.touch()
+
+
+def test_items_are_taken_when_a_worker_is_free_for_them(client: object, tmp_path: Path) -> None:
+    ahead: list[int] = []
+
+    def items() -> Iterator[Path]:
+        for number in range(31):
+            ahead.append(number - len(list(tmp_path.iterdir())))
+            yield tmp_path / str(number)
+
+    fan_out(client)(_touch, items())
+    assert len(list(tmp_path.iterdir())) == 31
+    assert max(ahead) <= 2 + 1  # two workers, and the next one in hand
+
+
+# Failures
+
+
+def _fail_at_three(path: Path) -> None:
+    if path.name == "3":
+        raise InputError(f"chunk {path.name} is unreadable")
+    path.touch()
+
+
+def test_a_failure_on_a_worker_is_raised_here_and_ends_the_rest(client: object, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="chunk 3 is unreadable"):
+        fan_out(client)(_fail_at_three, (tmp_path / str(number) for number in range(97)))
+    assert len(list(tmp_path.iterdir())) < 50  # the other worker went on until it was heard of
+    assert fan_out(client)(_square, range(3)) == [0, 1, 4]
+
+
+def test_without_a_worker_there_is_an_end_to_waiting() -> None:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
+        Client(empty) as client,
+        pytest.raises(KgqaError, match=r"no worker for 0 s, and 1 tasks wait. Start workers"),
+    ):
+        fan_out(client, patience=0.3)(_square, range(3))
+
+
+# Killed workers
+
+
+def _die_once(path: Path) -> int:
+    """Note that this item was worked on; end the worker the first time it is told to work on the victim."""
+    with path.open("a") as stream:
+        stream.write("x")
+    if path.name == "victim" and path.stat().st_size == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+def test_a_killed_worker_costs_only_its_task(client: object, tmp_path: Path) -> None:
+    names = [*map(str, range(11)), "victim", *map(str, range(11, 23))]
+    fan_out(client)(_die_once, [tmp_path / name for name in names])
+    assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == {
+        name: 2 if name == "victim" else 1 for name in names
+    }
+
+
+def _always_die(path: Path) -> None:
+    if path.name == "poison":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_task_that_always_dies_names_its_input_and_what_to_do(client: object, tmp_path: Path) -> None:
+    items = [tmp_path / name for name in ("a", "b", "c", "poison", *map(str, range(97)))]
+    with pytest.raises(KgqaError) as caught:
+        fan_out(client)(_always_die, items)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'poison'}: every one of the 2 workers that tried '_always_die' on it")
+    assert "cluster.memory_limit" in message
+    assert fan_out(client)(_square, range(3)) == [0, 1, 4]  # workers are back
+
+
+When = Literal["before", "meanwhile", "after"]
+
+
+def _killed_once(chunk: Chunk, *, function: Callable[[Chunk], Any], when: When, victim: str) -> Any:
+    """Do the work; the first time that it is the victim's turn, end the worker at this point of it."""
+    mark = chunk.part.parents[3] / "killed"
+    if chunk.part.stem != victim or mark.exists():
+        return function(chunk)
+    mark.touch()
+    if when == "after":
+        function(chunk)
+    elif when == "meanwhile":
+        import pyarrow.parquet as pq
+
+        def half_of_it(table: object, path: Path, **options: object) -> None:
+            path.write_bytes(b"PAR1, and then the worker was killed")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        pq.write_table = half_of_it
+        function(chunk)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _killing(client: object, when: When) -> Callable[..., Iterable[Any]]:
+    """Return a mapping during which one worker is killed."""
+
+    def map_tasks(function: Callable[[Chunk], Any], chunks: Iterable[Chunk]) -> Iterable[Any]:
+        return fan_out(client)(partial(_killed_once, function=function, when=when, victim="head-000003"), chunks)
+
+    return map_tasks
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
+def test_a_worker_killed_at_any_point_of_a_build_changes_no_byte(
+    tmp_path: Path, client: object, contents: Callable[[Path], dict[str, bytes]], when: When
+) -> None:
+    path = write_nsm(tmp_path / "dev.jsonl")
+    for name, mapper in (("here", map), ("there", _killing(client, when))):
+        folder = tmp_path / name
+        limits = BuildLimits(mapper, chunk_bytes=307)
+        build_graph(path, format="nsm", out_dir=folder / "graph", limits=limits)
+        assert (folder / "killed").exists() == (name == "there")
+        (folder / "killed").unlink(missing_ok=True)
+        (folder / "blocks").mkdir()
+        graph = open_graph(folder / "graph")
+        build_subgraphs([path], graph=graph, out_dir=folder / "blocks", map_chunks=mapper, chunk_bytes=307)
+        assert (folder / "killed").exists() == (name == "there")
+    for part in ("graph", "blocks"):
+        assert contents(tmp_path / "here" / part) == contents(tmp_path / "there" / part)
+
+
+@pytest.mark.parametrize(
+    ("item", "name"),
+    [
+        ("kb.txt", "kb.txt"),
+        (Path("data/kb.txt"), "data/kb.txt"),
+        (Chunk(Path("kb.txt"), "tsv", (), 3, 17, Path("part")), "kb.txt, bytes 3 to 17"),
+        (Chunk(Path("kb.parquet"), "parquet", (), 0, 2, Path("part")), "kb.parquet, row groups 0 to 2"),
+        (41, "41"),
+    ],
+)
+def test_an_item_is_called_by_its_file(item: object, name: str) -> None:
+    assert name_of(item) == name

@@ -1,0 +1,118 @@
+"""The Dask cluster of a run: a local one for as long as it is needed, or one that is there, by its address.
+
+Importing this module does not import Dask: a run whose input is small never pays for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kgqa_core.config import ClusterSection
+from kgqa_core.errors import KgqaError
+from kgqa_core.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""A stand-in for ``map``: results in the items' order."""
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+WORKER_ENVIRONMENT = {**ONE_THREAD, "PYTHONSAFEPATH": "1", "MALLOC_TRIM_THRESHOLD_": "65536"}
+SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,  # before the interpreter starts: later is too late
+    # A worker above a share of its memory would be paused. What Arrow and numba hold is not freed by waiting, so it
+    # would be paused for ever. It works on, and is ended where it outgrows the limit.
+    "distributed.worker.memory.pause": False,
+}
+
+
+@contextmanager
+def chunk_mapper(pipeline: Pipeline, files: Sequence[Path], what: str = "on the cluster") -> Iterator[MapTasks]:
+    """Yield ``map`` where ``files`` are small; above ``cluster.fan_out_bytes``, a mapping over a Dask cluster.
+
+    ``what`` is going on, for whoever listens to progress.
+    """
+    cluster = pipeline.config.cluster
+    if sum(path.stat().st_size for path in files if path.is_file()) <= cluster.fan_out_bytes:
+        yield map
+        return
+    from kgqa_core.graph.fan_out import fan_out
+
+    with open_cluster(cluster, home=pipeline.home) as client:
+        yield fan_out(client, progress=lambda done, total: pipeline.progress(what, done, total))
+
+
+@contextmanager
+def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) -> Iterator[Client]:
+    """Yield a client of a local Dask cluster that ends with the context, or of that at ``cluster.address``.
+
+    Local workers are processes of one thread each (one OpenMP thread, too: else they fight for cores) under the
+    memory limit of the section; their scratch space is its spill folder.
+
+    Raises ``KgqaError`` where no scheduler answers at the address, or has no worker that sees ``home``, within
+    ``timeout`` seconds.
+    """
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    if cluster.address is not None:
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # a lost scheduler is told by fan_out
+        with _remote_client(cluster.address, timeout) as client:
+            _check_workers(client, cluster.address, home, timeout)
+            yield client
+        return
+    import dask
+    from distributed import Client, LocalCluster
+
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(
+            n_workers=cluster.workers,
+            threads_per_worker=1,
+            memory_limit=cluster.memory_limit,
+            local_directory=str(cluster.spill_folder or home / "run" / "dask"),
+            host="127.0.0.1",
+            # No dashboard; the scheduler's own port for health checks is any free one, not always the same.
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            silence_logs=logging.WARNING,
+        ) as local,
+        Client(local) as client,
+    ):
+        yield client
+
+
+def _remote_client(address: str, timeout: float) -> Client:
+    from distributed import Client
+
+    try:
+        return Client(address, timeout=timeout)
+    except (OSError, ValueError) as problem:
+        raise KgqaError(
+            f"cluster.address: no Dask scheduler answers at {address!r} ({problem}). Start one with `dask scheduler`, "
+            "or leave the address out to use a local cluster."
+        ) from problem
+
+
+def _check_workers(client: Client, address: str, home: Path, timeout: float) -> None:
+    """Raise ``KgqaError`` unless there is a worker, and every worker sees the folder of this run."""
+    try:
+        client.wait_for_workers(1, timeout=timeout)
+    except TimeoutError as problem:
+        raise KgqaError(
+            f"cluster.address: the scheduler at {address!r} has had no worker for {timeout:.0f} s. "
+            f"Start some with `dask worker {address}`."
+        ) from problem
+    home.mkdir(parents=True, exist_ok=True)
+    blind = [worker for worker, sees in client.run(_is_folder, str(home)).items() if not sees]
+    if blind:
+        raise KgqaError(
+            f"cluster.address: worker {blind[0]} does not see the folder {home}. Workers read and write the run's "
+            "files: mount KGQA_HOME and the input files under the same paths on every machine."
+        )
+
+
+def _is_folder(path: str) -> bool:
+    return Path(path).is_dir()

@@ -1,0 +1,185 @@
+"""A Dask cluster starts only when asked, is as the configuration says, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import http
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgqa_core.config import ClusterSection
+from kgqa_core.errors import KgqaError
+from kgqa_core.graph.fan_out import fan_out
+from tasks.cluster import open_cluster
+from tasks.leftovers import process_started
+
+StartDask = Callable[..., "subprocess.Popen[str]"]
+
+
+def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    section = ClusterSection(address="tcp://127.0.0.1:9")  # port 9 is no scheduler
+    with (
+        pytest.raises(KgqaError, match=r"cluster\.address: .*tcp://127\.0\.0\.1:9.*dask scheduler"),
+        open_cluster(section, home=tmp_path, timeout=0.5),
+    ):
+        pytest.fail("nobody answers there")
+
+
+# A local cluster
+
+
+def about_itself(dask_worker: Any) -> dict[str, Any]:
+    """What a worker says of itself."""
+    return {
+        "pid": os.getpid(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "memory": dask_worker.memory_manager.memory_limit,
+        "pauses": dask_worker.memory_manager.memory_pause_fraction,
+        "scratch": dask_worker.local_directory,
+    }
+
+
+def is_served(host: str, port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.HTTPStatus.OK
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+def test_local_workers_are_as_the_section_says_and_end_with_the_context(tmp_path: Path) -> None:
+    section = ClusterSection(workers=2, memory_limit="700MiB", spill_folder=tmp_path / "spilled")
+    with open_cluster(section, home=tmp_path / "home") as client:
+        workers = client.scheduler_info()["workers"]
+        assert [worker["nthreads"] for worker in workers.values()] == [1, 1]
+        assert not is_served("127.0.0.1", client.scheduler_info()["services"]["dashboard"], "/status")
+        answers = list(client.run(about_itself).values())
+        for answer in answers:
+            assert answer["threads"] == "1"
+            assert answer["memory"] == 700 * 2**20
+            assert answer["pauses"] is False  # memory that is never given back would keep it waiting for ever
+            assert Path(answer["scratch"]).is_relative_to(tmp_path / "spilled")
+        pids = [answer["pid"] for answer in answers]
+        assert os.getpid() not in pids
+        assert client.submit(sum, [2, 3, 5, 7]).result() == 17
+        # A cluster that is already there is used as it is, and goes on when the second client leaves.
+        address = client.scheduler_info()["address"]
+        with open_cluster(ClusterSection(address=address, workers=13), home=tmp_path / "home") as second:
+            assert len(second.scheduler_info()["workers"]) == 2
+        assert client.submit(sum, [11, 13]).result() == 24
+        elsewhere = Path(f"/proc/self/task/{os.getpid()}")  # a folder that other processes do not see
+        if elsewhere.is_dir():
+            with (
+                pytest.raises(KgqaError, match=r"worker tcp://.* does not see the folder /proc"),
+                open_cluster(ClusterSection(address=address), home=elsewhere),
+            ):
+                pytest.fail("its workers could not read the run's files")
+    assert [process_started(pid) for pid in pids] == [None, None]
+
+
+def swallow_memory(megabytes: int) -> int:
+    held = bytearray(megabytes * 2**20)
+    held[::4096] = b"x" * len(held[::4096])  # every page
+    time.sleep(60)
+    return len(held)
+
+
+@pytest.mark.slow
+def test_a_task_that_outgrows_the_memory_limit_ends_its_worker_and_is_named(tmp_path: Path) -> None:
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        open_cluster(ClusterSection(workers=1, memory_limit="400MB"), home=tmp_path) as client,
+        pytest.raises(KgqaError, match=r"^1000: every one of the 1 workers .*'swallow_memory'.*cluster\.memory_limit"),
+    ):
+        fan_out(client)(swallow_memory, [1_000])
+
+
+# A remote cluster
+
+
+@pytest.fixture
+def start_dask() -> Iterator[StartDask]:
+    """Start ``dask`` commands; what still runs at the test's end is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "dask", *map(str, arguments)], env=environment, text=True, **quiet
+        )
+        started.append(child)
+        return child
+
+    yield start
+    for child in reversed(started):
+        child.terminate()
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def start_scheduler(start_dask: StartDask, folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """Start a scheduler on a free port, and return it with its address."""
+    file = folder / "scheduler.json"
+    options = ("--host", "127.0.0.1", "--port", 0, "--no-dashboard", "--dashboard-address", "127.0.0.1:0")
+    scheduler = start_dask("scheduler", *options, "--scheduler-file", file)
+    until = time.monotonic() + 120
+    while True:
+        try:
+            return scheduler, json.loads(file.read_text())["address"]
+        except (OSError, ValueError):
+            assert scheduler.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+
+def double(number: int) -> tuple[int, int]:
+    return 2 * number, os.getpid()
+
+
+def double_late(number: int) -> int:
+    time.sleep(60)
+    return 2 * number
+
+
+@pytest.mark.slow
+def test_a_cluster_elsewhere_is_used_by_its_address_and_its_end_is_noticed(
+    start_dask: StartDask, tmp_path: Path
+) -> None:
+    scheduler, address = start_scheduler(start_dask, tmp_path)
+    section = ClusterSection(address=address)
+    with (
+        pytest.raises(KgqaError, match=f"{address}.* has had no worker for 0 s. Start some with `dask worker"),
+        open_cluster(section, home=tmp_path, timeout=0.4),
+    ):
+        pytest.fail("it has no worker")
+    worker = ("worker", address, "--nworkers", 1, "--nthreads", 1, "--host", "127.0.0.1", "--no-dashboard")
+    start_dask(*worker, "--local-directory", tmp_path)
+    with open_cluster(section, home=tmp_path, timeout=120) as client:
+        results = fan_out(client)(double, range(5))
+        assert [result for result, _ in results] == [0, 2, 4, 6, 8]
+        assert os.getpid() not in {pid for _, pid in results}
+        with pytest.raises(KgqaError, match="the Dask scheduler went away"):
+            fan_out(client)(double_late, ending(scheduler))
+
+
+def ending(process: subprocess.Popen[str]) -> Iterator[int]:
+    """Yield one item, and end a process before there is a second one."""
+    yield 1
+    process.kill()
+    process.wait()
