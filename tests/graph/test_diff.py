@@ -1,0 +1,179 @@
+"""Two builds of one graph: what differs, by label, held against sets and against DuckDB."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.graph.build import BuildLimits, build_graph
+from kgqa_core.graph.diff import Change, GraphComparison, compare_graphs, name_coverage
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+
+Triple = tuple[str, str, str]
+
+OLD = [
+    ("Aar", "flows_through", "Bern"),
+    ("Aar", "flows_into", "Rhine"),
+    ("Bern", "capital_of", "Switzerland"),
+    ("Reuss", "flows_through", "Luzern"),
+    ("Luzern", "twin_of", "Bournemouth"),
+]
+NEW = [
+    ("Aar", "flows_through", "Bern"),
+    ("Aar", "flows_through", "Thun"),
+    ("Aar", "flows_into", "Rhine"),
+    ("Abbot", "lives_in", "Luzern"),
+    ("Bern", "capital_of", "Switzerland"),
+    ("Luzern", "flows_through", "Luzern"),
+]
+
+
+def build(folder: Path, triples: list[Triple], names: dict[str, str] | None = None, **limits: int) -> KnowledgeGraph:
+    folder.mkdir(parents=True)
+    (folder / "triples.tsv").write_text("".join("\t".join(triple) + "\n" for triple in triples), encoding="utf-8")
+    named = None
+    if names is not None:
+        named = folder / "names.tsv"
+        named.write_text("".join(f"{label}\t{name}\n" for label, name in names.items()), encoding="utf-8")
+    out = folder / "graph"
+    out.mkdir()
+    build_graph(folder / "triples.tsv", format="tsv", out_dir=out, names=named, limits=BuildLimits(**limits))
+    return open_graph(out)
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> GraphComparison:
+    return compare_graphs(build(tmp_path / "old", OLD), build(tmp_path / "new", NEW))
+
+
+def labels_where(graph: KnowledgeGraph, marks: np.ndarray) -> set[str]:
+    return {graph.label_of(int(entity)) for entity in np.flatnonzero(marks)}
+
+
+def test_what_came_and_went_is_counted_by_label(compared: GraphComparison) -> None:
+    diff = compared.diff
+    assert diff.triples == Change(before=5, after=6, came=3, gone=2)
+    assert diff.entities == Change(before=7, after=7, came=2, gone=2)  # Thun and Abbot; Reuss and Bournemouth
+    assert diff.relations == Change(before=4, after=4, came=1, gone=1)
+    assert diff.new_relations == ("lives_in",)
+    assert diff.gone_relations == ("twin_of",)
+    assert diff.per_relation == {
+        "flows_through": Change(2, 3, came=2, gone=1),
+        "lives_in": Change(0, 1, came=1, gone=0),
+        "twin_of": Change(1, 0, came=0, gone=1),
+    }
+    assert list(diff.per_relation) == ["flows_through", "lives_in", "twin_of"]  # most changed first
+    assert not diff.is_empty
+
+
+def test_an_entity_is_found_again_whatever_its_id(compared: GraphComparison) -> None:
+    old, new = compared.old, compared.new
+    moved = {old.label_of(entity): int(place) for entity, place in enumerate(compared.new_ids)}
+    assert {label for label, place in moved.items() if place == -1} == {"Bournemouth", "Reuss"}
+    assert all(new.label_of(place) == label for label, place in moved.items() if place >= 0)
+
+
+def test_the_ends_of_changed_triples_are_known_in_both(compared: GraphComparison) -> None:
+    assert labels_where(compared.old, compared.old_ends) == {"Reuss", "Luzern", "Bournemouth"}
+    assert labels_where(compared.new, compared.new_ends) == {"Aar", "Thun", "Abbot", "Luzern"}
+
+
+def test_a_neighbourhood_changed_where_a_changed_triple_is_within_its_hops(compared: GraphComparison) -> None:
+    assert labels_where(compared.new, compared.near_change(1)[1]) == {"Aar", "Thun", "Abbot", "Luzern"}
+    assert labels_where(compared.new, compared.near_change(2)[1]) == {"Aar", "Thun", "Abbot", "Luzern", "Bern", "Rhine"}
+    assert len(labels_where(compared.new, compared.near_change(3)[1])) == 7
+    assert labels_where(compared.old, compared.near_change(3)[0]) == {"Reuss", "Luzern", "Bournemouth"}
+
+
+def test_equal_graphs_do_not_differ_whatever_the_order_of_lines_and_size_of_shards(tmp_path: Path) -> None:
+    old, new = build(tmp_path / "old", OLD), build(tmp_path / "new", OLD[::-1] + OLD[:2], shard_rows=2)
+    assert len(list(new.folder.glob("triples-*.parquet"))) > 1
+    assert compare_graphs(old, new).diff.is_empty
+
+
+def test_a_new_name_is_a_difference_although_no_triple_moved(tmp_path: Path) -> None:
+    before = {"Aar": "the Aare", "Bern": "Berne"}
+    old = build(tmp_path / "old", OLD, before)
+    new = build(tmp_path / "new", OLD, {**before, "Aar": "the river Aare", "Rhine": "the Rhine"})
+    diff = compare_graphs(old, new).diff
+    assert (diff.num_renamed, diff.is_empty) == (2, False)
+    assert diff.triples == Change(5, 5, 0, 0)
+    assert (diff.named_before, diff.named_after) == (pytest.approx(100 * 2 / 7), pytest.approx(100 * 3 / 7))
+
+
+def test_where_no_names_are_given_there_is_no_name_coverage(tmp_path: Path) -> None:
+    assert name_coverage(build(tmp_path / "old", OLD).folder) is None
+
+
+def test_of_marked_entities_those_with_a_name_count_and_literals_do_not(tmp_path: Path) -> None:
+    duckdb.sql(
+        f"copy (select unnest(['entity', 'entity', 'cvt', 'foreign', 'literal', null]) as kind) "
+        f"to '{tmp_path / 'entities.parquet'}'"
+    )
+    (tmp_path / "graph.json").write_text(json.dumps({"num_entities": 6}), encoding="utf-8")
+    assert name_coverage(tmp_path) == 50.0
+
+
+# An oracle that knows no ids
+
+TRIPLES = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "ab", "b", "é", "z", "雪", "a b"]), st.sampled_from("rst"), st.sampled_from("abcz")
+    ),
+    min_size=1,
+    max_size=23,
+)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=TRIPLES, after=TRIPLES)
+def test_any_two_graphs_differ_as_their_sets_of_labels_do(
+    tmp_path_factory: pytest.TempPathFactory, before: list[Triple], after: list[Triple]
+) -> None:
+    folder = tmp_path_factory.mktemp("graphs")
+    compared = compare_graphs(build(folder / "old", before, shard_rows=3), build(folder / "new", after, shard_rows=5))
+    diff, old, new = compared.diff, set(before), set(after)
+    assert diff.triples == Change(len(old), len(new), len(new - old), len(old - new))
+    entities = [{label for head, _, tail in triples for label in (head, tail)} for triples in (old, new)]
+    assert diff.entities == change_of(*entities)
+    assert diff.relations == change_of({r for _, r, _ in old}, {r for _, r, _ in new})
+    came, gone = Counter(r for _, r, _ in new - old), Counter(r for _, r, _ in old - new)
+    assert {r: (change.came, change.gone) for r, change in diff.per_relation.items()} == {
+        r: (came[r], gone[r]) for r in came | gone
+    }
+    assert labels_where(compared.old, compared.old_ends) == {end for h, _, t in old - new for end in (h, t)}
+    assert labels_where(compared.new, compared.new_ends) == {end for h, _, t in new - old for end in (h, t)}
+
+
+def change_of(old: set[str], new: set[str]) -> Change:
+    return Change(len(old), len(new), len(new - old), len(old - new))
+
+
+def test_many_triples_over_many_pieces_differ_as_duckdb_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgqa_core.graph.diff.BATCH_ROWS", 257)
+    rng = np.random.default_rng(7)
+    drawn = [
+        [
+            (f"m.{h}", f"r{r}", f"m.{t}")
+            for h, r, t in zip(*rng.integers(0, [[311], [11], [211]], (3, 5003)), strict=True)
+        ]
+        for _ in range(2)
+    ]
+    before, after = drawn[0], drawn[0][:4507] + drawn[1][:503]
+    diff = compare_graphs(build(tmp_path / "old", before, shard_rows=701), build(tmp_path / "new", after)).diff
+    counted = [
+        duckdb.sql(
+            f"select count(*) from (from read_csv('{tmp_path / first}/triples.tsv', header=false) "
+            f"except from read_csv('{tmp_path / second}/triples.tsv', header=false))"
+        ).fetchall()[0][0]
+        for first, second in (("new", "old"), ("old", "new"))
+    ]
+    assert [diff.triples.came, diff.triples.gone] == counted
+    assert min(counted) > 100
