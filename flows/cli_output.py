@@ -116,6 +116,15 @@ def print_answer(answer: Answer) -> None:
     print_table(f"From {topics} (* an answer; scores in percent)", ("", "candidate", "score", "evidence"), rows)
 
 
+REACH = {
+    "questions": "num_questions",
+    "topic in graph": "num_with_topic",
+    "answer in graph": "num_with_answer",
+    "any answer reached": "num_any",
+    "all reached": "num_all",
+}
+
+
 def print_lint(report: Mapping[str, Any]) -> None:
     """Print the doubts about a dataset, and how many of its answers are within reach."""
     doubts = [
@@ -135,6 +144,17 @@ def print_lint(report: Mapping[str, Any]) -> None:
     ]
     title = f"Answers within {report['max_steps']} steps, {PERCENT} of questions"
     print_table(title, ("hops", "split", "questions", "any answer", "all answers"), covered, figures_from=2)
+    reach = [(row["split"], str(row["steps"]), *(str(row[name]) for name in REACH.values())) for row in report["reach"]]
+    print_table("Questions within so many steps", ("split", "steps", *REACH), reach, figures_from=1)
+    names = [
+        (
+            row["split"],
+            f"{row['num_topics_named']} of {row['num_topics']}",
+            f"{row['num_answers_named']} of {row['num_answers']}",
+        )
+        for row in report["names"]
+    ]
+    print_table("Entities with a name", ("split", "topics", "answers"), names, figures_from=1)
     rejects = [
         (kind, reason, str(count)) for kind, reasons in report["rejects"].items() for reason, count in reasons.items()
     ]

@@ -9,6 +9,39 @@ ENTITIES = pa.schema(
         pa.field("entity_id", pa.int32(), nullable=False),  # 0..N-1, in sorted order of label
         pa.field("label", pa.string(), nullable=False),  # the key that the triples use
         pa.field("name", pa.string(), nullable=False),  # what people call it; = label where no names are given
+        pa.field("kind", pa.string()),  # entity, cvt (no name at all), foreign (named in another language), literal
+    ]
+)
+
+ALIASES = pa.schema(
+    [
+        pa.field("entity_id", pa.int32(), nullable=False),
+        pa.field("alias", pa.string(), nullable=False),  # another name, in the language of the names
+    ]
+)
+
+TYPES = pa.schema(
+    [
+        pa.field("entity_id", pa.int32(), nullable=False),
+        pa.field("type", pa.string(), nullable=False),  # label of the type
+    ]
+)
+
+HUBS = pa.schema(
+    [
+        pa.field("label", pa.string(), nullable=False),  # of the entity that the triples were walked from
+        pa.field("relation", pa.string(), nullable=False),
+        pa.field("direction", pa.string(), nullable=False),  # forward: the entity is the head; backward: the tail
+        pa.field("hop", pa.int32(), nullable=False),
+        pa.field("degree", pa.int64(), nullable=False),  # distinct triples of the group
+        pa.field("kept", pa.int64(), nullable=False),
+    ]
+)
+
+REACHED_TOPICS = pa.schema(
+    [
+        pa.field("label", pa.string(), nullable=False),
+        pa.field("entity_id", pa.int32()),  # null: in no triple of the dump
     ]
 )
 
@@ -50,6 +83,18 @@ QUESTIONS = pa.schema(
         pa.field("chain", pa.list_(pa.int32())),
         pa.field("claim", pa.int32()),
         pa.field("verdict", pa.bool_()),
+    ]
+)
+
+COVERAGE = pa.schema(
+    [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("steps", pa.int32(), nullable=False),
+        pa.field("num_questions", pa.int64(), nullable=False),  # also those that nothing can answer
+        pa.field("num_with_topic", pa.int64(), nullable=False),  # a topic is in the graph
+        pa.field("num_with_answer", pa.int64(), nullable=False),  # an answer lies in a triple
+        pa.field("num_any", pa.int64(), nullable=False),  # an answer is at most so many steps from a topic
+        pa.field("num_all", pa.int64(), nullable=False),  # all answers that the file gives are
     ]
 )
 

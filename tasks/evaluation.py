@@ -12,8 +12,8 @@ from typing import Any
 from kgqa_core.artifacts import write_json
 from kgqa_core.errors import InputError
 from kgqa_core.pipeline import Pipeline
+from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.questions.hops import fill_hops
-from kgqa_core.questions.lint import find_answerable
 from kgqa_core.questions.loaders import read_questions
 from kgqa_core.tracking import Recorder, answers_metric, hop_metric
 from kgqa_core.workspace import open_system

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.rejects import NUM_SHOWN, rejects_table, too_many_rejects
 from kgqa_core.graph.subgraphs import Subgraphs
+from kgqa_core.questions.coverage import reach_table
 from kgqa_core.questions.linking import nearest_names
 from kgqa_core.questions.lint import LintReport, lint_questions
 from kgqa_core.questions.loaders import fill_splits, load_into, questions_table
@@ -20,6 +22,7 @@ from kgqa_core.questions.records import Loaded
 from kgqa_core.questions.resolve import Resolver
 from kgqa_core.questions.sources import QuestionSource, list_files
 from kgqa_core.questions.subset import ALL, Subset, SubsetReport, take_subset
+from kgqa_core.questions.variants import VariantReport, plan_variant
 from kgqa_core.questions.wc2014 import merge_repeats, note_other_golds
 
 
@@ -33,6 +36,7 @@ class QuestionReport:
     per_split: dict[str, int]  # split -> questions
     lint: LintReport
     subset: SubsetReport | None = None  # None: all questions are used
+    variant: VariantReport | None = None  # None: the files as they are
 
 
 def build_questions(
@@ -45,7 +49,8 @@ def build_questions(
     subset: Subset = ALL,
     subgraphs: Subgraphs | None = None,
 ) -> QuestionReport:
-    """Build questions.parquet, rejects.parquet and lint.json in ``out_dir``, and subset.json where not all are used.
+    """Build questions.parquet, rejects.parquet, coverage.parquet and lint.json in ``out_dir``; where not all questions
+    are used, also variant.json or subset.json.
 
     ``max_steps``, ``reenter_topic`` and ``subgraphs`` are the explorer's, for coverage. Raises InputError where a file
     is missing, holds no usable question, has too large a share of rejected lines, or ``subset`` asks for what there is
@@ -53,8 +58,10 @@ def build_questions(
     """
     loaded, resolver, seed = Loaded(), Resolver(graph), source.split_seed
     sources = list_files(source)
+    variant = None if source.variant == "official" else plan_variant(source)
+    load = partial(load_into, format=source.format, resolver=resolver, split_seed=seed, variant=variant)
     for file, split, hop in sources:
-        load_into(loaded, file, format=source.format, resolver=resolver, split=split, hops=hop, split_seed=seed)
+        load(loaded, file, split=split, hops=hop)
     _check(loaded, graph, source.max_reject_ratio)
     if source.format == "wc2014":
         merge_repeats(loaded)
@@ -71,9 +78,12 @@ def build_questions(
     out_dir.mkdir(parents=True, exist_ok=True)
     pq.write_table(questions_table(questions), out_dir / "questions.parquet", compression="zstd")
     pq.write_table(rejects_table(loaded.rejects), out_dir / "rejects.parquet", compression="zstd")
+    pq.write_table(reach_table(lint.reach), out_dir / "coverage.parquet", compression="zstd")
     _write_json(out_dir / "lint.json", lint)
     if subset_report:
         _write_json(out_dir / "subset.json", subset_report)
+    if variant:
+        _write_json(out_dir / "variant.json", variant)
     return QuestionReport(
         num_questions=len(questions),
         num_rejects=len(loaded.rejects),
@@ -81,10 +91,11 @@ def build_questions(
         per_split=dict(Counter(question.split for question in questions)),
         lint=lint,
         subset=subset_report,
+        variant=variant,
     )
 
 
-def _write_json(path: Path, report: LintReport | SubsetReport) -> None:
+def _write_json(path: Path, report: LintReport | SubsetReport | VariantReport) -> None:
     path.write_text(json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.questions.lint import gold_hops
+from kgqa_core.questions.coverage import gold_hops
 from kgqa_core.types import Question
 
 MAX_HOPS = 4  # searched; beyond that most of any graph is within reach, and a shortest path says nothing

@@ -17,6 +17,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.readers import QuestionFormat, read_file
 from kgqa_core.questions.records import Fault, Loaded
 from kgqa_core.questions.resolve import Resolver
+from kgqa_core.questions.variants import VariantReport
 from kgqa_core.types import SPLITS, Question, Reject, Split
 
 DUPLICATE_ID = "id used before"
@@ -49,19 +50,26 @@ def load_into(
     split: Split | None,
     hops: int | None = None,
     split_seed: int = 0,
+    variant: VariantReport | None = None,
 ) -> None:
     """Add one file's questions, rejects and notes to ``loaded``; ``split=None`` splits the file by hash."""
+    moved = set(variant.dev_ids) if variant else set()
+    dropped = {question.id for question in variant.dropped} if variant else set()
     shown = f"{hops}-hop/{path.name}" if hops is not None else path.name
     used = {question.id for question in loaded.questions}
 
-    def assign(masked: str, topics: tuple[int, ...]) -> Split:
-        return split or split_of(masked, [resolver.graph.label_of(topic) for topic in topics], seed=split_seed)
+    def by_hash(masked: str, topics: tuple[int, ...]) -> Split:
+        return split_of(masked, [resolver.graph.label_of(topic) for topic in topics], seed=split_seed)
 
     for number, line, parsed in read_file(path, format=format, split=split, hops=hops):
         if isinstance(parsed, Fault):
             read: Question | Fault = parsed
+        elif parsed.id in used:
+            read = Fault(DUPLICATE_ID)
+        elif parsed.id in dropped:
+            continue
         else:
-            read = Fault(DUPLICATE_ID) if parsed.id in used else resolver.resolve(parsed, assign, loaded)
+            read = resolver.resolve(parsed, "dev" if parsed.id in moved else split or by_hash, loaded)
         if isinstance(read, Fault):
             loaded.reject(Reject(shown, number, read.reason, line[:MAX_REJECT_TEXT]), unknown=read.unknown)
         else:

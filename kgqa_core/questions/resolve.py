@@ -26,7 +26,7 @@ NO_MENTION = "no entity name in the text"
 NO_CLAIM = "claim not in the graph"
 SHARED_CLAIM = "claim names several entities"
 
-Assign = Callable[[str, tuple[int, ...]], Split]  # (masked text, topics) -> the split it belongs to
+Assign = Split | Callable[[str, tuple[int, ...]], Split]  # the split, or (masked text, topics) -> the split
 
 
 class Resolver:
@@ -60,7 +60,7 @@ class Resolver:
             masked=masked,
             topics=topics,
             answers=answers,
-            split=assign(masked, topics),
+            split=assign(masked, topics) if callable(assign) else assign,
             hops=raw.hops,
             chain=self._chain(raw),
             claim=claim[0] if claim else None,

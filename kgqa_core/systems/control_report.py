@@ -8,7 +8,7 @@ from typing import Any
 
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.evaluation.report import report_row
-from kgqa_core.questions.lint import find_answerable
+from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.systems.controls import TemplateControl, gold_chain_ceiling
 from kgqa_core.types import Question
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.graph.csr import expand_ranges, sorted_distinct
+from kgqa_core.graph.hop_counts import LANES, hops_to_answers, hops_to_many
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import LANES, find_steps, follow_path, hops_to_answers, hops_to_many
+from kgqa_core.graph.paths import find_steps, follow_path
 
 Triples = list[tuple[int, int, int]]
 GraphOf = Callable[..., KnowledgeGraph]

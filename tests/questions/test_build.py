@@ -77,7 +77,7 @@ def test_a_rebuild_is_byte_identical(tmp_path: Path, build: Build, write_jsonl: 
         build(path, out_dir=folder, max_reject_ratio=0.1)
     first, second = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders)
     assert first == second
-    assert sorted(first) == ["lint.json", "questions.parquet", "rejects.parquet"]
+    assert sorted(first) == ["coverage.parquet", "lint.json", "questions.parquet", "rejects.parquet"]
 
 
 def test_one_file_is_split_by_hash_and_repeats_stay_together(tmp_path: Path, build: Build, write_jsonl: Write) -> None:

@@ -13,7 +13,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.lint import Coverage
+from kgqa_core.questions.coverage import Coverage
 from kgqa_core.questions.loaders import load_question_file, read_questions
 from kgqa_core.questions.records import parse_lines
 from kgqa_core.questions.sources import QuestionSource

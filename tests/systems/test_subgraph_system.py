@@ -17,8 +17,8 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
+from kgqa_core.questions.coverage import find_answerable, gold_hops
 from kgqa_core.questions.hops import fill_hops
-from kgqa_core.questions.lint import find_answerable, gold_hops
 from kgqa_core.questions.loaders import load_question_file
 from kgqa_core.systems.controls import answer_by_path, gold_chain_ceiling
 from kgqa_core.systems.explorer_system import ExplorerSystem

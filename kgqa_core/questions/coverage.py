@@ -1,0 +1,192 @@
+"""How many questions a graph can answer at all: topics and answers in it, answers within reach, step by step."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kgqa_core import schemas
+from kgqa_core.graph.hop_counts import hops_to_answers, hops_to_many
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.subgraphs import Subgraphs
+from kgqa_core.types import SPLITS, Question
+
+Hops = NDArray[np.int64]
+
+MID = re.compile(r"[mg]\.[0-9a-z_]+( \(no name\))?")  # what is shown of a Freebase entity without a name
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Reachability of one group of questions within the allowed number of steps."""
+
+    hops: int | None  # as the dataset says; None where it does not
+    split: str
+    num_questions: int  # all but true/false questions of which only the claim is known
+    any_gold: float  # percent of questions with a gold within reach: the ceiling of Hits@1
+    all_golds: float  # percent of questions with all golds within reach
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What of one split is within so many steps: a row of coverage.parquet."""
+
+    split: str
+    steps: int  # 0: an answer is a topic itself, which no path of one step or more comes back to
+    num_questions: int  # as in Coverage; questions that nothing can answer are among them
+    num_with_topic: int  # a topic is in the graph
+    num_with_answer: int  # an answer lies in a triple
+    num_any: int  # an answer is at most so many steps from a topic
+    num_all: int  # all answers that the file gives are
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How many of a split's topics and answers have a name, and are not shown as a bare MID."""
+
+    split: str
+    num_topics: int  # distinct entities
+    num_topics_named: int
+    num_answers: int
+    num_answers_named: int
+
+
+def find_answerable(
+    questions: Sequence[Question], graph: KnowledgeGraph, *, subgraphs: Subgraphs | None = None
+) -> NDArray[np.bool_]:
+    """Return which questions [B] have an answer in a triple of the graph, or of their subgraph.
+
+    True/false questions of which only the claim is known count as answerable.
+    """
+    explored, asked = (subgraphs.graph, subgraphs.all_to_rows(questions)) if subgraphs else (graph, questions)
+    has_triple = np.diff(explored.group_ptr) > 0
+    found = [
+        (question.claim is not None and not question.answers) or has_triple[list(question.answers)].any()
+        for question in asked
+    ]
+    return np.array(found, dtype=bool)
+
+
+def gold_hops(
+    questions: Sequence[Question],
+    graph: KnowledgeGraph,
+    *,
+    max_steps: int,
+    reenter_topic: bool,
+    subgraphs: Subgraphs | None = None,
+) -> list[Hops]:
+    """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``.
+
+    Questions that share their topics share one search. In subgraphs all of them do: no edge joins two.
+    """
+    if subgraphs:
+        asked = subgraphs.all_to_rows(questions)
+        topics = [topic for question in asked for topic in question.topics]
+        answers = [answer for question in asked for answer in question.answers]
+        found = hops_to_answers(subgraphs.graph, topics, answers, max_hops=max_steps, reenter_topic=reenter_topic)
+        return _share_out(found, questions)
+    members: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for number, question in enumerate(questions):
+        members[question.topics].append(number)
+    searches = [
+        (topics, [answer for number in numbers for answer in questions[number].answers])
+        for topics, numbers in members.items()
+    ]
+    hops = hops_to_many(graph, searches, max_hops=max_steps, reenter_topic=reenter_topic)
+    result: list[Hops] = [np.empty(0, dtype=np.int64)] * len(questions)
+    for numbers, found in zip(members.values(), hops, strict=True):
+        for number, piece in zip(numbers, _share_out(found, [questions[number] for number in numbers]), strict=True):
+            result[number] = piece
+    return result
+
+
+def _share_out(hops: Hops, questions: Sequence[Question]) -> list[Hops]:
+    """Cut the hop counts of all answers into those of each question."""
+    ends = np.cumsum([len(question.answers) for question in questions])
+    return np.split(hops, ends[:-1]) if questions else []
+
+
+def cover_hops(questions: Sequence[Question], reached: Sequence[Hops]) -> tuple[Coverage, ...]:
+    """Return what is reached at all, for each split and number of hops that the dataset gives."""
+    groups: dict[tuple[int | None, str], list[tuple[bool, bool]]] = defaultdict(list)
+    for question, hops in zip(questions, reached, strict=True):
+        if is_counted(question):
+            groups[question.hops, question.split].append((bool((hops > 0).any()), bool(len(hops) and (hops > 0).all())))
+    order = sorted(groups, key=lambda group: (group[0] or 0, SPLITS.index(group[1])))
+    return tuple(_coverage_row(hops, split, groups[hops, split]) for hops, split in order)
+
+
+def is_counted(question: Question) -> bool:
+    """Is there anything to reach? Not for true/false questions of which only the claim is known."""
+    return bool(question.answers) or question.claim is None
+
+
+def _coverage_row(hops: int | None, split: str, cases: list[tuple[bool, bool]]) -> Coverage:
+    any_gold, all_golds = (100.0 * sum(column) / len(cases) for column in zip(*cases, strict=True))
+    return Coverage(hops, split, len(cases), any_gold, all_golds)
+
+
+def cover_steps(
+    questions: Sequence[Question],
+    reached: Sequence[Hops],
+    answerable: NDArray[np.bool_],
+    *,
+    max_steps: int,
+    partial: Collection[str] = (),
+) -> tuple[Reach, ...]:
+    """Return what is within 0..max_steps steps, split by split.
+
+    ``reached`` and ``answerable``: of ``gold_hops`` and ``find_answerable``. ``partial``: ids of the questions of whose
+    answers some are not in the graph; all of them are never reached.
+    """
+    rows = []
+    for split in SPLITS:
+        asked = [number for number, q in enumerate(questions) if q.split == split and is_counted(q)]
+        hops = [_with_topics(questions[number], reached[number]) for number in asked]
+        # hops of the nearest and of the farthest answer; one more than all steps where there is none
+        nearest = np.array([found.min(initial=max_steps + 1) for found in hops])
+        farthest = np.array([found.max(initial=0 if len(found) else max_steps + 1) for found in hops])
+        farthest[[questions[number].id in partial for number in asked]] = max_steps + 1
+        for steps in range(max_steps + 1 if asked else 0):
+            row = Reach(
+                split=split,
+                steps=steps,
+                num_questions=len(asked),
+                num_with_topic=sum(bool(questions[number].topics) for number in asked),
+                num_with_answer=int(answerable[asked].sum()),
+                num_any=int((nearest <= steps).sum()),
+                num_all=int((farthest <= steps).sum()),
+            )
+            rows.append(row)
+    return tuple(rows)
+
+
+def _with_topics(question: Question, hops: Hops) -> Hops:
+    """Return hop counts with 0 where an answer is a topic, and a large number where one is not reached."""
+    is_topic = np.isin(question.answers, question.topics)
+    return np.where(is_topic, 0, np.where(hops < 0, np.iinfo(np.int64).max, hops))
+
+
+def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[Names, ...]:
+    """Return how many topics and answers have a name, split by split."""
+    rows = []
+    for split in SPLITS:
+        asked = [question for question in questions if question.split == split]
+        topics = {topic for question in asked for topic in question.topics}
+        answers = {answer for question in asked for answer in question.answers}
+        named = {entity for entity in topics | answers if not MID.fullmatch(graph.name_of(entity))}
+        if asked:
+            rows.append(Names(split, len(topics), len(topics & named), len(answers), len(answers & named)))
+    return tuple(rows)
+
+
+def reach_table(rows: Sequence[Reach]) -> pa.Table:
+    """Return rows as a table of schemas.COVERAGE."""
+    columns = [[getattr(row, name) for row in rows] for name in schemas.COVERAGE.names]
+    return pa.table(columns, schema=schemas.COVERAGE)
