@@ -25,8 +25,17 @@ from kgqa_core.errors import ArtifactError, InputError, QueryError
 BATCH_ROWS = 131_072  # of what is written to a file
 MAX_MESSAGE = 400  # characters of what DuckDB says
 READING = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # MULTI: what PIVOT is made of
-MAIN_TABLE = {"questions": "questions", "encodings": "encodings", "subgraphs": "blocks", "evaluation": "predictions"}
-MAIN_VIEW = {"evaluation": "predictions"}  # the view of a stage's main table; else the stage's own name
+MAIN_TABLE = {
+    "topics": "topics",
+    "questions": "questions",
+    "encodings": "encodings",
+    "subgraphs": "blocks",
+    "evaluation": "predictions",
+}
+MAIN_VIEW = {
+    "topics": "question_topics",
+    "evaluation": "predictions",
+}  # the view of a stage's main table; else the stage's own name
 PREFIX = {"questions": "question", "subgraphs": "subgraph"}  # of views of its other tables; else the stage's name
 
 FACTS = """
@@ -142,7 +151,7 @@ def open_views(artifacts: Mapping[str, Artifact], *, memory_limit: str, temp_dir
     with duckdb.connect(config=settings) as connection:
         try:
             num_rows = _create_views(connection, tables)
-            if "questions" in artifacts:
+            if "questions" in artifacts and "coverage" not in tables:
                 num_rows |= _create_coverage(connection, artifacts["questions"].folder / "lint.json")
         except (duckdb.Error, OSError, ValueError) as problem:
             raise ArtifactError(f"cannot open the run's tables: {_short(problem)}. kgqa status says more") from problem
@@ -157,7 +166,9 @@ def open_views(artifacts: Mapping[str, Artifact], *, memory_limit: str, temp_dir
 def find_tables(artifacts: Mapping[str, Artifact]) -> dict[str, Table]:
     """Return view name -> table, of all Parquet files: ``triples-0000``, ``triples-0001``, ... are one table."""
     parts: dict[str, list[tuple[str, int]]] = {}
+    dumps = [key for key in artifacts if key.startswith("dump-")]
     for key, artifact in artifacts.items():
+        key = "dump" if [key] == dumps else key
         for entry in sorted(artifact.files, key=lambda entry: entry.name):
             if entry.rows is not None:
                 group = re.sub(r"[-_=]?\d*(\.parquet)?$", "", entry.name.partition("/")[0])

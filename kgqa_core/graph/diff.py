@@ -119,18 +119,12 @@ def name_coverage(folder: Path) -> float | None:
 
     Literals are names themselves, and do not count.
     """
-    entities = pq.ParquetFile(folder / "entities.parquet")
-    if "kind" in entities.schema_arrow.names:
-        counts: dict[str | None, int] = {}
-        for batch in entities.iter_batches(BATCH_ROWS, columns=["kind"]):
-            for entry in batch.column(0).value_counts().to_pylist():
-                counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
-        wanted = sum(counts.get(kind, 0) for kind in ("entity", "cvt", "foreign"))
-        if wanted:
-            return 100 * counts.get("entity", 0) / wanted
     facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
-    num_named, num_entities = facts.get("num_named", 0), facts["num_entities"]
-    return 100 * num_named / num_entities if num_named else None
+    kinds = facts.get("kinds") or {}
+    num_nodes = sum(kinds.get(kind, 0) for kind in ("entity", "cvt", "foreign"))
+    if num_nodes:
+        return float(100 * kinds.get("entity", 0) / num_nodes)
+    return float(100 * facts["num_named"] / facts["num_entities"]) if facts["num_named"] else None
 
 
 class _Merge:

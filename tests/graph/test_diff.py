@@ -113,11 +113,8 @@ def test_where_no_names_are_given_there_is_no_name_coverage(tmp_path: Path) -> N
 
 
 def test_of_marked_entities_those_with_a_name_count_and_literals_do_not(tmp_path: Path) -> None:
-    duckdb.sql(
-        f"copy (select unnest(['entity', 'entity', 'cvt', 'foreign', 'literal', null]) as kind) "
-        f"to '{tmp_path / 'entities.parquet'}'"
-    )
-    (tmp_path / "graph.json").write_text(json.dumps({"num_entities": 6}), encoding="utf-8")
+    facts = {"num_entities": 7, "num_named": 2, "kinds": {"entity": 2, "cvt": 1, "foreign": 1, "literal": 3}}
+    (tmp_path / "graph.json").write_text(json.dumps(facts), encoding="utf-8")
     assert name_coverage(tmp_path) == 50.0
 
 
