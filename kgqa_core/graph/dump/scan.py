@@ -1,7 +1,239 @@
-"""The compiled scanner (placeholder of the same name and results: the regular expression)."""
+"""The compiled scanner: the same rows as ``RegexScanner``, an order of magnitude quicker."""
 
 from __future__ import annotations
 
-from kgqa_core.graph.dump.rows import RegexScanner as CompiledScanner
+from typing import Any
 
-__all__ = ["CompiledScanner"]
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from kgqa_core.graph.dump.code_kernels import hash_bytes, read_mid
+from kgqa_core.graph.dump.filters import ALIAS, NAME, NOISE, TYPE, DumpOptions
+from kgqa_core.graph.dump.rows import (
+    AT,
+    BLANK,
+    EMPTY_TEXT,
+    KIND_ALIAS,
+    KIND_FOREIGN,
+    KIND_NAME,
+    LAST_NAMED,
+    LINE,
+    NAME_BYTES,
+    NUM_TRIPLES,
+    NUM_TYPES,
+    OTHER_LANGUAGE,
+    TEXT_BYTES,
+    Buffers,
+    RegexScanner,
+)
+from kgqa_core.graph.dump.scan_kernels import (
+    CARET,
+    LF,
+    NO,
+    NOT_KNOWN,
+    OPEN,
+    QUOTE,
+    RECENT,
+    SIGN_AT,
+    Table,
+    copy_bytes,
+    decode_literal,
+    equal_bytes,
+    find_relation,
+    insert_relation,
+    line_end,
+    literal_end,
+    read_iri,
+    read_language,
+    skip_spaces,
+    take_name,
+    take_text,
+)
+from kgqa_core.graph.dump.stream import PADDING, Block
+from kgqa_core.graph.dump.words import load_byte
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+Int = Any  # int64 or uint64 in compiled code
+
+FIRST_RELATIONS = 1 << 12  # IRIs that the table has room for; doubled when full
+MEAN_IRI_BYTES = 96
+SHORTEST_IRI = 8  # bytes with brackets: shorter ones stay out of the table, and with them their lines
+
+
+class CompiledScanner(RegexScanner):
+    """Scans blocks with ``scan_lines``; takes the lines that it leaves as ``RegexScanner`` does."""
+
+    def __init__(self, options: DumpOptions) -> None:
+        super().__init__(options)
+        self._wanted = np.frombuffer(self.language.encode(), np.uint8).copy()
+        self._iris: list[str] = []
+        self._table = _new_table(FIRST_RELATIONS, FIRST_RELATIONS * MEAN_IRI_BYTES)
+
+    def _scan_lines(self, block: Block) -> None:
+        data = np.frombuffer(block.data, np.uint8)
+        self._table.recent[:] = 0
+        as_triples = self.options.types_as_triples
+        while not scan_lines(
+            data, block.size, self.buffers, self._table, self.relation_lines, self._wanted, as_triples
+        ):
+            self._take_line(block)
+
+    def add_relation(self, iri: str) -> tuple[int, int]:
+        """Number a relation and enter it in the table."""
+        found = super().add_relation(iri)
+        if len(iri) + 2 >= SHORTEST_IRI:
+            self._iris.append(iri)
+            self._enter(len(self._iris) - 1)
+        return found
+
+    def _enter(self, place: int) -> None:
+        iri = self._iris[place]
+        data = np.frombuffer(f"<{iri}>".encode(), np.uint8)
+        table = self._table
+        start = int(table.start[place - 1] + table.length[place - 1]) if place else 0
+        if place == len(table.start) or start + len(data) + PADDING > len(table.iris):
+            self._table = _new_table(2 * len(table.start), 2 * len(table.iris) + len(data))
+            for earlier in range(place + 1):
+                self._enter(earlier)
+            return
+        table.iris[start : start + len(data)] = data
+        table.start[place], table.length[place] = start, len(data)
+        table.number[place], table.use[place] = self._numbers[iri]
+        insert_relation(table, place)
+
+
+def _new_table(num_iris: int, num_bytes: int) -> Table:
+    return Table(
+        slots=np.full(2 * num_iris, NOT_KNOWN, np.int32),
+        start=np.zeros(num_iris, np.int64),
+        length=np.zeros(num_iris, np.int64),
+        iris=np.zeros(num_bytes + PADDING, np.uint8),
+        use=np.zeros(num_iris, np.int8),
+        number=np.zeros(num_iris, np.int32),
+        following=np.full(num_iris, NOT_KNOWN, np.int32),
+        recent=np.zeros(RECENT, np.int64),
+        recent_check=np.zeros(RECENT, np.uint64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def scan_lines(
+    data: U8, size: Int, out: Buffers, table: Table, relation_lines: I64, wanted: U8, types_as_triples: bool
+) -> bool:
+    """Write the rows of the lines from ``out.state[AT]`` on.
+
+    Args:
+        data: a block with its padding, of which ``size`` bytes are text.
+        out: receives the rows.
+        table: the known relations.
+        relation_lines: [R] well-formed lines of each relation, counted up.
+        wanted: the wanted language in lower case.
+        types_as_triples: are lines that say types written among the triples too?
+
+    Returns:
+        True at the end of the block; False where ``out.state[AT]`` is a line that is not known here.
+    """
+    state, counts = out.state, out.counts
+    at, line, previous = state[AT], state[LINE], np.int64(0)
+    subject_at, subject_length = np.int64(0), np.int64(0)  # of the last line, brackets included; 0: none
+    head_code, head_start, head_end = np.int64(0), np.int64(0), np.int64(0)  # its code if it is a MID; its label
+    while at < size:
+        state[AT], state[LINE] = at, line  # where a line that is left begins
+        if subject_length == 0 or not equal_bytes(data, at, data, subject_at, subject_length):
+            at = skip_spaces(data, at)
+            if load_byte(data, at) == LF and at < size:
+                counts[BLANK] += 1
+                at, line = at + 1, line + 1
+                continue
+            head_code, head_start, head_end, after = read_iri(data, at)
+            if after == NO:
+                return False
+            subject_length = after - at
+        subject_at = at
+        at = skip_spaces(data, at + subject_length)
+        relation = find_relation(data, at, previous, table)
+        if relation == NOT_KNOWN:
+            return False
+        at = skip_spaces(data, at + table.length[relation])
+        first = load_byte(data, at)
+        tail_code, is_foreign, escapes = np.int64(0), False, False
+        if first == OPEN:
+            tail_code, tail_start, tail_end, after = read_iri(data, at)
+            if after == NO:
+                return False
+        elif first == QUOTE:
+            tail_start = at + 1
+            tail_end, escapes = literal_end(data, tail_start)
+            if tail_end == NO:
+                return False
+            after = tail_end + 1
+            sign = load_byte(data, after)
+            if sign == SIGN_AT:
+                after, same = read_language(data, after + 1, wanted)
+                is_foreign = not same
+            elif sign == CARET:
+                if load_byte(data, after + 1) != CARET:
+                    return False
+                after = read_iri(data, after + 2)[3]
+            if after == NO:
+                return False
+        else:
+            return False
+        end = line_end(data, after)
+        if end == NO:
+            return False
+        at, line, previous = end + 1, line + 1, relation
+        number, use = table.number[relation], table.use[relation]
+        relation_lines[number] += 1
+        names_something = use in (NAME, ALIAS)
+        if use == NOISE or (names_something and first == OPEN):
+            counts[NOISE] += 1
+            continue
+        if is_foreign:
+            counts[OTHER_LANGUAGE] += 1
+            if use == NAME:
+                head = head_code if head_code != 0 else hash_bytes(data, head_start, head_end)[0]
+                if head != state[LAST_NAMED]:
+                    if head_code == 0:
+                        take_text(data, head_start, head_end, out, table)
+                    take_name(head, KIND_FOREIGN, state[NAME_BYTES], out)
+            continue
+        if tail_start == tail_end:
+            counts[EMPTY_TEXT] += 1
+            continue
+        counts[use] += 1
+        head = head_code if head_code != 0 else take_text(data, head_start, head_end, out, table)
+        if names_something:
+            if escapes:
+                filled = decode_literal(data, tail_start, tail_end, out.name_data, state[NAME_BYTES])
+            else:
+                filled = copy_bytes(data, tail_start, tail_end, out.name_data, state[NAME_BYTES])
+            take_name(head, KIND_NAME if use == NAME else KIND_ALIAS, filled, out)
+            continue
+        if tail_code == 0:
+            tail_code = take_literal(data, tail_start, tail_end, escapes, first == QUOTE, out, table)
+        if use == TYPE:
+            row = state[NUM_TYPES]
+            out.typed[row], out.type[row] = head, tail_code
+            state[NUM_TYPES] = row + 1
+        if use != TYPE or types_as_triples:
+            row = state[NUM_TRIPLES]
+            out.head[row], out.relation[row], out.tail[row] = head, number, tail_code
+            state[NUM_TRIPLES] = row + 1
+    state[AT], state[LINE] = at, line
+    return True
+
+
+@njit(cache=True, nogil=True)
+def take_literal(data: U8, start: Int, end: Int, escapes: bool, is_literal: bool, out: Buffers, table: Table) -> Int:
+    """Return the code of an object that is no MID as an IRI; a literal may still spell one."""
+    if escapes:
+        filled = out.state[TEXT_BYTES]
+        start, end, data = filled, decode_literal(data, start, end, out.text_data, filled), out.text_data
+    if is_literal:
+        code, stop = read_mid(data, start, end)
+        if code != 0 and stop == end:
+            return code
+    return take_text(data, start, end, out, table)

@@ -1,0 +1,372 @@
+"""The scanner of N-Triples, compiled: bytes to coded rows, some hundred nanoseconds per line.
+
+It knows the lines that dumps are made of and only those: whatever else it meets, malformed or merely unusual, it
+leaves to ``ntriples.parse_line``, so that there is one grammar. It must therefore accept nothing that the grammar does
+not, and code what it accepts in the same way; the tests hold the two against each other.
+
+The block ends in a line end behind its text, which stops every loop here; words.PADDING bytes may be read behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from kgqa_core.graph.dump.code_kernels import hash_bytes, read_mid
+from kgqa_core.graph.dump.ntriples import KEY, NS
+from kgqa_core.graph.dump.rows import (
+    KIND_ALIAS,
+    LAST_NAMED,
+    NAME_BYTES,
+    NUM_NAMES,
+    NUM_TEXTS,
+    TEXT_BYTES,
+    Array,
+    Buffers,
+)
+from kgqa_core.graph.dump.words import VECTOR, iri_run, literal_run, load_byte, load_word, store_word
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+Int = Any  # int64 or uint64 in compiled code
+
+NO, NOT_KNOWN = -1, -1
+RECENT = 1 << 13  # texts of the block that are remembered, by code
+OPEN, CLOSE, QUOTE, BACKSLASH, SIGN_AT, CARET, DOT, MINUS = (ord(c) for c in '<>"\\@^.-')
+TAB, SPACE, LF, CR, SMALL_U, LARGE_U = (ord(c) for c in "\t \n\ruU")
+
+_OPEN_NS = ("<" + NS).encode()
+_NS_BYTES = len(_OPEN_NS)  # 28
+_NS_0, _NS_1, _NS_2, _NS_LAST = (
+    np.uint64(int.from_bytes(_OPEN_NS[start : start + 8], "little")) for start in (0, 8, 16, _NS_BYTES - 8)
+)
+_HTTP = np.uint64(int.from_bytes(b"http://\x00", "little"))
+_HTTP_MASK = np.uint64(2**56 - 1)
+_KEY_BYTES = np.frombuffer(KEY.encode(), np.uint8)
+_SITE_BYTES = len(KEY) - len("key/")  # what the label of a key lacks
+
+# Classes of bytes: hexadecimal digits have their value, other bytes 255.
+_HEX = np.full(256, 255, np.uint8)
+for _digit, _byte in enumerate(b"0123456789abcdef"):
+    _HEX[_byte] = _HEX[ord(chr(_byte).upper())] = _digit
+_IS_LETTER = np.zeros(256, np.bool_)
+_IS_LETTER[[byte for byte in range(128) if chr(byte).isalpha()]] = True
+_IS_ALNUM = _IS_LETTER.copy()
+_IS_ALNUM[np.frombuffer(b"0123456789", np.uint8)] = True
+_ESCAPED = np.zeros(256, np.uint8)  # what the letter behind a backslash stands for; 0: nothing
+for _byte, _character in zip(b"tbnrf\"'\\", b"\t\b\n\r\f\"'\\", strict=True):
+    _ESCAPED[_byte] = _character
+
+
+class Table(NamedTuple):
+    """The relations known so far: open addressing by a hash of the IRI with its brackets."""
+
+    slots: Array  # int32 relation IRI by slot; NOT_KNOWN where empty
+    start: Array  # int64 of an IRI's bytes in iris
+    length: Array  # int64, brackets included
+    iris: Array  # uint8, padded
+    use: Array  # int8
+    number: Array  # int32 of the relation; several IRIs may have one
+    following: Array  # int32 IRI that came after this one the last time: a guess that often saves the search
+    recent: Array  # int64 [RECENT] codes of texts that this block has
+    recent_check: Array  # uint64 [RECENT]
+
+
+@njit(cache=True, nogil=True)
+def utf8_length(data: U8, at: Int) -> Int:
+    """Return the length of the well-formed UTF-8 sequence of several bytes at ``at``, 0 where there is none."""
+    word = load_word(data, at)
+    first = np.int64(word & np.uint64(0xFF))
+    if first < 0xE0:
+        return 2 if first >= 0xC2 and word & np.uint64(0xC000) == np.uint64(0x8000) else 0
+    second = np.int64((word >> np.uint64(8)) & np.uint64(0x3F))
+    if first < 0xF0:
+        if word & np.uint64(0xC0C000) != np.uint64(0x808000):
+            return 0
+        high = (first & 0xF) << 6 | second  # the code point without its last 6 bits
+        return 3 if high >= 0x20 and not 0x360 <= high < 0x380 else 0
+    if first > 0xF4 or word & np.uint64(0xC0C0C000) != np.uint64(0x80808000):
+        return 0
+    high = (first & 7) << 6 | second  # without its last 12 bits
+    return 4 if 0x10 <= high < 0x110 else 0
+
+
+@njit(cache=True, nogil=True)
+def iri_end(data: U8, at: Int) -> Int:
+    """Return where the ``>`` is that ends an IRI of which ``at`` is inside; NO for all that is not a plain IRI."""
+    while True:
+        run = iri_run(data, at)
+        at += run
+        if run == VECTOR:
+            continue
+        byte = load_byte(data, at)
+        if byte == CLOSE:
+            return at
+        if byte < 0x80:
+            return NO
+        length = utf8_length(data, at)
+        if length == 0:
+            return NO
+        at += length
+
+
+@njit(cache=True, nogil=True)
+def literal_end(data: U8, at: Int) -> tuple[Int, bool]:
+    """Return where the quote is that ends a literal of which ``at`` is inside, or NO; and whether it has escapes."""
+    escapes = False
+    while True:
+        run = literal_run(data, at)
+        at += run
+        if run == VECTOR:
+            continue
+        byte = load_byte(data, at)
+        if byte == QUOTE:
+            return at, escapes
+        if byte >= 0x80:
+            while byte >= 0x80:
+                length = utf8_length(data, at)
+                if length == 0:
+                    return NO, escapes
+                at += length
+                byte = load_byte(data, at)
+        elif byte == BACKSLASH:
+            escapes = True
+            if _ESCAPED[load_byte(data, at + 1)] != 0:
+                at += 2
+            else:
+                character, at = read_code_point(data, at)
+                if character < 0:
+                    return NO, escapes
+        else:
+            return NO, escapes
+
+
+@njit(cache=True, nogil=True)
+def read_code_point(data: U8, at: Int) -> tuple[Int, Int]:
+    r"""Return the character of the ``\u`` or ``\U`` at ``at`` and where it ends; NO where it is none."""
+    kind = load_byte(data, at + 1)
+    if kind != SMALL_U and kind != LARGE_U:
+        return NO, at
+    character, end = 0, at + (6 if kind == SMALL_U else 10)
+    for place in range(at + 2, end):
+        digit = np.int64(_HEX[load_byte(data, place)])
+        if digit == 255:
+            return NO, at
+        character = character << 4 | digit
+    if character > 0x10FFFF or 0xD800 <= character < 0xE000:
+        return NO, at
+    return character, end
+
+
+@njit(cache=True, nogil=True)
+def decode_literal(data: U8, start: Int, end: Int, out: U8, at: Int) -> Int:
+    """Write the literal from ``start`` to ``end``, well-formed, with its escapes decoded; return where it ends."""
+    while start < end:
+        byte = load_byte(data, start)
+        if byte != BACKSLASH:
+            out[at] = byte
+            at += 1
+            start += 1
+            continue
+        simple = _ESCAPED[load_byte(data, start + 1)]
+        if simple != 0:
+            out[at] = simple
+            at += 1
+            start += 2
+            continue
+        character, start = read_code_point(data, start)
+        if character < 0x80:
+            out[at] = character
+            at += 1
+        elif character < 0x800:
+            out[at], out[at + 1] = 0xC0 | character >> 6, 0x80 | character & 0x3F
+            at += 2
+        elif character < 0x10000:
+            out[at], out[at + 1] = 0xE0 | character >> 12, 0x80 | character >> 6 & 0x3F
+            out[at + 2] = 0x80 | character & 0x3F
+            at += 3
+        else:
+            out[at], out[at + 1] = 0xF0 | character >> 18, 0x80 | character >> 12 & 0x3F
+            out[at + 2], out[at + 3] = 0x80 | character >> 6 & 0x3F, 0x80 | character & 0x3F
+            at += 4
+    return at
+
+
+@njit(cache=True, nogil=True)
+def copy_bytes(data: U8, start: Int, end: Int, out: U8, at: Int) -> Int:
+    """Copy bytes a word at a time, up to 7 too many; return where the copy ends."""
+    for place in range(0, end - start, 8):
+        store_word(out, at + place, load_word(data, start + place))
+    return at + end - start
+
+
+@njit(cache=True, nogil=True)
+def equal_bytes(data: U8, at: Int, other: U8, start: Int, length: Int) -> Any:
+    """Return whether two ranges of at least 8 bytes are equal."""
+    last = length - 8
+    for place in range(0, last, 8):
+        if load_word(data, at + place) != load_word(other, start + place):
+            return False
+    return load_word(data, at + last) == load_word(other, start + last)
+
+
+@njit(cache=True, nogil=True)
+def begins_with_ns(data: U8, at: Int) -> Any:
+    """Return whether ``<`` and Freebase's namespace stand at ``at``."""
+    return (
+        load_word(data, at + _NS_BYTES - 8) == _NS_LAST
+        and load_word(data, at) == _NS_0
+        and load_word(data, at + 8) == _NS_1
+        and load_word(data, at + 16) == _NS_2
+    )
+
+
+@njit(cache=True, nogil=True)
+def skip_spaces(data: U8, at: Int) -> Int:
+    """Return the first place from ``at`` on that is neither a tab nor a space."""
+    byte = load_byte(data, at)
+    while byte in (TAB, SPACE):
+        at += 1
+        byte = load_byte(data, at)
+    return at
+
+
+@njit(cache=True, nogil=True)
+def read_iri(data: U8, at: Int) -> tuple[Int, Int, Int, Int]:
+    """Read the IRI at ``at``.
+
+    Returns:
+        the code where it is a MID, else 0; where its label begins and ends; what follows its bracket, or NO where this
+        is not an IRI that is taken here.
+    """
+    if load_byte(data, at) != OPEN:
+        return np.int64(0), 0, 0, NO
+    if begins_with_ns(data, at):
+        start = at + _NS_BYTES
+        code, end = read_mid(data, start, start + VECTOR)
+        if code != 0 and load_byte(data, end) == CLOSE:
+            return code, start, end, end + 1
+        end = iri_end(data, start)
+        if end == NO:
+            return np.int64(0), 0, 0, NO
+        return np.int64(0), start if end > start else at + 1, end, end + 1
+    start = at + 1
+    if load_word(data, start) & _HTTP_MASK != _HTTP:
+        return np.int64(0), 0, 0, NO
+    end = iri_end(data, start)
+    if end == NO:
+        return np.int64(0), 0, 0, NO
+    is_key = end - start >= len(_KEY_BYTES) and equal_bytes(data, start, _KEY_BYTES, 0, len(_KEY_BYTES))
+    return np.int64(0), start + _SITE_BYTES if is_key else start, end, end + 1
+
+
+@njit(cache=True, nogil=True)
+def hash_iri(data: U8, start: Int, length: Int) -> Int:
+    """Return a quick hash of at least 8 bytes: words at both ends and the length tell most relations apart."""
+    end = start + length
+    mixed = load_word(data, end - 8) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= load_word(data, end - 16 if length >= 16 else start) * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed ^= load_word(data, end - 24 if length >= 24 else start) * np.uint64(0xD6E8FEB86659FD93)
+    mixed += np.uint64(length)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(0xA0761D6478BD642F)
+    return mixed ^ (mixed >> np.uint64(29))
+
+
+@njit(cache=True, nogil=True)
+def find_relation(data: U8, at: Int, previous: Int, table: Table) -> Int:
+    """Return which of the known IRIs stands at ``at``, brackets included, or NOT_KNOWN."""
+    guess = table.following[previous]
+    if guess != NOT_KNOWN and equal_bytes(data, at, table.iris, table.start[guess], table.length[guess]):
+        return np.int64(guess)
+    if load_byte(data, at) != OPEN:
+        return NOT_KNOWN
+    end = iri_end(data, at + (_NS_BYTES if begins_with_ns(data, at) else 1))
+    length = end + 1 - at
+    if end == NO or length < 8:
+        return NOT_KNOWN
+    mask = len(table.slots) - 1
+    slot = np.int64(hash_iri(data, at, length) & np.uint64(mask))
+    while True:
+        found = np.int64(table.slots[slot])
+        if found == NOT_KNOWN:
+            return NOT_KNOWN
+        if table.length[found] == length and equal_bytes(data, at, table.iris, table.start[found], length):
+            table.following[previous] = found
+            return found
+        slot = (slot + 1) & mask
+
+
+@njit(cache=True, nogil=True)
+def insert_relation(table: Table, number: Int) -> None:
+    """Enter IRI ``number``, whose bytes stand in the table already."""
+    mask = len(table.slots) - 1
+    slot = np.int64(hash_iri(table.iris, table.start[number], table.length[number]) & np.uint64(mask))
+    while table.slots[slot] != NOT_KNOWN:
+        slot = (slot + 1) & mask
+    table.slots[slot] = number
+
+
+@njit(cache=True, nogil=True)
+def read_language(data: U8, at: Int, wanted: U8) -> tuple[Int, bool]:
+    """Read the tag behind the ``@``; return where it ends, or NO, and whether it is the wanted one (in lower case)."""
+    start = at
+    while _IS_LETTER[load_byte(data, at)]:
+        at += 1
+    if at == start:
+        return NO, False
+    while load_byte(data, at) == MINUS:
+        begin = at + 1
+        at = begin
+        while _IS_ALNUM[load_byte(data, at)]:
+            at += 1
+        if at == begin:
+            return NO, False
+    same = at - start == len(wanted)
+    if same:
+        for place in range(len(wanted)):
+            byte = load_byte(data, start + place)
+            same &= (byte | 0x20 if _IS_LETTER[byte] else byte) == wanted[place]
+    return at, same
+
+
+@njit(cache=True, nogil=True)
+def line_end(data: U8, at: Int) -> Int:
+    """Return where the line ends of which ``at`` is behind the object; NO where more than a dot is left of it."""
+    at = skip_spaces(data, at)
+    if load_byte(data, at) != DOT:
+        return NO
+    at = skip_spaces(data, at + 1)
+    if load_byte(data, at) == CR:
+        at += 1
+    return at if load_byte(data, at) == LF else NO
+
+
+@njit(cache=True, nogil=True)
+def take_text(data: U8, start: Int, end: Int, out: Buffers, table: Table) -> Int:
+    """Return the code of a label that is no MID; leave its text where this block does not have it yet."""
+    code, check = hash_bytes(data, start, end)
+    place = code & (RECENT - 1)
+    if table.recent[place] == code and table.recent_check[place] == check:
+        return code
+    table.recent[place], table.recent_check[place] = code, check
+    row = out.state[NUM_TEXTS]
+    filled = copy_bytes(data, start, end, out.text_data, out.state[TEXT_BYTES])
+    out.text_code[row], out.text_check[row], out.text_end[row] = code, check, filled
+    out.state[TEXT_BYTES] = filled
+    out.state[NUM_TEXTS] = row + 1
+    return code
+
+
+@njit(cache=True, nogil=True)
+def take_name(entity: Int, kind: Int, filled: Int, out: Buffers) -> None:
+    """Write a names row whose name ends at ``filled``."""
+    row = out.state[NUM_NAMES]
+    out.named[row], out.name_kind[row], out.name_end[row] = entity, kind, filled
+    out.state[NAME_BYTES] = filled
+    out.state[NUM_NAMES] = row + 1
+    if kind != KIND_ALIAS:
+        out.state[LAST_NAMED] = entity
