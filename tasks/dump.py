@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import FileDataset, FreebaseSection
-from kgqa_core.graph.dump.parse import DumpOptions, DumpReport, parse_dump
+from kgqa_core.graph.dump.filters import NOISE_PREFIXES, DumpOptions
+from kgqa_core.graph.dump.parse import DumpReport, parse_dump
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.cluster import chunk_mapper
@@ -55,9 +56,9 @@ def _parse(pipeline: Pipeline, key: str, map_files: MapTasks, threads: int = 1) 
 
     def write(folder: Path, recorder: Recorder) -> None:
         (report,) = map_files(parse_file, [DumpFile(path, folder, options, threads)])
-        for name, value in asdict(report).items():
-            if isinstance(value, int):
-                recorder.metric(name, value)
+        recorder.metric("num_lines", report.num_lines)
+        for outcome, count in report.lines.items():
+            recorder.metric(f"lines.{outcome}", count)
         recorder.table("rejects", "rejects.parquet")
 
     return run_stage(pipeline, key, write)
@@ -70,7 +71,7 @@ def dump_options(pipeline: Pipeline) -> DumpOptions:
     graph = dataset.graph
     return DumpOptions(
         language=graph.language,
-        keep_types=graph.keep_types,
-        noise=graph.noise,
+        types_as_triples=graph.keep_types,
+        noise=NOISE_PREFIXES if graph.noise is None else graph.noise,
         max_reject_ratio=graph.max_reject_ratio,
     )
