@@ -125,6 +125,19 @@ class QuestionSection(Section):
         return self
 
 
+class DriftSection(Section):
+    """How much a new build may differ from the last one before a run stops; None: not checked."""
+
+    max_triples_change: Annotated[float, Field(ge=0)] | None = 0.2  # that came or went, as a share of the last build's
+    max_entities_change: Annotated[float, Field(ge=0)] | None = 0.2
+    max_relation_change: Annotated[float, Field(ge=0)] | None = 0.5  # of one relation's triples
+    relation_min_triples: Annotated[int, Field(ge=1)] = 1000  # relations that had fewer are not checked
+    max_questions_change: Annotated[float, Field(ge=0)] | None = 0.2  # that came, went or were reworded
+    max_coverage_drop: Annotated[float, Field(ge=0)] | None = 5.0  # points: questions with an answer within reach
+    max_name_coverage_drop: Annotated[float, Field(ge=0)] | None = 5.0  # points: entities with a name
+    min_changed: Annotated[int, Field(ge=0)] = 100  # fewer changed triples, entities or questions pass at any share
+
+
 class EmbeddedDataset(Section):
     """The small dataset that the project's own generator makes."""
 
@@ -143,6 +156,7 @@ class FileDataset(Section):
     questions: QuestionSection
     reenter_topic: bool = False  # may a path come back to a topic entity? (on MetaQA 3-hop only "no" keeps golds exact)
     subgraphs: Literal["none", "question"] = "none"  # question: each question explores the subgraph its file gives it
+    drift: DriftSection | None = DriftSection()  # None: whatever changes, runs go on
 
     @model_validator(mode="after")
     def _fits_together(self) -> FileDataset:

@@ -48,6 +48,12 @@ class ArtifactError(KgqaError):
     exit_code = 5
 
 
+class DriftError(KgqaError):
+    """A new build differs from the last one by more than the configuration lets pass."""
+
+    exit_code = 6
+
+
 def shorten(value: object, limit: int = MAX_SHOWN) -> str:
     """Return ``repr(value)`` cut to ``limit`` characters, so that one bad line cannot flood a terminal."""
     text = repr(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ VERSIONS = {
     "dataset": 1,
     "dump": 1,
     "topics": 1,
-    "graph": 2,
+    "graph": 3,
     "subgraphs": 1,
-    "questions": 1,
+    "questions": 2,
     "encodings": 1,
     "explorer": 2,
     "controls": 4,
@@ -66,6 +66,7 @@ class Pipeline:
         self._lenders: dict[Path, Pipeline] = {}
         self._hashes = FileHashes(self.home / "cache" / "file_hashes.json")
         self._last = self.home / "runs" / f"{config.name}.json"
+        self._accepted = self.home / "runs" / "accepted" / f"{config.name}.json"
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Tell whoever listens."""
@@ -136,18 +137,29 @@ class Pipeline:
 
     def remember(self, key: str, artifact: Artifact) -> None:
         """Note what this run's stage is made of now, so that ``status`` can say later what changed."""
-        last = self._read_last()
-        if last.get(key) == artifact.fingerprint:
-            return
-        try:
-            self._last.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._last, {**last, key: artifact.fingerprint})
-        except OSError as problem:  # a full or read-only disk: the artifact itself is whole
-            _log.warning("cannot note in %s what was built: %s", self._last, problem)
+        last = _read_note(self._last)
+        if last.get(key) != artifact.fingerprint:
+            _write_note(self._last, {**last, key: artifact.fingerprint})
+
+    def accept(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Note these stages' artifacts as the build that the next one is compared with."""
+        note = {key: artifact.fingerprint for key, artifact in artifacts.items()}
+        if note != _read_note(self._accepted):
+            _write_note(self._accepted, note)
+
+    def accepted(self) -> dict[str, Artifact]:
+        """Return the stages of the last accepted build that are still there."""
+        note = _read_note(self._accepted)
+        found = {
+            key: read_artifact(self.store.root / self.specs[key].stage / fingerprint)
+            for key, fingerprint in note.items()
+            if key in self.specs
+        }
+        return {key: artifact for key, artifact in found.items() if artifact}
 
     def status(self) -> list[StageStatus]:
         """Say of every stage whether it is done, stale (built once for this run, of something else) or missing."""
-        last = self._read_last()
+        last = _read_note(self._last)
         found: dict[str, Artifact | None] = {}
         return [self._status(spec, last.get(spec.key), found) for spec in self.specs.values()]
 
@@ -203,12 +215,22 @@ class Pipeline:
                 require_file(path, what=name)  # says what is beside it
             raise InputError(f"{name}: cannot read {path}: {problem.strerror or problem}") from None
 
-    def _read_last(self) -> dict[str, str]:
-        try:
-            last = json.loads(self._last.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return {key: value for key, value in last.items() if isinstance(value, str)} if isinstance(last, dict) else {}
+
+def _read_note(path: Path) -> dict[str, str]:
+    """Return stage -> fingerprint of a note of ours; empty where there is none, or rubbish."""
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in note.items() if isinstance(value, str)} if isinstance(note, dict) else {}
+
+
+def _write_note(path: Path, note: Mapping[str, str]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, note)
+    except OSError as problem:  # a full or read-only disk: the artifacts themselves are whole
+        _log.warning("cannot note in %s what was built: %s", path, problem)
 
 
 def _why_missing(last: str | None) -> str:

@@ -361,6 +361,17 @@ OTHERWISE = {
 }
 LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
 MACHINE = ("runtime.", "cluster.", "tracking.")
+DRIFT = "dataset.drift."  # settings that stop a run, and shape nothing
+GUARDED = (
+    "dataset.drift.max_triples_change=0.5",
+    "dataset.drift.max_entities_change=0.5",
+    "dataset.drift.max_relation_change=null",
+    "dataset.drift.relation_min_triples=7",
+    "dataset.drift.max_questions_change=0.5",
+    "dataset.drift.max_coverage_drop=1.5",
+    "dataset.drift.max_name_coverage_drop=1.5",
+    "dataset.drift.min_changed=7",
+)
 
 
 @pytest.mark.parametrize("override", SHAPING)
@@ -405,7 +416,9 @@ def settings_of(model: Any, prefix: str = "") -> set[str]:
 
 def test_no_setting_is_forgotten_here() -> None:
     known = {override.partition("=")[0] for override in SHAPING} | OTHERWISE | LABELS
-    assert {name for name in settings_of(RunConfig) if not name.startswith(MACHINE)} == known
+    assert {name for name in settings_of(RunConfig) if not name.startswith((*MACHINE, DRIFT))} == known
+    guards = {override.partition("=")[0] for override in GUARDED}
+    assert {name for name in settings_of(RunConfig) if name.startswith(DRIFT)} == guards
 
 
 @pytest.mark.parametrize(
@@ -414,6 +427,7 @@ def test_no_setting_is_forgotten_here() -> None:
         "runtime.threads=2",
         "runtime.batch_size=7",
         "runtime.memory_limit=1GB",
+        *GUARDED,
         "cluster.address=tcp://127.0.0.1:8786",
         "cluster.workers=3",
         "cluster.memory_limit=1GB",
