@@ -19,6 +19,8 @@ BENCHMARKS = (
     "inference",
     "scatter",
     "scaling",
+    "freebase_parse",
+    "freebase_malformed",
     "memory",
     "sweeps",
     "gpu",
