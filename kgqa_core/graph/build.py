@@ -61,6 +61,7 @@ class GraphReport:
     rejects: dict[str, int] = field(default_factory=dict)  # reason -> rows
     triples_per_relation: dict[str, int] = field(default_factory=dict)
     inverses: dict[str, InverseCounts] = field(default_factory=dict)  # relation -> its inverse, where one is given
+    kinds: dict[str, int] = field(default_factory=dict)  # ENTITIES.kind -> entities, where the format tells
 
     @property
     def num_rejects(self) -> int:

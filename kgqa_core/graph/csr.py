@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.integer[Any]]
+Number = TypeVar("Number", bound=np.integer[Any])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,13 +81,19 @@ def open_array(path: Path) -> NDArray[Any]:
     return np.asarray(array)
 
 
+def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], length: int) -> None:
+    """Begin a ``.npy`` file of one dimension whose values are written after it, piece by piece."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(stream, header)
+
+
 def expand_ranges(starts: Ints, ends: Ints) -> NDArray[np.int64]:
     """Return starts[0]..ends[0]-1, starts[1]..ends[1]-1, ... as one array of indices."""
     counts = ends - starts
     return np.repeat(starts - _before(counts), counts) + np.arange(int(counts.sum()))
 
 
-def sorted_distinct(values: Ints) -> Ints:
+def sorted_distinct(values: NDArray[Number]) -> NDArray[Number]:
     """Return the distinct values, ascending. Sort and mask: np.unique is far slower on large arrays."""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered

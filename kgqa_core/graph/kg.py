@@ -11,12 +11,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.csr import Ints, open_array, open_csr
-from kgqa_core.graph.strings import SortedIndex, StringTable, key_of, open_strings, write_strings
+from kgqa_core.graph.strings import (
+    SortedIndex,
+    StringBuffers,
+    StringTable,
+    fold,
+    key_of,
+    open_strings,
+    string_buffers,
+    write_strings,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +150,18 @@ def write_string_indexes(entities: pa.Table, folder: Path) -> None:
     labels, names = (entities[column].combine_chunks() for column in ("label", "name"))
     write_strings(labels, folder, "label")
     write_strings(names, folder, "name")
-    folded = pa.array([name.casefold() for name in names.to_pylist()], pa.large_string())
-    for stem, keys in (("name", names), ("folded", folded)):
-        order = pc.sort_indices(keys).to_numpy()  # stable: entities that share a name stay in order of id
-        np.save(folder / f"{stem}_order.npy", order.astype(np.int32), allow_pickle=False)
+    write_orders(string_buffers(names.cast(pa.large_string())), string_buffers(fold(names)), folder)
+
+
+def write_orders(names: StringBuffers, folded: StringBuffers, folder: Path) -> int:
+    """Write the orders of names and of folded names, given as bytes and offsets; return how many names are shared."""
+    from kgqa_core.graph.string_sort import num_repeated, sort_strings  # compiled: a look-up needs none of it
+
+    order = sort_strings(*folded).astype(np.int32)  # stable: entities that share a name stay in order of id
+    np.save(folder / "folded_order.npy", order, allow_pickle=False)
+    order = sort_strings(*names).astype(np.int32)
+    np.save(folder / "name_order.npy", order, allow_pickle=False)
+    return int(num_repeated(*names, order))
 
 
 def open_graph(folder: Path) -> KnowledgeGraph:

@@ -82,7 +82,8 @@ def write_entities(
     with pq.ParquetWriter(out, schemas.ENTITIES, compression="zstd") as writer:
         for table in rebatch(reader, ROW_GROUP_ROWS):
             ids = pa.array(np.arange(total, total + table.num_rows, dtype=np.int32))
-            writer.write_table(pa.table([ids, table["label"], table["name"]], schema=schemas.ENTITIES))
+            kinds = pa.nulls(table.num_rows, pa.string())
+            writer.write_table(pa.table([ids, table["label"], table["name"], kinds], schema=schemas.ENTITIES))
             total += table.num_rows
     return total, _count(connection, "given_name")
 

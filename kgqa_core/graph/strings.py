@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import Ints, open_array
+from kgqa_core.graph.csr import open_array, write_array_header
+
+StringBuffers = tuple[NDArray[np.uint8], NDArray[np.int64]]  # bytes and offsets, as in a StringTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StringTable:
     """UTF-8 strings 0..n-1 in one byte array; string i is ``data[offsets[i]:offsets[i+1]]``."""
 
-    data: Ints  # uint8
-    offsets: Ints  # int64 [n+1]
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]  # [n+1]
 
     def __len__(self) -> int:
         """Return the number of strings."""
@@ -42,14 +45,41 @@ def key_of(text: str) -> bytes:
 
 def write_strings(strings: pa.Array, folder: Path, stem: str) -> None:
     """Write a string array as ``<stem>_data.npy`` and ``<stem>_offsets.npy``."""
-    large = strings.cast(pa.large_string())
-    lengths = pc.binary_length(large).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    _, where, values = large.buffers()
-    start = int(np.frombuffer(where, dtype=np.int64)[large.offset])
-    data = np.frombuffer(values, dtype=np.uint8)[start : start + int(offsets[-1])]
+    data, offsets = string_buffers(strings.cast(pa.large_string()))
     np.save(folder / f"{stem}_data.npy", data, allow_pickle=False)
     np.save(folder / f"{stem}_offsets.npy", offsets, allow_pickle=False)
+
+
+def string_buffers(strings: pa.LargeStringArray) -> StringBuffers:
+    """Return the bytes (uint8) and the offsets (int64 [n+1], from 0) of an array without nulls."""
+    _, where, values = strings.buffers()
+    if not len(strings) or values is None:
+        return np.zeros(0, np.uint8), np.zeros(len(strings) + 1, np.int64)
+    offsets = np.frombuffer(where, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    data = np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]
+    return data, offsets - offsets[0] if offsets[0] else offsets
+
+
+def fold(names: pa.Array) -> pa.Array:
+    """Return ``str.casefold`` of each name, as large strings; only names that are not ASCII pass through Python."""
+    folded = pc.ascii_lower(names.cast(pa.large_string()))
+    other = pc.invert(pc.string_is_ascii(names))
+    mended = pa.array([name.casefold() for name in names.filter(other).to_pylist()], pa.large_string())
+    return pc.replace_with_mask(folded, other, mended)
+
+
+def join_strings(pieces: Sequence[pa.ChunkedArray], folder: Path, stem: str) -> None:
+    """Write string arrays one after the other, as ``write_strings`` writes one."""
+    ends = [np.zeros(1, np.int64)]
+    with (folder / f"{stem}_data.npy").open("wb") as stream:
+        arrays = [chunk.cast(pa.large_string()) for piece in pieces for chunk in piece.chunks]
+        num_bytes = sum(pc.sum(pc.binary_length(array)).as_py() or 0 for array in arrays)
+        write_array_header(stream, np.dtype(np.uint8), num_bytes)
+        for array in arrays:
+            data, offsets = string_buffers(array)
+            stream.write(data.data)
+            ends.append(offsets[1:] + ends[-1][-1])
+    np.save(folder / f"{stem}_offsets.npy", np.concatenate(ends), allow_pickle=False)
 
 
 def open_strings(folder: Path, stem: str) -> StringTable:

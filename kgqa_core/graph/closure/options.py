@@ -18,7 +18,7 @@ class ClosureOptions:
     """What is in the graph and how it is cut into files: all of it changes bytes."""
 
     hops: int | None = 2  # None: every triple of the dumps, whatever the topics
-    cvt_is_hop: bool = False  # False: a CVT (a MID without a name in any language) is left within the hop it is reached
+    cvt_is_hop: bool = True  # False: a CVT (a MID without a name in any language) is left within the hop it is reached
     hub_cap: int | None = None  # at most so many triples of a (head, relation) or (relation, tail) group; None: all
     shard_rows: int = 4 * 2**20  # triples per shard, about; a head's triples are never parted
 
@@ -26,7 +26,9 @@ class ClosureOptions:
         if self.hops is not None and not 1 <= self.hops <= MAX_HOPS:
             raise ConfigError(f"hops: {self.hops} is not between 1 and {MAX_HOPS}; for the whole dump leave it empty")
         if self.hub_cap is not None and self.hops is None:
-            raise ConfigError(f"hub_cap: {self.hub_cap} needs hops: without them nothing is walked, all triples are kept")
+            raise ConfigError(
+                f"hub_cap: {self.hub_cap} needs hops: without them nothing is walked, all triples are kept"
+            )
         if self.hub_cap is not None and self.hub_cap < 1:
             raise ConfigError(f"hub_cap: {self.hub_cap} would keep no triple; at least 1, or empty for no cap")
         if self.shard_rows < 1:
