@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,14 @@ def test_a_limit_of_triples_ends_the_walk_and_says_so(graph_of: GraphOf) -> None
     within, beyond = (next(expand_topics(graph, [(0,)], hops=3, max_triples=limit)) for limit in (99, 6))
     assert (within.stopped, beyond.stopped) == (False, True)
     assert beyond.left.tolist() == [0]  # 6 triples; nobody else is left
+
+
+def test_a_graph_without_triples_has_its_topics(graph_of: GraphOf) -> None:
+    full = graph_of([(0, 0, 1)])
+    empty = KnowledgeGraph(
+        Path(), 2, 1, 0, np.zeros(3, np.int64), full.edge_tail[:0], np.zeros(1, np.int64), full.edge_tail[:0]
+    )
+    assert hops_of(Expander(empty).expand([1])) == {1: 0}
 
 
 @pytest.mark.parametrize(
