@@ -16,12 +16,12 @@ import pytest
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.pipeline import Pipeline
+from tests.processes import TIMEOUT, assert_nothing_runs, rubble, wait_for_stage
 
 pytestmark = pytest.mark.slow
 
 KEYS = ["dataset", "graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
 HEAVY = {"torch", "transformers", "dask", "distributed", "mlflow", "matplotlib"}
-TIMEOUT = 240  # seconds; a run takes ten of them where nothing else runs
 
 RETRAIN = """
 import json, resource, sys
@@ -68,42 +68,6 @@ def finish(run: subprocess.Popen[str]) -> dict[str, Any]:
 def contents(pipeline: Pipeline) -> dict[str, str]:
     """Return the content hash of every stage."""
     return {key: pipeline.artifact(key).content for key in pipeline.specs}
-
-
-def processes_of(home: Path) -> dict[int, str]:
-    """Return the processes, by id, that know this home from their environment."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(home).encode() in (entry / "environ").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue  # it ended just now, or is somebody else's
-    return found
-
-
-def assert_nothing_runs(home: Path) -> None:
-    """Fail where a process of that home is still there after a while: a server takes a moment to end itself."""
-    if not Path("/proc/self/environ").exists():
-        return
-    until = time.monotonic() + 30
-    while (left := processes_of(home)) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not left
-
-
-def wait_for_stage(run: subprocess.Popen[str], home: Path, stage: str = "*") -> None:
-    """Return once the run has begun to make an artifact of ``stage`` (or of any): it is named in the lock file."""
-    until = time.monotonic() + TIMEOUT
-    while not any(f'"pid": {run.pid},' in lock.read_text() for lock in (home / "artifacts").glob(f"{stage}/*.lock")):
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
-def rubble(home: Path) -> list[Path]:
-    """Return the artifacts that somebody began and did not finish."""
-    return list((home / "artifacts").glob("*/*.work"))
 
 
 def test_retrain_builds_every_stage_once_and_a_second_run_does_nothing(

@@ -1,0 +1,69 @@
+"""What is left of a run that was killed: its processes, and what it had begun to make."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+from pathlib import Path
+
+from kgqa_core.artifacts import MANIFEST, NOT_CONTENT, read_artifact
+
+TIMEOUT = 240  # seconds; a run takes ten of them where nothing else runs
+
+
+def processes_of(home: Path) -> dict[int, str]:
+    """Return the processes, by id, that know this home from their environment."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(home).encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # it ended just now, or is somebody else's
+    return found
+
+
+def assert_nothing_runs(home: Path) -> None:
+    """Fail where a process of that home is still there after a while: a server takes a moment to end itself."""
+    if not Path("/proc/self/environ").exists():
+        return
+    until = time.monotonic() + 30
+    while (left := processes_of(home)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
+
+
+def wait_for_stage(run: subprocess.Popen[str], home: Path, stage: str = "*") -> None:
+    """Return once the run has begun to make an artifact of ``stage`` (or of any): it is named in the lock file."""
+    until = time.monotonic() + TIMEOUT
+    while not any(f'"pid": {run.pid},' in lock.read_text() for lock in (home / "artifacts").glob(f"{stage}/*.lock")):
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def rubble(home: Path) -> list[Path]:
+    """Return the artifacts that somebody began and did not finish."""
+    return list((home / "artifacts").glob("*/*.work"))
+
+
+def visible_files(home: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of every artifact that a reader may open, by its place in the store.
+
+    Fails where one of them is not as its manifest says.
+    """
+    found = {}
+    for folder in (home / "artifacts").glob("*/*"):
+        if not folder.is_dir() or folder.suffix:
+            continue
+        artifact = read_artifact(folder)
+        assert artifact is not None, f"{folder} can be seen and is not whole"
+        names = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+        assert names - {MANIFEST} == {entry.name for entry in artifact.files}
+        for entry in artifact.files:
+            digest = hashlib.sha256((folder / entry.name).read_bytes()).hexdigest()
+            assert digest == entry.sha256
+            if entry.name not in NOT_CONTENT:
+                found[f"{folder.relative_to(home)}/{entry.name}"] = digest
+    return found
