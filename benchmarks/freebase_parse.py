@@ -109,8 +109,8 @@ def size_rows(points: Sequence[Point]) -> list[str]:
         rows.append(
             f"| {megabytes / 1e3:.3g} | {point.lines / 1e6:.3g} | {point.file_bytes / 1e9:.3g} | "
             f"{point.parse.cpu:.2f} | {megabytes / point.parse.cpu:,.0f} | {point.parse.peak:,.0f} | "
-            f"{point.two.wall:.2f} | {point.two.cpu:.2f} | {point.two.peak:,.0f} | {megabytes / point.inflate.cpu:,.0f} | "
-            f"{point.disk / 1e6:,.0f} | {point.most_disk / 1e6:,.0f} |"
+            f"{point.two.wall:.2f} | {point.two.cpu:.2f} | {point.two.peak:,.0f} | "
+            f"{megabytes / point.inflate.cpu:,.0f} | {point.disk / 1e6:,.0f} | {point.most_disk / 1e6:,.0f} |"
         )
     return rows
 

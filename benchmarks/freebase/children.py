@@ -133,3 +133,42 @@ class _Steps:
         self.cpu[step] += now - self._before
         self.peak[step] = peak_megabytes()  # so far: a peak never falls
         self._before = now
+
+
+def pick_names(graph: str, count: int) -> list[tuple[int, str]]:
+    """Return (entity, name) of entities with a name of their own, spread over the graph."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(Path(graph) / "entities.parquet", columns=["entity_id", "name", "kind"])
+    named = [row for row in table.slice(0, 1000).to_pylist() if row["kind"] == "entity"]
+    step = max(1, table.num_rows // (count + 1))
+    for start in range(step, table.num_rows, step):
+        named += [row for row in table.slice(start, 100).to_pylist() if row["kind"] == "entity"][:1]
+    return [(row["entity_id"], row["name"]) for row in named[-count:]]
+
+
+def open_one(graph: str, entity: int, name: str) -> dict[str, float]:
+    """Open a graph; return milliseconds until neighbours by id, and with one name resolved until its neighbours."""
+    started = time.perf_counter()
+    from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+
+    def neighbours(opened: KnowledgeGraph, of: int) -> int:
+        first, last = opened.group_ptr[of], opened.group_ptr[of + 1]
+        return sum(len(opened.neighbors(of, int(relation))) for relation in opened.group_relation[first:last])
+
+    imported = time.perf_counter()
+    opened = open_graph(Path(graph))
+    by_id = neighbours(opened, entity)
+    ids_done = time.perf_counter()
+    opened = open_graph(Path(graph))
+    found = opened.ids_of_name(name)
+    by_name = sum(neighbours(opened, one) for one in found)
+    shown = opened.name_of(found[0])
+    done = time.perf_counter()
+    assert shown == name and entity in found
+    return {
+        "imports": 1000 * (imported - started),
+        "ids": 1000 * (ids_done - imported),
+        "name": 1000 * (done - ids_done),
+        "neighbours": by_id + by_name,
+    }
