@@ -2,8 +2,8 @@
 there.
 
 Only the edges of entities that some search has reached are read. The last step is taken from the answers' side, one
-look at their neighbours, so that the widest frontier is never walked; and searches that are over after two steps do not
-take part in the further ones.
+look at their neighbours, so that the widest frontier is never walked. Searches that are over take no part in longer
+ones: those still open are packed anew, and start again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.kg import KnowledgeGraph
 
 LANES = 64  # searches that share one sweep: one bit of a uint64 each
-SHORT = 2  # steps after which the searches that are not over are packed anew
+SHORT = 2  # steps of the first search; for each further one the open searches start again
 
 Words = NDArray[np.uint64]
 Hops = NDArray[np.int64]
@@ -46,9 +46,9 @@ def hops_to_many(
     """``hops_to_answers`` for many (topics, answers) at once."""
     sweep = _Sweep(graph, reenter_topic)
     found = _in_batches(sweep, searches, min(max_hops, SHORT))
-    if max_hops > SHORT:
-        unfinished = [number for number, hops in enumerate(found) if (hops < 0).any() and len(searches[number][0])]
-        again = _in_batches(sweep, [searches[number] for number in unfinished], max_hops)
+    for limit in range(SHORT + 1, max_hops + 1):
+        unfinished = [number for number, search in enumerate(searches) if sweep.is_open(search, found[number])]
+        again = _in_batches(sweep, [searches[number] for number in unfinished], limit)
         for number, hops in zip(unfinished, again, strict=True):
             found[number] = hops
     return found
@@ -70,6 +70,18 @@ class _Sweep:
         self._topics, self._seen, self._here, self._reached = np.zeros((4, graph.num_entities), dtype=np.uint64)
         self._touched = np.empty(graph.num_entities, dtype=np.int32)
 
+    def is_open(self, search: Search, hops: Hops) -> bool:
+        """May further steps reach what these hop counts lack?"""
+        topics, answers = search
+        missing = np.asarray(answers, dtype=np.int64)[hops < 0]
+        missing = missing if self._reenter else np.setdiff1d(missing, topics)
+        return bool(len(topics)) and bool(self._has_edges(missing).any())
+
+    def _has_edges(self, entities: Ints) -> NDArray[np.bool_]:
+        group_ptr = self._csr[0]
+        has_edges: NDArray[np.bool_] = group_ptr[entities + 1] > group_ptr[entities]
+        return has_edges
+
     def run(self, searches: Sequence[Search], max_hops: int) -> list[Hops]:
         """Return the hop counts of up to 64 searches."""
         lanes = np.repeat(np.arange(len(searches)), [len(topics) for topics, _ in searches]).astype(np.uint64)
@@ -80,10 +92,11 @@ class _Sweep:
         np.bitwise_or.at(self._topics, starts, np.uint64(1) << lanes)
         frontier: Ints = np.unique(starts)
         self._here[frontier] = self._topics[frontier]
+        may_be_reached = self._has_edges(ends) & (self._reenter | (self._topics[ends] & bits == 0))
         hops = np.full(len(ends), -1, dtype=np.int64)
         visited = [frontier]
         for hop in range(1, max_hops + 1):
-            looked = np.flatnonzero((hops < 0) & (self._reenter | (self._topics[ends] & bits == 0)))
+            looked = np.flatnonzero((hops < 0) & may_be_reached)
             if not len(looked):
                 break
             hops[looked[_near(*self._csr, ends[looked], bits[looked], self._here)]] = hop
