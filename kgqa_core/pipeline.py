@@ -26,7 +26,7 @@ VERSIONS = {
     "dump": 1,
     "topics": 1,
     "graph": 3,
-    "subgraphs": 1,
+    "subgraphs": 2,
     "questions": 2,
     "encodings": 1,
     "explorer": 2,

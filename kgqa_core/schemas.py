@@ -68,6 +68,16 @@ SUBGRAPHS = pa.schema(
         pa.field("num_entities", pa.int64(), nullable=False),  # of its triples, its topics and its answers
         pa.field("num_triples", pa.int64(), nullable=False),  # distinct
         pa.field("holds_answer", pa.bool_(), nullable=False),  # does an answer lie in a triple?
+        pa.field("digest", pa.string(), nullable=False),  # of its triples by label, whatever their ids: triple_digest
+    ]
+)
+
+SUBGRAPH_TRIPLES = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("head", pa.int32(), nullable=False),  # ids of ENTITIES and RELATIONS of the graph it was cut from
+        pa.field("relation", pa.int32(), nullable=False),
+        pa.field("tail", pa.int32(), nullable=False),
     ]
 )
 

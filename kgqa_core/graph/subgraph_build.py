@@ -6,10 +6,9 @@ of rows of its own; these are then written behind one another. Memory stays flat
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -20,29 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kgqa_core import schemas
 from kgqa_core.disk import written_whole
-from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.csr import Ints, build_csr, open_array, sorted_distinct, write_csr
+from kgqa_core.errors import ArtifactError, shorten
+from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import LabelledTriple, NsmLine, default_id, read_nsm_chunk, read_tuples
 from kgqa_core.graph.rog import ROG_COLUMNS, read_rog_chunk
-from kgqa_core.graph.subgraphs import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
-
-MAX_ROWS = 2**31 - 1  # rows are int32
-
-
-@dataclass(frozen=True, slots=True)
-class SubgraphReport:
-    """What a build found. Written to subgraphs.json as it is."""
-
-    num_subgraphs: int
-    num_with_answer: int  # subgraphs with an answer in a triple: no other question can be answered
-    num_empty: int  # subgraphs without a triple
-    num_rows: int  # entities of all subgraphs, one that is in several counted in each
-    num_triples: int  # of all subgraphs, distinct in each
-    largest: int  # triples of the largest one
+from kgqa_core.graph.subgraph_pack import Block, Listed, SubgraphReport, join_blocks, pack_block, write_report
+from kgqa_core.graph.subgraphs import RELATIONS_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +72,9 @@ def build_subgraphs(
             ids += name_lines(found, path)
             packed += found
         shutil.copyfile(graph.folder / RELATIONS_FILE, out_dir / RELATIONS_FILE)
-        return _join([chunk.folder for chunk in packed], ids, out_dir)
+        report = join_blocks([chunk.folder for chunk in packed], ids, out_dir)
+        write_report(report, out_dir)
+        return report
     finally:
         shutil.rmtree(parts, ignore_errors=True)
 
@@ -108,7 +95,7 @@ def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:
     folder = chunk.part.with_suffix("")
     with written_whole(folder) as partial:
         partial.mkdir()
-        _pack([line for _, line in usable], _read_vocabulary(graph_folder), partial)
+        pack_block(_number([line for _, line in usable], _read_vocabulary(graph_folder)), graph_folder, partial)
     return Packed(folder, num_lines, [(number, line.id) for number, line in usable])
 
 
@@ -144,28 +131,12 @@ def number_labels(labels: Sequence[str], vocabulary: pa.Array) -> Ints:
     return places
 
 
-def _pack(lines: Sequence[NsmLine], vocabulary: Vocabulary, folder: Path) -> None:
-    """Write the CSR over the rows of these lines, the entity of each row, and the facts of each block."""
+def _number(lines: Sequence[NsmLine], vocabulary: Vocabulary) -> Block:
+    """Return the subgraphs of these lines in ids."""
     owner, heads, relations, tails = _number_triples([read_tuples(line.subgraph)[0] for line in lines], vocabulary)
-    topic_owner, topics = _number_listed([line.topics for line in lines], vocabulary)
-    answer_owner, answers = _number_listed([line.answers for line in lines], vocabulary)
-    num_entities = len(vocabulary.entities)
-    head_key, tail_key = owner * num_entities + heads, owner * num_entities + tails
-    answer_key = answer_owner * num_entities + answers
-    rows = sorted_distinct(np.concatenate([head_key, tail_key, topic_owner * num_entities + topics, answer_key]))
-    triples = _distinct_rows(np.searchsorted(rows, head_key), relations, np.searchsorted(rows, tail_key))
-    csr = build_csr(*triples, num_entities=len(rows), num_relations=vocabulary.num_relations)
-    write_csr(csr, folder)
-    np.save(folder / "entity.npy", (rows % num_entities).astype(np.int32), allow_pickle=False)
-
-    block = rows // num_entities
-    reachable = np.diff(csr.group_ptr)[np.searchsorted(rows, answer_key)] > 0
-    columns = [
-        np.bincount(block, minlength=len(lines)),
-        np.bincount(block[triples[0]], minlength=len(lines)),
-        np.bincount(answer_owner[reachable], minlength=len(lines)) > 0,
-    ]
-    pq.write_table(pa.table(columns, schema=pa.schema(list(schemas.SUBGRAPHS)[1:])), folder / BLOCKS_FILE)
+    asked = _number_listed([line.topics for line in lines], vocabulary)
+    answers = _number_listed([line.answers for line in lines], vocabulary)
+    return Block(len(lines), owner, heads, relations, tails, asked, answers)
 
 
 def _number_triples(
@@ -181,82 +152,10 @@ def _number_triples(
     return owner, np.where(turned, second, first), vocabulary.relation_id[given], np.where(turned, first, second)
 
 
-def _number_listed(labels_of: Sequence[Sequence[str]], vocabulary: Vocabulary) -> tuple[Ints, Ints]:
+def _number_listed(labels_of: Sequence[Sequence[str]], vocabulary: Vocabulary) -> Listed:
     """Return (place of the line, entity) of all labels."""
-    return _owners(labels_of), number_labels(list(chain.from_iterable(labels_of)), vocabulary.entities)
+    return Listed(_owners(labels_of), number_labels(list(chain.from_iterable(labels_of)), vocabulary.entities))
 
 
 def _owners(groups: Sequence[Sequence[object]]) -> Ints:
     return np.repeat(np.arange(len(groups)), np.array([len(group) for group in groups], dtype=np.int64))
-
-
-def _distinct_rows(heads: Ints, relations: Ints, tails: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the distinct triples, sorted by head, relation and tail."""
-    order = np.lexsort((tails, relations, heads))
-    columns = (heads[order], relations[order], tails[order])
-    is_new = np.ones(len(order), dtype=bool)
-    is_new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    heads, relations, tails = (column[is_new] for column in columns)
-    return heads, relations, tails
-
-
-def _join(folders: Sequence[Path], ids: Sequence[str], out_dir: Path) -> SubgraphReport:
-    """Write the graphs of ``folders`` behind one another, each shifted by what lies before it."""
-    num_rows, num_groups, num_edges = (
-        np.array([len(open_array(folder / f"{name}.npy")) for folder in folders], dtype=np.int64)
-        for name in ("entity", "group_relation", "edge_tail")
-    )
-    if num_rows.sum() > MAX_ROWS:
-        raise InputError(
-            f"the subgraphs hold {num_rows.sum()} entities in all, more than the {MAX_ROWS} that a run can take: "
-            "name fewer question files"
-        )
-    nothing = np.zeros(len(folders), dtype=np.int64)
-    for name, shifts, dtype in (
-        ("entity", nothing, np.int32),
-        ("group_relation", nothing, np.int32),
-        ("edge_tail", _before(num_rows), np.int32),
-        ("group_ptr", _before(num_groups), np.int64),
-        ("edge_ptr", _before(num_edges), np.int64),
-    ):
-        pieces = [open_array(folder / f"{name}.npy") for folder in folders]
-        _write_joined(pieces, shifts, out_dir / f"{name}.npy", dtype=dtype, pointers=name.endswith("_ptr"))
-    tables = [pq.read_table(folder / BLOCKS_FILE) for folder in folders]
-    blocks = pa.concat_tables([schemas.SUBGRAPHS.empty_table().drop_columns("question_id"), *tables])
-    blocks = blocks.add_column(0, schemas.SUBGRAPHS.field(0), pa.array(ids, pa.string()))
-    pq.write_table(blocks, out_dir / BLOCKS_FILE, compression="zstd")
-    block_ptr = np.concatenate([[0], np.cumsum(blocks["num_entities"].to_numpy())]).astype(np.int64)
-    np.save(out_dir / "block_ptr.npy", block_ptr, allow_pickle=False)
-    return _report(blocks, out_dir)
-
-
-def _before(counts: Ints) -> Ints:
-    return np.cumsum(counts) - counts
-
-
-def _write_joined(pieces: Sequence[Ints], shifts: Ints, path: Path, *, dtype: type, pointers: bool) -> None:
-    """Write arrays behind one another; of pointers each has a first 0, of which one is kept."""
-    skip = int(pointers)
-    total = skip + sum(len(piece) - skip for piece in pieces)
-    joined = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(total,))
-    joined[:skip] = 0
-    at = skip
-    for piece, shift in zip(pieces, shifts, strict=True):
-        end = at + len(piece) - skip
-        joined[at:end] = piece[skip:] + shift
-        at = end
-    joined.flush()
-
-
-def _report(blocks: pa.Table, out_dir: Path) -> SubgraphReport:
-    num_triples = blocks["num_triples"].to_numpy()
-    report = SubgraphReport(
-        num_subgraphs=blocks.num_rows,
-        num_with_answer=int(blocks["holds_answer"].to_numpy().sum()),
-        num_empty=int((num_triples == 0).sum()),
-        num_rows=int(blocks["num_entities"].to_numpy().sum()),
-        num_triples=int(num_triples.sum()),
-        largest=int(num_triples.max(initial=0)),
-    )
-    (out_dir / FACTS_FILE).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
-    return report

@@ -1,0 +1,51 @@
+"""Digests of labelled triples: equal for equal sets, whatever the order and the ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core.graph.strings import StringTable, string_buffers
+from kgqa_core.graph.triple_digest import digest_triples, hash_strings
+
+Triple = tuple[str, str, str]
+
+labels = st.text(max_size=3)
+triples = st.lists(st.tuples(labels, labels, labels), unique=True, max_size=7)
+
+
+def digest(rows: list[Triple], known: list[str]) -> str:
+    """Return the digest of one owner's triples, whose labels have their places in ``known`` as ids."""
+    table = StringTable(*string_buffers(pa.array(known, pa.large_string())))
+    ids = np.array([[known.index(label) for label in row] for row in rows], dtype=np.int64).reshape(-1, 3)
+    hashes = [hash_strings(table, column) for column in ids.T]
+    return digest_triples(*hashes, np.zeros(len(rows), np.int64), 1)[0]
+
+
+@given(triples, labels)
+def test_neither_order_nor_ids_matter(rows: list[Triple], other: str) -> None:
+    known = sorted({label for row in rows for label in row} | {other})
+    assert digest(rows, known) == digest(rows[::-1], known[::-1])
+
+
+@given(triples, triples)
+def test_other_triples_have_another_digest(one: list[Triple], other: list[Triple]) -> None:
+    known = sorted({label for row in [*one, *other] for label in row})
+    assert (digest(one, known) == digest(other, known)) == (set(one) == set(other))
+
+
+def test_direction_and_place_matter_and_nothing_is_zero() -> None:
+    known = ["a", "b", "r"]
+    found = {digest([row], known) for row in [("a", "r", "b"), ("b", "r", "a"), ("r", "a", "b"), ("a", "b", "r")]}
+    assert len(found) == 4
+    assert digest([], known) == "0" * 32
+
+
+def test_each_owner_has_its_own() -> None:
+    hashes = np.array([3, 5, 7], dtype=np.uint64)
+    one, none, two = digest_triples(hashes, hashes, hashes, np.array([0, 2, 2]), 3)
+    assert none == "0" * 32
+    assert one == digest_triples(hashes[:1], hashes[:1], hashes[:1], np.array([0]), 1)[0]
+    assert two == digest_triples(hashes[1:], hashes[1:], hashes[1:], np.array([0, 0]), 1)[0]
