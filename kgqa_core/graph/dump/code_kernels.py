@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -25,6 +27,7 @@ from kgqa_core.graph.dump.words import load_byte, load_word
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
+Int = Any  # int64 or uint64 in compiled code; ``data`` is an address
 
 _SEED, _STEP, _CHECK_SEED, _CHECK_STEP = (np.uint64(x) for x in (SEED, STEP, CHECK_SEED, CHECK_STEP))
 _MIX_1, _MIX_2, _SIGN = np.uint64(MIX_1), np.uint64(MIX_2), np.uint64(1 << 63)
@@ -35,7 +38,7 @@ _LETTER_M, _LETTER_G, _DOT = ord("m"), ord("g"), ord(".")
 
 
 @njit(cache=True, nogil=True)
-def hash_bytes(data: U8, start: int, end: int) -> tuple[np.int64, np.uint64]:
+def hash_bytes(data: Int, start: Int, end: Int) -> tuple[Int, Int]:
     """Return code and check of the bytes from ``start`` to ``end``; up to 7 more are read."""
     length = end - start
     code, check = _SEED ^ np.uint64(length), _CHECK_SEED
@@ -56,7 +59,7 @@ def hash_bytes(data: U8, start: int, end: int) -> tuple[np.int64, np.uint64]:
 
 
 @njit(cache=True, nogil=True)
-def read_mid(data: U8, start: int, end: int) -> tuple[np.int64, np.int64]:
+def read_mid(data: Int, start: Int, end: Int) -> tuple[Int, Int]:
     """Return the code and the end of the longest MID from ``start`` to ``end`` at most; code 0 where there is none."""
     kind = load_byte(data, start)
     if (kind != _LETTER_M and kind != _LETTER_G) or load_byte(data, start + 1) != _DOT:
@@ -77,7 +80,7 @@ def read_mid(data: U8, start: int, end: int) -> tuple[np.int64, np.int64]:
 
 
 @njit(cache=True, nogil=True)
-def code_of_bytes(data: U8, start: int, end: int) -> np.int64:
+def code_of_bytes(data: Int, start: Int, end: Int) -> Int:
     """Return the code of the label from ``start`` to ``end``; up to 7 more bytes are read."""
     code, stop = read_mid(data, start, end)
     return code if code != 0 and stop == end else hash_bytes(data, start, end)[0]
@@ -86,9 +89,10 @@ def code_of_bytes(data: U8, start: int, end: int) -> np.int64:
 @njit(cache=True, nogil=True)
 def codes_of_bytes(data: U8, offsets: I64) -> I64:
     """Return the codes [N] of labels given as bytes, padded by 16, and offsets [N+1]."""
+    base = data.ctypes.data
     codes = np.empty(len(offsets) - 1, np.int64)
     for row in range(len(codes)):
-        codes[row] = code_of_bytes(data, offsets[row], offsets[row + 1])
+        codes[row] = code_of_bytes(base, offsets[row], offsets[row + 1])
     return codes
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,7 +39,7 @@ class PartRecord:
     rejects: Counter[str] = field(default_factory=Counter)  # reason -> lines
     rows: Counter[str] = field(default_factory=Counter)  # table -> rows
     relations: list[str] = field(default_factory=list)  # first met in this part, in order of their ids
-    relation_lines: Counter[int] = field(default_factory=Counter)  # relation id -> lines
+    relation_lines: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # by relation id
     files: dict[str, int] = field(default_factory=dict)  # name -> bytes
 
     def add(self, other: PartRecord) -> None:
@@ -47,7 +49,10 @@ class PartRecord:
         self.lines.update(other.lines)
         self.rejects.update(other.rejects)
         self.rows.update(other.rows)
-        self.relation_lines.update(other.relation_lines)
+        mine, others = self.relation_lines, other.relation_lines
+        self.relation_lines = np.zeros(max(len(mine), len(others)), np.int64)
+        self.relation_lines[: len(mine)] += mine
+        self.relation_lines[: len(others)] += others
 
 
 class Journal:
@@ -70,7 +75,8 @@ class Journal:
 
     def add(self, record: PartRecord) -> None:
         """Note the next part, whose files are complete."""
-        write_json(self._record(len(self.parts)), {name.name: getattr(record, name.name) for name in fields(record)})
+        values = {name.name: getattr(record, name.name) for name in fields(record)}
+        write_json(self._record(len(self.parts)), values | {"relation_lines": record.relation_lines.tolist()})
         self.parts.append(record)
 
     def part_files(self) -> list[Path]:
@@ -103,7 +109,7 @@ class Journal:
         if found is None:
             return None
         counts = {name: Counter(found[name]) for name in ("lines", "rejects", "rows")}
-        relation_lines = Counter({int(key): count for key, count in found["relation_lines"].items()})
+        relation_lines = np.array(found["relation_lines"], np.int64)
         record = PartRecord(**{**found, **counts, "relation_lines": relation_lines})
         whole = all(_size(self.folder / name) == size for name, size in record.files.items())
         return record if whole else None

@@ -180,8 +180,9 @@ class _Run:
         part.lines.update({OUTCOMES[i]: int(count) for i, count in enumerate(rows.counts)})
         part.rejects.update(reject.reason for reject in rejects)
         part.rows.update(written)
-        used = np.flatnonzero(rows.relation_lines)
-        part.relation_lines.update({int(ids[i]): int(rows.relation_lines[i]) for i in used})
+        if len(part.relation_lines) < len(self.labels):
+            part.relation_lines = np.concatenate([part.relation_lines, np.zeros(len(self.labels), np.int64)])
+        part.relation_lines[ids] += rows.buffers.relation_lines
 
     def _relation_ids(self, scanner: Scanner, rows: Rows) -> np.ndarray:
         """Return the ids of the scanner's relation numbers.
@@ -252,8 +253,7 @@ class _Run:
     def publish(self, out_dir: Path, report: DumpReport) -> None:
         """Put the finished parts and the tables of the whole dump into ``out_dir``; the journal keeps its parts."""
         uses = [USES[self.options.use_of(label)] for label in self.labels]
-        lines = [self.total.relation_lines[number] for number in range(len(self.labels))]
-        columns = [list(range(len(self.labels))), self.labels, uses, lines]
+        columns = [list(range(len(self.labels))), self.labels, uses, self.total.relation_lines[: len(self.labels)]]
         _write(pa.table(columns, schema=schemas.DUMP_RELATIONS), out_dir / "relations.parquet")
         temporary = out_dir / ".rejects.parquet.tmp"
         write_rejects(self.journal.read_rejects(), temporary)

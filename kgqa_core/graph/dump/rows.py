@@ -19,6 +19,7 @@ from kgqa_core.graph.formats import MAX_REJECT_TEXT, TRUNCATED
 
 Array = npt.NDArray[Any]
 
+FIRST_RELATIONS = 1 << 12  # that there is room for at first
 SHORTEST_LINE = 14  # bytes of '<a:><a:><a:>.' and its line end
 
 # What a line came to: places in ``Rows.counts``. The first five are those of filters.USES.
@@ -50,6 +51,7 @@ class Buffers(NamedTuple):
     text_check: Array  # uint64: second hash of the text
     text_end: Array  # int64
     text_data: Array  # uint8
+    relation_lines: Array  # int64 well-formed lines by relation, as the scanner numbers them
 
 
 class Reject(NamedTuple):
@@ -69,7 +71,6 @@ class Rows(NamedTuple):
     buffers: Buffers  # cut to the rows in use
     rejects: list[Reject]
     num_relations: int  # that the scanner knows by now
-    relation_lines: Array  # int64 [num_relations] well-formed lines of each in this block
 
 
 def new_buffers(block_bytes: int) -> Buffers:
@@ -92,6 +93,7 @@ def new_buffers(block_bytes: int) -> Buffers:
         text_check=np.empty(2 * lines, np.uint64),
         text_end=np.empty(2 * lines, np.int64),
         text_data=np.empty(data, np.uint8),
+        relation_lines=np.zeros(FIRST_RELATIONS, np.int64),
     )
 
 
@@ -105,15 +107,14 @@ class RegexScanner:
         self._numbers: dict[str, tuple[int, int]] = {}  # whole IRI -> number, use
         self._by_label: dict[str, int] = {}
         self.buffers = new_buffers(options.block_bytes)
-        self.relation_lines = np.zeros(1024, np.int64)
         self.rejects: list[Reject] = []
 
     def scan(self, block: Block) -> Rows:
         """Return the rows of one block."""
         if len(self.buffers.name_data) < len(block.data):
-            self.buffers = new_buffers(len(block.data))
+            self.buffers = new_buffers(len(block.data))._replace(relation_lines=self.buffers.relation_lines)
         buffers = self.buffers
-        buffers.state[:] = buffers.counts[:] = self.relation_lines[:] = 0
+        buffers.state[:] = buffers.counts[:] = buffers.relation_lines[:] = 0
         self.rejects = []
         self._scan_lines(block)
         return self._cut(block.size)
@@ -145,7 +146,7 @@ class RegexScanner:
     def _take(self, statement: Statement) -> int:
         """Write the rows of one statement; return its outcome."""
         number, use = self._numbers.get(statement.relation) or self.add_relation(statement.relation)
-        self.relation_lines[number] += 1
+        self.buffers.relation_lines[number] += 1
         names_something = use in (NAME, ALIAS)
         if use == NOISE or (names_something and not statement.is_literal):
             return NOISE
@@ -204,8 +205,9 @@ class RegexScanner:
         number = self._by_label.setdefault(label, len(self._by_label))
         if number == len(self.relations):
             self.relations.append(label)
-        if number == len(self.relation_lines):
-            self.relation_lines = np.concatenate([self.relation_lines, np.zeros_like(self.relation_lines)])
+        counted = self.buffers.relation_lines
+        if number == len(counted):
+            self.buffers = self.buffers._replace(relation_lines=np.concatenate([counted, np.zeros_like(counted)]))
         self._numbers[iri] = number, self.options.use_of(label)
         return self._numbers[iri]
 
@@ -217,7 +219,6 @@ class RegexScanner:
         sizes |= dict.fromkeys(("typed", "type"), state[NUM_TYPES])
         sizes |= dict.fromkeys(("named", "name_kind", "name_end"), state[NUM_NAMES])
         sizes |= dict.fromkeys(("text_code", "text_check", "text_end"), state[NUM_TEXTS])
-        sizes |= {"name_data": state[NAME_BYTES], "text_data": state[TEXT_BYTES]}
+        sizes |= {"name_data": state[NAME_BYTES], "text_data": state[TEXT_BYTES], "relation_lines": len(self.relations)}
         cut = Buffers(**{name: getattr(full, name)[:size].copy() for name, size in sizes.items()})
-        known = len(self.relations)
-        return Rows(size, int(state[LINE]), cut.counts, cut, self.rejects, known, self.relation_lines[:known].copy())
+        return Rows(size, int(state[LINE]), cut.counts, cut, self.rejects, len(self.relations))

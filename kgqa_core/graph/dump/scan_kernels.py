@@ -24,16 +24,26 @@ from kgqa_core.graph.dump.rows import (
     NUM_NAMES,
     NUM_TEXTS,
     TEXT_BYTES,
-    Array,
     Buffers,
 )
-from kgqa_core.graph.dump.words import VECTOR, iri_run, literal_run, load_byte, load_word, store_word
+from kgqa_core.graph.dump.words import (
+    VECTOR,
+    iri_run,
+    literal_run,
+    load_byte,
+    load_half,
+    load_word,
+    store_byte,
+    store_half,
+    store_word,
+)
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 Int = Any  # int64 or uint64 in compiled code
 
-NO, NOT_KNOWN = -1, -1
+NO = -1
+NOT_KNOWN = 2**32 - 1  # in an int32: -1
 RECENT = 1 << 13  # texts of the block that are remembered, by code
 OPEN, CLOSE, QUOTE, BACKSLASH, SIGN_AT, CARET, DOT, MINUS = (ord(c) for c in '<>"\\@^.-')
 TAB, SPACE, LF, CR, SMALL_U, LARGE_U = (ord(c) for c in "\t \n\ruU")
@@ -45,7 +55,10 @@ _NS_0, _NS_1, _NS_2, _NS_LAST = (
 )
 _HTTP = np.uint64(int.from_bytes(b"http://\x00", "little"))
 _HTTP_MASK = np.uint64(2**56 - 1)
-_KEY_BYTES = np.frombuffer(KEY.encode(), np.uint8)
+_KEY_SIZE = len(KEY)  # 28
+_KEY_0, _KEY_1, _KEY_2, _KEY_LAST = (
+    np.uint64(int.from_bytes(KEY.encode()[start : start + 8], "little")) for start in (0, 8, 16, _KEY_SIZE - 8)
+)
 _SITE_BYTES = len(KEY) - len("key/")  # what the label of a key lacks
 
 # Classes of bytes: hexadecimal digits have their value, other bytes 255.
@@ -62,21 +75,22 @@ for _byte, _character in zip(b"tbnrf\"'\\", b"\t\b\n\r\f\"'\\", strict=True):
 
 
 class Table(NamedTuple):
-    """The relations known so far: open addressing by a hash of the IRI with its brackets."""
+    """The relations known so far: open addressing by a hash of the IRI with its brackets. Addresses of arrays."""
 
-    slots: Array  # int32 relation IRI by slot; NOT_KNOWN where empty
-    start: Array  # int64 of an IRI's bytes in iris
-    length: Array  # int64, brackets included
-    iris: Array  # uint8, padded
-    use: Array  # int8
-    number: Array  # int32 of the relation; several IRIs may have one
-    following: Array  # int32 IRI that came after this one the last time: a guess that often saves the search
-    recent: Array  # int64 [RECENT] codes of texts that this block has
-    recent_check: Array  # uint64 [RECENT]
+    mask: int  # number of slots, a power of two, less one
+    slots: int  # int32 relation IRI by slot; NOT_KNOWN where empty
+    start: int  # int32 of an IRI's bytes in iris
+    length: int  # int32, brackets included
+    iris: int  # bytes, padded
+    use: int  # int32
+    number: int  # int32 of the relation; several IRIs may have one
+    following: int  # int32 IRI that came after this one the last time: a guess that often saves the search
+    recent: int  # int64 [RECENT] codes of texts that this block has
+    recent_check: int  # uint64 [RECENT]
 
 
 @njit(cache=True, nogil=True)
-def utf8_length(data: U8, at: Int) -> Int:
+def utf8_length(data: Int, at: Int) -> Int:
     """Return the length of the well-formed UTF-8 sequence of several bytes at ``at``, 0 where there is none."""
     word = load_word(data, at)
     first = np.int64(word & np.uint64(0xFF))
@@ -95,7 +109,7 @@ def utf8_length(data: U8, at: Int) -> Int:
 
 
 @njit(cache=True, nogil=True)
-def iri_end(data: U8, at: Int) -> Int:
+def iri_end(data: Int, at: Int) -> Int:
     """Return where the ``>`` is that ends an IRI of which ``at`` is inside; NO for all that is not a plain IRI."""
     while True:
         run = iri_run(data, at)
@@ -114,7 +128,7 @@ def iri_end(data: U8, at: Int) -> Int:
 
 
 @njit(cache=True, nogil=True)
-def literal_end(data: U8, at: Int) -> tuple[Int, bool]:
+def literal_end(data: Int, at: Int) -> tuple[Int, bool]:
     """Return where the quote is that ends a literal of which ``at`` is inside, or NO; and whether it has escapes."""
     escapes = False
     while True:
@@ -145,12 +159,13 @@ def literal_end(data: U8, at: Int) -> tuple[Int, bool]:
 
 
 @njit(cache=True, nogil=True)
-def read_code_point(data: U8, at: Int) -> tuple[Int, Int]:
+def read_code_point(data: Int, at: Int) -> tuple[Int, Int]:
     r"""Return the character of the ``\u`` or ``\U`` at ``at`` and where it ends; NO where it is none."""
     kind = load_byte(data, at + 1)
     if kind != SMALL_U and kind != LARGE_U:
         return NO, at
-    character, end = 0, at + (6 if kind == SMALL_U else 10)
+    end = at + (6 if kind == SMALL_U else 10)
+    character = np.int64(0)
     for place in range(at + 2, end):
         digit = np.int64(_HEX[load_byte(data, place)])
         if digit == 255:
@@ -162,41 +177,45 @@ def read_code_point(data: U8, at: Int) -> tuple[Int, Int]:
 
 
 @njit(cache=True, nogil=True)
-def decode_literal(data: U8, start: Int, end: Int, out: U8, at: Int) -> Int:
+def decode_literal(data: Int, start: Int, end: Int, out: Int, at: Int) -> Int:
     """Write the literal from ``start`` to ``end``, well-formed, with its escapes decoded; return where it ends."""
     while start < end:
         byte = load_byte(data, start)
         if byte != BACKSLASH:
-            out[at] = byte
+            store_byte(out, at, byte)
             at += 1
             start += 1
             continue
         simple = _ESCAPED[load_byte(data, start + 1)]
         if simple != 0:
-            out[at] = simple
+            store_byte(out, at, simple)
             at += 1
             start += 2
             continue
         character, start = read_code_point(data, start)
         if character < 0x80:
-            out[at] = character
+            store_byte(out, at, character)
             at += 1
         elif character < 0x800:
-            out[at], out[at + 1] = 0xC0 | character >> 6, 0x80 | character & 0x3F
+            store_byte(out, at, 0xC0 | character >> 6)
+            store_byte(out, at + 1, 0x80 | character & 0x3F)
             at += 2
         elif character < 0x10000:
-            out[at], out[at + 1] = 0xE0 | character >> 12, 0x80 | character >> 6 & 0x3F
-            out[at + 2] = 0x80 | character & 0x3F
+            store_byte(out, at, 0xE0 | character >> 12)
+            store_byte(out, at + 1, 0x80 | character >> 6 & 0x3F)
+            store_byte(out, at + 2, 0x80 | character & 0x3F)
             at += 3
         else:
-            out[at], out[at + 1] = 0xF0 | character >> 18, 0x80 | character >> 12 & 0x3F
-            out[at + 2], out[at + 3] = 0x80 | character >> 6 & 0x3F, 0x80 | character & 0x3F
+            store_byte(out, at, 0xF0 | character >> 18)
+            store_byte(out, at + 1, 0x80 | character >> 12 & 0x3F)
+            store_byte(out, at + 2, 0x80 | character >> 6 & 0x3F)
+            store_byte(out, at + 3, 0x80 | character & 0x3F)
             at += 4
     return at
 
 
 @njit(cache=True, nogil=True)
-def copy_bytes(data: U8, start: Int, end: Int, out: U8, at: Int) -> Int:
+def copy_bytes(data: Int, start: Int, end: Int, out: Int, at: Int) -> Int:
     """Copy bytes a word at a time, up to 7 too many; return where the copy ends."""
     for place in range(0, end - start, 8):
         store_word(out, at + place, load_word(data, start + place))
@@ -204,7 +223,7 @@ def copy_bytes(data: U8, start: Int, end: Int, out: U8, at: Int) -> Int:
 
 
 @njit(cache=True, nogil=True)
-def equal_bytes(data: U8, at: Int, other: U8, start: Int, length: Int) -> Any:
+def equal_bytes(data: Int, at: Int, other: Int, start: Int, length: Int) -> Any:
     """Return whether two ranges of at least 8 bytes are equal."""
     last = length - 8
     for place in range(0, last, 8):
@@ -214,7 +233,7 @@ def equal_bytes(data: U8, at: Int, other: U8, start: Int, length: Int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def begins_with_ns(data: U8, at: Int) -> Any:
+def begins_with_ns(data: Int, at: Int) -> Any:
     """Return whether ``<`` and Freebase's namespace stand at ``at``."""
     return (
         load_word(data, at + _NS_BYTES - 8) == _NS_LAST
@@ -225,7 +244,7 @@ def begins_with_ns(data: U8, at: Int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def skip_spaces(data: U8, at: Int) -> Int:
+def skip_spaces(data: Int, at: Int) -> Int:
     """Return the first place from ``at`` on that is neither a tab nor a space."""
     byte = load_byte(data, at)
     while byte in (TAB, SPACE):
@@ -235,7 +254,7 @@ def skip_spaces(data: U8, at: Int) -> Int:
 
 
 @njit(cache=True, nogil=True)
-def read_iri(data: U8, at: Int) -> tuple[Int, Int, Int, Int]:
+def read_iri(data: Int, at: Int) -> tuple[Int, Int, Int, Int]:
     """Read the IRI at ``at``.
 
     Returns:
@@ -259,12 +278,17 @@ def read_iri(data: U8, at: Int) -> tuple[Int, Int, Int, Int]:
     end = iri_end(data, start)
     if end == NO:
         return np.int64(0), 0, 0, NO
-    is_key = end - start >= len(_KEY_BYTES) and equal_bytes(data, start, _KEY_BYTES, 0, len(_KEY_BYTES))
+    is_key = (  # the rest of the words was compared when the scheme was
+        load_word(data, start) == _KEY_0
+        and load_word(data, start + 8) == _KEY_1
+        and load_word(data, start + 16) == _KEY_2
+        and load_word(data, start + _KEY_SIZE - 8) == _KEY_LAST
+    )
     return np.int64(0), start + _SITE_BYTES if is_key else start, end, end + 1
 
 
 @njit(cache=True, nogil=True)
-def hash_iri(data: U8, start: Int, length: Int) -> Int:
+def hash_iri(data: Int, start: Int, length: Int) -> Int:
     """Return a quick hash of at least 8 bytes: words at both ends and the length tell most relations apart."""
     end = start + length
     mixed = load_word(data, end - 8) * np.uint64(0x9E3779B97F4A7C15)
@@ -277,25 +301,29 @@ def hash_iri(data: U8, start: Int, length: Int) -> Int:
 
 
 @njit(cache=True, nogil=True)
-def find_relation(data: U8, at: Int, previous: Int, table: Table) -> Int:
+def find_relation(data: Int, at: Int, previous: Int, table: Table) -> Int:
     """Return which of the known IRIs stands at ``at``, brackets included, or NOT_KNOWN."""
-    guess = table.following[previous]
-    if guess != NOT_KNOWN and equal_bytes(data, at, table.iris, table.start[guess], table.length[guess]):
-        return np.int64(guess)
+    guess = load_half(table.following, 4 * previous)
+    if guess != NOT_KNOWN and equal_bytes(
+        data, at, table.iris, load_half(table.start, 4 * guess), load_half(table.length, 4 * guess)
+    ):
+        return guess
     if load_byte(data, at) != OPEN:
         return NOT_KNOWN
     end = iri_end(data, at + (_NS_BYTES if begins_with_ns(data, at) else 1))
     length = end + 1 - at
     if end == NO or length < 8:
         return NOT_KNOWN
-    mask = len(table.slots) - 1
+    mask = table.mask
     slot = np.int64(hash_iri(data, at, length) & np.uint64(mask))
     while True:
-        found = np.int64(table.slots[slot])
+        found = load_half(table.slots, 4 * slot)
         if found == NOT_KNOWN:
             return NOT_KNOWN
-        if table.length[found] == length and equal_bytes(data, at, table.iris, table.start[found], length):
-            table.following[previous] = found
+        if load_half(table.length, 4 * found) == length and equal_bytes(
+            data, at, table.iris, load_half(table.start, 4 * found), length
+        ):
+            store_half(table.following, 4 * previous, found)
             return found
         slot = (slot + 1) & mask
 
@@ -303,15 +331,17 @@ def find_relation(data: U8, at: Int, previous: Int, table: Table) -> Int:
 @njit(cache=True, nogil=True)
 def insert_relation(table: Table, number: Int) -> None:
     """Enter IRI ``number``, whose bytes stand in the table already."""
-    mask = len(table.slots) - 1
-    slot = np.int64(hash_iri(table.iris, table.start[number], table.length[number]) & np.uint64(mask))
-    while table.slots[slot] != NOT_KNOWN:
+    mask = table.mask
+    slot = np.int64(
+        hash_iri(table.iris, load_half(table.start, 4 * number), load_half(table.length, 4 * number)) & np.uint64(mask)
+    )
+    while load_half(table.slots, 4 * slot) != NOT_KNOWN:
         slot = (slot + 1) & mask
-    table.slots[slot] = number
+    store_half(table.slots, 4 * slot, number)
 
 
 @njit(cache=True, nogil=True)
-def read_language(data: U8, at: Int, wanted: U8) -> tuple[Int, bool]:
+def read_language(data: Int, at: Int, wanted: tuple[Int, Int]) -> tuple[Int, bool]:
     """Read the tag behind the ``@``; return where it ends, or NO, and whether it is the wanted one (in lower case)."""
     start = at
     while _IS_LETTER[load_byte(data, at)]:
@@ -325,16 +355,16 @@ def read_language(data: U8, at: Int, wanted: U8) -> tuple[Int, bool]:
             at += 1
         if at == begin:
             return NO, False
-    same = at - start == len(wanted)
+    same = at - start == wanted[1]
     if same:
-        for place in range(len(wanted)):
+        for place in range(wanted[1]):
             byte = load_byte(data, start + place)
-            same &= (byte | 0x20 if _IS_LETTER[byte] else byte) == wanted[place]
+            same &= (byte | 0x20 if _IS_LETTER[byte] else byte) == load_byte(wanted[0], place)
     return at, same
 
 
 @njit(cache=True, nogil=True)
-def line_end(data: U8, at: Int) -> Int:
+def line_end(data: Int, at: Int) -> Int:
     """Return where the line ends of which ``at`` is behind the object; NO where more than a dot is left of it."""
     at = skip_spaces(data, at)
     if load_byte(data, at) != DOT:
@@ -346,27 +376,44 @@ def line_end(data: U8, at: Int) -> Int:
 
 
 @njit(cache=True, nogil=True)
-def take_text(data: U8, start: Int, end: Int, out: Buffers, table: Table) -> Int:
+def take_text(data: Int, start: Int, end: Int, out: Buffers, table: Table) -> Int:
     """Return the code of a label that is no MID; leave its text where this block does not have it yet."""
     code, check = hash_bytes(data, start, end)
-    place = code & (RECENT - 1)
-    if table.recent[place] == code and table.recent_check[place] == check:
+    place = 8 * (code & (RECENT - 1))
+    if np.int64(load_word(table.recent, place)) == code and load_word(table.recent_check, place) == check:
         return code
-    table.recent[place], table.recent_check[place] = code, check
-    row = out.state[NUM_TEXTS]
-    filled = copy_bytes(data, start, end, out.text_data, out.state[TEXT_BYTES])
-    out.text_code[row], out.text_check[row], out.text_end[row] = code, check, filled
-    out.state[TEXT_BYTES] = filled
-    out.state[NUM_TEXTS] = row + 1
+    store_word(table.recent, place, code)
+    store_word(table.recent_check, place, check)
+    row, start_of_text = get_state(out, NUM_TEXTS), get_state(out, TEXT_BYTES)
+    filled = copy_bytes(data, start, end, out.text_data, start_of_text)
+    store_word(out.text_code, 8 * row, code)
+    store_word(out.text_check, 8 * row, check)
+    store_word(out.text_end, 8 * row, filled)
+    set_state(out, TEXT_BYTES, filled)
+    set_state(out, NUM_TEXTS, row + 1)
     return code
 
 
 @njit(cache=True, nogil=True)
 def take_name(entity: Int, kind: Int, filled: Int, out: Buffers) -> None:
     """Write a names row whose name ends at ``filled``."""
-    row = out.state[NUM_NAMES]
-    out.named[row], out.name_kind[row], out.name_end[row] = entity, kind, filled
-    out.state[NAME_BYTES] = filled
-    out.state[NUM_NAMES] = row + 1
+    row = get_state(out, NUM_NAMES)
+    store_word(out.named, 8 * row, entity)
+    store_byte(out.name_kind, row, kind)
+    store_word(out.name_end, 8 * row, filled)
+    set_state(out, NAME_BYTES, filled)
+    set_state(out, NUM_NAMES, row + 1)
     if kind != KIND_ALIAS:
-        out.state[LAST_NAMED] = entity
+        set_state(out, LAST_NAMED, entity)
+
+
+@njit(cache=True, nogil=True)
+def get_state(out: Buffers, place: Int) -> Int:
+    """Return a number of ``out.state``."""
+    return np.int64(load_word(out.state, 8 * place))
+
+
+@njit(cache=True, nogil=True)
+def set_state(out: Buffers, place: Int, value: Int) -> None:
+    """Set a number of ``out.state``."""
+    store_word(out.state, 8 * place, value)

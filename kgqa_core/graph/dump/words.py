@@ -1,7 +1,8 @@
-"""Reading bytes a word or a vector at a time in compiled code: what numba has no spelling for.
+"""Memory read and written by address in compiled code, a byte, a word or a vector at a time.
 
-All of these read past ``index`` without looking where the array ends: the caller keeps PADDING bytes behind its data.
-Words are little-endian, as on every machine that numba's wheels are built for.
+Addresses, not arrays: numba counts references to every array that it passes on, which costs more than what is done with
+it here. Whoever calls keeps the arrays alive, and PADDING bytes behind the data: reads do not look where it ends. Words
+are little-endian, as on every machine that numba's wheels are built for.
 """
 
 from __future__ import annotations
@@ -23,50 +24,45 @@ def _inline(function: Callable[..., Any]) -> Any:
     return intrinsic(function)
 
 
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, to: ir.Type) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), to.as_pointer())
+def _pointer(builder: Any, args: Any, to: ir.Type) -> Any:
+    return builder.inttoptr(builder.add(args[0], args[1]), to.as_pointer())
 
 
-@_inline
-def load_word(typingctx: Any, array: Any, index: Any) -> Any:
-    """Return the 8 bytes from ``index`` on as one uint64."""
+def _load(bits: int) -> Any:
+    """Return an intrinsic (base, offset) -> the unsigned number of so many bits there, as int64."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        where = _pointer(context, builder, signature.args[0], args[0], args[1], ir.IntType(64))
-        return builder.load(where, align=1)
+    def load(typingctx: Any, base: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            found = builder.load(_pointer(builder, args, ir.IntType(bits)), align=1)
+            return found if bits == 64 else builder.zext(found, ir.IntType(64))
 
-    return types.uint64(array, types.int64), codegen
+        return (types.uint64 if bits == 64 else types.int64)(types.int64, types.int64), codegen
 
-
-@_inline
-def store_word(typingctx: Any, array: Any, index: Any, word: Any) -> Any:
-    """Write a uint64 to the 8 bytes from ``index`` on."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        where = _pointer(context, builder, signature.args[0], args[0], args[1], ir.IntType(64))
-        builder.store(args[2], where, align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, types.uint64), codegen
+    return _inline(load)
 
 
-@_inline
-def load_byte(typingctx: Any, array: Any, index: Any) -> Any:
-    """Return the byte at ``index``, which is never negative."""
+def _store(bits: int) -> Any:
+    """Return an intrinsic (base, offset, value) that writes the value's lowest bits there."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        where = _pointer(context, builder, signature.args[0], args[0], args[1], ir.IntType(8))
-        return builder.zext(builder.load(where), ir.IntType(64))
+    def store(typingctx: Any, base: Any, offset: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            cut = args[2] if bits == 64 else builder.trunc(args[2], ir.IntType(bits))
+            builder.store(cut, _pointer(builder, args, ir.IntType(bits)), align=1)
+            return context.get_dummy_value()
 
-    return types.int64(array, types.int64), codegen
+        return types.void(types.int64, types.int64, value), codegen
+
+    return _inline(store)
 
 
-def _find_in_vector(context: Any, builder: Any, signature: Any, args: Any, is_hit: Any) -> Any:
+load_byte, load_half, load_word = _load(8), _load(32), _load(64)  # 8, 32 and 64 bits; load_word gives uint64
+store_byte, store_half, store_word = _store(8), _store(32), _store(64)
+
+
+def _find_in_vector(builder: Any, args: Any, is_hit: Any) -> Any:
     """Build code that returns how many bytes before the first hit in a vector (VECTOR where there is none)."""
     vector = ir.VectorType(ir.IntType(8), VECTOR)
-    where = _pointer(context, builder, signature.args[0], args[0], args[1], vector)
-    data = builder.load(where, align=1)
+    data = builder.load(_pointer(builder, args, vector), align=1)
 
     def splat(value: int) -> Any:
         return ir.Constant(vector, [ir.Constant(ir.IntType(8), value)] * VECTOR)
@@ -77,7 +73,7 @@ def _find_in_vector(context: Any, builder: Any, signature: Any, args: Any, is_hi
 
 
 @_inline
-def literal_run(typingctx: Any, array: Any, index: Any) -> Any:
+def literal_run(typingctx: Any, base: Any, offset: Any) -> Any:
     """Return how many of the VECTOR bytes may stand in a literal as they are: ASCII, none of ``"\\``, CR, LF."""
 
     def is_hit(builder: Any, data: Any, splat: Any) -> Any:
@@ -87,13 +83,13 @@ def literal_run(typingctx: Any, array: Any, index: Any) -> Any:
         return hits
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _find_in_vector(context, builder, signature, args, is_hit)
+        return _find_in_vector(builder, args, is_hit)
 
-    return types.int64(array, types.int64), codegen
+    return types.int64(types.int64, types.int64), codegen
 
 
 @_inline
-def iri_run(typingctx: Any, array: Any, index: Any) -> Any:
+def iri_run(typingctx: Any, base: Any, offset: Any) -> Any:
     """Return how many of the VECTOR bytes may stand in an IRI as they are: ASCII, no space, none of ``<>"{}|^`\\``."""
 
     def is_hit(builder: Any, data: Any, splat: Any) -> Any:
@@ -103,6 +99,6 @@ def iri_run(typingctx: Any, array: Any, index: Any) -> Any:
         return builder.or_(hits, builder.icmp_unsigned("<", builder.sub(data, splat(0x7B)), splat(3)))  # { | }
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _find_in_vector(context, builder, signature, args, is_hit)
+        return _find_in_vector(builder, args, is_hit)
 
-    return types.int64(array, types.int64), codegen
+    return types.int64(types.int64, types.int64), codegen
