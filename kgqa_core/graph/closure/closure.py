@@ -21,6 +21,7 @@ from kgqa_core import schemas
 from kgqa_core.errors import InputError
 from kgqa_core.graph.build import GraphReport
 from kgqa_core.graph.closure.entities import write_entity_files
+from kgqa_core.graph.closure.hubs import write_hubs
 from kgqa_core.graph.closure.ids import Nodes, number_closure
 from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions, ClosureReport, HopCount
 from kgqa_core.graph.closure.parts import Parts, list_parts
@@ -94,6 +95,8 @@ def _write_graph(
     triples = write_triple_files(walker.kept_parts(), parts.relations, num_entities, work, out_dir, options, limits)
     entities = write_entity_files(parts, num_entities, work, out_dir, limits)
     write_rejects([rejects_table(nodes.collisions)], out_dir / "rejects.parquet")
+    capped = walker.capped
+    num_duplicates = triples.num_rows - triples.num_triples if capped is None else capped.num_repeats
     reached_at = np.bincount(reached.level, minlength=len(reached.passes) + 1).tolist()
     passes = (0, *reached.passes)
     hops = [HopCount(hop, reached_at[hop], triples.per_hop[hop], passes[hop]) for hop in range(len(passes))]
@@ -101,10 +104,10 @@ def _write_graph(
         num_entities=num_entities,
         num_relations=len(triples.per_relation),
         num_triples=triples.num_triples,
-        num_duplicates=triples.num_rows - triples.num_triples,
+        num_duplicates=num_duplicates,
         num_topics=len(labels),
         num_topics_missing=len(labels) - num_topics,
-        num_hubs=0,
+        num_hubs=_write_hubs(walker, nodes, out_dir),
         num_named=entities.num_named,
         num_several_names=entities.num_several_names,
         num_shared_names=entities.num_shared_names,
@@ -126,6 +129,15 @@ def _write_topics(labels: Sequence[str], topics: I64, nodes: Nodes, out_dir: Pat
     table = pa.table([pa.array(labels, pa.string()), column], schema=schemas.REACHED_TOPICS)
     pq.write_table(table, out_dir / "topics.parquet", compression="zstd")
     return int((ids >= 0).sum())
+
+
+def _write_hubs(walker: Walker, nodes: Nodes, out_dir: Path) -> int:
+    """Write schemas.HUBS; return how many groups were capped."""
+    hubs = walker.capped.hubs if walker.capped else []
+    codes = np.concatenate([np.empty(0, np.int64), *(rows[:, 0] for rows in hubs)])
+    ids = nodes.ids_of(codes)
+    write_hubs(hubs, nodes.labels_of(ids), ids, walker.parts.relations, out_dir / "hubs.parquet")
+    return len(codes)
 
 
 def _write_reports(report: ClosureReport, num_rows: int, out_dir: Path) -> None:

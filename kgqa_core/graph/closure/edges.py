@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
+from kgqa_core.graph.closure.options import NEVER
 from kgqa_core.graph.closure.parts import Part, batches, column, read_numbers
 from kgqa_core.graph.closure.tables import I8, I32, I64, numbers_of
-from kgqa_core.graph.closure.walk import NEVER
 from kgqa_core.graph.csr import open_array
 
 FINE = 4096

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from kgqa_core.graph.closure.arrow_files import write_arrow
+from kgqa_core.graph.closure.arrow_files import read_arrow, write_arrow
 from kgqa_core.graph.closure.names import NameTask, distinct_types
 from kgqa_core.graph.closure.options import ClosureLimits
 from kgqa_core.graph.closure.parts import Parts
 from kgqa_core.graph.closure.tables import I32, I64, number_table, numbers_of
-from kgqa_core.graph.closure.texts import Texts, find_texts
+from kgqa_core.graph.closure.texts import EMPTY, Texts, find_texts
 from kgqa_core.graph.closure.walk import Reached
 from kgqa_core.graph.csr import open_array, sorted_distinct
 from kgqa_core.graph.dump.codes import KIND_BIT, label_of, labels_of
@@ -82,6 +83,14 @@ class Nodes:
     def ids_of(self, codes: I64) -> I32:
         """Return entity ids, -1 for a code that is not in the closure."""
         return numbers_of(open_array(self.work / "numbers.npy"), open_array(self.work / "codes.npy"), codes)
+
+    def labels_of(self, ids: I32) -> pa.LargeStringArray:
+        """Return the labels of a few entities."""
+        codes, text_ids = open_array(self.work / "codes.npy")[ids], open_array(self.work / "text_ids.npy")
+        texts = read_arrow(self.work / "texts.arrow")["text"]
+        of_texts = texts.take(pa.array(np.searchsorted(text_ids, ids[codes < 0])))
+        joined = pa.concat_arrays([EMPTY, *of_texts.chunks])
+        return pc.replace_with_mask(labels_of(codes), pa.array(codes < 0), joined)
 
 
 def number_closure(parts: Parts, reached: Reached, work: Path, limits: ClosureLimits) -> Nodes:

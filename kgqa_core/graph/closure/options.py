@@ -11,6 +11,7 @@ from kgqa_core.errors import ConfigError
 
 MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 MAX_HOPS = 30  # a hop is written into five bits of an edge
+NEVER = 127  # the hop of a node that no hop leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class ClosureReport:
     num_entities: int
     num_relations: int
     num_triples: int  # distinct
-    num_duplicates: int  # repeats dropped, within a dump file and across
+    num_duplicates: int  # repeats dropped, within a dump file and across; under a cap, for each end that was left
     num_topics: int  # distinct topics asked for
     num_topics_missing: int  # in no triple of the dumps; listed in topics.parquet
     num_hubs: int  # groups that were capped; listed in hubs.parquet

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
+from kgqa_core.graph.closure.hubs import CappedWalk
+from kgqa_core.graph.closure.options import NEVER, ClosureLimits, ClosureOptions
 from kgqa_core.graph.closure.parts import Part, Parts, batches, column
 from kgqa_core.graph.closure.tables import I8, I64, GrowingSet, isin, other_ends, set_of
 from kgqa_core.graph.csr import open_array, sorted_distinct
-
-NEVER = 127  # a node that no hop leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +93,7 @@ class Walker:
         self.parts, self.work, self.options, self.limits = parts, work, options, limits
         self.triple_paths = [part.path for part in parts.triples]
         self._passes = 0
+        self.capped = None if options.hub_cap is None else CappedWalk(parts, work, options.hub_cap, limits)
 
     def join(self, function: object, paths: list[Path], codes: I64) -> Iterator[I64]:
         """Yield what each file's task found with the set of ``codes``."""
@@ -110,8 +110,8 @@ class Walker:
         table.unlink()
 
     def kept_parts(self) -> tuple[Part, ...]:
-        """Return the parts that hold the closure's triples, among others."""
-        return self.parts.triples
+        """Return the parts that hold the closure's triples, among others; under a cap they hold nothing else."""
+        return self.parts.triples if self.capped is None else tuple(self.capped.kept)
 
     def present(self, codes: I64) -> I64:
         """Return those of ``codes`` that are an end of a triple, ascending."""
@@ -130,7 +130,9 @@ class Walker:
         return mids[~isin(named.table, mids)]
 
     def reach(self, frontier: I64, hop: int) -> Iterator[I64]:
-        """Yield, part by part, nodes outside the frontier that its triples lead to."""
+        """Yield nodes that the triples of the frontier lead to, as often as files of them do."""
+        if self.capped is not None:
+            return self.capped.reach(frontier, hop)
         return self.join(reach_part, self.triple_paths, frontier)
 
     def walk(self, topics: I64) -> Reached:
