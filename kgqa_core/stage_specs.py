@@ -5,7 +5,7 @@ Whatever shapes the bytes of an artifact is in its spec, by content: no machine'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,7 @@ WANTED = {"metaqa": "1-hop/qa_train.txt", "wc2014": "1-hop.txt or 2-hop.txt"}
 
 
 def question_files(section: QuestionSection) -> dict[str, Path]:
-    """Return every file that the questions are read from, MetaQA's chains included.
+    """Return every file that the questions are read from, with MetaQA's chains and the vocabulary of NSM files.
 
     Names hold the file's own name, which goes into question ids, but no folder above the dataset's.
 
@@ -197,24 +197,34 @@ def question_files(section: QuestionSection) -> dict[str, Path]:
     """
     if section.files is not None:
         named = {f"questions/{split}/{path.name}": path for split, path in section.files.items()}
-        return named | {f"{name} chains": chains for name, path in named.items() for chains in _chains(section, path)}
+        named |= {f"{name} chains": chains for name, path in named.items() for chains in _chains(section, path)}
+        return named | _vocabulary(section, named.values())
     assert section.path is not None  # QuestionSection checks it
     if not section.path.is_dir():
-        return {f"questions/{section.path.name}": section.path}
+        return {f"questions/{section.path.name}": section.path, **_vocabulary(section, [section.path])}
     if section.format == "metaqa":
         folders = [f"{hop}-hop" for hop in section.hops] if section.hops else ["[0-9]-hop"]
         found = [path for folder in folders for path in section.path.glob(f"{folder}/**/qa_*.txt")]
     elif section.format == "wc2014":
         names = [f"{hop}-hop" for hop in section.hops] if section.hops else ["[0-9]-hop"]
         found = [path for name in names for path in section.path.glob(f"{name}.txt")]
-    elif section.format not in ("jsonl", "nsm"):
+    elif section.format != "jsonl":
         found = _split_files(section, section.path)
     else:
         found = [path for split in SPLITS if (path := section.path / f"{split}.jsonl").is_file()]
     if not found:
         wanted = WANTED.get(section.format, "train.jsonl, dev.jsonl or test.jsonl")
         raise ConfigError(f"dataset.questions.path: {section.path} holds no {section.format} question files ({wanted})")
-    return {f"questions/{path.relative_to(section.path).as_posix()}": path for path in sorted(found)}
+    named = {f"questions/{path.relative_to(section.path).as_posix()}": path for path in sorted(found)}
+    return named | _vocabulary(section, found)
+
+
+def _vocabulary(section: QuestionSection, paths: Iterable[Path]) -> dict[str, Path]:
+    if section.format != "nsm":
+        return {}
+    from kgqa_core.graph.nsm import vocabulary_files
+
+    return {f"questions/{path.parent.name}/{path.name}": path for each in paths for path in vocabulary_files(each)}
 
 
 def _split_files(section: QuestionSection, folder: Path) -> list[Path]:

@@ -461,6 +461,18 @@ def test_the_list_above_has_every_setting_of_the_machine() -> None:
     assert found - {"home"} == tried  # every other test has a home of its own
 
 
+def test_the_vocabulary_beside_nsm_files_is_among_what_is_read(films: Path) -> None:
+    folder = films.parent / "nsm"
+    folder.mkdir()
+    for name in ("train_simple.json", "entities.txt", "relations.txt"):
+        (folder / name).touch()
+    nsm = ("dataset.graph={format: nsm}", "dataset.questions={format: nsm, path: nsm}")
+    files = {"questions/train_simple.json", "questions/nsm/entities.txt", "questions/nsm/relations.txt"}
+    assert set(specs_of(films, *nsm)["graph"].files) == files
+    (folder / "relations.txt").unlink()
+    assert set(specs_of(films, *nsm)["graph"].files) == {"questions/train_simple.json"}
+
+
 FREEBASE = "dataset.graph={format: freebase, path: data}"
 
 

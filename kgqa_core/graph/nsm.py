@@ -4,8 +4,8 @@
      "subgraph": {"tuples": [["m.0j_y2l6", "people.sibling_relationship.sibling", "m.0c9c0"], ...], "entities": [...]}}
 
 An entity or relation is a label, or an object whose ``kb_id`` (``rel_id`` of a relation; else ``text``) is the label. A
-topic may also be a number: its place in ``subgraph.entities``. Files that number everything by ``entities.txt`` and
-``relations.txt`` are not read: their tuples are rejected. Other keys are ignored.
+topic may also be a number: its place in ``subgraph.entities``. Where ``entities.txt`` and ``relations.txt`` lie beside
+the file, as published sets have them, every number is instead a line of these (from 0). Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,58 @@ NO_SUBGRAPH = "no subgraph with tuples"
 BAD_TOPIC = "field entities: neither labels nor places in subgraph.entities"
 BAD_ANSWER = "field answers: not a list of labels"
 NUMBERED = "tuple of numbers, not of labels"
+VOCABULARY_FILES = ("entities.txt", "relations.txt")
 
 JSON = TypeAdapter[Any](Any)  # unlike the standard library's, it refuses text that is no Unicode
 
 LabelledTriple = tuple[str, str, str]  # head, relation, tail
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What the numbers of a file stand for."""
+
+    entities: list[str]
+    relations: list[str]
+
+    def spell(self, record: dict[str, Any]) -> None:
+        """Write labels for the numbers of a line; a number that stands for nothing stays, and is rejected later."""
+        entities, relations = self.entities, self.relations
+        for holder in (record, record.get("subgraph")):
+            if isinstance(holder, dict) and isinstance(holder.get("entities"), list):
+                holder["entities"] = [_look_up(value, entities) for value in holder["entities"]]
+        subgraph = record.get("subgraph")
+        if isinstance(subgraph, dict) and isinstance(subgraph.get("tuples"), list):
+            subgraph["tuples"] = [
+                [_look_up(value[0], entities), _look_up(value[1], relations), _look_up(value[2], entities)]
+                if isinstance(value, list) and len(value) == 3
+                else value
+                for value in subgraph["tuples"]
+            ]
+
+
+def _look_up(value: object, labels: list[str]) -> object:
+    return labels[value] if type(value) is int and 0 <= value < len(labels) else value
+
+
+def vocabulary_files(path: Path) -> list[Path]:
+    """Return entities.txt and relations.txt beside a file, empty where not both are there."""
+    files = [path.parent / name for name in VOCABULARY_FILES]
+    return files if all(file.is_file() for file in files) else []
+
+
+def vocabulary_of(path: Path) -> Vocabulary | None:
+    """Return what the numbers of a file stand for, None where nothing beside it says so."""
+    files = vocabulary_files(path)
+    return _read_vocabulary(*((file, file.stat().st_mtime_ns) for file in files)) if files else None
+
+
+@lru_cache(maxsize=2)
+def _read_vocabulary(entities: tuple[Path, int], relations: tuple[Path, int]) -> Vocabulary:
+    def lines(path: Path) -> list[str]:
+        return [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").split("\n")]
+
+    return Vocabulary(lines(entities[0]), lines(relations[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +108,8 @@ class NsmLine:
     subgraph: list[Any]  # tuples as they stand in the file: see read_tuples
 
 
-def parse_line(line: str) -> NsmLine | str:
-    """Return what a line says, or why it cannot be used.
+def parse_line(line: str, vocabulary: Vocabulary | None = None) -> NsmLine | str:
+    """Return what a line says, or why it cannot be used. ``vocabulary``: what numbers stand for.
 
     The graph, the subgraphs and the questions are read by this one function, so all three use the same lines.
     """
@@ -70,6 +119,8 @@ def parse_line(line: str) -> NsmLine | str:
         return NOT_JSON
     if not isinstance(record, dict):
         return NOT_AN_OBJECT
+    if vocabulary:
+        vocabulary.spell(record)
     text, subgraph, given_id = record.get("question"), record.get("subgraph"), record.get("id")
     if not isinstance(text, str) or not text.strip():
         return NO_QUESTION
@@ -163,10 +214,14 @@ the rejected ones."""
 
 
 def read_nsm_chunk(
-    chunk: Chunk, *, parse: Callable[[str], NsmLine | str] = parse_line
+    chunk: Chunk, *, parse: Callable[[str], NsmLine | str] | None = None
 ) -> tuple[list[tuple[int, NsmLine]], int, int, list[RawReject]]:
-    """Read a chunk of JSON lines: see ``ReadChunk``. ``parse``: says what is in a line, or why it cannot be used."""
+    """Read a chunk of JSON lines: see ``ReadChunk``.
+
+    ``parse`` says what is in a line, or why it cannot be used; by default ``parse_line`` with the file's vocabulary.
+    """
     lines, complete = read_lines(chunk)
+    parse = parse or partial(parse_line, vocabulary=vocabulary_of(chunk.path))
     usable: list[tuple[int, NsmLine]] = []
     rejects: list[RawReject] = []
     num_blank = 0

@@ -8,7 +8,7 @@ from typing import Literal
 
 from kgqa_core.graph import rog
 from kgqa_core.graph.formats import require_file
-from kgqa_core.graph.nsm import NsmLine, default_id, parse_line
+from kgqa_core.graph.nsm import NsmLine, default_id, parse_line, vocabulary_of
 from kgqa_core.questions.freebase import parse_cwq_file, parse_webqsp
 from kgqa_core.questions.json_items import parse_items
 from kgqa_core.questions.jsonl import jsonl_parser
@@ -52,7 +52,8 @@ def _line_parser(path: Path, format: QuestionFormat, split: Split | None, hops: 
     if format == "wc2014":
         return wc2014_parser(path.stem)
     if format == "nsm":
-        return lambda line, number: question_of(parse_line(line), path, number)
+        vocabulary = vocabulary_of(path)
+        return lambda line, number: question_of(parse_line(line, vocabulary), path, number)
     if format == "rog":
         return lambda line, number: question_of(rog.parse_line(line), path, number)
     return jsonl_parser(split or path.stem)

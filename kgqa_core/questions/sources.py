@@ -17,6 +17,7 @@ from kgqa_core.types import SPLITS, Split
 Variant = Literal["official", "etd", "rog"]
 
 SPLIT_FILES: dict[QuestionFormat, dict[Split, tuple[str, ...]]] = {
+    "nsm": {split: (f"{split}.jsonl", f"{split}_simple.json", f"{split}.json") for split in SPLITS},
     "webqsp": {"train": ("WebQSP.train.json",), "dev": ("WebQSP.dev.json",), "test": ("WebQSP.test.json",)},
     "cwq": {
         "train": ("ComplexWebQuestions_train.json",),
@@ -43,7 +44,7 @@ class QuestionSource:
     """Where the questions are.
 
     ``path``: a MetaQA folder; a WorldCup2014 folder or one of its files, split by hash (``split_seed``); or for the
-    other formats a folder with a file per split (``SPLIT_FILES``; JSONL and NSM: train, dev and test.jsonl) or one
+    other formats a folder with a file per split (``SPLIT_FILES``; JSONL: train, dev and test.jsonl) or one
     file, then split by hash too. ``files`` names the files one by one instead, and then ``path`` is not looked at.
     """
 

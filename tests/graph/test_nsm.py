@@ -24,6 +24,7 @@ from kgqa_core.graph.nsm import (
     NO_SUBGRAPH,
     NUMBERED,
     NsmLine,
+    Vocabulary,
     parse_line,
     read_label,
     read_tuples,
@@ -129,6 +130,50 @@ def test_no_json_object_ends_in_an_error(row: dict[str, Any]) -> None:
         triples, faults = read_tuples(read.subgraph)
         assert len(triples) + len(faults) == len(read.subgraph)
         assert all(read_label(label) == label for label in (*read.topics, *read.answers))
+
+
+# Numbers for labels, as published sets have them
+
+
+def numbered(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    """Return rows with numbers for labels, the entities and the relations by number."""
+    tuples = [triple for row in rows for triple in row["subgraph"]["tuples"]]
+    listed = [label for row in rows for label in (*row["entities"], *row["subgraph"]["entities"])]
+    entities = sorted({*listed, *(end for head, _, tail in tuples for end in (head, tail))}, reverse=True)
+    relations = sorted({relation for _, relation, _ in tuples}, reverse=True)
+    entity, relation_id = ({label: number for number, label in enumerate(labels)} for labels in (entities, relations))
+
+    def spelled(row: dict[str, Any]) -> dict[str, Any]:
+        subgraph = {
+            "entities": [entity[label] for label in row["subgraph"]["entities"]],
+            "tuples": [[entity[h], relation_id[r], entity[t]] for h, r, t in row["subgraph"]["tuples"]],
+        }
+        return {**row, "entities": [entity[label] for label in row["entities"]], "subgraph": subgraph}
+
+    return [spelled(row) for row in rows], entities, relations
+
+
+def test_numbers_are_lines_of_the_files_beside(tmp_path: Path, contents: Contents) -> None:
+    build_graph(write_nsm(tmp_path / "dev.jsonl"), format="nsm", out_dir=tmp_path / "labels")
+    in_numbers, entities, relations = numbered(ROWS)
+    folder = tmp_path / "numbered"
+    folder.mkdir()
+    (folder / "entities.txt").write_text("\n".join(entities) + "\n", encoding="utf-8")
+    (folder / "relations.txt").write_text("\n".join(relations) + "\n", encoding="utf-8")
+    build_graph(write_nsm(folder / "dev.jsonl", in_numbers), format="nsm", out_dir=tmp_path / "numbers")
+    assert contents(tmp_path / "numbers") == contents(tmp_path / "labels")
+
+
+def test_a_number_that_stands_for_nothing_is_rejected(tmp_path: Path) -> None:
+    vocabulary = Vocabulary(["m.ann", "m.bob"], ["likes"])
+    row = {**ROWS[0], "entities": [1], "subgraph": {"tuples": [[0, 0, 1], [0, 1, 1], [0, 0, 2], [-1, 0, 0]]}}
+    read = parse_line(json.dumps(row), vocabulary)
+    assert isinstance(read, NsmLine)
+    assert read.topics == ("m.bob",)
+    triples, faults = read_tuples(read.subgraph)
+    assert triples == [("m.ann", "likes", "m.bob")]
+    assert [reason for reason, _ in faults] == [NUMBERED] * 3
+    assert parse_line(json.dumps({**row, "entities": [2]}), vocabulary) == BAD_TOPIC
 
 
 # Graphs
