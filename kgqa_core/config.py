@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from kgqa_core.types import Split
 
-
 SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
 
 
