@@ -214,7 +214,7 @@ class RegexScanner:
     def _cut(self, size: int) -> Rows:
         """Return copies of the rows in the buffers."""
         full, state = self.buffers, self.buffers.state
-        sizes = {name: None for name in ("state", "counts")}
+        sizes: dict[str, int | None] = {"state": None, "counts": None}
         sizes |= dict.fromkeys(("head", "relation", "tail"), state[NUM_TRIPLES])
         sizes |= dict.fromkeys(("typed", "type"), state[NUM_TYPES])
         sizes |= dict.fromkeys(("named", "name_kind", "name_end"), state[NUM_NAMES])

@@ -80,9 +80,7 @@ class CompiledScanner(RegexScanner):
         self._arrays["recent"][:] = 0
         as_triples = self.options.types_as_triples
         wanted = (_address(self._wanted), len(self._wanted))
-        while not scan_lines(
-            _address(data), block.size, Buffers(*map(_address, self.buffers)), self._table(), wanted, as_triples
-        ):
+        while not scan_lines(_address(data), block.size, _addresses(self.buffers), self._table(), wanted, as_triples):
             self._take_line(block)
 
     def _table(self) -> Table:
@@ -112,6 +110,10 @@ class CompiledScanner(RegexScanner):
         table["number"][place], table["use"][place] = self._numbers[iri]
         self._filled += len(data)
         insert_relation(self._table(), place)
+
+
+def _addresses(buffers: Buffers) -> Any:
+    return Buffers(*(_address(array) for array in buffers))  # type: ignore[arg-type]
 
 
 def _address(array: Array) -> int:

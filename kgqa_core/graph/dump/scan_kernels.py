@@ -332,9 +332,8 @@ def find_relation(data: Int, at: Int, previous: Int, table: Table) -> Int:
 def insert_relation(table: Table, number: Int) -> None:
     """Enter IRI ``number``, whose bytes stand in the table already."""
     mask = table.mask
-    slot = np.int64(
-        hash_iri(table.iris, load_half(table.start, 4 * number), load_half(table.length, 4 * number)) & np.uint64(mask)
-    )
+    start, length = load_half(table.start, 4 * number), load_half(table.length, 4 * number)
+    slot = np.int64(hash_iri(table.iris, start, length) & np.uint64(mask))
     while load_half(table.slots, 4 * slot) != NOT_KNOWN:
         slot = (slot + 1) & mask
     store_half(table.slots, 4 * slot, number)
