@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgqa_core.config import RunConfig
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
-5 artifact missing or damaged, or disk full · 130 stopped by Ctrl-C.
+5 artifact missing or damaged, or disk full · 6 the new build moved beyond dataset.drift · 130 stopped by Ctrl-C.
 
 With --json standard output is one JSON document; logs and progress are on standard error. All figures are in percent.
 Artifacts live in KGQA_HOME (default ~/.local/share/kgqa)."""
@@ -83,14 +83,24 @@ def run(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
 
 @app.command()
 @with_exit_code
-def build(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
-    """Build the graph and link the questions.
+def build(
+    conf: Conf,
+    settings: Settings = None,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Take the new build over, however much changed since the last one.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Build the graph and link the questions, and show what changed since the last build.
+
+    A change beyond the limits of dataset.drift stops this and every other command that needs the build.
 
     \b
-    Example:
+    Examples:
       kgqa build conf/demo.yaml
+      kgqa build conf/metaqa-1hop.yaml --accept
     """
-    run_and_print("build_graph", conf, settings, as_json)
+    run_and_print("build_graph", conf, settings, as_json, accept=accept)
 
 
 @app.command()
@@ -281,8 +291,8 @@ def open_answerer(conf: str, settings: list[str]) -> Answerer:
     return open_explorer(Pipeline(read_config(Path(conf), settings)))
 
 
-def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool) -> None:
-    """Run a flow of a configuration and print what came out."""
+def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool, **options: bool) -> None:
+    """Run a flow of a configuration, with what options it has, and print what came out."""
     from flows.cli_output import print_json, print_summary, summary_document
     from kgqa_core.config_file import read_config
 
@@ -290,7 +300,7 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
     with working(f"kgqa {conf.stem}"):
         from flows.run import run_flow
 
-        summary = run_flow(flow, config)
+        summary = run_flow(flow, config, **options)
         mlflow_ui = mlflow_command(config) if flow == "retrain" else None
     if as_json:
         print_json(summary_document(summary, mlflow_ui))

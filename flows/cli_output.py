@@ -75,6 +75,10 @@ def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> Non
             print_table(f"{title}, by the number of answers", ANSWER_HEADER, by_answers, figures_from=2)
         for remark in render_remarks(summary.rows):
             typer.echo(f"! {remark}")
+    if summary.changes:
+        from flows.cli_changes import print_changes
+
+        print_changes(summary.changes)
     made = [
         (outcome.key, "built" if outcome.built else "was there", _shown_folder(outcome.artifact.folder))
         for outcome in summary.outcomes
@@ -98,6 +102,7 @@ def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, An
     return {
         "run": summary.name,
         "results": [asdict(row) for row in summary.rows],
+        "changes": summary.changes,
         "stages": stages,
         "mlflow_ui": mlflow_ui,
     }

@@ -27,10 +27,10 @@ def open_pipeline(config: RunConfig | Path) -> Pipeline:
 
 
 @flow(name="build_graph", persist_result=False)
-def build_graph(config: RunConfig | Path) -> RunSummary:
-    """Build graph shards and linked questions."""
+def build_graph(config: RunConfig | Path, accept: bool = False) -> RunSummary:
+    """Build graph shards and linked questions; ``accept``: whatever changed since the last build."""
     pipeline = open_pipeline(config)
-    return summarise(pipeline, graph_stages(pipeline))
+    return summarise(pipeline, graph_stages(pipeline, accept=accept))
 
 
 @flow(name="encode", persist_result=False)

@@ -20,8 +20,8 @@ FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "retra
 _log = logging.getLogger(__name__)
 
 
-def run_flow(name: FlowName, config: RunConfig) -> RunSummary:
-    """Run one flow of a configuration. Raises what its stages raise."""
+def run_flow(name: FlowName, config: RunConfig, **options: bool) -> RunSummary:
+    """Run one flow of a configuration, with what options it has. Raises what its stages raise."""
     from tasks.server import prefect_server
 
     _log.info("configuration %s, hash %s", config.name, config_hash(config)[:DIGITS])
@@ -36,7 +36,7 @@ def run_flow(name: FlowName, config: RunConfig) -> RunSummary:
             "evaluate": flows.evaluate,
             "retrain": flows.retrain,
         }
-        return by_name[name](config)
+        return by_name[name](config, **options)
 
 
 def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flows.changes import check_changes
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.stage_specs import DUMP
 from tasks.stage import StageOutcome
 
 
-def graph_stages(pipeline: Pipeline) -> list[StageOutcome]:
-    """Triples and questions to graph shards and linked questions."""
+def graph_stages(pipeline: Pipeline, *, accept: bool = False) -> list[StageOutcome]:
+    """Triples and questions to graph shards and linked questions; ``accept``: whatever changed since the last build.
+
+    Raises ``DriftError`` where more changed than the configuration allows.
+    """
     from tasks.dataset import make_dataset
     from tasks.graph import build_graph_shards
     from tasks.questions import link_questions
@@ -23,7 +27,7 @@ def graph_stages(pipeline: Pipeline) -> list[StageOutcome]:
     if "subgraphs" in pipeline.specs:
         outcomes.append(ensure(pipeline, "subgraphs", build_question_subgraphs))
     outcomes.append(ensure(pipeline, "questions", link_questions))
-    return outcomes
+    return [*outcomes, *check_changes(pipeline, outcomes, accept=accept)]
 
 
 def dump_stages(pipeline: Pipeline) -> list[StageOutcome]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kgqa_core.evaluation.report import ReportRow, mean_row, render_report
 from kgqa_core.pipeline import Pipeline
@@ -18,6 +19,7 @@ class RunSummary:
     name: str
     outcomes: tuple[StageOutcome, ...]
     rows: tuple[ReportRow, ...] = field(default=())  # one per seed, their mean, the controls
+    changes: dict[str, Any] | None = None  # a BuildDiff: what differs from the last build, where it is another
 
     @property
     def markdown(self) -> str:
@@ -34,7 +36,10 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
     """Collect the scores of the evaluated seeds."""
     learned: list[ReportRow] = []
     controls: list[ReportRow] = []
+    changes = None
     for outcome in outcomes:
+        if outcome.artifact.recipe.stage == "changes":
+            changes = json.loads((outcome.artifact.folder / "changes.json").read_text(encoding="utf-8"))
         if outcome.artifact.recipe.stage == "evaluation":
             content = json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8"))
             row, *controls = (ReportRow(**row) for row in content)
@@ -42,4 +47,4 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
     if len(learned) > 1:
         mean = mean_row(f"{SYSTEM} (mean of {len(learned)} seeds)", learned)
         learned = [*(replace(row, role="seed") for row in learned), mean]
-    return RunSummary(pipeline.config.name, tuple(outcomes), (*learned, *controls))
+    return RunSummary(pipeline.config.name, tuple(outcomes), (*learned, *controls), changes)

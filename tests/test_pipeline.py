@@ -116,7 +116,7 @@ def test_a_changed_question_file_makes_the_questions_stale(films: Path, build_st
     assert found["questions"] == ("stale", "input questions/dev.jsonl changed")
     assert found["encodings"] == ("stale", "waits for questions")
     assert found["evaluation-seed0"] == ("stale", "waits for questions, encodings, explorer-seed0, controls")
-    assert build_stages(pipeline_of(films)) == STAGES[1:]
+    assert build_stages(pipeline_of(films)) == [STAGES[1], "changes", *STAGES[2:]]
 
 
 def test_a_question_file_more_is_named(films: Path, build_stages: Build) -> None:

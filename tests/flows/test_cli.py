@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from flows import cli_session
 from flows.cli import app
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
-from kgqa_core.errors import ArtifactError, ConfigError, InputError, KgqaError, LinkError
+from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
 from kgqa_core.evaluation.score import score_file
 
 COMMANDS = (
@@ -78,7 +78,7 @@ print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 def test_help_names_every_command_and_exit_code():
     shown = kgqa("--help").stdout
     assert [command for command in COMMANDS if f" {command} " not in shown] == []
-    for code in (1, 2, 3, 4, 5, 130):
+    for code in (1, 2, 3, 4, 5, 6, 130):
         assert f"{code} " in shown.partition("Exit codes")[2]
 
 
@@ -97,7 +97,15 @@ def test_the_version_is_that_of_the_package():
 
 @pytest.mark.parametrize(
     ("problem", "code"),
-    [(KgqaError, 1), (ConfigError, 2), (InputError, 3), (LinkError, 4), (ArtifactError, 5), (KeyboardInterrupt, 130)],
+    [
+        (KgqaError, 1),
+        (ConfigError, 2),
+        (InputError, 3),
+        (LinkError, 4),
+        (ArtifactError, 5),
+        (DriftError, 6),
+        (KeyboardInterrupt, 130),
+    ],
 )
 def test_each_kind_of_error_has_its_exit_code(problem, code, capsys):
     @with_exit_code

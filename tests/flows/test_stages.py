@@ -81,6 +81,7 @@ def test_a_flow_makes_what_it_needs_first_and_skips_what_is_there(
 def test_every_seed_is_trained_and_evaluated(tiny: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(flows.stages, "ensure", lambda pipeline, key, task, *seed: asked.append((key, *seed)))
+    monkeypatch.setattr(flows.stages, "check_changes", lambda *_, **__: [])
     explorer = tiny.config.explorer.model_copy(update={"seeds": (2, 5)})
     all_stages(Pipeline(tiny.config.model_copy(update={"explorer": explorer})))
     trained, evaluated = asked[4:6], asked[7:]
@@ -95,6 +96,7 @@ def test_a_run_on_files_has_no_dataset_stage(tmp_path: Path, monkeypatch: pytest
     )
     asked: list[str] = []
     monkeypatch.setattr(flows.stages, "ensure", lambda pipeline, key, task: asked.append(key))
+    monkeypatch.setattr(flows.stages, "check_changes", lambda *_, **__: [])
     graph_stages(Pipeline(read_config(tmp_path / "run.yaml")))
     assert asked == ["graph", "questions"]
 

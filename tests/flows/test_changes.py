@@ -1,0 +1,315 @@
+"""A graph that is built again after its files changed: what is shown, what stops a run, what accepts it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import flows.stages
+import tasks.changes
+from flows.cli import app
+from flows.cli_changes import change_rows
+from flows.summary import RunSummary, summarise
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import DriftError
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.tracking import read_record
+
+RUN = """\
+dataset:
+  name: towns
+  source: files
+  graph: {format: tsv, path: triples.tsv, names: names.tsv}
+  questions: {format: jsonl, files: {train: train.jsonl, test: test.jsonl}, max_reject_ratio: 0.5}
+encoder: {kind: hash, dim: 16}
+explorer: {steps: 2, edge_budget: 10, epochs: 1}
+"""
+TRIPLES = [
+    "Aar flows_through Bern",
+    "Aar flows_into Rhine",
+    "Bern capital_of Switzerland",
+    "Emme flows_into Aar",
+    "Reuss flows_through Luzern",
+    "Luzern twin_of Bournemouth",
+    "Thur flows_into Rhine",
+]
+QUESTIONS = {
+    "train": {"Bern": "Aar", "Luzern": "Reuss"},
+    "test": {"Switzerland": "Aar", "Bournemouth": "Luzern"},
+}
+
+Build = Callable[..., RunSummary]
+
+
+@pytest.fixture
+def towns(tmp_path: Path) -> Path:
+    """A run file with its files beside it."""
+    conf = tmp_path / "towns.yaml"
+    conf.write_text(RUN, encoding="utf-8")
+    write_triples(conf, TRIPLES)
+    (tmp_path / "names.tsv").write_text("Aar\tthe Aare\n", encoding="utf-8")
+    for split, asked in QUESTIONS.items():
+        lines = [
+            {"id": f"about-{topic}", "question": f"what of {topic}?", "topics": [topic], "answers": [answer]}
+            for topic, answer in asked.items()
+        ]
+        (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return conf
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Build:
+    """Build graph and questions, without Prefect."""
+    ensure = flows.stages.ensure
+    monkeypatch.setattr(flows.stages, "ensure", lambda run, key, task: ensure(run, key, task.fn))
+    monkeypatch.setattr(tasks.changes, "compare_with_last", tasks.changes.compare_with_last.fn)
+
+    def run(conf: Path, *overrides: str, accept: bool = False) -> RunSummary:
+        pipeline = Pipeline(read_config(conf, overrides))
+        return summarise(pipeline, flows.stages.graph_stages(pipeline, accept=accept))
+
+    return run
+
+
+def write_triples(conf: Path, triples: list[str]) -> None:
+    text = "".join("\t".join(triple.split()) + "\n" for triple in triples)
+    (conf.parent / "triples.tsv").write_text(text, encoding="utf-8")
+
+
+def edit(conf: Path, name: str, old: str, new: str) -> None:
+    path = conf.parent / name
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def changed(summary: RunSummary) -> Any:
+    assert summary.changes is not None
+    return summary.changes
+
+
+NO_FLOOR = "dataset.drift.min_changed=0"
+
+
+# What is shown
+
+
+def test_the_first_build_and_one_with_nothing_new_show_no_changes(towns: Path, build: Build) -> None:
+    assert build(towns).changes is None
+    assert build(towns).changes is None
+    write_triples(towns, TRIPLES[::-1])  # another file, the same graph
+    again = build(towns)
+    assert (again.changes, again.built) == (None, ["graph"])
+
+
+def test_changes_are_those_worked_out_by_hand(towns: Path, build: Build) -> None:
+    build(towns)
+    write_triples(towns, [*TRIPLES[:4], "Luzern twin_of Bournemouth", "Thur flows_into Rhine", "Thur long 137"])
+    edit(towns, "names.tsv", "the Aare", "the river Aare")
+    edit(towns, "train.jsonl", '"answers": ["Reuss"]', '"answers": ["Bournemouth"]')
+    edit(towns, "test.jsonl", "about-Switzerland", "about-the-country")
+    found = changed(build(towns))
+    graph = found["graph"]
+    assert graph["triples"] == {"before": 7, "after": 7, "came": 1, "gone": 1}
+    assert graph["entities"] == {"before": 9, "after": 9, "came": 1, "gone": 1}  # 137; Reuss
+    assert graph["relations"] == {"before": 4, "after": 5, "came": 1, "gone": 0}
+    assert (graph["new_relations"], graph["gone_relations"]) == (["long"], [])
+    assert graph["per_relation"] == {
+        "flows_through": {"before": 2, "after": 1, "came": 0, "gone": 1},
+        "long": {"before": 0, "after": 1, "came": 1, "gone": 0},
+    }
+    assert graph["num_renamed"] == 1
+    assert found["questions"] == {"before": 4, "after": 4, "came": 1, "gone": 1}
+    assert found["num_reworded"] == 1
+    # Reuss - Luzern went: within two hops of Luzern and of Bournemouth. Thur - 137 came: of no topic.
+    assert (found["num_subgraphs_changed"], found["subgraphs_by"], found["hops"]) == (2, "walk", 2)
+
+
+def test_more_hops_bring_more_questions_near_a_change(towns: Path, build: Build) -> None:
+    write_triples(towns, TRIPLES)
+    build(towns, "explorer.steps=4")
+    write_triples(towns, [*TRIPLES, "Thur long 137"])  # Thur - Rhine - Aar - Bern - Switzerland
+    assert changed(build(towns, "explorer.steps=4"))["num_subgraphs_changed"] == 1
+    write_triples(towns, [*TRIPLES, "Thur long 138"])
+    found = changed(build(towns, "explorer.steps=5"))
+    assert found["num_subgraphs_changed"] == 2
+
+
+def test_a_comparison_is_an_artifact_with_tables_and_figures_for_the_tracker(towns: Path, build: Build) -> None:
+    build(towns)
+    write_triples(towns, TRIPLES[:5])
+    outcome = build(towns, "dataset.drift=null").outcomes[-1]
+    assert (outcome.key, outcome.built) == ("changes", True)
+    folder = outcome.artifact.folder
+    relations = pq.read_table(folder / "relations.parquet").to_pylist()
+    assert relations == [
+        {"relation": "flows_into", "before": 3, "after": 2, "came": 0, "gone": 1},
+        {"relation": "twin_of", "before": 1, "after": 0, "came": 0, "gone": 1},
+    ]
+    questions = {tuple(row.values()) for row in pq.read_table(folder / "questions.parquet").to_pylist()}
+    assert questions == {("about-Bournemouth", "gone"), ("about-Luzern", "subgraph")}
+    metrics = read_record(folder).metrics
+    assert (metrics["triples_in"], metrics["triples_out"], metrics["questions_out"]) == (0, 2, 1)
+
+
+def test_people_see_a_line_for_everything_that_changed_and_for_nothing_else(towns: Path, build: Build) -> None:
+    build(towns)
+    write_triples(towns, [*TRIPLES, "Sihl flows_through Luzern"])
+    rows = list(change_rows(changed(build(towns))))
+    assert rows[:3] == [
+        ("triples", "7", "8", "+1", "-0"),
+        ("entities", "9", "10", "+1", "-0"),
+        ("triples of flows_through", "2", "3", "+1", "-0"),
+    ]
+    assert {row[0] for row in rows[3:]} == {
+        "entities with a name, percent",
+        "questions whose subgraph changed within 2 hops",
+    }
+
+
+def test_what_a_file_changed_in_bytes_alone_is_no_change(towns: Path, build: Build) -> None:
+    build(towns)
+    with (towns.parent / "triples.tsv").open("a") as stream:
+        stream.write("half a line\n")
+    found = changed(build(towns, "dataset.graph.max_reject_ratio=0.5"))
+    assert list(change_rows(found)) == []
+
+
+# The guard
+
+
+def test_a_change_beyond_a_limit_stops_with_what_moved_and_keeps_what_was_built(towns: Path, build: Build) -> None:
+    build(towns, NO_FLOOR)
+    write_triples(towns, [line for line in TRIPLES if "flows_into" not in line])
+    with pytest.raises(DriftError) as stopped:
+        build(towns, NO_FLOOR)
+    said = str(stopped.value)
+    assert "triples: 7 -> 4 (+0 -3), 42.9 percent changed, max_triples_change allows 20" in said
+    assert "entities: 9 -> 6 (+0 -3)" in said
+    assert "kgqa build CONF --accept" in said
+    assert "relation flows_into" not in said  # it has fewer than a thousand triples
+    pipeline = Pipeline(read_config(towns))
+    assert pipeline.find("graph")
+    assert pipeline.find("questions")
+
+
+def test_what_was_stopped_stays_stopped_until_it_is_accepted(towns: Path, build: Build) -> None:
+    build(towns, NO_FLOOR)
+    write_triples(towns, TRIPLES[:4])
+    for _ in range(2):
+        with pytest.raises(DriftError):
+            build(towns, NO_FLOOR)
+    accepted = build(towns, NO_FLOOR, accept=True)
+    assert changed(accepted)["graph"]["triples"]["gone"] == 3
+    assert accepted.built == []  # nothing is made twice, the comparison neither
+    assert build(towns, NO_FLOOR).changes is None
+
+
+def test_going_back_to_the_accepted_build_needs_no_accepting(towns: Path, build: Build) -> None:
+    build(towns, NO_FLOOR)
+    write_triples(towns, TRIPLES[:4])
+    with pytest.raises(DriftError):
+        build(towns, NO_FLOOR)
+    write_triples(towns, TRIPLES)
+    assert build(towns, NO_FLOOR).changes is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "what"),
+    [
+        ("max_triples_change=0.42", "triples"),
+        ("max_entities_change=0.33", "entities"),
+        ("max_relation_change=0.99", "relation flows_into"),
+        ("max_questions_change=0.1", "questions"),
+        ("max_coverage_drop=49", "questions with an answer within reach, test, percent"),
+        ("max_name_coverage_drop=10", "entities with a name, percent"),
+    ],
+)
+def test_each_limit_guards_one_figure(towns: Path, build: Build, limit: str, what: str) -> None:
+    none = [f"max_{name}_change=null" for name in ("triples", "entities", "relation", "questions")]
+    settings = [
+        *none,
+        "max_coverage_drop=null",
+        "max_name_coverage_drop=null",
+        "min_changed=0",
+        "relation_min_triples=1",
+    ]
+    drift = [f"dataset.drift.{setting}" for setting in settings]
+    build(towns, *drift)
+    write_triples(towns, [line for line in TRIPLES if "flows_into" not in line])
+    edit(towns, "names.tsv", "Aar", "Inn")
+    edit(towns, "test.jsonl", '["Luzern"]', '["Bern"]')
+    with pytest.raises(DriftError) as stopped:
+        build(towns, *drift, f"dataset.drift.{limit}")
+    moved = [line for line in str(stopped.value).splitlines() if line.startswith("  ")]
+    assert len(moved) == 1
+    assert moved[0].startswith(f"  {what}: ")
+    assert build(towns, *drift).changes is not None
+
+
+def test_few_changes_pass_whatever_their_share(towns: Path, build: Build) -> None:
+    build(towns)
+    write_triples(towns, TRIPLES[:5])
+    assert changed(build(towns, "dataset.drift.max_coverage_drop=null"))["graph"]["triples"]["gone"] == 2
+
+
+def test_without_limits_everything_passes(towns: Path, build: Build) -> None:
+    build(towns)
+    write_triples(towns, TRIPLES[:3])
+    assert changed(build(towns, "dataset.drift=null"))
+
+
+def test_what_other_settings_made_is_shown_and_stops_nothing(towns: Path, build: Build) -> None:
+    build(towns, NO_FLOOR)
+    assert build(towns, NO_FLOOR, "dataset.graph.max_reject_ratio=0.1").changes is None
+    write_triples(towns, TRIPLES[:3])
+    assert changed(build(towns, NO_FLOOR))["graph"]["triples"]["gone"] == 4
+    write_triples(towns, TRIPLES)
+    with pytest.raises(DriftError):  # the settings are the same again
+        build(towns, NO_FLOOR)
+
+
+def test_where_the_last_build_is_gone_the_next_one_is_the_first(towns: Path, build: Build) -> None:
+    build(towns, NO_FLOOR)
+    (Pipeline(read_config(towns)).artifact("graph").folder / "manifest.json").unlink()
+    write_triples(towns, TRIPLES[:3])
+    assert build(towns, NO_FLOOR).changes is None
+    write_triples(towns, TRIPLES)
+    with pytest.raises(DriftError):
+        build(towns, NO_FLOOR)
+
+
+# The command
+
+
+def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
+    towns: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_flow(name: str, config: Any, **options: bool) -> RunSummary:
+        assert name == "build_graph"
+        pipeline = Pipeline(config)
+        return summarise(pipeline, flows.stages.graph_stages(pipeline, **options))
+
+    monkeypatch.setattr("flows.run.run_flow", run_flow)
+
+    def kgqa(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["build", str(towns), "--set", NO_FLOOR, *arguments])
+
+    assert "Changes" not in kgqa().stdout
+    write_triples(towns, TRIPLES[:3])
+    stopped = kgqa()
+    assert (stopped.exit_code, stopped.stdout) == (6, "")
+    assert "triples: 7 -> 3" in stopped.stderr
+    accepted = kgqa("--accept")
+    assert accepted.exit_code == 0
+    assert "Changes since the last build" in accepted.stdout
+    write_triples(towns, TRIPLES)
+    document = json.loads(kgqa("--accept", "--json").stdout)
+    assert document["changes"]["graph"]["triples"] == {"before": 3, "after": 7, "came": 4, "gone": 0}
+    assert json.loads(kgqa("--json").stdout)["changes"] is None
