@@ -69,6 +69,8 @@ SUBGRAPHS = pa.schema(
         pa.field("num_triples", pa.int64(), nullable=False),  # distinct
         pa.field("holds_answer", pa.bool_(), nullable=False),  # does an answer lie in a triple?
         pa.field("digest", pa.string(), nullable=False),  # of its triples by label, whatever their ids: triple_digest
+        pa.field("num_capped", pa.int64()),  # groups walked in part; null where it was not cut from a graph
+        pa.field("stopped", pa.bool_()),  # did the limit of triples end the walk? null where it was not cut
     ]
 )
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numba import njit
 
 from kgqa_core.errors import InputError
@@ -133,6 +135,18 @@ def match_relations(labels: Sequence[str], patterns: Sequence[str]) -> tuple[Boo
         if not named:
             unused.append(pattern)
     return found, unused
+
+
+def read_cvts(graph: KnowledgeGraph) -> Bools | None:
+    """Return which entities [N] are CVT nodes; None where the graph's format does not say."""
+    path = graph.folder / "entities.parquet"
+    if "kind" not in pq.read_schema(path).names:
+        return None
+    kinds = pq.read_table(path, columns=["kind"])["kind"]
+    if kinds.null_count == len(kinds):
+        return None
+    found: Bools = pc.fill_null(pc.equal(kinds, "cvt"), False).to_numpy()
+    return found
 
 
 @njit(cache=True, nogil=True)

@@ -134,9 +134,9 @@ def number_labels(labels: Sequence[str], vocabulary: pa.Array) -> Ints:
 def _number(lines: Sequence[NsmLine], vocabulary: Vocabulary) -> Block:
     """Return the subgraphs of these lines in ids."""
     owner, heads, relations, tails = _number_triples([read_tuples(line.subgraph)[0] for line in lines], vocabulary)
-    asked = _number_listed([line.topics for line in lines], vocabulary)
+    topics = _number_listed([line.topics for line in lines], vocabulary)
     answers = _number_listed([line.answers for line in lines], vocabulary)
-    return Block(len(lines), owner, heads, relations, tails, asked, answers)
+    return Block(len(lines), owner, heads, relations, tails, topics, answers)
 
 
 def _number_triples(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError
@@ -36,6 +38,11 @@ class SubgraphReport:
     num_rows: int  # entities of all subgraphs, one that is in several counted in each
     num_triples: int  # of all subgraphs, distinct in each
     largest: int  # triples of the largest one
+    num_stopped: int = 0  # cut from a graph: subgraphs that ``max_triples`` ended
+    num_capped: int = 0  # cut from a graph: groups of which only the first were walked
+    unused_filters: list[str] = field(
+        default_factory=list
+    )  # cut from a graph: relations to be left out that there are none of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,8 +62,11 @@ class Block:
     heads: Ints  # [E]
     relations: Ints  # [E] 0..R-1
     tails: Ints  # [E]
-    asked: Listed  # topics, and claims of true/false questions
+    topics: Listed
     answers: Listed
+    claims: Listed | None = None  # of true/false questions
+    num_capped: Ints | None = None  # [num_questions] groups walked in part, where they were cut from a graph
+    stopped: NDArray[np.bool_] | None = None  # [num_questions] did ``max_triples`` end the walk?
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +85,9 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> PackedTriples:
     num_entities, num_relations = len(labels), len(relation_hashes)
     head_key, tail_key = block.owner * num_entities + block.heads, block.owner * num_entities + block.tails
     answer_key = block.answers.owner * num_entities + block.answers.entity
-    asked_key = block.asked.owner * num_entities + block.asked.entity
-    rows = sorted_distinct(np.concatenate([head_key, tail_key, asked_key, answer_key]))
+    listed = [block.topics] if block.claims is None else [block.topics, block.claims]
+    asked_keys = [each.owner * num_entities + each.entity for each in listed]
+    rows = sorted_distinct(np.concatenate([head_key, tail_key, *asked_keys, answer_key]))
     heads, relations, tails = _sort_distinct(
         np.searchsorted(rows, head_key), block.relations, np.searchsorted(rows, tail_key), len(rows), num_relations
     )
@@ -94,6 +105,8 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> PackedTriples:
         np.bincount(owner, minlength=block.num_questions),
         np.bincount(block.answers.owner[reachable], minlength=block.num_questions) > 0,
         pa.array(digests, pa.string()),
+        pa.nulls(block.num_questions) if block.num_capped is None else block.num_capped,
+        pa.nulls(block.num_questions) if block.stopped is None else block.stopped,
     ]
     pq.write_table(pa.table(columns, schema=pa.schema(list(schemas.SUBGRAPHS)[1:])), folder / BLOCKS_FILE)
     return PackedTriples(owner, entity[heads], relations, entity[tails])
@@ -187,4 +200,6 @@ def _report(blocks: pa.Table) -> SubgraphReport:
         num_rows=int(blocks["num_entities"].to_numpy().sum()),
         num_triples=int(num_triples.sum()),
         largest=int(num_triples.max(initial=0)),
+        num_stopped=pc.sum(blocks["stopped"]).as_py() or 0,
+        num_capped=pc.sum(blocks["num_capped"]).as_py() or 0,
     )

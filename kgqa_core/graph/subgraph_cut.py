@@ -1,0 +1,183 @@
+"""Cut the subgraph of each question out of a graph: its topics' k-hop neighbourhood, pruned where wanted.
+
+Buckets of questions are cut one by one, in this process or by workers that see the same folders. Memory holds one
+question's subgraph and a block of others, however many questions there are. See ``subgraphs`` for what is written;
+beside it, ``triples-NNNNN.parquet`` (schemas.SUBGRAPH_TRIPLES) has the triples of one bucket each.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core import schemas
+from kgqa_core.disk import written_whole
+from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.expand import Expander, Expansion, Walk, match_relations, read_cvts
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.pagerank import NSM_ENTITIES, prune_block
+from kgqa_core.graph.subgraph_pack import (
+    Block,
+    Listed,
+    PackedTriples,
+    SubgraphReport,
+    join_blocks,
+    pack_block,
+    write_report,
+)
+from kgqa_core.graph.subgraphs import RELATIONS_FILE
+
+BUCKET_QUESTIONS = 256
+BLOCK_TRIPLES = 1 << 20  # walked triples from which on a block is packed
+QUESTIONS_FILE = "questions.parquet"
+CutMap = Callable[[Callable[["Bucket"], "CutBucket"], Iterable["Bucket"]], Iterable["CutBucket"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a question's subgraph is."""
+
+    method: Literal["expand", "pagerank"] = "expand"
+    hops: int = 2
+    group_cap: int | None = 200  # tails of one (entity, relation, direction) group
+    cvt_is_hop: bool = True  # False: CVT nodes are left in the hop that reached them
+    drop_relations: tuple[str, ...] = ()  # labels, or starts of labels that end in "." or "/"
+    max_triples: int | None = None  # of one question, see ``expand.Walk``
+    max_entities: int | None = None  # kept by pagerank; None: 2,000, as NSM
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A run of questions."""
+
+    number: int
+    first: int  # place in questions.parquet
+    num_questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutBucket:
+    """A bucket, cut: ``triples.parquet`` and blocks, numbered from 0, in its folder."""
+
+    folder: Path
+    num_blocks: int
+
+
+def cut_subgraphs(
+    questions: Path,
+    *,
+    graph: KnowledgeGraph,
+    cut: Cut,
+    out_dir: Path,
+    map_buckets: CutMap = map,
+    bucket_questions: int = BUCKET_QUESTIONS,
+) -> SubgraphReport:
+    """Cut the subgraphs of all questions in ``out_dir``.
+
+    Args:
+        questions: folder of a questions artifact, linked to ``graph``.
+        graph: to cut from.
+        cut: what to cut.
+        out_dir: to write to.
+        map_buckets: how buckets are mapped; ``fan_out.fan_out`` gives one over Dask.
+        bucket_questions: questions per bucket.
+    """
+    ids = pq.read_table(questions / QUESTIONS_FILE, columns=["id"])["id"].to_pylist()
+    starts = range(0, len(ids), bucket_questions)
+    buckets = [Bucket(n, at, min(bucket_questions, len(ids) - at)) for n, at in enumerate(starts)]
+    parts = out_dir / "parts"
+    shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir()
+    try:
+        work = partial(cut_bucket, questions=questions, graph_folder=graph.folder, cut=cut, parts=parts)
+        done = list(map_buckets(work, buckets))
+        for bucket, found in zip(buckets, done, strict=True):
+            (found.folder / "triples.parquet").replace(out_dir / f"triples-{bucket.number:05d}.parquet")
+        shutil.copyfile(graph.folder / RELATIONS_FILE, out_dir / RELATIONS_FILE)
+        folders = [found.folder / str(block) for found in done for block in range(found.num_blocks)]
+        unused = match_relations(graph.relation_labels, cut.drop_relations)[1]
+        report = replace(join_blocks(folders, ids, out_dir), unused_filters=unused)
+        write_report(report, out_dir)
+        return report
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
+
+
+def cut_bucket(bucket: Bucket, *, questions: Path, graph_folder: Path, cut: Cut, parts: Path) -> CutBucket:
+    """Cut the subgraphs of one bucket into a folder in ``parts``."""
+    columns = ["id", "topics", "answers", "claim"]
+    rows = pq.read_table(questions / QUESTIONS_FILE, columns=columns).slice(bucket.first, bucket.num_questions)
+    expander = open_expander(open_graph(graph_folder), cut)
+    folder, num_blocks = parts / f"{bucket.number:05d}", 0
+    with written_whole(folder) as partial_folder:
+        partial_folder.mkdir()
+        with pq.ParquetWriter(partial_folder / "triples.parquet", schemas.SUBGRAPH_TRIPLES, compression="zstd") as out:
+            for block, ids in _cut_blocks(rows.to_pylist(), expander):
+                if cut.method == "pagerank":
+                    block = prune_block(block, cut.max_entities or NSM_ENTITIES)
+                place = partial_folder / str(num_blocks)
+                place.mkdir()
+                out.write_table(_triples_table(pack_block(block, graph_folder, place), ids))
+                num_blocks += 1
+    return CutBucket(folder, num_blocks)
+
+
+def open_expander(graph: KnowledgeGraph, cut: Cut) -> Expander:
+    """Return what walks ``graph`` as ``cut`` says."""
+    left_out, _ = match_relations(graph.relation_labels, cut.drop_relations)
+    is_cvt = None if cut.cvt_is_hop else read_cvts(graph)
+    return Expander(graph, Walk(cut.hops, cut.group_cap, left_out, is_cvt, cut.max_triples))
+
+
+Cuts = list[tuple[dict[str, Any], Expansion, tuple[Ints, Ints, Ints]]]
+
+
+def _cut_blocks(rows: Iterable[dict[str, Any]], expander: Expander) -> Iterator[tuple[Block, list[str]]]:
+    """Yield blocks of questions, each with their ids."""
+    held: Cuts = []
+    for row in rows:
+        found = expander.expand(row["topics"])
+        held.append((row, found, expander.walked_triples(found)))
+        if sum(len(heads) for _, _, (heads, _, _) in held) >= BLOCK_TRIPLES:
+            yield _block_of(held), [row["id"] for row, _, _ in held]
+            held = []
+    if held:
+        yield _block_of(held), [row["id"] for row, _, _ in held]
+
+
+def _block_of(held: Cuts) -> Block:
+    heads, relations, tails = (np.concatenate([triples[at] for _, _, triples in held]) for at in range(3))
+    rows = [row for row, _, _ in held]
+    claims = [[] if row["claim"] is None else [row["claim"]] for row in rows]
+    return Block(
+        num_questions=len(held),
+        owner=np.repeat(np.arange(len(held)), [len(triples[0]) for _, _, triples in held]),
+        heads=heads,
+        relations=relations,
+        tails=tails,
+        topics=_listed([row["topics"] for row in rows]),
+        answers=_listed([row["answers"] for row in rows]),
+        claims=_listed(claims),
+        num_capped=np.array([found.num_capped for _, found, _ in held]),
+        stopped=np.array([found.stopped for _, found, _ in held]),
+    )
+
+
+def _listed(entities_of: Sequence[Sequence[int]]) -> Listed:
+    owner = np.repeat(np.arange(len(entities_of)), [len(entities) for entities in entities_of])
+    return Listed(owner, np.array([entity for entities in entities_of for entity in entities], dtype=np.int64))
+
+
+def _triples_table(triples: PackedTriples, ids: Sequence[str]) -> pa.Table:
+    question = pa.DictionaryArray.from_arrays(pa.array(triples.owner, pa.int32()), pa.array(ids, pa.string()))
+    columns = [question.cast(pa.string())]
+    columns += [pa.array(column, pa.int32()) for column in (triples.heads, triples.relations, triples.tails)]
+    return pa.table(columns, schema=schemas.SUBGRAPH_TRIPLES)

@@ -1,0 +1,203 @@
+"""Subgraphs cut from a graph: each is its topics' neighbourhood, and the files are the same however they are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kgqa_core import schemas
+from kgqa_core.graph import subgraph_cut
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.subgraph_cut import Cut, cut_subgraphs
+from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
+from kgqa_core.questions.loaders import questions_table
+from kgqa_core.types import Question
+
+Contents = Callable[[Path], dict[str, bytes]]
+Labelled = tuple[str, str, str]
+
+TRIPLES = """\
+ann\tlikes\tjazz
+ann\tlikes\trock
+ann\tlikes\ttango
+ann\tborn in\tbergen
+bergen\tin\tnorway
+bo\tlikes\trock
+bo\tborn in\tbergen
+cy\tseen by\tann
+oslo\tin\tnorway
+"""
+NEAR_ANN = {
+    ("ann", "likes", "jazz"),
+    ("ann", "likes", "rock"),
+    ("ann", "likes", "tango"),
+    ("ann", "born in", "bergen"),
+    ("cy", "seen by", "ann"),
+}
+TWO_STEPS = NEAR_ANN | {("bo", "likes", "rock"), ("bo", "born in", "bergen"), ("bergen", "in", "norway")}
+TWO_HOPS = Cut()
+ASKED = {"q1": (["ann"], ["rock"]), "q2": (["oslo"], ["norway", "jazz"]), "q3": (["cy", "bo"], ["ann"]), "q4": ([], [])}
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> KnowledgeGraph:
+    (tmp_path / "triples.tsv").write_text(TRIPLES, encoding="utf-8")
+    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
+    return open_graph(tmp_path / "graph")
+
+
+@pytest.fixture
+def asked(tmp_path: Path, graph: KnowledgeGraph) -> Path:
+    """A questions artifact."""
+
+    def ids(labels: list[str]) -> tuple[int, ...]:
+        return tuple(sorted(graph.entity_labels.index(label) for label in labels))
+
+    questions = [Question(id, "?", "?", ids(topics), ids(answers), "test") for id, (topics, answers) in ASKED.items()]
+    folder = tmp_path / "questions"
+    folder.mkdir()
+    pq.write_table(questions_table(questions), folder / "questions.parquet")
+    return folder
+
+
+def cut_to(folder: Path, graph: KnowledgeGraph, asked: Path, cut: Cut = TWO_HOPS, **options: Any) -> Subgraphs:
+    folder.mkdir()
+    cut_subgraphs(asked, graph=graph, cut=cut, out_dir=folder, **options)
+    return open_subgraphs(folder)
+
+
+def triples_in(folder: Path, graph: KnowledgeGraph) -> dict[str, list[Labelled]]:
+    """Return the exported triples of each question by label."""
+    found: dict[str, list[Labelled]] = {}
+    for path in sorted(folder.glob("triples-*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            labels = (graph.entity_labels[row[end]] for end in ("head", "tail"))
+            head, tail = labels
+            found.setdefault(row["question_id"], []).append((head, graph.relation_labels[row["relation"]], tail))
+    return found
+
+
+def triples_in_block(subgraphs: Subgraphs, graph: KnowledgeGraph, question_id: str) -> list[Labelled]:
+    """Return the triples of a question in the graph of rows."""
+    block, rows = subgraphs.block_of[question_id], subgraphs.graph
+    found = []
+    for row in range(int(subgraphs.block_ptr[block]), int(subgraphs.block_ptr[block + 1])):
+        for relation, label in enumerate(graph.relation_labels):
+            for tail in rows.neighbors(row, relation):
+                ends = (graph.entity_labels[subgraphs.entity[end]] for end in (row, tail))
+                head_label, tail_label = ends
+                found.append((head_label, label, tail_label))
+    return found
+
+
+def test_a_subgraph_is_the_neighbourhood_of_the_topics(graph: KnowledgeGraph, asked: Path, tmp_path: Path) -> None:
+    one = cut_to(tmp_path / "one", graph, asked, Cut(hops=1))
+    two = cut_to(tmp_path / "two", graph, asked)
+    assert set(triples_in_block(one, graph, "q1")) == NEAR_ANN
+    assert set(triples_in_block(two, graph, "q1")) == TWO_STEPS
+    assert triples_in_block(one, graph, "q4") == []
+    report = json.loads((tmp_path / "one/subgraphs.json").read_text())
+    assert (report["num_subgraphs"], report["num_with_answer"], report["num_empty"]) == (4, 3, 1)
+
+
+def test_the_exported_triples_are_those_of_the_blocks(graph: KnowledgeGraph, asked: Path, tmp_path: Path) -> None:
+    subgraphs = cut_to(tmp_path / "cut", graph, asked, bucket_questions=3)
+    exported = triples_in(tmp_path / "cut", graph)
+    for question_id in ASKED:
+        inside = triples_in_block(subgraphs, graph, question_id)
+        assert exported.get(question_id, []) == sorted(inside)  # none twice, in order of labels
+    shards = sorted((tmp_path / "cut").glob("triples-*.parquet"))
+    assert [pq.read_metadata(shard).num_rows for shard in shards] == [
+        len(exported["q1"] + exported["q2"] + exported["q3"]),
+        0,
+    ]
+    assert pq.read_schema(shards[0]).equals(schemas.SUBGRAPH_TRIPLES)
+
+
+def test_topics_and_answers_have_rows_with_or_without_a_triple(
+    graph: KnowledgeGraph, asked: Path, tmp_path: Path
+) -> None:
+    subgraphs = cut_to(tmp_path / "cut", graph, asked, Cut(hops=1))
+    block = subgraphs.block_of["q2"]
+    inside = subgraphs.entity[subgraphs.block_ptr[block] : subgraphs.block_ptr[block + 1]]
+    assert [graph.entity_labels[one] for one in inside] == ["jazz", "norway", "oslo"]
+
+
+def test_what_is_cut_follows_the_settings(graph: KnowledgeGraph, asked: Path, tmp_path: Path) -> None:
+    def cut(name: str, **settings: Any) -> set[Labelled]:
+        return set(triples_in_block(cut_to(tmp_path / name, graph, asked, Cut(**settings)), graph, "q1"))
+
+    assert cut("dropped", drop_relations=("likes", "hates")) == {row for row in TWO_STEPS if row[1] != "likes"}
+    assert json.loads((tmp_path / "dropped/subgraphs.json").read_text())["unused_filters"] == ["hates"]
+    assert cut("capped", hops=1, group_cap=1) == NEAR_ANN - {("ann", "likes", "rock"), ("ann", "likes", "tango")}
+    assert cut("stopped", max_triples=5) == NEAR_ANN
+    blocks = pq.read_table(tmp_path / "stopped/blocks.parquet").to_pylist()
+    assert {row["question_id"]: row["stopped"] for row in blocks} == {"q1": True, "q2": False, "q3": True, "q4": False}
+    assert cut("ranked", method="pagerank", max_entities=2) == {("ann", "born in", "bergen")}  # more ways lead there
+    assert cut("all ranked", method="pagerank") == TWO_STEPS
+
+
+def test_cvt_nodes_are_left_in_the_same_hop_where_the_graph_knows_them(
+    graph: KnowledgeGraph, asked: Path, tmp_path: Path
+) -> None:
+    path = graph.folder / "entities.parquet"
+    table = pq.read_table(path)
+    kinds = ["cvt" if label == "bergen" else "entity" for label in table["label"].to_pylist()]
+    kept = [name for name in table.column_names if name != "kind"]
+    pq.write_table(table.select(kept).append_column("kind", pa.array(kinds)), path)
+    subgraphs = cut_to(tmp_path / "cut", graph, asked, Cut(hops=1, cvt_is_hop=False))
+    past_bergen = {("bo", "born in", "bergen"), ("bergen", "in", "norway")}
+    assert set(triples_in_block(subgraphs, graph, "q1")) == NEAR_ANN | past_bergen
+
+
+def test_the_bytes_are_the_same_however_the_work_is_cut(
+    graph: KnowledgeGraph, asked: Path, tmp_path: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def backwards(work: Any, buckets: Any) -> list[Any]:
+        return [work(bucket) for bucket in reversed(list(buckets))][::-1]
+
+    for method in ("expand", "pagerank"):
+        cut = Cut(method=method)
+        cut_to(tmp_path / f"{method}-one", graph, asked, cut, bucket_questions=2)
+        cut_to(tmp_path / f"{method}-two", graph, asked, cut, bucket_questions=2, map_buckets=backwards)
+        one, two = contents(tmp_path / f"{method}-one"), contents(tmp_path / f"{method}-two")
+        assert one == two
+        with monkeypatch.context() as patch:
+            patch.setattr(subgraph_cut, "BLOCK_TRIPLES", 1)
+            cut_to(tmp_path / f"{method}-three", graph, asked, cut, bucket_questions=3)
+        three = contents(tmp_path / f"{method}-three")
+        shards = {name for name in one | three if name.startswith("triples-")}
+        assert {name: one[name] for name in one.keys() - shards} == {
+            name: three[name] for name in three.keys() - shards
+        }
+        assert triples_in(tmp_path / f"{method}-one", graph) == triples_in(tmp_path / f"{method}-three", graph)
+
+
+def test_digests_tell_whether_a_subgraph_changed_though_ids_did(
+    graph: KnowledgeGraph, asked: Path, tmp_path: Path
+) -> None:
+    def digests(folder: Path) -> dict[str, str]:
+        table = pq.read_table(folder / "blocks.parquet", columns=["question_id", "digest"])
+        return dict(zip(*table.to_pydict().values(), strict=True))
+
+    cut_to(tmp_path / "before", graph, asked)
+    (tmp_path / "more.tsv").write_text(TRIPLES + "aa\tin\tjazz\n", encoding="utf-8")  # sorted before all: ids move
+    build_graph(tmp_path / "more.tsv", format="tsv", out_dir=tmp_path / "later graph")
+    later = open_graph(tmp_path / "later graph")
+    table = pq.read_table(asked / "questions.parquet")
+    for place, name in enumerate(table.column_names):
+        if name in ("topics", "answers"):
+            moved = [[entity + 1 for entity in row] for row in table[name].to_pylist()]
+            table = table.set_column(place, table.schema.field(name), pa.array(moved, pa.list_(pa.int32())))
+    (tmp_path / "later questions").mkdir()
+    pq.write_table(table, tmp_path / "later questions/questions.parquet")
+    cut_to(tmp_path / "after", later, tmp_path / "later questions")
+    before, after = digests(tmp_path / "before"), digests(tmp_path / "after")
+    assert {question_id for question_id in ASKED if before[question_id] != after[question_id]} == {"q1"}
