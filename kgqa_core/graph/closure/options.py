@@ -47,7 +47,7 @@ class ClosureLimits:
     @property
     def batch_rows(self) -> int:
         """Triples that a task holds at a time: with its sorted copies about 150 bytes each."""
-        return max(2**16, min(2**22, self.memory_bytes // 2**10))
+        return max(1, min(2**22, self.memory_bytes // 2**10))
 
 
 @dataclass(frozen=True, slots=True)

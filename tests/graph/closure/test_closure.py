@@ -1,0 +1,235 @@
+"""From coded parts to a graph, against the slow closure of the same world."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from kgqa_core import schemas
+from kgqa_core.errors import ArtifactError, ConfigError, InputError
+from kgqa_core.graph.closure.closure import build_from_dump
+from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
+from kgqa_core.graph.csr import build_csr
+from kgqa_core.graph.dump.codes import code_of
+from kgqa_core.graph.kg import open_graph
+from tests.graph.closure.oracle import close, described, key
+from tests.graph.closure.worlds import World, worlds, write_parts, write_rows
+
+FILMS = World(
+    dumps=(
+        (
+            ("m.0flm", "directed_by", "m.0htch"),
+            ("m.0flm", "starring", "m.0cvt"),
+            ("m.0cvt", "actor", "m.0klly"),
+            ("m.0cvt", "role", "Lisa"),
+            ("m.0flm", "directed_by", "m.0htch"),
+        ),
+        (("m.0htch", "born_in", "m.0lndn"), ("m.0flm", "directed_by", "m.0htch"), ("m.0flm", "year", "1954")),
+    ),
+    names=(
+        ("m.0flm", 0, "Rear Window"),
+        ("m.0htch", 0, "Sir Alfred"),
+        ("m.0htch", 0, "Alfred Hitchcock"),
+        ("m.0htch", 1, "Hitch"),
+        ("m.0htch", 1, "Hitch"),
+        ("m.0lndn", 2, None),
+        ("m.0klly", 1, "Grace"),
+    ),
+    types=(("m.0flm", "film.film"), ("m.0flm", "film.film"), ("m.0nbdy", "film.film")),
+    topics=("m.0flm", "m.0nknwn"),
+)
+
+
+def build(
+    world: World, folder: Path, *, part_rows: int = 7, limits: ClosureLimits | None = None, **options: Any
+) -> Path:
+    dumps = write_parts(world, folder / "dumps", part_rows=part_rows)
+    limits = limits or ClosureLimits(memory_bytes=4096)
+    build_from_dump(dumps, world.topics, folder / "graph", options=ClosureOptions(**options), limits=limits)
+    return folder / "graph"
+
+
+def rows_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
+    files = sorted(folder.glob(name))
+    tables = [pq.read_table(file).to_pylist() for file in files]
+    return [tuple(row.values()) for table in tables for row in table]
+
+
+@given(
+    worlds,
+    st.sampled_from([None, 1, 2, 3]),
+    st.booleans(),
+    st.sampled_from([None, None, 1, 2]),
+    st.sampled_from([1, 5, 1000]),
+)
+@settings(deadline=None, max_examples=40)
+def test_the_graph_is_that_of_the_slow_closure(
+    world: World, hops: int | None, cvt_is_hop: bool, hub_cap: int | None, shard_rows: int
+) -> None:
+    hub_cap = hub_cap if hops is not None else None
+    expected = close(world, hops, cvt_is_hop=cvt_is_hop, hub_cap=hub_cap)
+    assume(expected.hop_of)
+    with tempfile.TemporaryDirectory() as place:
+        options = {"hops": hops, "cvt_is_hop": cvt_is_hop, "hub_cap": hub_cap, "shard_rows": shard_rows}
+        folder = build(world, Path(place), **options)
+        graph, report = open_graph(folder), json.loads((folder / "closure.json").read_text("utf-8"))
+        labels = sorted({end for head, _, tail in expected.hop_of for end in (head, tail)}, key=key)
+        relations = sorted({relation for _, relation, _ in expected.hop_of}, key=key)
+        assert graph.entity_labels == labels
+        assert graph.relation_labels == relations
+        assert rows_of(folder, "entities.parquet") == [
+            (number, label, *described(world, label)) for number, label in enumerate(labels)
+        ]
+        triples = sorted((labels.index(h), relations.index(r), labels.index(t)) for h, r, t in expected.hop_of)
+        assert rows_of(folder, "triples-*.parquet") == triples
+        columns = np.array(triples, np.int32).T
+        csr = build_csr(*columns, num_entities=len(labels), num_relations=len(relations))
+        for name in ("group_ptr", "group_relation", "edge_ptr", "edge_tail"):
+            assert np.array_equal(getattr(graph, name), getattr(csr, name))
+            assert getattr(graph, name).dtype == getattr(csr, name).dtype
+        counts = Counter(relation for _, relation, _ in expected.hop_of)
+        assert report["triples_per_relation"] == {relation: counts[relation] for relation in relations}
+        if hops is not None:
+            for hop, found in enumerate(report["hops"]):
+                assert found["num_triples"] == list(expected.hop_of.values()).count(hop)
+                assert found["num_entities"] == list(expected.level.values()).count(hop)
+        directions = {"forward": 0, "backward": 1}
+        in_order = sorted(expected.hubs, key=lambda hub: (key(hub[0]), key(hub[1]), directions[hub[2]]))
+        assert rows_of(folder, "hubs.parquet") == [(*hub, *expected.hubs[hub]) for hub in in_order]
+        check_names(world, folder, labels)
+
+
+def check_names(world: World, folder: Path, labels: list[str]) -> None:
+    """Aliases, types, topics, and the orders in which names are looked up."""
+    ids = {label: number for number, label in enumerate(labels)}
+    aliases = {(ids[entity], name) for entity, kind, name in world.names if kind == 1 and name and entity in ids}
+    assert rows_of(folder, "aliases.parquet") == sorted(aliases, key=lambda row: (row[0], key(row[1])))
+    types = {(ids[entity], label) for entity, label in world.types if entity in ids}
+    assert rows_of(folder, "types.parquet") == sorted(types, key=lambda row: (row[0], key(row[1])))
+    topics = sorted(set(world.topics), key=key)
+    assert rows_of(folder, "topics.parquet") == [(topic, ids.get(topic)) for topic in topics]
+    names = [described(world, label)[0] for label in labels]
+    order = sorted(range(len(names)), key=lambda number: key(names[number]))
+    assert np.load(folder / "name_order.npy").tolist() == order
+    order = sorted(range(len(names)), key=lambda number: key(names[number].casefold()))
+    assert np.load(folder / "folded_order.npy").tolist() == order
+
+
+def test_a_film_its_director_and_behind_the_cvt_its_cast(tmp_path: Path) -> None:
+    folder = build(FILMS, tmp_path, hops=1, cvt_is_hop=False)
+    graph = open_graph(folder)
+    film, cvt = graph.ids_of_label("m.0flm"), graph.ids_of_label("m.0cvt")
+    assert film is not None
+    assert cvt is not None
+    assert [graph.name_of(entity) for entity in range(graph.num_entities)] == [
+        "1954",
+        "Lisa",
+        "m.0cvt (no name)",
+        "Rear Window",
+        "Alfred Hitchcock",
+        "m.0klly (no name)",
+    ]
+    assert graph.ids_of_folded_name("REAR WINDOW") == (film,)
+    starring = graph.relation_labels.index("starring")
+    assert graph.neighbors(film, starring).tolist() == [cvt]
+    report = json.loads((folder / "closure.json").read_text("utf-8"))
+    assert report["hops"][1] == {"hop": 1, "num_entities": 5, "num_triples": 5, "num_passes": 2}
+    wanted = {"num_duplicates": 2, "num_topics": 2, "num_topics_missing": 1, "num_several_names": 1, "num_aliases": 2}
+    assert {name: report[name] for name in wanted} == wanted
+    assert report["kinds"] == {"entity": 3, "cvt": 1, "foreign": 0, "literal": 2}
+    assert json.loads((folder / "graph.json").read_text("utf-8"))["kinds"] == report["kinds"]
+    assert not list(tmp_path.rglob("*.work"))
+
+
+def test_where_a_cvt_counts_as_a_hop_its_cast_is_two_hops_away(tmp_path: Path) -> None:
+    folder = build(FILMS, tmp_path, hops=1, cvt_is_hop=True)
+    assert open_graph(folder).entity_labels == ["1954", "m.0cvt", "m.0flm", "m.0htch"]
+
+
+def in_reverse(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    return [function(item) for item in reversed(list(items))][::-1]
+
+
+def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(function, items))
+
+
+@given(worlds, st.sampled_from([None, 2]), st.sampled_from([None, 1]))
+@settings(deadline=None, max_examples=10)
+def test_parts_batches_and_workers_change_no_byte(world: World, hops: int | None, hub_cap: int | None) -> None:
+    hub_cap = hub_cap if hops is not None else None
+    assume(close(world, hops, cvt_is_hop=False, hub_cap=hub_cap).hop_of)
+    found = []
+    for part_rows, map_tasks, memory in ((3, map, 2**30), (7, in_reverse, 2048), (1000, in_threads, 5000)):
+        with tempfile.TemporaryDirectory() as place:
+            limits = ClosureLimits(map_tasks, memory)
+            options = {"hops": hops, "cvt_is_hop": False, "hub_cap": hub_cap, "shard_rows": 4}
+            folder = build(world, Path(place), part_rows=part_rows, limits=limits, **options)
+            found.append({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
+    assert found[0] == found[1] == found[2]
+
+
+def test_two_labels_with_one_code_are_listed_and_never_become_one_in_silence(tmp_path: Path) -> None:
+    dumps = write_parts(FILMS, tmp_path)
+    write_rows(dumps[1], "texts", schemas.DUMP_TEXTS, [(code_of("1954"), "1954"), (code_of("1954"), "1066")], 2)
+    report = build_from_dump(dumps, FILMS.topics, tmp_path / "graph")
+    assert report.num_collisions == 1
+    assert open_graph(tmp_path / "graph").entity_labels[0] == "1066"
+    (reject,) = rows_of(tmp_path / "graph", "rejects.parquet")
+    assert reject == ("dump-1/texts-00000.parquet", 1, "same code as '1066'", "1954")
+
+
+def test_topics_that_no_triple_has_stop_the_build(tmp_path: Path) -> None:
+    dumps = write_parts(FILMS, tmp_path)
+    with pytest.raises(InputError, match=r"none of 1 \(m\.0nbdy\) is in a triple"):
+        build_from_dump(dumps, ["m.0nbdy"], tmp_path / "graph")
+
+
+def test_a_dump_without_a_triple_stops_the_build(tmp_path: Path) -> None:
+    dumps = write_parts(World(((),), (), (), ("m.0b",)), tmp_path)
+    with pytest.raises(InputError, match=r"no triple was kept"):
+        build_from_dump(dumps, ["m.0b"], tmp_path / "graph", options=ClosureOptions(hops=None))
+
+
+def test_a_folder_that_is_no_dump_and_one_that_lost_its_texts_are_damaged(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds no coded parts"):
+        build_from_dump([tmp_path], ["m.0b"], tmp_path / "graph")
+    dumps = write_parts(FILMS, tmp_path)
+    for part in dumps[1].glob("texts-*"):
+        pq.write_table(schemas.DUMP_TEXTS.empty_table(), part)
+    with pytest.raises(ArtifactError, match="lack the labels of 1 nodes"):
+        build_from_dump(dumps, FILMS.topics, tmp_path / "graph")
+
+
+@pytest.mark.parametrize("options", [{"hops": 0}, {"hops": 31}, {"hops": None, "hub_cap": 3}, {"hub_cap": 0}])
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"hops|hub_cap"):
+        ClosureOptions(**options)
+
+
+def test_the_files_have_the_schemas_of_the_contract(tmp_path: Path) -> None:
+    folder = build(FILMS, tmp_path, hops=2, hub_cap=1)
+    for name, schema in (
+        ("entities", schemas.ENTITIES),
+        ("relations", schemas.RELATIONS),
+        ("triples-0000", schemas.TRIPLES),
+        ("hubs", schemas.HUBS),
+        ("topics", schemas.REACHED_TOPICS),
+        ("aliases", schemas.ALIASES),
+        ("types", schemas.TYPES),
+        ("rejects", schemas.REJECTS),
+    ):
+        assert pq.read_schema(folder / f"{name}.parquet").remove_metadata().equals(pa.schema(schema))
