@@ -1,0 +1,130 @@
+"""A closure on workers: the same bytes for any number of them, with tasks run twice, out of order, or killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.freebase.world import World
+from benchmarks.freebase_dump import draw_topics, write_dump
+from kgqa_core.graph.closure.closure import build_from_dump
+from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
+from kgqa_core.graph.dump.filters import DumpOptions
+from kgqa_core.graph.dump.parse import parse_dump
+from kgqa_core.graph.fan_out import fan_out
+
+PLAIN_BYTES = 1_500_000
+OPTIONS = {
+    "two hops": ClosureOptions(hops=2, cvt_is_hop=False, shard_rows=499),
+    "everything": ClosureOptions(hops=None, shard_rows=499),
+}
+Contents = Callable[[Path], dict[str, bytes]]
+KILLED = {"reach_part", "write_runs", "write_bucket", "find_names"}
+MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up dump in coded parts, several of each kind."""
+    folder = tmp_path_factory.mktemp("dump")
+    write_dump(folder / "dump.nt.gz", plain_bytes=PLAIN_BYTES)
+    (folder / "parts").mkdir()
+    parse_dump(folder / "dump.nt.gz", folder / "parts", options=DumpOptions(block_bytes=2**17, blocks_per_part=2))
+    assert len(list((folder / "parts").glob("triples-*.parquet"))) > 3
+    return folder / "parts"
+
+
+@pytest.fixture(scope="module")
+def topics() -> list[str]:
+    return draw_topics(World(PLAIN_BYTES // 365, 0), 7)
+
+
+@pytest.fixture(scope="module")
+def expected(dump: Path, topics: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """The graphs that one process makes, undisturbed."""
+    found = {}
+    for name, options in OPTIONS.items():
+        folder = tmp_path_factory.mktemp("expected")
+        build_from_dump([dump], topics, folder, options=options)
+        found[name] = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert sum(file.startswith("triples-") for file in found[name]) > 2
+    return found
+
+
+def run_twice(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """What a worker does that is thought to be dead: it ends its work after another has done it."""
+    first = [function(item) for item in items]
+    second = [function(item) for item in items]
+    assert repr(first) == repr(second)
+    return second
+
+
+def run_backwards(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    return [function(item) for item in reversed(list(items))][::-1]
+
+
+@pytest.mark.parametrize("how", [run_twice, run_backwards])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_tasks_may_run_twice_and_in_any_order(
+    dump: Path,
+    topics: list[str],
+    expected: dict[str, dict[str, bytes]],
+    contents: Contents,
+    tmp_path: Path,
+    how: MapTasks,
+    name: str,
+) -> None:
+    build_from_dump([dump], topics, tmp_path, options=OPTIONS[name], limits=ClosureLimits(map_tasks=how))
+    assert contents(tmp_path) == expected[name]
+
+
+# Real workers
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def client(request: pytest.FixtureRequest) -> Iterator[object]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=request.param, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def killed_once(item: tuple[int, Any], *, function: Callable[[Any], Any], marks: Path) -> Any:
+    """Do the work; the first time that a chosen task runs, its worker is killed before it can tell of it."""
+    number, task = item
+    result = function(task)
+    mark = marks / f"{function.__name__}-{number}"
+    if function.__name__ in KILLED and number == 1 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_change_no_byte(
+    dump: Path,
+    topics: list[str],
+    expected: dict[str, dict[str, bytes]],
+    contents: Contents,
+    client: object,
+    tmp_path: Path,
+) -> None:
+    marks = tmp_path / "killed"
+    marks.mkdir()
+
+    def map_tasks(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        return fan_out(client)(partial(killed_once, function=function, marks=marks), enumerate(items))
+
+    limits = ClosureLimits(map_tasks=map_tasks)
+    build_from_dump([dump], topics, tmp_path / "graph", options=OPTIONS["two hops"], limits=limits)
+    assert contents(tmp_path / "graph") == expected["two hops"]
+    assert {path.name for path in marks.iterdir()} == {f"{name}-1" for name in KILLED}
