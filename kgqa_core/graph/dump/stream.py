@@ -27,6 +27,7 @@ OTHER_MAGICS = {
     b"\xfd7zXZ": "xz",
     b"PAR1": "Parquet",
 }
+DAMAGE: tuple[type[Exception], ...] = (gzip.BadGzipFile, zlib.error, cast(Any, isal_zlib).IsalError)
 READ_BYTES = 512 * 1024  # of the file at once; larger is no faster
 MAX_LINE_BYTES = 64 * 2**20
 TAIL_BYTES = 4096  # read behind a slice at once, to find its last line's end
@@ -89,7 +90,7 @@ class DumpStream:
                 count = cast(int, self._raw.readinto(view[done:]))
             except EOFError as error:
                 raise self._broken("is truncated: the gzip stream ends too early") from error
-            except (gzip.BadGzipFile, zlib.error) as error:
+            except DAMAGE as error:
                 raise self._broken(f"is damaged: {error}") from error
             if count == 0:
                 self._ended = True

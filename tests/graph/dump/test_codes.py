@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.graph.dump import codes
@@ -48,16 +48,19 @@ def test_what_is_no_mid_is_negative(label: str) -> None:
 
 
 @given(st.lists(LABELS))
+@settings(deadline=None)  # the first example may compile
 def test_compiled_codes_equal_plain_ones(labels: list[str]) -> None:
     assert codes_of(labels).tolist() == [code_of(label) for label in labels]
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(MIDS.map(code_of), LABELS.map(code_of))))
 def test_compiled_labels_equal_plain_ones(numbers: list[int]) -> None:
     expected = [label_of(code) if code > 0 else None for code in numbers]
     assert labels_of(np.array(numbers, np.int64)).to_pylist() == expected
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**63 - 1))
 def test_a_number_that_is_no_code_is_refused(number: int) -> None:
     try:

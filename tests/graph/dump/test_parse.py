@@ -1,0 +1,253 @@
+"""Parsing whole dumps: any number of threads, interrupted anywhere, or refused."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kgqa_core.errors import InputError
+from kgqa_core.graph.dump import parse, parts
+from kgqa_core.graph.dump.filters import DumpOptions
+from kgqa_core.graph.dump.parse import parse_dump
+from tests.graph.dump import lines
+
+KINDS = lines.WELL_FORMED | lines.MALFORMED
+
+
+def write_dump(path: Path, num_lines: int, seed: int = 0) -> Path:
+    """Write a gzip of lines of every kind, and of relations that come up one after the other."""
+    draw = random.Random(seed)
+    kinds = list(KINDS.values())
+    text = []
+    for number in range(num_lines):
+        if number % 3 == 0:
+            relation = f"<{lines.NS}film.film.r{draw.randrange(number // 3 + 1)}>"
+            text.append(lines.line(f"<{lines.NS}m.0{number}>", relation, f'"{draw.randrange(20)}"'))
+        else:
+            text.append(draw.choice(draw.choice(kinds)))
+    path.write_bytes(gzip.compress(b"\n".join(text), 1))
+    return path
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dump(tmp_path_factory.mktemp("dump") / "dump.nt.gz", 600)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.fixture
+def expected(dump: Path, tmp_path: Path, small: DumpOptions) -> dict[str, bytes]:
+    out = tmp_path / "expected"
+    out.mkdir()
+    parse_dump(dump, out, options=small)
+    return contents(out)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_threads_do_not_change_a_byte(
+    dump: Path, tmp_path: Path, small: DumpOptions, expected: dict[str, bytes], threads: int
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    parse_dump(dump, out, options=small, threads=threads)
+    assert contents(out) == expected
+
+
+def test_no_rubble_is_left(expected: dict[str, bytes]) -> None:
+    kinds = {name.split("-")[0] for name in expected}
+    assert kinds == {"triples", "types", "names", "texts", "relations.parquet", "rejects.parquet", "dump.json"}
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_stopped_parse_goes_on_from_its_journal(
+    dump: Path, tmp_path: Path, small: DumpOptions, expected: dict[str, bytes], threads: int
+) -> None:
+    out, journal = tmp_path / "out", tmp_path / "journal"
+    out.mkdir()
+    scanned = []
+    for stop_after in (30, 3, 50, 10**9):
+        left = iter(range(stop_after))
+
+        def count(done: int, size: int, left: object = left) -> None:
+            scanned.append(done)
+            if next(left, None) is None:  # type: ignore[call-overload]
+                raise Stop
+
+        try:
+            parse_dump(dump, out, options=small, threads=threads, journal=journal, progress=count)
+        except Stop:
+            assert not any(out.iterdir())
+    assert contents(out) == expected
+    blocks = expected_blocks(dump, small)
+    assert blocks < len(scanned) < blocks + 3 * (small.blocks_per_part + 1)  # only unfinished parts were scanned again
+
+
+def expected_blocks(dump: Path, options: DumpOptions) -> int:
+    return -(-len(gzip.decompress(dump.read_bytes())) // options.block_bytes)
+
+
+def test_other_options_do_not_go_on_from_a_journal(dump: Path, tmp_path: Path, small: DumpOptions) -> None:
+    journal = tmp_path / "journal"
+    for name, options in (("a", DumpOptions(max_reject_ratio=1, language="de")), ("b", small)):
+        (tmp_path / name).mkdir()
+        parse_dump(dump, tmp_path / name, options=options, journal=journal)
+    (tmp_path / "c").mkdir()
+    parse_dump(dump, tmp_path / "c", options=small)
+    assert contents(tmp_path / "b") == contents(tmp_path / "c") != contents(tmp_path / "a")
+
+
+def test_a_damaged_part_of_a_journal_is_made_again(
+    dump: Path, tmp_path: Path, small: DumpOptions, expected: dict[str, bytes]
+) -> None:
+    out, journal = tmp_path / "out", tmp_path / "journal"
+    for damage in (lambda file: file.unlink(), lambda file: file.write_bytes(b"")):
+        out.mkdir()
+        parse_dump(dump, out, options=small, journal=journal)
+        damage(journal / "names-00001.parquet")
+        for file in out.iterdir():
+            file.unlink()
+        parse_dump(dump, out, options=small, journal=journal)
+        assert contents(out) == expected
+        for file in out.iterdir():
+            file.unlink()
+        out.rmdir()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from kgqa_core.graph.dump.parse import DumpOptions, parse_dump
+options = DumpOptions(block_bytes=512, blocks_per_part=12, max_reject_ratio=1.0)
+parse_dump(Path(sys.argv[1]), Path(sys.argv[2]), options=options, threads=2, journal=Path(sys.argv[3]))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_time_the_end_is_the_same(tmp_path: Path, small: DumpOptions) -> None:
+    dump, out, journal = write_dump(tmp_path / "dump.nt.gz", 3000), tmp_path / "out", tmp_path / "journal"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    kills = 0
+    for wait in (0.0, 0.1, 0.3, 0.05, 60.0):
+        out.mkdir(exist_ok=True)
+        for file in out.iterdir():  # as the artifact store does
+            file.unlink()
+        before = len(list(journal.glob("part-*.json")))
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(dump), str(out), str(journal)], env=environment)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline and wait < 60:
+            if len(list(journal.glob("part-*.json"))) > before:  # it is at work
+                time.sleep(wait)
+                break
+            time.sleep(0.01)
+        if wait < 60 and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait(120)
+    assert kills >= 2
+    assert process.returncode == 0
+    (tmp_path / "expected").mkdir()
+    parse_dump(dump, tmp_path / "expected", options=small)
+    assert contents(out) == contents(tmp_path / "expected")
+
+
+def test_a_truncated_stream_leaves_nothing(dump: Path, tmp_path: Path, small: DumpOptions) -> None:
+    cut = tmp_path / "cut.nt.gz"
+    packed = dump.read_bytes()
+    out, journal = tmp_path / "out", tmp_path / "journal"
+    out.mkdir()
+    for size in (20, len(packed) // 2, len(packed) - 1):
+        cut.write_bytes(packed[:size])
+        with pytest.raises(InputError, match=r"cut\.nt\.gz is truncated"):
+            parse_dump(cut, out, options=small, threads=2, journal=journal)
+        assert not any(out.iterdir())
+        assert not journal.exists()
+
+
+def test_too_many_malformed_lines_stop_a_parse_early(dump: Path, tmp_path: Path) -> None:
+    options = DumpOptions(block_bytes=512, blocks_per_part=4, max_reject_ratio=0.01)
+    read = []
+    with pytest.raises(InputError, match=r"rows rejected .*allowed 1 %") as caught:
+        parse_dump(dump, tmp_path, options=options, progress=lambda done, size: read.append(done))
+    assert str(caught.value).count("dump.nt.gz:") == 5
+    assert len(read) <= options.blocks_per_part + 1
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", [b"\n\n", b"# nothing\n", b"", lines.WELL_FORMED["noise"][0]])
+def test_a_dump_that_leaves_no_triple_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "dump.nt.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match="no triple is kept of"):
+        parse_dump(tmp_path / "dump.nt.gz", tmp_path / "out")
+    assert not any((tmp_path / "out").iterdir())
+
+
+def test_a_full_disk_leaves_the_finished_parts(
+    dump: Path, tmp_path: Path, small: DumpOptions, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, journal = tmp_path / "out", tmp_path / "journal"
+    out.mkdir()
+    publish, left = parts.publish, iter(range(17))
+
+    def fill(temporary: Path, path: Path) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        publish(temporary, path)
+
+    monkeypatch.setattr(parts, "publish", fill)
+    with pytest.raises(OSError, match="No space left"):
+        parse_dump(dump, out, options=small, journal=journal)
+    assert len(list(journal.glob("part-*.json"))) == 3
+    monkeypatch.undo()
+    parse_dump(dump, out, options=small, journal=journal)
+    assert contents(out) == expected
+
+
+def test_types_are_triples_where_they_should_be(tmp_path: Path) -> None:
+    text = b"\n".join(lines.WELL_FORMED["type"] + lines.WELL_FORMED["triple"][:1])
+    (tmp_path / "dump.nt").write_bytes(text)
+    for as_triples, expected in ((False, 1), (True, 3)):
+        report = parse_dump(tmp_path / "dump.nt", tmp_path, options=DumpOptions(types_as_triples=as_triples))
+        assert report.rows == {"names": 0, "texts": 1, "triples": expected, "types": 2}
+
+
+def test_relations_say_what_they_are_used_for(dump: Path, tmp_path: Path, small: DumpOptions) -> None:
+    report = parse_dump(dump, tmp_path, options=small)
+    rows = {row["label"]: row for row in pq.read_table(tmp_path / "relations.parquet").to_pylist()}
+    assert rows["type.object.name"]["use"] == "name"
+    assert rows["common.topic.alias"]["use"] == "alias"
+    assert rows["type.object.type"]["use"] == "type"
+    assert rows["common.topic.description"]["use"] == rows["key/en"]["use"] == "noise"
+    assert rows["people.person.parents"]["use"] == "triple"
+    assert [row["relation"] for row in rows.values()] == list(range(report.num_relations))
+    counted = report.num_lines - report.lines["blank"] - report.lines["malformed"]
+    assert sum(row["num_lines"] for row in rows.values()) == counted
+
+
+def test_another_language(tmp_path: Path) -> None:
+    (tmp_path / "dump.nt").write_bytes(b"\n".join(one for kind in KINDS.values() for one in kind))
+    parse_dump(tmp_path / "dump.nt", tmp_path, options=DumpOptions(language="zh-Hant", max_reject_ratio=1))
+    names = pq.read_table(tmp_path / "names-00000.parquet").to_pylist()
+    assert [row["name"] for row in names if row["kind"] == 0] == ["no language", "again"]
+
+
+def test_the_plain_scanner_is_taken_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "has_numba", lambda: False)
+    assert type(parse.new_scanner(DumpOptions())) is parse.RegexScanner
