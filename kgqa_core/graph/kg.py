@@ -132,16 +132,28 @@ class KnowledgeGraph:
         return self.edge_tail[self.edge_ptr[group] : self.edge_ptr[group + 1]]
 
     def relation_text(self, relation: int) -> str:
-        """Return words for a relation id: "directed by", "directed by (reversed)" or "same entity"."""
+        """Return words for a relation id: "directed by", "directed by (reversed)" or "same entity".
+
+        Of an IRI these are the words of its last part: "birth place" for http://dbpedia.org/ontology/birthPlace.
+        """
         if relation == self.identity:
             return "same entity"
         label = self.relation_labels[relation % self.num_relations]
+        label = _iri_words(label) if "://" in label else label
         text = re.sub(r"[\s_./:#]+", " ", label).strip() or label
         return text if relation < self.num_relations else f"{text} (reversed)"
 
 
+def _iri_words(iri: str) -> str:
+    """Return the last part of an IRI with blanks where a word begins: "has URL link" for …#hasURLLink."""
+    last = re.split(r"[/#]", iri.rstrip("/#"))[-1]
+    words = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\s_.:-]+", last)
+    return " ".join(word if word.isupper() else word.lower() for word in words if word) or iri
+
+
 def _column(path: Path, name: str) -> list[Any]:
-    values: list[Any] = pq.read_table(path, columns=[name])[name].to_pylist()
+    with pq.ParquetFile(path) as file:  # read_table would first import pyarrow.dataset: a third of a second
+        values: list[Any] = file.read(columns=[name])[name].to_pylist()
     return values
 
 
@@ -157,9 +169,9 @@ def write_orders(names: StringBuffers, folded: StringBuffers, folder: Path) -> i
     """Write the orders of names and of folded names, given as bytes and offsets; return how many names are shared."""
     from kgqa_core.graph.string_sort import num_repeated, sort_strings  # compiled: a look-up needs none of it
 
-    order = sort_strings(*folded).astype(np.int32)  # stable: entities that share a name stay in order of id
+    order = sort_strings(*folded)  # stable: entities that share a name stay in order of id
     np.save(folder / "folded_order.npy", order, allow_pickle=False)
-    order = sort_strings(*names).astype(np.int32)
+    order = sort_strings(*names)
     np.save(folder / "name_order.npy", order, allow_pickle=False)
     return int(num_repeated(*names, order))
 

@@ -34,7 +34,7 @@ def compare(data: U8, offsets: I64, one: int, other: int, skip: int = 0) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _words(data: U8, offsets: I64, rows: I64, depth: int) -> U64:
+def _words(data: U8, offsets: I64, rows: I32, depth: int) -> U64:
     """Return 8 bytes of each row from ``depth`` on as a number that sorts like them; zeros stand after the end."""
     words = np.empty(len(rows), np.uint64)
     for number in range(len(rows)):
@@ -47,14 +47,14 @@ def _words(data: U8, offsets: I64, rows: I64, depth: int) -> U64:
 
 
 @njit(cache=True, nogil=True)
-def sort_strings(data: U8, offsets: I64) -> I64:
+def sort_strings(data: U8, offsets: I64) -> I32:
     """Return the rows [N] in byte order of their strings, equal strings in order of rows.
 
     Rows are sorted by 8 bytes at a time, a radix sort where they are many; of what is equal, the next 8 bytes decide.
     Strings that end are put before those that go on: only so is "a" below "a\\0", whose padded bytes are equal.
     """
-    rows = np.arange(len(offsets) - 1)
-    waiting = np.empty((1 + len(rows) // 2, 3), np.int64)  # ranges to be sorted, from a depth; no two overlap
+    rows = np.arange(len(offsets) - 1).astype(np.int32)
+    waiting = np.empty((1024, 3), np.int64)  # ranges to be sorted, from a depth
     waiting[0], num_waiting = (0, len(rows), 0), 1
     while num_waiting:
         num_waiting -= 1
@@ -73,6 +73,8 @@ def sort_strings(data: U8, offsets: I64) -> I64:
             while last < len(part) and words[last] == words[first]:
                 last += 1
             if last - first > 1:
+                if num_waiting == len(waiting):
+                    waiting = _longer(waiting)
                 waiting[num_waiting] = low + first, low + last, depth + 8
                 num_waiting += 1
             first = last
@@ -80,7 +82,14 @@ def sort_strings(data: U8, offsets: I64) -> I64:
 
 
 @njit(cache=True, nogil=True)
-def _insertion_sort(data: U8, offsets: I64, rows: I64, skip: int) -> None:
+def _longer(waiting: I64) -> I64:
+    longer = np.empty((2 * len(waiting), 3), np.int64)
+    longer[: len(waiting)] = waiting
+    return longer
+
+
+@njit(cache=True, nogil=True)
+def _insertion_sort(data: U8, offsets: I64, rows: I32, skip: int) -> None:
     for at in range(1, len(rows)):
         moved, place = rows[at], at
         while place > 0 and compare(data, offsets, rows[place - 1], moved, skip) > 0:
@@ -90,7 +99,7 @@ def _insertion_sort(data: U8, offsets: I64, rows: I64, skip: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _ended_first(offsets: I64, rows: I64, depth: int) -> int:
+def _ended_first(offsets: I64, rows: I32, depth: int) -> int:
     """Put the strings of at most ``depth`` bytes first, the shorter before the longer; return how many they are."""
     count = 0
     lengths = np.empty(len(rows), np.uint64)
@@ -104,7 +113,7 @@ def _ended_first(offsets: I64, rows: I64, depth: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _sort_by_words(words: U64, rows: I64) -> None:
+def _sort_by_words(words: U64, rows: I32) -> None:
     """Sort both by ``words``, digit by digit from the lowest, stable; a digit that all share costs one look."""
     bits = 11 if len(rows) > LARGE else 8
     mask = np.uint64((1 << bits) - 1)

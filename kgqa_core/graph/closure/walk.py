@@ -7,7 +7,7 @@ count, the CVTs among them are walked at once, in passes of their own, until no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +119,11 @@ class Walker:
 
     def everything(self) -> I64:
         """Return every node of every triple, ascending."""
-        return _union(self.join(nodes_of_part, self.triple_paths, np.empty(0, np.int64)))
+        tasks = [
+            JoinTask(path, self.work, self.work / f"nodes-{number:05d}.npy", self.limits.batch_rows)
+            for number, path in enumerate(self.triple_paths)
+        ]
+        return merge_distinct(list(self.limits.map_tasks(nodes_of_part, tasks)), self.limits.batch_rows)
 
     def cvts(self, codes: I64) -> I64:
         """Return the CVTs among ``codes``: MIDs without a row in the names, whatever its language."""
@@ -161,6 +165,25 @@ class Walker:
             np.repeat(np.array([leave for _, _, leave in found], np.int8), sizes),
             tuple(passes),
         )
+
+
+def merge_distinct(paths: Sequence[Path], most: int) -> I64:
+    """Return the union of ``.npy`` files of ascending codes, ascending; about ``most`` codes are sorted at a time.
+
+    The borders between the codes that are sorted together are codes of the files, evenly spaced.
+    """
+    files = [open_array(path) for path in paths]
+    step = max(1, most // (4 * max(len(files), 1)))
+    borders = np.sort(np.concatenate([np.empty(0, np.int64), *(codes[::step] for codes in files)]))
+    borders = sorted_distinct(borders[:: max(1, most // (2 * step))])
+    merged = []
+    starts = [0] * len(files)
+    for border in [*borders[1:].tolist(), None]:
+        ends = [len(codes) if border is None else int(np.searchsorted(codes, border)) for codes in files]
+        pieces = [codes[start:end] for codes, start, end in zip(files, starts, ends, strict=True)]
+        merged.append(sorted_distinct(np.concatenate(pieces)))
+        starts = ends
+    return np.concatenate(merged)
 
 
 def _union(found: Iterator[I64]) -> I64:
