@@ -87,7 +87,7 @@ def describe_serving(config: RunConfig) -> Serving | None:
     One that learned to explore a subgraph per question is not: whoever asks something new has none to give it.
     """
     if not config.tracking.register_models or (
-        isinstance(config.dataset, FileDataset) and config.dataset.subgraphs != "none"
+        isinstance(config.dataset, FileDataset) and config.dataset.subgraphs.method != "none"
     ):
         return None
     return Serving(config.encoder, config.evaluation, config.runtime.batch_size)

@@ -24,9 +24,12 @@ def graph_stages(pipeline: Pipeline, *, accept: bool = False) -> list[StageOutco
     outcomes = [ensure(pipeline, "dataset", make_dataset)] if "dataset" in pipeline.specs else []
     outcomes += dump_stages(pipeline)
     outcomes.append(ensure(pipeline, "graph", build_graph_shards))
-    if "subgraphs" in pipeline.specs:
-        outcomes.append(ensure(pipeline, "subgraphs", build_question_subgraphs))
-    outcomes.append(ensure(pipeline, "questions", link_questions))
+    # Subgraphs that question files give say what is within reach; those that are cut start at the questions' topics.
+    given = "subgraphs" in pipeline.specs["questions"].needs
+    tasks = {"subgraphs": build_question_subgraphs, "questions": link_questions}
+    for key in ("subgraphs", "questions") if given else ("questions", "subgraphs"):
+        if key in pipeline.specs:
+            outcomes.append(ensure(pipeline, key, tasks[key]))
     return [*outcomes, *check_changes(pipeline, outcomes, accept=accept)]
 
 

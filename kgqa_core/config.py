@@ -124,6 +124,41 @@ class QuestionSection(Section):
         return self
 
 
+def _as_section(given: Any) -> Any:
+    return {"method": given} if isinstance(given, str) else given
+
+
+class SubgraphSection(Section):
+    """A subgraph for each question, to explore instead of the graph. A word stands for a section with that method."""
+
+    method: Literal["none", "question", "expand", "pagerank"] = "none"  # question: what its file gives it; else cut
+    hops: Annotated[int, Field(ge=1, le=9)] = 2  # k: steps from the topics, in both directions
+    group_cap: Annotated[int, Field(ge=1)] | None = 200  # triples walked per (entity, relation, direction); None: all
+    cvt_is_hop: bool = True  # does a step to a CVT node count? (graphs of format freebase know them)
+    drop_relations: Annotated[
+        tuple[str, ...], Field(strict=False)
+    ] = ()  # labels, or starts of labels with a last . or /
+    max_triples: Annotated[int, Field(ge=1)] | None = (
+        None  # of one question: walking ends with the entity that has more
+    )
+    max_entities: Annotated[int, Field(ge=1)] | None = None  # pagerank keeps so many per question; None: 2,000, as NSM
+
+    @property
+    def is_cut(self) -> bool:
+        """Are they cut from the graph?"""
+        return self.method in ("expand", "pagerank")
+
+    @model_validator(mode="after")
+    def _says_what_counts(self) -> SubgraphSection:
+        others = [name for name in type(self).model_fields if name not in ("method", "max_entities")]
+        changed = [name for name in others if getattr(self, name) != type(self).model_fields[name].default]
+        if not self.is_cut and changed:
+            raise ValueError("settings of subgraphs that are cut go with 'method: expand' or 'method: pagerank'")
+        if self.method != "pagerank" and self.max_entities is not None:
+            raise ValueError("'max_entities' goes with 'method: pagerank'")
+        return self
+
+
 class DriftSection(Section):
     """How much a new build may differ from the last one before a run stops; None: not checked."""
 
@@ -154,14 +189,14 @@ class FileDataset(Section):
     graph: Annotated[GraphSection | FreebaseSection, Field(discriminator="format")]
     questions: QuestionSection
     reenter_topic: bool = False  # may a path come back to a topic entity? (on MetaQA 3-hop only "no" keeps golds exact)
-    subgraphs: Literal["none", "question"] = "none"  # question: each question explores the subgraph its file gives it
+    subgraphs: Annotated[SubgraphSection, BeforeValidator(_as_section)] = SubgraphSection()
     drift: DriftSection | None = DriftSection()  # None: whatever changes, runs go on
 
     @model_validator(mode="after")
     def _fits_together(self) -> FileDataset:
         if self.graph.path is None and self.questions.format != self.graph.format:
             raise ValueError("graph: give 'path'; only questions of its own format, nsm or rog, hold triples")
-        if self.subgraphs == "question" and self.graph.path is not None:
+        if self.subgraphs.method == "question" and self.graph.path is not None:
             raise ValueError("subgraphs: 'question' needs graph: {format: nsm} or {format: rog}, without a path")
         return self
 

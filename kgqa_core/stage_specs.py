@@ -118,7 +118,9 @@ def is_config(path: Path) -> bool:
 
 def _source_specs(config: RunConfig, walk: Mapping[str, Any]) -> list[StageSpec]:
     if isinstance(config.dataset, FileDataset):
-        return _file_specs(config.dataset, walk)
+        specs, subgraphs = _file_specs(config.dataset, walk), config.dataset.subgraphs
+        cut = subgraphs.model_dump(mode="json")
+        return [*specs, StageSpec("subgraphs", "subgraphs", cut, ("graph", "questions"))] if subgraphs.is_cut else specs
     strict = {"max_reject_ratio": 0.0}
     return [
         StageSpec("dataset", "dataset", {"seed": config.dataset.seed}),
@@ -135,7 +137,7 @@ def _file_specs(dataset: FileDataset, walk: Mapping[str, Any]) -> list[StageSpec
     triples = {"triples": graph.path} if graph.path else asked_in
     files = {**triples, "names": graph.names} if graph.names else triples
     asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
-    blocks = _subgraphs(dataset)
+    blocks = _subgraphs(dataset) if dataset.subgraphs.method == "question" else ()
     return [
         StageSpec("graph", "graph", graph.model_dump(mode="json", exclude={"path", "names"}), (), files),
         *(StageSpec(stage, stage, {}, ("graph",), asked_in) for stage in blocks),
@@ -181,7 +183,7 @@ def dump_files(path: Path) -> list[Path]:
 
 def _subgraphs(dataset: EmbeddedDataset | FileDataset) -> tuple[str, ...]:
     """Return the stage whose graph is explored instead of the whole one, where each question has its own subgraph."""
-    return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs == "question" else ()
+    return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs.method != "none" else ()
 
 
 WANTED = {"metaqa": "1-hop/qa_train.txt", "wc2014": "1-hop.txt or 2-hop.txt"}

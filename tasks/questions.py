@@ -28,7 +28,8 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
             reenter_topic=pipeline.config.dataset.reenter_topic,
             out_dir=folder,
             subset=Subset(source.train_size, source.hold_out_templates, source.draw),
-            subgraphs=subgraphs_of(pipeline),
+            # Those that are cut follow the questions: then this is about the whole graph.
+            subgraphs=subgraphs_of(pipeline) if "subgraphs" in pipeline.specs["questions"].needs else None,
         )
         recorder.metric("num_questions", report.num_questions)
         recorder.metric("num_rejects", report.num_rejects)

@@ -200,7 +200,10 @@ def test_an_override_that_is_none_is_named(write: Write, override: str, message:
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        (EMBEDDED + "trakcing: {}", ["unknown key 'trakcing' (value {})", "legal keys: cluster, dataset,", "mean 'tracking'?"]),
+        (
+            EMBEDDED + "trakcing: {}",
+            ["unknown key 'trakcing' (value {})", "legal keys: cluster, dataset,", "mean 'tracking'?"],
+        ),
         (
             EMBEDDED.replace("epochs", "epoch"),
             ["unknown key 'explorer.epoch' (value 8)", "missing key 'explorer.epochs'"],
@@ -432,15 +435,18 @@ explorer: {steps: 2, edge_budget: 10, epochs: 1}
 def test_triples_of_format_nsm_may_come_from_the_question_files(write: Write) -> None:
     config = read_config(write(NSM), ["dataset.subgraphs=question"])
     assert isinstance(config.dataset, FileDataset)
-    assert (config.dataset.graph.path, config.dataset.subgraphs) == (None, "question")
+    assert (config.dataset.graph.path, config.dataset.subgraphs.method) == (None, "question")
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("dataset.graph.format=tsv", "give 'path'; only triples of format nsm or rog may come from the question"),
-        ("dataset.questions.format=jsonl", "graph: give 'path'; only questions of its own format, nsm or rog, hold triples"),
-        ("dataset.subgraphs=own", "dataset.subgraphs = 'own': legal are none, question"),
+        (
+            "dataset.questions.format=jsonl",
+            "graph: give 'path'; only questions of its own format, nsm or rog, hold triples",
+        ),
+        ("dataset.subgraphs=own", "dataset.subgraphs.method = 'own': legal are none, question, expand, pagerank"),
     ],
 )
 def test_triples_from_nowhere_are_refused(write: Write, override: str, message: str) -> None:
@@ -451,6 +457,18 @@ def test_a_subgraph_per_question_needs_the_triples_of_the_question_files(write: 
     needs = "subgraphs: 'question' needs graph: {format: nsm} or {format: rog}, without a path"
     assert needs in refused(write(NSM), "dataset.subgraphs=question", "dataset.graph.path=train.jsonl")
     assert needs in refused(write(FILES), "dataset.subgraphs=question")
+
+
+def test_subgraphs_that_are_cut_have_settings_and_others_have_none(write: Write) -> None:
+    config = read_config(write(FILES), ["dataset.subgraphs={method: pagerank, max_entities: 500}"])
+    assert isinstance(config.dataset, FileDataset)
+    assert (config.dataset.subgraphs.is_cut, config.dataset.subgraphs.max_entities) == (True, 500)
+    cut = "settings of subgraphs that are cut go with 'method: expand' or 'method: pagerank'"
+    assert cut in refused(write(FILES), "dataset.subgraphs={hops: 3}")
+    ranked = "'max_entities' goes with 'method: pagerank'"
+    assert ranked in refused(write(FILES), "dataset.subgraphs={method: expand, max_entities: 7}")
+    typo = "unknown key 'dataset.subgraphs.cap' (value 7); legal keys: cvt_is_hop, drop_relations, group_cap"
+    assert typo in refused(write(FILES), "dataset.subgraphs={method: expand, cap: 7}")
 
 
 # Whatever is in the file: a configuration, or an error that says why not

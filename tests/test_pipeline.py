@@ -351,7 +351,13 @@ OTHERWISE = {
     "dataset.questions.hops",
     "dataset.questions.dev_ids",
     "dataset.seed",
-    "dataset.subgraphs",
+    "dataset.subgraphs.method",
+    "dataset.subgraphs.hops",
+    "dataset.subgraphs.group_cap",
+    "dataset.subgraphs.cvt_is_hop",
+    "dataset.subgraphs.drop_relations",
+    "dataset.subgraphs.max_triples",
+    "dataset.subgraphs.max_entities",
     "encoder.path",
     "encoder.pooling",
     "explorer.seeds",
@@ -556,6 +562,36 @@ def test_with_a_subgraph_per_question_all_that_walks_reads_them(films: Path) -> 
     assert {key: spec.section for key, spec in own.items() if key != "subgraphs"} == {
         key: spec.section for key, spec in whole.items()
     }
+
+
+CUT = "dataset.subgraphs={method: pagerank, hops: 3}"
+
+
+def test_subgraphs_that_are_cut_follow_the_questions_and_all_that_walks_reads_them(films: Path) -> None:
+    whole, cut = specs_of(films), specs_of(films, CUT)
+    assert list(cut)[:3] == ["graph", "questions", "subgraphs"]
+    assert cut["subgraphs"].needs == ("graph", "questions")
+    assert {key for key, spec in cut.items() if "subgraphs" in spec.needs} == {"explorer-seed0", "controls", JUDGED}
+    assert cut["questions"] == whole["questions"]
+    freebase = freebase_specs(films, CUT)
+    assert list(freebase)[3:6] == ["graph", "questions", "subgraphs"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "method=expand",
+        "hops=4",
+        "group_cap=7",
+        "cvt_is_hop=false",
+        "drop_relations=[a.]",
+        "max_triples=7",
+        "max_entities=7",
+    ],
+)
+def test_settings_of_a_cut_change_the_cut_alone(films: Path, setting: str) -> None:
+    before, after = specs_of(films, CUT), specs_of(films, CUT, f"dataset.subgraphs.{setting}")
+    assert {key for key in after if after[key].section != before[key].section} == {"subgraphs"}
 
 
 # Files: all that are read, none that are not

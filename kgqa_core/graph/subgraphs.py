@@ -46,7 +46,7 @@ class Subgraphs:
         if block is None:
             raise InputError(
                 f"question {shorten(question.id)} has no subgraph, and this run explores nothing else "
-                "(dataset.subgraphs: question). Ask a question of its files, or a run with dataset.subgraphs: none"
+                "(dataset.subgraphs). Ask a question of its files, or a run with dataset.subgraphs: none"
             )
         claim = None if question.claim is None else self._rows(question, block, (question.claim,))[0]
         topics, answers = (self._rows(question, block, ids) for ids in (question.topics, question.answers))

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.ask import open_answerer, score_question_file
+from kgqa_core.config import SubgraphSection
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
 from kgqa_core.pipeline import Pipeline
@@ -81,7 +82,7 @@ def test_nobody_leaves_the_subgraph_and_every_question_is_scored(run: Pipeline) 
 
 
 def test_with_one_graph_for_all_the_stage_is_not_there_and_more_is_reached(run: Pipeline, build_stages: Build) -> None:
-    dataset = run.config.dataset.model_copy(update={"subgraphs": "none"})
+    dataset = run.config.dataset.model_copy(update={"subgraphs": SubgraphSection()})
     whole = Pipeline(run.config.model_copy(update={"dataset": dataset}))
     built = build_stages(whole)
     assert "subgraphs" not in whole.specs

@@ -16,7 +16,7 @@ import tasks.registry
 from flows.pipeline import describe_serving
 from kgqa_core.artifacts import Artifact, read_artifact
 from kgqa_core.ask import Answer, open_answerer
-from kgqa_core.config import FileDataset, RunConfig
+from kgqa_core.config import FileDataset, RunConfig, SubgraphSection
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.checkpoint import CARD, WEIGHTS
 from kgqa_core.pipeline import Pipeline
@@ -234,7 +234,7 @@ def test_an_explorer_of_subgraphs_is_not_registered_as_nobody_has_one_for_a_new_
     section = {"graph": {"format": "nsm"}, "questions": {"format": "nsm", "path": "questions"}, "source": "files"}
     dataset = FileDataset.model_validate({**section, "name": "web", "subgraphs": "question"})
     assert describe_serving(tiny_config.model_copy(update={"dataset": dataset})) is None
-    whole = dataset.model_copy(update={"subgraphs": "none"})
+    whole = dataset.model_copy(update={"subgraphs": SubgraphSection()})
     assert describe_serving(tiny_config.model_copy(update={"dataset": whole})) is not None
 
 
