@@ -22,6 +22,7 @@ BENCHMARKS = (
     "freebase_parse",
     "freebase_malformed",
     "freebase_build",
+    "freebase_workers",
     "freebase_open",
     "freebase_expand",
     "memory",
