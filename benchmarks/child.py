@@ -51,7 +51,7 @@ def run_child(call: Callable[..., Any], *, environment: dict[str, str] | None = 
         out.seek(0)
         text = out.read().decode()
     if process.returncode:
-        raise SystemExit(f"{' '.join(words)} failed with {process.returncode}")
+        raise SystemExit(f"{words[0]} failed with {process.returncode}")
     found = json.loads(text.splitlines()[-1])
     return Child(found["result"], used.ru_utime + used.ru_stime, wall, found["peak"])
 

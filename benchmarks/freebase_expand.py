@@ -1,7 +1,8 @@
-"""Expanding 1,000 topics over 20 M triples: the walk alone, as it is shipped, and a loop over a dictionary of lists."""
+"""Expanding topics over 20 M triples: the walk alone, as it is shipped, and a loop over a dictionary of lists."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,16 @@ from typing import Any
 
 from benchmarks.child import run_child
 from benchmarks.freebase.children import draw_topics
-from benchmarks.freebase.expanding import expand, loop
+from benchmarks.freebase.expanding import expand, loop, ship
 from benchmarks.freebase_open import make_graph
 from benchmarks.measure import write_section
 
 ASKED = {2: (0.2, 5, 100), 3: (4.0, 10, 50)}  # hops -> CPU s, times faster than the loop, and with its build
+
+
+ALONE, BOTH = "the walk alone, forwards", "the walk alone, both directions"
+SHIPPED = "as shipped: both directions, distinct triples and digests, Parquet"
+LOOP = "loop over a dictionary of lists, forwards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +28,14 @@ class Size:
 
     triples: int
     topics: int
+    shipped: dict[int, int]  # hops -> how many of the topics are cut to Parquet
     cap: int
-    repeats: int  # of each; the least CPU time counts
+    repeats: int  # of each walk; the least CPU time counts
 
 
-FULL = Size(triples=20_000_000, topics=1000, cap=200, repeats=3)
-SMALL = Size(triples=100_000, topics=50, cap=200, repeats=1)
+FULL = Size(triples=20_000_000, topics=1000, shipped={2: 1000, 3: 20}, cap=200, repeats=3)
+SMALL = Size(triples=100_000, topics=50, shipped={2: 50, 3: 10}, cap=200, repeats=1)
+Rows = dict[str, dict[int, Any]]  # what was done -> hops -> what it took
 
 
 def run(home: Path, size: Size = FULL) -> None:
@@ -36,24 +44,33 @@ def run(home: Path, size: Size = FULL) -> None:
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         graph, made = make_graph(Path(scratch), size.triples)
         topics = run_child(draw_topics, num_triples=size.triples, count=size.topics).result
-        asked = {"graph": graph, "topics": topics, "cap": size.cap}
-        alone, shipped, loops = dict[int, Any](), dict[int, Any](), dict[int, Any]()
-        for hops in ASKED:
-            alone[hops] = best(size.repeats, expand, **asked, hops=hops, forward=True, triples=False)
-            shipped[hops] = best(size.repeats, expand, **asked, hops=hops, forward=False, triples=True)
-            loops[hops] = best(1, loop, **asked, hops=hops)
-            same = [(one[hops]["edges"], one[hops]["entities"]) for one in (alone, loops)]
-            if same[0] != same[1]:
-                raise SystemExit(f"the walk and the loop differ at k = {hops}: {same}")
+        rows = measure(graph, topics, Path(scratch), size)
+    for hops in ASKED:
+        walked = [(rows[what][hops]["edges"], rows[what][hops]["entities"]) for what in (ALONE, LOOP)]
+        if walked[0] != walked[1]:
+            raise SystemExit(f"the walk and the loop differ at k = {hops}: {walked[0]} and {walked[1]}")
     note = (
         f"{size.topics:,} topics, a fifth of them hubs, one by one over {made['triples'] / 1e6:.3g} M triples and "
         f"{made['entities'] / 1e6:.3g} M entities; at most {size.cap} tails of each (entity, relation, direction). "
-        "`alone`: triples walked forwards, as in the loop, which reaches the same entities over the same number of "
-        "edges. CPU s of one process with the graph open and its pages read; the compiled walk the least of "
-        f"{size.repeats} runs."
+        "The loop reaches the same entities over the same number of edges as the walk alone. CPU s of one process with "
+        f"the graph open and compiled code loaded; the compiled walk the least of {size.repeats} runs."
     )
-    tables = ["\n".join(walk_rows(alone, shipped, loops)), "\n".join(figure_rows(alone, loops))]
+    tables = ["\n".join(walk_rows(rows)), "\n".join(figure_rows(rows[ALONE], rows[LOOP]))]
     write_section("Freebase: expansion", "\n\n".join([note, *tables]), "python -m benchmarks freebase_expand")
+
+
+def measure(graph: Path, topics: list[str], folder: Path, size: Size) -> Rows:
+    """Expand each way, k by k."""
+    asked = {"graph": graph, "topics": topics, "cap": size.cap}
+    rows: Rows = {what: {} for what in (ALONE, BOTH, SHIPPED, LOOP)}
+    for hops in ASKED:
+        rows[ALONE][hops] = best(size.repeats, expand, **asked, hops=hops, forward=True)
+        rows[BOTH][hops] = best(size.repeats, expand, **asked, hops=hops, forward=False)
+        some = {**asked, "topics": topics[: size.shipped[hops]]}
+        rows[SHIPPED][hops] = best(1, ship, **some, hops=hops, out=folder / "subgraphs")
+        shutil.rmtree(folder / "subgraphs")
+        rows[LOOP][hops] = best(1, loop, **asked, hops=hops)
+    return rows
 
 
 def best(repeats: int, call: Any, **arguments: Any) -> Any:
@@ -61,25 +78,25 @@ def best(repeats: int, call: Any, **arguments: Any) -> Any:
     return min((run_child(call, **arguments).result for _ in range(repeats)), key=lambda result: result["cpu"])
 
 
-def walk_rows(alone: dict[int, Any], shipped: dict[int, Any], loops: dict[int, Any]) -> list[str]:
-    """Return a row per way and number of hops."""
-    rows = ["| k | what | CPU s | edges walked, M | ns per edge | entities reached, M | triples, M | peak RSS, MB |"]
-    rows.append("|---:|---|---:|---:|---:|---:|---:|---:|")
-    ways = {
-        "alone": alone,
-        "both directions, each topic's distinct triples written down": shipped,
-        "loop over a dictionary of lists": loops,
-    }
-    for hops in alone:
-        for label, found in ways.items():
+def walk_rows(rows: Rows) -> list[str]:
+    """Return a row per number of hops and way."""
+    table = [
+        "| k | what | topics | CPU s | edges walked, M | ns per edge | entities reached, M | triples, M | "
+        "on disk, MB | peak RSS, MB |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for hops in ASKED:
+        for what, found in rows.items():
             one = found[hops]
-            triples = f"{one['triples'] / 1e6:,.3g}" if one.get("triples") else ""
-            rows.append(
-                f"| {hops} | {label} | {one['cpu']:.3f} | {one['edges'] / 1e6:,.3g} | "
-                f"{1e9 * one['cpu'] / max(1, one['edges']):.1f} | {one['entities'] / 1e6:,.3g} | {triples} | "
-                f"{one['peak']:,.0f} |"
+            edges = (
+                f"{one['edges'] / 1e6:,.3g} | {1e9 * one['cpu'] / max(1, one['edges']):.1f}" if one["edges"] else "|"
             )
-    return rows
+            made = f"{one['triples'] / 1e6:,.3g} | {one['bytes'] / 1e6:,.0f}" if "triples" in one else "|"
+            table.append(
+                f"| {hops} | {what} | {one['topics']:,} | {one['cpu']:.3f} | {edges} | {one['entities'] / 1e6:,.3g} | "
+                f"{made} | {one['peak']:,.0f} |"
+            )
+    return table
 
 
 def figure_rows(alone: dict[int, Any], loops: dict[int, Any]) -> list[str]:

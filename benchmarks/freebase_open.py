@@ -42,8 +42,8 @@ def run(home: Path, size: Size = FULL) -> None:
             cold.append(run_child(open_one, graph=graph, entity=entity, name=name).result)
         megabytes = folder_bytes(graph) / 1e6
     rows = [
-        "| files | until neighbours by id, ms: median, most (asked: <= 10) | with one name resolved and its neighbours, "
-        "ms: median, most (asked: <= 50) |",
+        f"| files | until neighbours by id, ms: median, most (asked: <= {ASKED_IDS_MS}) | "
+        f"with one name resolved and its neighbours, ms: median, most (asked: <= {ASKED_NAME_MS}) |",
         "|---|---|---|",
         row("in the system's cache", warm),
         row("dropped from it (posix_fadvise)", cold),
@@ -51,9 +51,10 @@ def run(home: Path, size: Size = FULL) -> None:
     imports = statistics.median(one["imports"] for one in warm)
     note = (
         f"A graph of {made['triples'] / 1e6:.3g} M triples and {made['entities'] / 1e6:.3g} M entities, "
-        f"{megabytes:,.0f} MB, opened in {size.repeats} fresh processes, each for another entity: wall time from opening the folder to "
-        "all neighbours of one entity in both directions; the name by a folder opened anew, through the memory-mapped "
-        f"index. Not in it: starting Python, and {imports:,.0f} ms for importing numpy, pyarrow and the package. "
+        f"{megabytes:,.0f} MB, opened in {size.repeats} fresh processes, each for another entity: wall time from "
+        "opening the folder to all neighbours of one entity in both directions; the name by a folder opened anew, "
+        "through the memory-mapped index. Not in it: starting Python, and "
+        f"{imports:,.0f} ms for importing numpy, pyarrow and the package. "
         "The limits that were asked for hold for the median with files in the cache: "
         f"{verdict(warm)}."
     )

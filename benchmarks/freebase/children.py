@@ -136,15 +136,14 @@ class _Steps:
 
 
 def pick_names(graph: str, count: int) -> list[tuple[int, str]]:
-    """Return (entity, name) of entities with a name of their own, spread over the graph."""
+    """Return (entity, name) of entities that share their name with no other, spread over the graph."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(Path(graph) / "entities.parquet", columns=["entity_id", "name", "kind"])
-    named = [row for row in table.slice(0, 1000).to_pylist() if row["kind"] == "entity"]
-    step = max(1, table.num_rows // (count + 1))
-    for start in range(step, table.num_rows, step):
-        named += [row for row in table.slice(start, 100).to_pylist() if row["kind"] == "entity"][:1]
-    return [(row["entity_id"], row["name"]) for row in named[-count:]]
+    counts = {row["values"]: row["counts"] for row in table["name"].value_counts().to_pylist()}
+    own = [row for row in table.to_pylist() if row["kind"] == "entity" and counts[row["name"]] == 1]
+    step = max(1, len(own) // count)
+    return [(row["entity_id"], row["name"]) for row in own[::step][:count]]
 
 
 def open_one(graph: str, entity: int, name: str) -> dict[str, float]:

@@ -14,6 +14,7 @@ from benchmarks.freebase.world import RELATION_SKEW, World
 BLOCK = 8192  # nodes whose random numbers come from one generator
 FACTS, NAMES, NOISE, FAULTS = range(4)  # streams of random numbers of a block
 ALIAS_SHARE = 0.3
+WORD_SHARES = (0.08, 0.5)  # of names of one word, and of at most two; the others have three
 NUM_LANGUAGES = 10
 Bools = npt.NDArray[np.bool_]
 
@@ -82,7 +83,8 @@ def draw_names(world: World, block: range) -> Names:
     spoken = np.concatenate([np.zeros_like(english), 1 + language, np.zeros_like(alias)])
     is_alias = np.arange(len(place)) >= len(english) + len(others)
     words = generator.integers(0, NUM_WORDS, (len(place), 3))
-    words[np.arange(3) >= generator.integers(1, 4, (len(place), 1))] = -1
+    counts = 1 + np.searchsorted(WORD_SHARES, generator.random(len(place)))
+    words[np.arange(3) >= counts[:, None]] = -1
     order = np.argsort(place, kind="stable")
     return Names(place[order], spoken[order], is_alias[order], words[order])
 
