@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from kgqa_core.graph.closure.options import NEVER
-from kgqa_core.graph.closure.parts import Part, batches, column, read_numbers
+from kgqa_core.graph.closure.parts import Part, batches, column, relations_of
 from kgqa_core.graph.closure.tables import I8, I32, I64, numbers_of
 from kgqa_core.graph.csr import open_array
 
@@ -67,7 +67,7 @@ def fine_width(num_entities: int) -> int:
 def write_runs(task: EdgeTask) -> tuple[list[Run], list[int], int]:
     """Write the edges of one part; return the runs, which relations occur, and how many triples were kept."""
     codes, table, leave = (open_array(task.work / f"{name}.npy") for name in ("codes", "numbers", "leave"))
-    relation_numbers = read_numbers(task.part.relations)
+    relation_numbers = open_array(task.part.relations)
     used = np.zeros(task.num_relations, np.bool_)
     width, runs, num_rows = fine_width(len(codes)), [], 0
     has_hop = task.part.hop
@@ -78,7 +78,7 @@ def write_runs(task: EdgeTask) -> tuple[list[Run], list[int], int]:
         kept = hops != NEVER
         if not kept.any():
             continue
-        relations = relation_numbers[column(batch, "relation")]
+        relations = relations_of(task.part, batch, relation_numbers)
         heads, relations, tails, hops = heads[kept], relations[kept], tails[kept], hops[kept]
         used[relations] = True
         owners, keys, counts = double(heads, relations, tails, hops, task.num_relations, width)

@@ -21,7 +21,7 @@ from numba import njit
 from kgqa_core import schemas
 from kgqa_core.graph.closure.edges import FINE, HOP_BITS, OTHER_BITS, RELATION_SHIFT, fine_width
 from kgqa_core.graph.closure.options import ClosureLimits
-from kgqa_core.graph.closure.parts import Part, Parts, batches, column, read_numbers
+from kgqa_core.graph.closure.parts import Part, Parts, batches, column, relations_of
 from kgqa_core.graph.closure.sorting import sort_by_owner
 from kgqa_core.graph.closure.tables import I32, I64, number_table, numbers_of
 from kgqa_core.graph.csr import open_array, sorted_distinct
@@ -60,10 +60,10 @@ class CapTask:
 def collect_edges(task: CollectTask) -> list[Path]:
     """Write the edges of the frontier in one part, in runs sorted by range of owners; return the runs' stems."""
     codes, table = (open_array(Path(f"{task.frontier}-{name}.npy")) for name in ("codes", "numbers"))
-    relation_numbers, width, runs = read_numbers(task.part.relations), fine_width(len(codes)), []
+    relation_numbers, width, runs = open_array(task.part.relations), fine_width(len(codes)), []
     for number, batch in enumerate(batches(task.part.path, ["head", "relation", "tail"], task.batch_rows)):
         heads, tails = column(batch, "head"), column(batch, "tail")
-        relations = relation_numbers[column(batch, "relation")]
+        relations = relations_of(task.part, batch, relation_numbers)
         forward, backward = numbers_of(table, codes, heads), numbers_of(table, codes, tails)
         out, back = forward >= 0, backward >= 0
         owner = np.concatenate([forward[out], backward[back]])

@@ -86,7 +86,19 @@ def column(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
     return values
 
 
-def read_numbers(path: Path) -> I32:
-    """Return the relation numbers of a part's dump."""
-    numbers: I32 = np.load(path, allow_pickle=False)
-    return numbers
+def relations_of(part: Part, batch: pa.RecordBatch, numbers: I32) -> I32:
+    """Return the numbers over all dumps of a batch's relations; ``numbers`` is what ``part.relations`` holds.
+
+    Raises:
+        ArtifactError: a relation that relations.parquet of the dump does not list.
+    """
+    given = column(batch, "relation")
+    known = (given >= 0) & (given < len(numbers))
+    found: I32 = numbers[np.where(known, given, 0)] if len(numbers) else given
+    known &= found >= 0
+    if not known.all():
+        raise ArtifactError(
+            f"{part.path} has a relation {given[~known][0]} that relations.parquet beside it does not list. "
+            "Build the dump again"
+        )
+    return found

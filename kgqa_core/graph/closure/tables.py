@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from kgqa_core.errors import InputError
+
 I8 = npt.NDArray[np.int8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -121,7 +123,9 @@ def other_ends(table: I64, heads: I64, tails: I64) -> I64:
 def number_table(codes: I64) -> I32:
     """Return the table that finds the position of a code in ``codes`` (distinct)."""
     if len(codes) >= 2**31 - 1:
-        raise OverflowError(f"{len(codes)} entities: an entity id has 31 bits")
+        raise InputError(
+            f"{len(codes)} entities are more than the {2**31 - 1} that an entity id has room for; ask for fewer hops"
+        )
     table = np.full(capacity_for(len(codes)), NONE, np.int32)
     _fill_numbers(table, codes)
     return table

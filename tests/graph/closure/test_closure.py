@@ -192,6 +192,13 @@ def test_two_labels_with_one_code_are_listed_and_never_become_one_in_silence(tmp
     assert reject == ("dump-1/texts-00000.parquet", 1, "same code as '1066'", "1954")
 
 
+def test_a_relation_that_is_not_listed_is_damage(tmp_path: Path) -> None:
+    dumps = write_parts(FILMS, tmp_path)
+    write_rows(dumps[1], "relations", schemas.DUMP_RELATIONS, [(2, "year", "triple", 1)], None)
+    with pytest.raises(ArtifactError, match=r"has a relation \d that relations.parquet beside it does not list"):
+        build_from_dump(dumps, FILMS.topics, tmp_path / "graph")
+
+
 def test_topics_that_no_triple_has_stop_the_build(tmp_path: Path) -> None:
     dumps = write_parts(FILMS, tmp_path)
     with pytest.raises(InputError, match=r"none of 1 \(m\.0nbdy\) is in a triple"):
