@@ -28,6 +28,7 @@ from kgqa_core.graph.formats import (
 from kgqa_core.graph.inverses import InverseCounts
 from kgqa_core.graph.kg import write_string_indexes
 from kgqa_core.graph.nsm import listed_part, parse_nsm_chunk
+from kgqa_core.graph.rdf import parse_rdf_chunk
 from kgqa_core.graph.rejects import check_reject_ratio, collect_rejects, write_rejects
 from kgqa_core.graph.rog import read_rog_chunk
 from kgqa_core.graph.shards import connect, write_entities, write_triples
@@ -122,12 +123,14 @@ EXAMPLES: dict[FileFormat, str] = {
     "parquet": "columns head, relation, tail",
     "nsm": '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}',
     "rog": '{"question": "…", "q_entity": ["Ada"], "a_entity": ["London"], "graph": [["Ada", "born_in", "London"]]}',
+    "rdf": "<http://example.org/Ada> <http://example.org/bornIn> <http://example.org/London> .",
 }
 
 
 PARSERS: dict[FileFormat, Callable[[Chunk], ChunkReport]] = {
     "nsm": parse_nsm_chunk,
     "rog": partial(parse_nsm_chunk, read=read_rog_chunk),
+    "rdf": parse_rdf_chunk,
 }
 
 

@@ -21,9 +21,10 @@ from kgqa_core import schemas
 from kgqa_core.disk import written_whole
 from kgqa_core.errors import InputError, nearest, shorten
 
-FileFormat = Literal["wikimovies", "tsv", "csv", "parquet", "nsm", "rog"]
+FileFormat = Literal["wikimovies", "tsv", "csv", "parquet", "nsm", "rog", "rdf"]
 TRIPLE_COLUMNS = ("head", "relation", "tail")
 NAME_COLUMNS = ("label", "name")
+ROG_COLUMNS = ("question", "q_entity", "graph")  # that a Parquet file of RoG rows must have
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
 MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
@@ -74,15 +75,33 @@ def list_chunks(
 ) -> Iterator[Chunk]:
     """Cut ``path`` into slices of about ``chunk_bytes`` that end at line ends (Parquet: at row groups).
 
-    Raises InputError when a Parquet file is none, or lacks one of the columns.
+    A gzip of lines is unpacked into ``parts`` first. RDF that cannot be cut at line ends is one slice. Raises
+    InputError when a Parquet file is none, or lacks one of the columns.
     """
-    if format == "rog" and path.suffix == ".parquet":
-        cuts = _row_cuts(path, columns, chunk_bytes)
+    if format == "rdf":
+        from kgqa_core.graph.rdf import is_by_line
+
+        cuts = _line_cuts(path, chunk_bytes) if is_by_line(path) else iter([(0, path.stat().st_size)])
+    elif format == "parquet":
+        cuts = _row_group_cuts(path, columns, chunk_bytes)
+    elif format == "rog" and path.suffix == ".parquet":
+        cuts = _row_cuts(path, chunk_bytes)
     else:
-        cuts = _row_group_cuts(path, columns, chunk_bytes) if format == "parquet" else _line_cuts(path, chunk_bytes)
+        path = _plain(path, format, parts)
+        cuts = _line_cuts(path, chunk_bytes)
     for number, (start, end) in enumerate(cuts):
         part = parts / f"{columns[0]}-{number:06d}.parquet"
         yield Chunk(path=path, format=format, columns=columns, start=start, end=end, part=part)
+
+
+def _plain(path: Path, format: FileFormat, parts: Path) -> Path:
+    if path.suffix != ".gz":
+        return path
+    if format in ("nsm", "rog"):
+        raise InputError(f"{path}: question files are not read from a gzip. Unpack it: gunzip --keep {path.name}")
+    from kgqa_core.graph.gzip_files import unpack
+
+    return unpack(path, parts)
 
 
 def _line_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
@@ -107,9 +126,9 @@ def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> I
             start, taken = group + 1, 0
 
 
-def _row_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+def _row_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """Cut inside row groups: a row that holds a whole subgraph may take 100 kB, a row group a gigabyte of Python."""
-    metadata = _open_with(path, columns).metadata
+    metadata = _open_with(path, ROG_COLUMNS).metadata
     start = 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         end = start + group.num_rows
@@ -153,6 +172,13 @@ def write_parts(chunk: Chunk, parsed: Parsed) -> ChunkReport:
     table, num_lines, num_blank, rejects = parsed
     with written_whole(chunk.part) as part:
         pq.write_table(table, part, compression="zstd")
+    return report_chunk(chunk, rejects, num_lines=num_lines, num_rows=table.num_rows, num_blank=num_blank)
+
+
+def report_chunk(
+    chunk: Chunk, rejects: list[RawReject], *, num_lines: int, num_rows: int, num_blank: int
+) -> ChunkReport:
+    """Write a chunk's rejects, and return what became of it."""
     if rejects:
         lines, reasons, texts = zip(*rejects, strict=True)
         columns = [
@@ -166,7 +192,7 @@ def write_parts(chunk: Chunk, parsed: Parsed) -> ChunkReport:
     return ChunkReport(
         chunk=chunk,
         num_lines=num_lines,
-        num_rows=table.num_rows,
+        num_rows=num_rows,
         num_blank=num_blank,
         rejects=dict(Counter(reason for _, reason, _ in rejects)),
     )

@@ -20,7 +20,6 @@ from kgqa_core.graph.nsm import JSON, NO_QUESTION, NsmLine, read_nsm_chunk
 NO_GRAPH = "field graph: not a list of triples"
 BAD_TOPIC = "field q_entity: not a list of names"
 BAD_ANSWER = "fields a_entity and answer: not lists of names"
-ROG_COLUMNS = ("question", "q_entity", "graph")  # that a Parquet file must have
 COLUMNS = ("id", "question", "answer", "q_entity", "a_entity", "graph")
 ROWS_AT_ONCE = 64
 

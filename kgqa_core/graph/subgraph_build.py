@@ -25,7 +25,7 @@ from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import LabelledTriple, NsmLine, default_id, read_nsm_chunk, read_tuples
-from kgqa_core.graph.rog import ROG_COLUMNS, read_rog_chunk
+from kgqa_core.graph.rog import read_rog_chunk
 from kgqa_core.graph.subgraph_pack import Block, Listed, SubgraphReport, join_blocks, pack_block, write_report
 from kgqa_core.graph.subgraphs import RELATIONS_FILE
 
@@ -61,13 +61,12 @@ def build_subgraphs(
     shutil.rmtree(parts, ignore_errors=True)
     packed: list[Packed] = []
     ids: list[str] = []
-    columns = ROG_COLUMNS if format == "rog" else TRIPLE_COLUMNS
     try:
         for number, path in enumerate(files):
             require_file(path, what="question file")
             folder = parts / str(number)
             folder.mkdir(parents=True)
-            chunks = list_chunks(path, format=format, columns=columns, parts=folder, chunk_bytes=chunk_bytes)
+            chunks = list_chunks(path, format=format, columns=TRIPLE_COLUMNS, parts=folder, chunk_bytes=chunk_bytes)
             found = list(map_chunks(partial(pack_chunk, graph_folder=graph.folder), chunks))
             ids += name_lines(found, path)
             packed += found
