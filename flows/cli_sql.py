@@ -85,13 +85,14 @@ def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path |
 
 
 def done_artifacts(pipeline: Pipeline) -> dict[str, Artifact]:
-    """Return the artifacts of the stages that are done; ArtifactError where there are none."""
+    """Return the artifacts of the stages that are done, and the last changes; ArtifactError where nothing is done."""
     from kgqa_core.errors import ArtifactError
 
     found = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
     if not found:
         raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
-    return found
+    changes = pipeline.remembered("changes")
+    return {**found, "changes": changes} if changes else found
 
 
 def view_document(view: ViewInfo) -> dict[str, Any]:

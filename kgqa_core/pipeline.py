@@ -141,6 +141,11 @@ class Pipeline:
         if last.get(key) != artifact.fingerprint:
             _write_note(self._last, {**last, key: artifact.fingerprint})
 
+    def remembered(self, stage: str) -> Artifact | None:
+        """Return what ``remember`` noted of a stage that has no spec, such as the last comparison of two builds."""
+        fingerprint = _read_note(self._last).get(stage)
+        return read_artifact(self.store.root / stage / fingerprint) if fingerprint else None
+
     def accept(self, artifacts: Mapping[str, Artifact]) -> None:
         """Note these stages' artifacts as the build that the next one is compared with."""
         note = {key: artifact.fingerprint for key, artifact in artifacts.items()}

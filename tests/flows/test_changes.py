@@ -154,6 +154,10 @@ def test_a_comparison_is_an_artifact_with_tables_and_figures_for_the_tracker(tow
     ]
     questions = {tuple(row.values()) for row in pq.read_table(folder / "questions.parquet").to_pylist()}
     assert questions == {("about-Bournemouth", "gone"), ("about-Luzern", "subgraph")}
+    assert sql_of(towns, "select relation from changes_relations order by gone, relation") == [
+        ["flows_into"],
+        ["twin_of"],
+    ]
     metrics = read_record(folder).metrics
     assert (metrics["triples_in"], metrics["triples_out"], metrics["questions_out"]) == (0, 2, 1)
 
@@ -179,6 +183,11 @@ def test_what_a_file_changed_in_bytes_alone_is_no_change(towns: Path, build: Bui
         stream.write("half a line\n")
     found = changed(build(towns, "dataset.graph.max_reject_ratio=0.5"))
     assert list(change_rows(found)) == []
+
+
+def sql_of(conf: Path, query: str) -> Any:
+    done = CliRunner().invoke(app, ["sql", str(conf), query, "--json"])
+    return json.loads(done.stdout)["rows"]
 
 
 # The guard
