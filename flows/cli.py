@@ -10,6 +10,7 @@ import typer
 from flows.cli_compare import compare
 from flows.cli_session import prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
+from flows.cli_subgraph import subgraph
 from flows.cli_sweep import sweep
 
 if TYPE_CHECKING:
@@ -231,7 +232,8 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     Example:
       kgqa lint conf/metaqa-1hop.yaml --json
     """
-    from flows.cli_output import print_json, print_lint
+    from flows.cli_lint import print_lint
+    from flows.cli_output import print_json
     from kgqa_core.config_file import read_config
     from kgqa_core.pipeline import Pipeline
 
@@ -271,6 +273,7 @@ def score(
 
 app.command()(compare)
 app.command()(sql)
+app.command()(subgraph)
 app.command()(sweep)
 
 

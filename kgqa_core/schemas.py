@@ -83,6 +83,16 @@ SUBGRAPH_TRIPLES = pa.schema(
     ]
 )
 
+NEIGHBOURHOOD = pa.schema(
+    [
+        pa.field("head_label", pa.string(), nullable=False),
+        pa.field("head_name", pa.string(), nullable=False),
+        pa.field("relation", pa.string(), nullable=False),
+        pa.field("tail_label", pa.string(), nullable=False),
+        pa.field("tail_name", pa.string(), nullable=False),
+    ]
+)
+
 QUESTIONS = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),

@@ -58,6 +58,8 @@ def cut_from_graph(pipeline: Pipeline, folder: Path) -> SubgraphReport:
 
 
 def cut_of(pipeline: Pipeline) -> Cut:
-    """Return what the configuration says a question's subgraph is."""
-    section = pipeline.specs["subgraphs"].section
-    return Cut(**{**section, "drop_relations": tuple(section["drop_relations"])})
+    """Return what the configuration says a question's subgraph is; the defaults where it says nothing of cutting."""
+    dataset = pipeline.config.dataset
+    if not isinstance(dataset, FileDataset) or not dataset.subgraphs.is_cut:
+        return Cut()
+    return Cut(**dataset.subgraphs.model_dump())

@@ -1,0 +1,184 @@
+"""``kgqa subgraph``: one neighbourhood of a built graph, printed or exported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+
+import typer
+
+from flows.cli_session import with_exit_code, working
+from kgqa_core.disk import written_whole
+
+if TYPE_CHECKING:
+    from kgqa_core.graph.neighbourhood import Neighbourhood
+    from kgqa_core.pipeline import Pipeline
+
+NUM_ROWS = 50  # of a table, unless --limit says otherwise
+Format = Literal["table", "tsv", "jsonl", "parquet"]
+
+
+@with_exit_code
+def subgraph(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")],
+    question: Annotated[str | None, typer.Option(metavar="ID", help="Id of a question: around its topics.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name or label of an entity; all that share a name.")
+    ] = None,
+    hops: Annotated[
+        int | None,
+        typer.Option(min=0, max=9, metavar="K", help="Steps from the topics. Default: as the run cuts, or 2."),
+    ] = None,
+    cap: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Triples of one entity, relation and direction. Default: as the run, or 200."
+        ),
+    ] = None,
+    format: Annotated[Format, typer.Option(help="How to write it; parquet needs --out.")] = "table",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help=f"At most N triples; a table has {NUM_ROWS} by default.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override one setting, e.g. dataset.subgraphs.hops=3; repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Print or export the triples around a question's topics, or around an entity, nearest first.
+
+    Where every question of the run has a subgraph of its own, --question shows that, unless --hops or --cap is given.
+
+    \b
+    Examples:
+      kgqa subgraph conf/demo.yaml --topic "Blue Harbour" --hops 1
+      kgqa subgraph conf/webqsp-nsm.yaml --question WebQTest-0 --format tsv > triples.tsv
+      kgqa subgraph conf/freebase-webqsp.yaml --topic m.0d3k14 --format parquet --out neighbourhood.parquet
+    """
+    from kgqa_core.config_file import read_config
+    from kgqa_core.errors import ConfigError
+    from kgqa_core.pipeline import Pipeline
+
+    if (question is None) == (topic is None):
+        raise ConfigError("give either --question ID or --topic NAME")
+    if format == "parquet" and (out is None or limit is not None):
+        raise ConfigError("--format parquet writes a file of all triples: give --out FILE, and no --limit")
+    pipeline = Pipeline(read_config(conf, settings or ()))
+    with working("walking"):
+        found = find_neighbourhood(pipeline, question, topic, hops, cap)
+    write_out(found, format, out, limit)
+
+
+def find_neighbourhood(
+    pipeline: Pipeline, question: str | None, topic: str | None, hops: int | None, cap: int | None
+) -> Neighbourhood:
+    """Return a question's own subgraph, or what a walk from its topics, or from an entity, comes to."""
+    from dataclasses import replace
+
+    from kgqa_core.graph.neighbourhood import of_question, walk_from
+    from kgqa_core.graph.subgraph_cut import open_expander
+    from kgqa_core.questions.linking import require_ids
+    from kgqa_core.workspace import graph_of, subgraphs_of
+    from tasks.subgraphs import cut_of
+
+    graph = graph_of(pipeline)
+    topics: Sequence[int] = require_ids(topic, graph) if topic is not None else ()
+    if question is not None:
+        topics = topics_of(pipeline, question)
+        if hops is None and cap is None and (subgraphs := subgraphs_of(pipeline)):
+            return of_question(subgraphs, graph, question, topics)
+    cut = cut_of(pipeline)
+    cut = replace(cut, hops=cut.hops if hops is None else hops, group_cap=cut.group_cap if cap is None else cap)
+    return walk_from(open_expander(graph, cut), graph, topics)
+
+
+def topics_of(pipeline: Pipeline, question_id: str) -> list[int]:
+    """Return the topics of a linked question; LinkError, with the nearest ids, where there is none of that id."""
+    import pyarrow.parquet as pq
+
+    from kgqa_core.errors import LinkError, nearest, shorten
+
+    table = pq.read_table(pipeline.artifact("questions").folder / "questions.parquet", columns=["id", "topics"])
+    ids = table["id"].to_pylist()
+    if question_id not in ids:
+        near = nearest(question_id, ids, 3)
+        hint = f" The nearest ids: {', '.join(map(repr, near))}." if near else f" Ids look like {ids[0]!r}."
+        raise LinkError(f"there is no question {shorten(question_id)} in this run.{hint}", near)
+    topics: list[int] = table["topics"][ids.index(question_id)].as_py()
+    return topics
+
+
+def write_out(found: Neighbourhood, format: Format, out: Path | None, limit: int | None) -> None:
+    """Write a neighbourhood to standard output or to a file."""
+    from kgqa_core.errors import InputError
+
+    if out is not None and not out.absolute().parent.is_dir():
+        raise InputError(f"cannot write {out}: there is no folder {out.absolute().parent}")
+    if format == "parquet" and out is not None:
+        from kgqa_core.graph.neighbourhood import write_neighbourhood
+
+        with written_whole(out) as partial:
+            write_neighbourhood(found, partial)
+    elif format == "table" and out is None:
+        print_neighbourhood(found, limit or NUM_ROWS)
+    else:
+        with opened(out) as stream:
+            stream.writelines(lines_of(found, "tsv" if format == "table" else format, limit))
+    if out is not None:
+        typer.echo(f"{len(found) if limit is None else min(limit, len(found)):,} triples in {out}", err=True)
+
+
+@contextmanager
+def opened(out: Path | None) -> Iterator[TextIO]:
+    """Open a file to write, or standard output."""
+    if out is None:
+        yield sys.stdout
+        return
+    with written_whole(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
+        yield stream
+
+
+def lines_of(found: Neighbourhood, format: str, limit: int | None) -> Iterable[str]:
+    """Yield the lines of a TSV file with a header, or JSON lines; a TSV has no line breaks or tabs in its values."""
+    import json
+
+    from kgqa_core.schemas import NEIGHBOURHOOD
+
+    if format == "tsv":
+        yield "\t".join(NEIGHBOURHOOD.names) + "\n"
+    for row in found.rows(limit):
+        if format == "tsv":
+            yield "\t".join(" ".join(value.split()) for value in row) + "\n"
+        else:
+            yield json.dumps(dict(zip(NEIGHBOURHOOD.names, row, strict=True)), ensure_ascii=False) + "\n"
+
+
+def shown(label: str, name: str) -> str:
+    """Return name and label of an entity; that of one without a name says so."""
+    from kgqa_core.questions.coverage import MID
+
+    if MID.fullmatch(name) and name.startswith(label):
+        return name if name != label else f"{label} (no name)"
+    return label if name == label else f"{name} ({label})"
+
+
+def print_neighbourhood(found: Neighbourhood, limit: int) -> None:
+    """Print the first triples as a table, and what there is beside them."""
+    from flows.cli_output import print_table
+
+    graph = found.graph
+    topics = ", ".join(shown(graph.label_of(topic), graph.name_of(topic)) for topic in found.topics)
+    title = f"{len(found):,} triples of {found.num_entities:,} entities around {topics or 'no topic'}"
+    rows = [(shown(*row[:2]), row[2], shown(*row[3:])) for row in found.rows(limit)]
+    print_table(title, ("head", "relation", "tail"), rows)
+    if len(found) > limit:
+        typer.echo(f"… and {len(found) - limit:,} more: --limit N, or all of them with --format tsv, jsonl or parquet")
+    if found.num_capped:
+        typer.echo(f"{found.num_capped:,} groups have more triples than are walked: --cap N walks more")
+    if found.stopped:
+        typer.echo("The limit of triples (dataset.subgraphs.max_triples) ended the walk.")

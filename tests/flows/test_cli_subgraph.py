@@ -1,0 +1,139 @@
+"""kgqa subgraph: what is around a question or an entity, printed and exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.cli_subgraph import shown
+from kgqa_core import schemas
+from kgqa_core.config_file import read_config
+from kgqa_core.pipeline import Pipeline
+from tests.nsm import line, write_nsm
+
+RUN = """\
+dataset:
+  name: nsm
+  source: files
+  graph: {format: nsm}
+  questions: {format: nsm, files: {train: train.jsonl}}
+  subgraphs: question
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 1, width: 7, edge_budget: 5, epochs: 1}
+"""
+TUPLES = {
+    "q1": [["m.soup", "made of", "m.water"], ["m.ann", "eats", "m.soup"]],
+    "q2": [["m.ann", "likes", f"m.thing{number}"] for number in range(3)],
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipeline], list[str]]) -> Path:
+    """A run of two questions about the same person, each with a subgraph of its own."""
+    folder = tmp_path_factory.mktemp("nsm")
+    rows = [line(name, "what", ["m.ann"], [tuples[0][2]], tuples) for name, tuples in TUPLES.items()]
+    write_nsm(folder / "train.jsonl", rows)
+    (folder / "nsm.yaml").write_text(RUN, encoding="utf-8")
+    pipeline = Pipeline(read_config(folder / "nsm.yaml", [f"runtime.home={folder / 'home'}"]))
+    from flows import stages
+
+    with pytest.MonkeyPatch.context() as patch:
+        ensure = stages.ensure
+        patch.setattr(stages, "ensure", lambda run, key, task, *more: ensure(run, key, task.fn, *more))
+        patch.setattr(stages, "check_changes", lambda *_, **__: [])
+        stages.graph_stages(pipeline)
+    return folder / "nsm.yaml"
+
+
+@pytest.fixture
+def conf(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KGQA_HOME", str(built.parent / "home"))
+    return built
+
+
+def kgqa_subgraph(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["subgraph", *map(str, arguments)])
+
+
+def triples(*arguments: object) -> list[list[str]]:
+    """Return what is printed as TSV, without the names."""
+    done = kgqa_subgraph(*arguments, "--format", "tsv")
+    assert done.exit_code == 0, done.stderr
+    header, *rows = [row.split("\t") for row in done.stdout.splitlines()]
+    assert header == schemas.NEIGHBOURHOOD.names
+    return [[row[0], row[2], row[3]] for row in rows]
+
+
+def test_a_question_shows_its_own_subgraph_nearest_first(conf: Path) -> None:
+    assert triples(conf, "--question", "q1") == TUPLES["q1"][::-1]
+    assert triples(conf, "--question", "q2") == TUPLES["q2"]
+
+
+def test_with_hops_or_an_entity_the_graph_is_walked(conf: Path) -> None:
+    everything = [*TUPLES["q2"], *TUPLES["q1"]]
+    assert sorted(triples(conf, "--question", "q1", "--hops", 2)) == sorted(everything)
+    assert triples(conf, "--topic", "m.water", "--hops", 1) == [["m.soup", "made of", "m.water"]]
+    assert triples(conf, "--topic", "m.ann", "--hops", 1, "--cap", 1) == [TUPLES["q1"][1], TUPLES["q2"][0]]
+    assert triples(conf, "--topic", "m.ann", "--hops", 0) == []
+
+
+def test_a_table_is_cut_and_says_so(conf: Path) -> None:
+    done = kgqa_subgraph(conf, "--topic", "m.ann", "--hops", 1, "--cap", 2, "--limit", 2)
+    assert "3 triples of 4 entities around m.ann (no name)" in done.stdout
+    assert "… and 1 more: --limit N" in done.stdout
+    assert "1 groups have more triples than are walked" in done.stdout
+
+
+def test_files_hold_all_of_it(conf: Path, tmp_path: Path) -> None:
+    for format, name in (("parquet", "out.parquet"), ("jsonl", "out.jsonl")):
+        done = kgqa_subgraph(conf, "--question", "q2", "--format", format, "--out", tmp_path / name)
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout == ""
+        assert "3 triples in" in done.stderr
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.schema.equals(schemas.NEIGHBOURHOOD)
+    assert [json.loads(row) for row in (tmp_path / "out.jsonl").read_text().splitlines()] == table.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--question", "q3"], 4, "there is no question 'q3' in this run. The nearest ids: 'q2', 'q1'"),
+        (["--topic", "m.anne"], 4, "'m.anne' is no entity of the graph"),
+        ([], 2, "give either --question ID or --topic NAME"),
+        (["--topic", "m.ann", "--question", "q1"], 2, "give either --question ID or --topic NAME"),
+        (["--topic", "m.ann", "--format", "parquet"], 2, "give --out FILE"),
+        (["--topic", "m.ann", "--format", "tsv", "--out", "nowhere/x.tsv"], 3, "there is no folder"),
+        (["--topic", "m.ann", "--format", "xml"], 2, "xml"),
+    ],
+)
+def test_mistakes_are_told_with_an_exit_code(conf: Path, arguments: list[str], code: int, message: str) -> None:
+    done = kgqa_subgraph(conf, *arguments)
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+
+
+def test_a_run_that_is_not_built_says_so(conf: Path, tmp_path: Path) -> None:
+    done = kgqa_subgraph(conf, "--topic", "m.ann", "--set", f"runtime.home={tmp_path}")
+    assert done.exit_code == 5
+    assert "is not done" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "expected"),
+    [
+        ("m.0abc", "Blue Harbour", "Blue Harbour (m.0abc)"),
+        ("m.0abc", "m.0abc (no name)", "m.0abc (no name)"),
+        ("m.0abc", "m.0abc", "m.0abc (no name)"),
+        ("Blue Harbour", "Blue Harbour", "Blue Harbour"),
+        ("1958", "1958", "1958"),
+    ],
+)
+def test_an_entity_without_a_name_is_shown_as_such(label: str, name: str, expected: str) -> None:
+    assert shown(label, name) == expected
