@@ -28,7 +28,7 @@ from kgqa_core.errors import InputError
 from kgqa_core.graph.dump.codes import has_numba
 from kgqa_core.graph.dump.filters import USES, DumpOptions
 from kgqa_core.graph.dump.journal import Journal, PartRecord
-from kgqa_core.graph.dump.parts import PartWriter, publish
+from kgqa_core.graph.dump.parts import PartWriter, column_of, publish, strings_of
 from kgqa_core.graph.dump.rows import BLANK, MALFORMED, OUTCOMES, RegexScanner, Rows
 from kgqa_core.graph.dump.stream import Block, DumpStream
 from kgqa_core.graph.rejects import NUM_SHOWN, too_many_rejects, write_rejects
@@ -253,7 +253,9 @@ class _Run:
     def publish(self, out_dir: Path, report: DumpReport) -> None:
         """Put the finished parts and the tables of the whole dump into ``out_dir``; the journal keeps its parts."""
         uses = [USES[self.options.use_of(label)] for label in self.labels]
-        columns = [list(range(len(self.labels))), self.labels, uses, self.total.relation_lines[: len(self.labels)]]
+        numbers = np.arange(len(self.labels), dtype=np.int32)
+        lines = self.total.relation_lines[: len(self.labels)]
+        columns = [column_of(numbers), strings_of(self.labels), strings_of(uses), column_of(lines)]
         _write(pa.table(columns, schema=schemas.DUMP_RELATIONS), out_dir / "relations.parquet")
         temporary = out_dir / ".rejects.parquet.tmp"
         write_rejects(self.journal.read_rejects(), temporary)

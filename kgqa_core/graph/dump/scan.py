@@ -72,20 +72,28 @@ class CompiledScanner(RegexScanner):
         super().__init__(options)
         self._wanted = np.frombuffer(self.language.encode(), np.uint8).copy()
         self._iris: list[str] = []
-        self._arrays = _new_table(FIRST_RELATIONS, FIRST_RELATIONS * MEAN_IRI_BYTES)
-        self._filled = 0  # bytes of the IRIs in the table
+        self._out, self._out_of = _addresses(self.buffers), self.buffers  # addresses, and of which buffers they are
+        self._make_table(FIRST_RELATIONS, FIRST_RELATIONS * MEAN_IRI_BYTES)
 
     def _scan_lines(self, block: Block) -> None:
         data = np.frombuffer(block.data, np.uint8)
-        self._arrays["recent"][:] = 0
+        where, wanted = _address(data), (_address(self._wanted), len(self._wanted))
         as_triples = self.options.types_as_triples
-        wanted = (_address(self._wanted), len(self._wanted))
-        while not scan_lines(_address(data), block.size, _addresses(self.buffers), self._table(), wanted, as_triples):
+        self._arrays["recent"][:] = 0
+        while not scan_lines(where, block.size, self._addresses_out(), self._table, wanted, as_triples):
             self._take_line(block)
 
-    def _table(self) -> Table:
-        places = {name: _address(array) for name, array in self._arrays.items()}
-        return Table(mask=len(self._arrays["slots"]) - 1, **places)
+    def _addresses_out(self) -> Any:
+        if self._out_of is not self.buffers:  # they were replaced by larger ones
+            self._out, self._out_of = _addresses(self.buffers), self.buffers
+        return self._out
+
+    def _make_table(self, num_iris: int, num_bytes: int) -> None:
+        self._arrays = _new_table(num_iris, num_bytes)
+        self._table = Table(
+            mask=len(self._arrays["slots"]) - 1, **{name: _address(array) for name, array in self._arrays.items()}
+        )
+        self._filled = 0  # bytes of the IRIs in the table
 
     def add_relation(self, iri: str) -> tuple[int, int]:
         """Number a relation and enter it in the table."""
@@ -100,8 +108,7 @@ class CompiledScanner(RegexScanner):
         data = np.frombuffer(f"<{iri}>".encode(), np.uint8)
         table = self._arrays
         if place == len(table["start"]) or self._filled + len(data) + PADDING > len(table["iris"]):
-            self._arrays = _new_table(2 * len(table["start"]), 2 * len(table["iris"]) + len(data))
-            self._filled = 0
+            self._make_table(2 * len(table["start"]), 2 * len(table["iris"]) + len(data))
             for earlier in range(place + 1):
                 self._enter(earlier)
             return
@@ -109,7 +116,7 @@ class CompiledScanner(RegexScanner):
         table["start"][place], table["length"][place] = self._filled, len(data)
         table["number"][place], table["use"][place] = self._numbers[iri]
         self._filled += len(data)
-        insert_relation(self._table(), place)
+        insert_relation(self._table, place)
 
 
 def _addresses(buffers: Buffers) -> Any:

@@ -251,3 +251,14 @@ def test_another_language(tmp_path: Path) -> None:
 def test_the_plain_scanner_is_taken_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parse, "has_numba", lambda: False)
     assert type(parse.new_scanner(DumpOptions())) is parse.RegexScanner
+
+
+def test_a_parse_starts_quickly(dump: Path, tmp_path: Path) -> None:
+    """What takes long to import stays out, pandas above all: pyarrow takes it in to convert lists and arrays."""
+    code = (
+        "import sys; from pathlib import Path; from kgqa_core.graph.dump.parse import DumpOptions, parse_dump\n"
+        "parse_dump(Path(sys.argv[1]), Path(sys.argv[2]), options=DumpOptions(max_reject_ratio=1))\n"
+        "assert not {'pandas', 'duckdb', 'torch', 'pydantic'} & set(sys.modules), sorted(sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", code, str(dump), str(tmp_path)], check=True, env=environment)

@@ -13,6 +13,7 @@ from kgqa_core.graph.dump.ntriples import Statement, decode, parse_line
 from kgqa_core.graph.dump.rows import RegexScanner, Rows
 from kgqa_core.graph.dump.scan import CompiledScanner
 from kgqa_core.graph.dump.stream import LINE_END, PADDING, Block
+from kgqa_core.graph.formats import NOT_UTF8
 from tests.graph.dump import lines
 
 OPTIONS = DumpOptions(block_bytes=4096, types_as_triples=True)
@@ -142,6 +143,8 @@ def test_texts_come_back(name: str, value: str) -> None:
 def test_what_another_strict_parser_reads_is_read_the_same(text: bytes) -> None:
     """One way only: that parser also refuses IRIs and language tags for what RFC 3987 and BCP 47 say of them."""
     for one in text.replace(b"\r", b"").split(b"\n"):
+        if parse_line(one) == NOT_UTF8:  # that parser does not look into remarks
+            continue
         try:
             quads = list(pyoxigraph.parse(one, format=pyoxigraph.RdfFormat.N_TRIPLES))
         except (SyntaxError, ValueError):
