@@ -121,51 +121,6 @@ def print_answer(answer: Answer) -> None:
     print_table(f"From {topics} (* an answer; scores in percent)", ("", "candidate", "score", "evidence"), rows)
 
 
-REACH = {
-    "questions": "num_questions",
-    "topic in graph": "num_with_topic",
-    "answer in graph": "num_with_answer",
-    "any answer reached": "num_any",
-    "all reached": "num_all",
-}
-
-
-def print_lint(report: Mapping[str, Any]) -> None:
-    """Print the doubts about a dataset, and how many of its answers are within reach."""
-    doubts = [
-        (found["kind"], found["split"], str(found["count"]), ", ".join(found["examples"]))
-        for found in report["findings"]
-    ]
-    print_table("Findings", ("kind", "split", "count", "examples"), doubts)
-    covered = [
-        (
-            str(row["hops"] or "?"),
-            row["split"],
-            str(row["num_questions"]),
-            _figure(row["any_gold"]),
-            _figure(row["all_golds"]),
-        )
-        for row in report["coverage"]
-    ]
-    title = f"Answers within {report['max_steps']} steps, {PERCENT} of questions"
-    print_table(title, ("hops", "split", "questions", "any answer", "all answers"), covered, figures_from=2)
-    reach = [(row["split"], str(row["steps"]), *(str(row[name]) for name in REACH.values())) for row in report["reach"]]
-    print_table("Questions within so many steps", ("split", "steps", *REACH), reach, figures_from=1)
-    names = [
-        (
-            row["split"],
-            f"{row['num_topics_named']} of {row['num_topics']}",
-            f"{row['num_answers_named']} of {row['num_answers']}",
-        )
-        for row in report["names"]
-    ]
-    print_table("Entities with a name", ("split", "topics", "answers"), names, figures_from=1)
-    rejects = [
-        (kind, reason, str(count)) for kind, reasons in report["rejects"].items() for reason, count in reasons.items()
-    ]
-    print_table("Lines that were not used", ("of", "reason", "lines"), rejects, figures_from=2)
-
-
 def print_evaluation(figures: Mapping[str, Any]) -> None:
     """Print an explorer's figures on a file of questions beside its controls'."""
     from kgqa_core.evaluation.report import COLUMNS, figure_cells

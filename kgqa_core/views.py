@@ -6,7 +6,6 @@ it spills, and load no extension: a query can neither reach elsewhere nor damage
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -151,8 +150,6 @@ def open_views(artifacts: Mapping[str, Artifact], *, memory_limit: str, temp_dir
     with duckdb.connect(config=settings) as connection:
         try:
             num_rows = _create_views(connection, tables)
-            if "questions" in artifacts and "coverage" not in tables:
-                num_rows |= _create_coverage(connection, artifacts["questions"].folder / "lint.json")
         except (duckdb.Error, OSError, ValueError) as problem:
             raise ArtifactError(f"cannot open the run's tables: {_short(problem)}. kgqa status says more") from problem
         paths = [path for table in tables.values() for path in table.paths]
@@ -202,15 +199,6 @@ def _create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Ta
         connection.execute(FACTS)
         num_rows["facts"] = num_rows["triples"]
     return num_rows
-
-
-def _create_coverage(connection: duckdb.DuckDBPyConnection, lint: Path) -> dict[str, int]:
-    """Make a table of the coverage that lint found; returns its rows by name."""
-    rows = json.loads(lint.read_text(encoding="utf-8"))["coverage"]
-    connection.register("found_coverage", pa.Table.from_pylist(rows))
-    connection.execute("create table coverage as from found_coverage")
-    connection.unregister("found_coverage")
-    return {"coverage": len(rows)}
 
 
 def _flat(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
