@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.freebase import facts
+from benchmarks.freebase.facts import BLOCK
 from benchmarks.freebase.names import Phrases
 from benchmarks.freebase.vocabulary import LANGUAGES, Ints, Literals
 from benchmarks.freebase.world import World
@@ -22,10 +23,11 @@ RDFS_LABEL = "http://www.w3.org/2000/01/rdf-schema#label"
 SAME_AS = "http://www.w3.org/2002/07/owl#sameAs"
 NAME, ALIAS, TYPE = f"{NS}type.object.name", f"{NS}common.topic.alias", f"{NS}type.object.type"
 KEY_SPACES = ("wikipedia.en", "wikipedia.en_id", "wikipedia.de", "authority.musicbrainz", "en", "wikidata")
-KEYS_PER_ENTITY = 4
-# Noise with a node or a page as object: relation and share of the entities that have it.
-NODES = (("common.topic.notable_types", 0.9), ("common.topic.notable_for", 0.9), ("common.topic.article", 0.7))
-NODES += (("common.topic.image", 0.2), ("freebase.valuenotation.is_reviewed", 0.05), ("type.object.attribution", 0.1))
+TITLES_PER_ENTITY, KEYS_PER_TITLE = 2, 2
+# Noise: relation and share of the entities that have it. Objects: a node that is near, a popular entity, a page.
+NEAR = (("common.topic.article", 0.7), ("common.topic.notable_for", 0.9), ("common.topic.image", 0.2))
+POPULAR = (("common.topic.notable_types", 0.9), ("type.object.attribution", 0.1))
+POPULAR += (("freebase.valuenotation.is_reviewed", 0.05),)
 PAGES = ((f"{NS}common.topic.topic_equivalent_webpage", 2.0), (f"{NS}common.topic.official_website", 0.1))
 PAGES += ((SAME_AS, 0.05),)
 DESCRIPTION_SHARE, DESCRIPTION_WORDS = 0.2, 14  # times three
@@ -41,7 +43,7 @@ class Writer:
         self._literals = pa.array(Literals(world.num_literals, world.seed).forms)
         schema = world.schema
         noise = [NAME, ALIAS, TYPE, RDF_TYPE, RDFS_LABEL, f"{NS}type.object.key", f"{NS}common.topic.description"]
-        noise += [f"{NS}{relation}" for relation, _ in NODES] + [relation for relation, _ in PAGES]
+        noise += [f"{NS}{relation}" for relation, _ in (*NEAR, *POPULAR)] + [relation for relation, _ in PAGES]
         noise += [f"{KEYS}{space}" for space in KEY_SPACES]
         self._row = {relation: len(schema.relations) + row for row, relation in enumerate(noise)}
         predicates = [f"{NS}{label}" for label in schema.relations] + noise
@@ -103,28 +105,38 @@ class Writer:
         ]
 
     def _noise(self, entities: Ints, generator: np.random.Generator) -> Lines:
-        """Return keys, pages, references and descriptions of entities."""
-        place = np.repeat(entities, KEYS_PER_ENTITY)
-        space = generator.integers(0, len(KEY_SPACES), len(place))
-        keys = self._draw_text(len(place), "_", generator)
+        """Return keys, pages, references and descriptions of entities.
+
+        They repeat one another as the real ones do: a title is in two keys and a page, an article's MID is near its
+        topic's, a few types are notable. So text packs about as well.
+        """
+        row, here = self._row, np.arange(len(entities))
+        titles = self._draw_text(TITLES_PER_ENTITY * len(entities), "_", generator)
+        key = np.repeat(np.arange(len(titles)), KEYS_PER_TITLE)
+        place, text = entities[key // TITLES_PER_ENTITY], titles.take(pa.array(key))
+        space = generator.integers(0, len(KEY_SPACES), len(key))
         slashed = pa.array([f'"/{name.replace(".", "/")}/' for name in KEY_SPACES]).take(pa.array(space))
-        number = pa.array(generator.integers(0, 1 << 24, len(place))).cast(pa.string())
         lines: Lines = [
-            (place, self._row[f"{KEYS}{KEY_SPACES[0]}"] + space, _join('"', keys, _join("$0028", number, '"'))),
-            (place, self._row[f"{NS}type.object.key"], _join(slashed, keys, '"')),
+            (place, row[f"{KEYS}{KEY_SPACES[0]}"] + space, _join('"', text, '$0028film$0029"')),
+            (place, row[f"{NS}type.object.key"], _join(slashed, text, '"')),
         ]
-        for relation, share in NODES:
-            chosen = _some(entities, share, generator)
-            nodes = generator.integers(0, self._world.num_nodes, len(chosen))
-            lines.append((chosen, self._row[f"{NS}{relation}"], self._mids(nodes)))
+        for relation, share in NEAR:
+            chosen = entities[_some(here, share, generator)]
+            first = generator.integers(0, max(1, self._world.num_nodes - BLOCK))
+            near = np.minimum(chosen + first + generator.integers(0, 4, len(chosen)), self._world.num_nodes - 1)
+            lines.append((chosen, row[f"{NS}{relation}"], self._mids(near)))
+        for relation, share in POPULAR:
+            chosen = entities[_some(here, share, generator)]
+            popular = (generator.random(len(chosen)) ** 3 * min(500, self._world.num_entities)).astype(np.int64)
+            lines.append((chosen, row[f"{NS}{relation}"], self._mids(self._world.number_of(popular))))
         for relation, share in PAGES:
-            chosen = _some(entities, share, generator)
-            pages = _join("<http://en.wikipedia.org/wiki/", self._draw_text(len(chosen), "_", generator), ">")
-            lines.append((chosen, self._row[relation], pages))
-        chosen = _some(entities, DESCRIPTION_SHARE, generator)
+            chosen = _some(here, share, generator)
+            pages = titles.take(pa.array(chosen * TITLES_PER_ENTITY))
+            lines.append((entities[chosen], row[relation], _join("<http://en.wikipedia.org/wiki/", pages, ">")))
+        chosen = _some(here, DESCRIPTION_SHARE, generator)
         words = [self._draw_text(len(chosen), " ", generator) for _ in range(DESCRIPTION_WORDS)]
         text = pc.binary_join_element_wise(*words[:5], r"\n\"", *words[5:], r"\" \u2014", " ")
-        lines.append((chosen, self._row[f"{NS}common.topic.description"], _join('"', text, '"@en')))
+        lines.append((entities[chosen], row[f"{NS}common.topic.description"], _join('"', text, '"@en')))
         return lines
 
     def _draw_text(self, count: int, separator: str, generator: np.random.Generator) -> pa.Array:
@@ -147,6 +159,6 @@ def _join(before: pa.Array | str, text: pa.Array, after: pa.Array | str) -> pa.A
 
 
 def _some(entities: Ints, share: float, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Return the entities, each as often as its luck says, ``share`` times on average."""
+    """Return entities, each as often as its luck says, ``share`` times on average."""
     times = (share + generator.random(len(entities))).astype(np.int64)
     return np.repeat(entities, times)
