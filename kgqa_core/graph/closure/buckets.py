@@ -57,6 +57,16 @@ class Piece:
     num_triples: int
     triples_per_hop: tuple[int, ...]
 
+    def read(self, name: str) -> I32:
+        """Return one of its arrays."""
+        array: I32 = np.load(f"{self.stem}-{name}.npy", allow_pickle=False)
+        return array
+
+    def remove(self) -> None:
+        """Free its disk."""
+        for name in ("groups", "relation", "size", "tail"):
+            Path(f"{self.stem}-{name}.npy").unlink()
+
 
 def plan_buckets(counts: I64, num_entities: int, shard_rows: int) -> list[Bucket]:
     """Cut the owners into buckets of at most ``2 * shard_rows`` edges, or of one range of owners.
@@ -180,27 +190,25 @@ def forward_triples(
 
 def join_pieces(pieces: Sequence[Piece], num_entities: int, num_relations: int, folder: Path) -> I64:
     """Write the four arrays of the CSR, piece after piece; return the triples of each relation, [R]."""
-    num_groups, num_edges = sum(piece.num_groups for piece in pieces), sum(piece.num_edges for piece in pieces)
-    for name, source, dtype, length in (
-        ("group_relation", "relation", np.int32, num_groups),
-        ("edge_tail", "tail", np.int32, num_edges),
-        ("group_ptr", "groups", np.int64, num_entities + 1),
-        ("edge_ptr", "size", np.int64, num_groups + 1),
+    num_groups = sum(piece.num_groups for piece in pieces)
+    for name, source, length in (
+        ("group_relation", "relation", num_groups),
+        ("edge_tail", "tail", sum(piece.num_edges for piece in pieces)),
     ):
-        pointers = dtype is np.int64
         with (folder / f"{name}.npy").open("wb") as stream:
-            write_array_header(stream, np.dtype(dtype), length)
-            total = 0
-            if pointers:
-                stream.write(np.zeros(1, np.int64).tobytes())
+            write_array_header(stream, np.dtype(np.int32), length)
             for piece in pieces:
-                values = np.load(f"{piece.stem}-{source}.npy", allow_pickle=False)
-                if pointers:
-                    values = np.cumsum(values, dtype=np.int64) + total
-                    total = int(values[-1]) if len(values) else total
-                stream.write(values.data)
+                stream.write(piece.read(source).data)
+    for name, source, length in (("group_ptr", "groups", num_entities), ("edge_ptr", "size", num_groups)):
+        with (folder / f"{name}.npy").open("wb") as stream:
+            write_array_header(stream, np.dtype(np.int64), length + 1)
+            last = np.zeros(1, np.int64)
+            stream.write(last.data)
+            for piece in pieces:
+                pointers = np.cumsum(np.append(last, piece.read(source)))[1:]
+                stream.write(pointers.data)
+                last = pointers[-1:] if len(pointers) else last
     counts = np.zeros(2 * num_relations, np.int64)
     for piece in pieces:
-        relation, size = (np.load(f"{piece.stem}-{name}.npy", allow_pickle=False) for name in ("relation", "size"))
-        counts += np.bincount(relation, size, 2 * num_relations).astype(np.int64)  # exact below 2^53
+        counts += np.bincount(piece.read("relation"), piece.read("size"), 2 * num_relations).astype(np.int64)
     return counts[:num_relations]

@@ -67,6 +67,8 @@ def write_triple_files(
     for run in runs:
         run.remove()
     counts = join_pieces(pieces, num_entities, len(used), out_dir)
+    for piece in pieces:
+        piece.remove()
     kept = [labels[relation] for relation in used]
     table = pa.table([np.arange(len(used), dtype=np.int32), kept, counts, [None] * len(used)], schema=schemas.RELATIONS)
     pq.write_table(table, out_dir / "relations.parquet", compression="zstd")

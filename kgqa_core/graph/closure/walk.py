@@ -7,7 +7,7 @@ count, the CVTs among them are walked at once, in passes of their own, until no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +95,7 @@ class Walker:
         self._passes = 0
         self.capped = None if options.hub_cap is None else CappedWalk(parts, work, options.hub_cap, limits)
 
-    def join(self, function: object, paths: list[Path], codes: I64) -> Iterator[I64]:
+    def join(self, function: Callable[[JoinTask], Path], paths: Sequence[Path], codes: I64) -> Iterator[I64]:
         """Yield what each file's task found with the set of ``codes``."""
         self._passes += 1
         table = self.work / f"set-{self._passes:03d}.npy"
@@ -104,7 +104,7 @@ class Walker:
             JoinTask(path, table, self.work / f"found-{self._passes:03d}-{order:05d}.npy", self.limits.batch_rows)
             for order, path in enumerate(paths)
         ]
-        for out in self.limits.map_tasks(function, tasks):  # type: ignore[arg-type]
+        for out in self.limits.map_tasks(function, tasks):
             yield np.load(out, allow_pickle=False)
             out.unlink()
         table.unlink()
@@ -129,7 +129,7 @@ class Walker:
         """Return the CVTs among ``codes``: MIDs without a row in the names, whatever its language."""
         mids = np.sort(codes[codes > 0])
         named = GrowingSet()
-        for found in self.join(named_part, list(self.parts.names), mids):
+        for found in self.join(named_part, self.parts.names, mids) if len(mids) else ():
             named.add(found)
         return mids[~isin(named.table, mids)]
 
