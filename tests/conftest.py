@@ -106,11 +106,13 @@ def build_stages() -> Callable[[Pipeline], list[str]]:
     def build(pipeline: Pipeline) -> list[str]:
         import flows.stages
         import tasks.changes
+        import tasks.dump
 
         ensure = flows.stages.ensure
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flows.stages, "ensure", lambda run, key, task, *seed: ensure(run, key, task.fn, *seed))
             patch.setattr(tasks.changes, "compare_with_last", tasks.changes.compare_with_last.fn)
+            patch.setattr(tasks.dump, "parse_dumps", tasks.dump.parse_dumps.fn)
             return [outcome.key for outcome in flows.stages.all_stages(pipeline) if outcome.built]
 
     return build
