@@ -19,6 +19,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL_TEXT = re.compile(
     r"no space left on device|quota exceeded|\d+ requested and \d+ written|failed to offload data", re.IGNORECASE
 )
+TOO_LARGE_TEXT = re.compile(r"could not write .*file too large", re.IGNORECASE | re.DOTALL)  # DuckDB
 REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -50,6 +51,11 @@ def cure_of(problem: Exception, root: Path) -> str | None:
     if is_full(problem):
         free = shutil.disk_usage(_existing(root)).free
         return f"The disk is full ({free / 2**20:.0f} MiB free now). Free some space or set KGQA_HOME to another disk"
+    if is_too_large(problem):
+        return (
+            "A file outgrew what this process (`ulimit -f` shows it) or the file system allows. Raise the limit or set "
+            "KGQA_HOME to another disk"
+        )
     code = problem.errno if isinstance(problem, OSError) else None
     if code in REFUSED and _is_under(problem, root):
         return "Check the permissions, or set KGQA_HOME to a folder that can be written"
@@ -65,6 +71,15 @@ def is_full(problem: BaseException) -> bool:
     if not isinstance(problem, KgqaError) and FULL_TEXT.search(str(problem)):  # ours quote what users wrote
         return True
     return problem.__cause__ is not None and is_full(problem.__cause__)
+
+
+def is_too_large(problem: BaseException) -> bool:
+    """Does this error, or one that it was raised from, come from a file that may not grow any more?"""
+    if isinstance(problem, OSError) and problem.errno == errno.EFBIG:
+        return True
+    if not isinstance(problem, KgqaError) and TOO_LARGE_TEXT.search(str(problem)):
+        return True
+    return problem.__cause__ is not None and is_too_large(problem.__cause__)
 
 
 def _is_under(problem: Exception, root: Path) -> bool:

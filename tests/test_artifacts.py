@@ -296,6 +296,23 @@ def test_a_full_disk_is_named_with_what_to_do_whichever_library_met_it(store: Ar
 @pytest.mark.parametrize(
     "failure",
     [
+        OSError(errno.EFBIG, "File too large"),
+        library_error('IO Error: Could not write file "/x": File too large'),
+        library_error("the cache cannot be written", OSError(errno.EFBIG, "too large"), kind=ArtifactError),
+    ],
+)
+def test_a_file_that_may_not_grow_any_more_is_another_matter(store: ArtifactStore, failure: Exception) -> None:
+    def write(folder: Path) -> None:
+        raise failure
+
+    with pytest.raises(ArtifactError, match=r"stage 'graph' .*ulimit -f.*run again: finished stages are kept"):
+        store.build(RECIPE, write)
+    assert entries(store) == set()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
         OSError(errno.EIO, "Input/output error"),
         FileNotFoundError(errno.ENOENT, "No such file or directory", "/data/kb.txt"),
         PermissionError(errno.EACCES, "Permission denied", "/data/kb.txt"),  # an input, not the store
