@@ -93,8 +93,8 @@ def parse_dump(
     """
     options = options or DumpOptions()
     kept = Journal(journal or out_dir / ".parts", asdict(options), path)
+    run = _Run(path, options, kept)
     try:
-        run = _Run(path, options, kept)
         with DumpStream(path, options.block_bytes) as stream:
             first = len(kept.parts) * options.blocks_per_part
             for scanner, rows, block in _scan(stream, first, options, threads):
@@ -106,12 +106,9 @@ def parse_dump(
             report = run.report(stream)
         run.check_kept(report)
         run.publish(out_dir, report)
-    except InputError:
-        kept.remove()
-        raise
-    except BaseException:
+    except BaseException as problem:
         run.abort()
-        if journal is None:
+        if journal is None or isinstance(problem, InputError):
             kept.remove()
         raise
     if journal is None:
