@@ -38,6 +38,9 @@ from kgqa_core.graph.subgraphs import RELATIONS_FILE
 BUCKET_QUESTIONS = 256
 BLOCK_TRIPLES = 1 << 20  # walked triples from which on a block is packed
 QUESTIONS_FILE = "questions.parquet"
+WRITTEN = schemas.SUBGRAPH_TRIPLES.set(
+    0, pa.field("question_id", pa.dictionary(pa.int32(), pa.string()), nullable=False)
+)
 CutMap = Callable[[Callable[["Bucket"], "CutBucket"], Iterable["Bucket"]], Iterable["CutBucket"]]
 
 
@@ -119,7 +122,10 @@ def cut_bucket(bucket: Bucket, *, questions: Path, graph_folder: Path, cut: Cut,
     folder, num_blocks = parts / f"{bucket.number:05d}", 0
     with written_whole(folder) as partial_folder:
         partial_folder.mkdir()
-        with pq.ParquetWriter(partial_folder / "triples.parquet", schemas.SUBGRAPH_TRIPLES, compression="zstd") as out:
+        # What is written is a dictionary of ids; what is read is a string.
+        with pq.ParquetWriter(
+            partial_folder / "triples.parquet", WRITTEN, compression="zstd", store_schema=False
+        ) as out:
             for block, ids in _cut_blocks(rows.to_pylist(), expander):
                 if cut.method == "pagerank":
                     block = prune_block(block, cut.max_entities or NSM_ENTITIES)
@@ -143,12 +149,14 @@ Cuts = list[tuple[dict[str, Any], Expansion, tuple[Ints, Ints, Ints]]]
 def _cut_blocks(rows: Iterable[dict[str, Any]], expander: Expander) -> Iterator[tuple[Block, list[str]]]:
     """Yield blocks of questions, each with their ids."""
     held: Cuts = []
+    num_walked = 0
     for row in rows:
         found = expander.expand(row["topics"])
         held.append((row, found, expander.walked_triples(found)))
-        if sum(len(heads) for _, _, (heads, _, _) in held) >= BLOCK_TRIPLES:
+        num_walked += found.num_walked
+        if num_walked >= BLOCK_TRIPLES:
             yield _block_of(held), [row["id"] for row, _, _ in held]
-            held = []
+            held, num_walked = [], 0
     if held:
         yield _block_of(held), [row["id"] for row, _, _ in held]
 
@@ -178,6 +186,5 @@ def _listed(entities_of: Sequence[Sequence[int]]) -> Listed:
 
 def _triples_table(triples: PackedTriples, ids: Sequence[str]) -> pa.Table:
     question = pa.DictionaryArray.from_arrays(pa.array(triples.owner, pa.int32()), pa.array(ids, pa.string()))
-    columns = [question.cast(pa.string())]
-    columns += [pa.array(column, pa.int32()) for column in (triples.heads, triples.relations, triples.tails)]
-    return pa.table(columns, schema=schemas.SUBGRAPH_TRIPLES)
+    columns = (pa.array(column, pa.int32()) for column in (triples.heads, triples.relations, triples.tails))
+    return pa.table([question, *columns], schema=WRITTEN)

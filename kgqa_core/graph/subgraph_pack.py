@@ -81,7 +81,7 @@ class PackedTriples:
 
 def pack_block(block: Block, graph_folder: Path, folder: Path) -> PackedTriples:
     """Write a block's CSR over rows, the entity of each row, and the facts of each subgraph to ``folder``."""
-    labels, relation_hashes = _read_labels(graph_folder)
+    labels, known, relation_hashes = _read_labels(graph_folder)
     num_entities, num_relations = len(labels), len(relation_hashes)
     head_key, tail_key = block.owner * num_entities + block.heads, block.owner * num_entities + block.tails
     answer_key = block.answers.owner * num_entities + block.answers.entity
@@ -96,7 +96,7 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> PackedTriples:
     question, entity = np.divmod(rows, num_entities)
     np.save(folder / "entity.npy", entity.astype(np.int32), allow_pickle=False)
 
-    hashes = hash_strings(labels, entity)
+    hashes = hash_strings(labels, entity, known)
     owner = question[heads]
     digests = digest_triples(hashes[heads], relation_hashes[relations], hashes[tails], owner, block.num_questions)
     reachable = np.diff(csr.group_ptr)[np.searchsorted(rows, answer_key)] > 0
@@ -113,11 +113,12 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> PackedTriples:
 
 
 @lru_cache(maxsize=1)
-def _read_labels(graph_folder: Path) -> tuple[StringTable, U64]:
-    """Return the labels of the entities, memory-mapped, and the hashes of those of the relations."""
+def _read_labels(graph_folder: Path) -> tuple[StringTable, U64, U64]:
+    """Return the labels of the entities, memory-mapped, a table for their hashes, and the hashes of the relations'."""
     relations = pq.read_table(graph_folder / RELATIONS_FILE, columns=["label"])["label"].combine_chunks()
     table = StringTable(*string_buffers(relations.cast(pa.large_string())))
-    return open_strings(graph_folder, "label"), hash_strings(table, np.arange(len(relations)))
+    labels = open_strings(graph_folder, "label")
+    return labels, np.zeros(len(labels), dtype=np.uint64), hash_strings(table, np.arange(len(relations)))
 
 
 def _sort_distinct(

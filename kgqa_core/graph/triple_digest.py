@@ -28,19 +28,26 @@ def _mix(bits: np.uint64) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def _hash_strings(data: npt.NDArray[np.uint8], offsets: Ints, which: Ints) -> U64:
+def _hash_strings(data: npt.NDArray[np.uint8], offsets: Ints, which: Ints, known: U64) -> U64:
     hashes = np.empty(len(which), np.uint64)
     for place in range(len(which)):
-        found = FNV_START
-        for at in range(offsets[which[place]], offsets[which[place] + 1]):
-            found = (found ^ np.uint64(data[at])) * FNV_PRIME
-        hashes[place] = _mix(found)
+        string = which[place]
+        if known[string] == 0:
+            found = FNV_START
+            for at in range(offsets[string], offsets[string + 1]):
+                found = (found ^ np.uint64(data[at])) * FNV_PRIME
+            known[string] = _mix(found)
+        hashes[place] = known[string]
     return hashes
 
 
-def hash_strings(strings: StringTable, which: Ints) -> U64:
-    """Return a hash of the UTF-8 of each of the strings ``which`` [n]."""
-    return _hash_strings(strings.data, strings.offsets, which)
+def hash_strings(strings: StringTable, which: Ints, known: U64 | None = None) -> U64:
+    """Return a hash of the UTF-8 of each of the strings ``which`` [n].
+
+    ``known``: what was hashed before, by string, 0 where it was not; of many strings only pages in use take memory.
+    """
+    table = np.zeros(len(strings), dtype=np.uint64) if known is None else known
+    return _hash_strings(strings.data, strings.offsets, which, table)
 
 
 @njit(cache=True, nogil=True)
