@@ -30,23 +30,13 @@ from kgqa_core.graph.dump.rows import (
     RegexScanner,
 )
 from kgqa_core.graph.dump.scan_kernels import (
-    CARET,
-    LF,
-    NO,
     NOT_KNOWN,
-    OPEN,
-    QUOTE,
     RECENT,
-    SIGN_AT,
     Table,
-    copy_bytes,
-    decode_literal,
-    equal_bytes,
     find_relation,
     get_state,
     insert_relation,
     line_end,
-    literal_end,
     read_iri,
     read_language,
     set_state,
@@ -55,6 +45,18 @@ from kgqa_core.graph.dump.scan_kernels import (
     take_text,
 )
 from kgqa_core.graph.dump.stream import PADDING, Block
+from kgqa_core.graph.dump.term_kernels import (
+    CARET,
+    LF,
+    NO,
+    OPEN,
+    QUOTE,
+    SIGN_AT,
+    copy_bytes,
+    decode_literal,
+    equal_bytes,
+    literal_end,
+)
 from kgqa_core.graph.dump.words import load_byte, load_half, load_word, store_half, store_word
 
 I64 = npt.NDArray[np.int64]
