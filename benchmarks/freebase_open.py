@@ -42,9 +42,9 @@ def run(home: Path, size: Size = FULL) -> None:
             cold.append(run_child(open_one, graph=graph, entity=entity, name=name).result)
         megabytes = folder_bytes(graph) / 1e6
     rows = [
-        f"| files | until neighbours by id, ms: median, most (asked: <= {ASKED_IDS_MS}) | "
-        f"with one name resolved and its neighbours, ms: median, most (asked: <= {ASKED_NAME_MS}) |",
-        "|---|---|---|",
+        f"| files | until neighbours by id, ms: median, most (asked: <= {ASKED_IDS_MS}) | CPU ms | "
+        f"with one name resolved and its neighbours, ms: median, most (asked: <= {ASKED_NAME_MS}) | CPU ms |",
+        "|---|---|---:|---|---:|",
         row("in the system's cache", warm),
         row("dropped from it (posix_fadvise)", cold),
     ]
@@ -83,7 +83,8 @@ def forget(folder: Path) -> None:
 def row(label: str, opened: Sequence[dict[str, float]]) -> str:
     """Return a row of the table."""
     cells = [
-        f"{statistics.median(one[what] for one in opened):.1f}, {max(one[what] for one in opened):.1f}"
+        f"{statistics.median(one[what] for one in opened):.1f}, {max(one[what] for one in opened):.1f} | "
+        f"{statistics.median(one[f'{what}_cpu'] for one in opened):.1f}"
         for what in ("ids", "name")
     ]
     return f"| {label} | {' | '.join(cells)} |"
