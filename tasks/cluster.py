@@ -28,6 +28,7 @@ SETTINGS = {
     # A worker above a share of its memory would be paused. What Arrow and numba hold is not freed by waiting, so it
     # would be paused for ever. It works on, and is ended where it outgrows the limit.
     "distributed.worker.memory.pause": False,
+    "distributed.worker.preload": ["tasks.worker_setup"],
 }
 
 

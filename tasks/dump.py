@@ -14,7 +14,7 @@ from kgqa_core.graph.dump.filters import NOISE_PREFIXES, DumpOptions
 from kgqa_core.graph.dump.parse import DumpReport, parse_dump
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
-from tasks.cluster import chunk_mapper
+from tasks.cluster import MapTasks, chunk_mapper
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 

@@ -6,6 +6,7 @@ import http
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -71,7 +72,10 @@ def test_local_workers_are_as_the_section_says_and_end_with_the_context(tmp_path
             assert Path(answer["scratch"]).is_relative_to(tmp_path / "spilled")
         pids = [answer["pid"] for answer in answers]
         assert os.getpid() not in pids
+        for pid in pids:
+            os.kill(pid, signal.SIGINT)  # as a terminal does on Ctrl-C; who started them ends them
         assert client.submit(sum, [2, 3, 5, 7]).result() == 17
+        assert {answer["pid"] for answer in client.run(about_itself).values()} == set(pids)
         # A cluster that is already there is used as it is, and goes on when the second client leaves.
         address = client.scheduler_info()["address"]
         with open_cluster(ClusterSection(address=address, workers=13), home=tmp_path / "home") as second:
