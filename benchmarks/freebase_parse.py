@@ -62,8 +62,8 @@ def run(home: Path, size: Size = FULL) -> None:
     oracle_speed = made["plain_bytes"] / 1e6 / oracle.cpu
     parts = (
         "Made-up dumps (benchmarks/freebase_dump.py) in the form and mixture of Freebase's: two lines in three are "
-        "noise. As gzip of level 1, which packs them 9-fold (level 6: 11.6-fold, the public dump: 11-fold). Plain bytes "
-        "over CPU s, from the start of the process to its end with all files written. Peak RSS is VmHWM.",
+        "noise. As gzip of level 1, which packs them 9-fold (level 6: 11.6-fold, the public dump: 11-fold). Plain "
+        "bytes over CPU s, from the start of the process to its end with all files written. Peak RSS is VmHWM.",
         "\n".join(size_rows(points)),
         f"The path without numba, a regular expression per line, on {made['plain_bytes'] / 1e6:,.0f} MB: "
         f"{oracle_speed:,.0f} MB per CPU s, peak RSS {oracle.peak:,.0f} MB.",
