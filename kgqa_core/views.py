@@ -38,10 +38,10 @@ MAIN_VIEW = {
 PREFIX = {"questions": "question", "subgraphs": "subgraph"}  # of views of its other tables; else the stage's name
 
 FACTS = """
-create view facts as select h.label as head_label, h.name as head_name, r.label as relation, t.label as tail_label,
-    t.name as tail_name, triples.head as head_id, triples.relation as relation_id, triples.tail as tail_id
-from triples join entities h on triples.head = h.entity_id join relations r on triples.relation = r.relation_id
-    join entities t on triples.tail = t.entity_id"""
+create view {view} as select {first} h.label as head_label, h.name as head_name, r.label as relation,
+    t.label as tail_label, t.name as tail_name, f.head as head_id, f.relation as relation_id, f.tail as tail_id
+from {triples} f join entities h on f.head = h.entity_id join relations r on f.relation = r.relation_id
+    join entities t on f.tail = t.entity_id"""
 NAMED_QUESTIONS = """
 create view questions as with listed as (
     select id, true as is_topic, unnest(topics) as entity_id, generate_subscripts(topics, 1) as place from linked
@@ -196,8 +196,11 @@ def _create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Ta
     if joined:
         connection.execute(NAMED_QUESTIONS)
     if {"triples", "entities", "relations"} <= tables.keys():
-        connection.execute(FACTS)
+        connection.execute(FACTS.format(view="facts", first="", triples="triples"))
         num_rows["facts"] = num_rows["triples"]
+        if "subgraph_triples" in tables:
+            connection.execute(FACTS.format(view="subgraph_facts", first="question_id,", triples="subgraph_triples"))
+            num_rows["subgraph_facts"] = num_rows["subgraph_triples"]
     return num_rows
 
 
