@@ -65,6 +65,11 @@ class Bucket:
     first: int  # place in questions.parquet
     num_questions: int
 
+    @property
+    def name(self) -> str:
+        """What a task on it is called."""
+        return f"questions {self.first} to {self.first + self.num_questions - 1}"
+
 
 @dataclass(frozen=True, slots=True)
 class CutBucket:

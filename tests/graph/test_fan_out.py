@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import InputError, KgqaError
@@ -17,6 +18,9 @@ from kgqa_core.graph.fan_out import fan_out, name_of
 from kgqa_core.graph.formats import Chunk
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
+from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, Cut, cut_subgraphs
+from kgqa_core.questions.loaders import questions_table
+from kgqa_core.types import Question
 from tests.nsm import write_nsm
 
 pytestmark = pytest.mark.slow
@@ -59,6 +63,27 @@ def test_subgraphs_are_packed_alike_on_workers(
         build_subgraphs([path], graph=graph, out_dir=tmp_path / name, map_chunks=mapper, chunk_bytes=307)
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
     assert contents(tmp_path / "graphs" / "here") == contents(tmp_path / "graphs" / "there")
+
+
+def test_subgraphs_are_cut_alike_on_workers(
+    tmp_path: Path, client: object, contents: Callable[[Path], dict[str, bytes]]
+) -> None:
+    path = tmp_path / "kb.txt"
+    path.write_text("".join(f"e{n % 53}|r{n % 7}|e{n * n % 61}\n" for n in range(211)), encoding="utf-8")
+    build_graph(path, format="wikimovies", out_dir=tmp_path / "graph")
+    questions = [Question(f"q{n}", "?", "?", (n,), ((n * 5) % 31,), "test") for n in range(31)]
+    pq.write_table(questions_table(questions), tmp_path / QUESTIONS_FILE)
+    for name, mapper in (("here", map), ("there", fan_out(client))):
+        (tmp_path / name).mkdir()
+        cut_subgraphs(
+            tmp_path,
+            graph=open_graph(tmp_path / "graph"),
+            cut=Cut("pagerank", max_entities=13),
+            out_dir=tmp_path / name,
+            map_buckets=mapper,
+            bucket_questions=7,
+        )
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
 # Results
