@@ -63,6 +63,8 @@ def build_questions(
     for file, split, hop in sources:
         load(loaded, file, split=split, hops=hop)
     _check(loaded, graph, source.max_reject_ratio)
+    for dropped in variant.dropped if variant else ():
+        loaded.note("dropped_by_variant", dropped.split, f"{dropped.id}: {dropped.reason}")
     if source.format == "wc2014":
         merge_repeats(loaded)
         note_other_golds(loaded, graph, reenter_topic=reenter_topic)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.graph.csr import expand_ranges, sorted_distinct
-from kgqa_core.graph.hop_counts import LANES, hops_to_answers, hops_to_many
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.paths import find_steps, follow_path
 
@@ -38,22 +37,6 @@ def slow_follow(triples: Triples, topics: list[int], path: list[int], reenter: b
         stays = relation == 2 * NUM_RELATIONS
         here = entered if reenter or stays else entered - set(topics)
     return sorted(here)
-
-
-def slow_hops(triples: Triples, topics: list[int], answer: int, max_hops: int, reenter: bool) -> int:
-    here, seen = set(topics), set()
-    for hop in range(1, max_hops + 1):
-        here = {
-            end
-            for start in here
-            for relation in range(2 * NUM_RELATIONS)
-            for end in slow_neighbors(triples, start, relation)
-        }
-        here = (here if reenter else here - set(topics)) - seen
-        seen |= here
-        if answer in here:
-            return hop
-    return -1
 
 
 @st.composite
@@ -106,26 +89,6 @@ def test_steps_are_stored_triples_that_lead_from_a_topic_to_the_answer(
         assert reenter or not set(arrived) & set(topics)
 
 
-@given(walks(), st.integers(1, 4))
-def test_shortest_hops_agree_with_a_search_by_hand(
-    graph_of: GraphOf, walk: tuple[Triples, list[int], list[int], bool], max_hops: int
-) -> None:
-    triples, topics, _, reenter = walk
-    graph = graph_of(triples, more=2)
-    answers = list(range(graph.num_entities))
-    hops = hops_to_answers(graph, topics, answers, max_hops=max_hops, reenter_topic=reenter)
-    assert hops.tolist() == [slow_hops(triples, topics, answer, max_hops, reenter) for answer in answers]
-
-
-def test_many_searches_at_once_do_not_mix(graph_of: GraphOf) -> None:
-    """A ring of 71: more searches than lanes, each with its own distances."""
-    ring = graph_of([(entity, 0, (entity + 1) % 71) for entity in range(71)])
-    assert ring.num_entities > LANES
-    searches = [([start], [(start + 2) % 71, (start - 3) % 71, start]) for start in range(71)]
-    assert [hops.tolist() for hops in hops_to_many(ring, searches, max_hops=3)] == [[2, 3, -1]] * 71
-    assert hops_to_many(ring, [], max_hops=3) == []
-
-
 def test_ties_go_to_the_smallest_entity(graph_of: GraphOf) -> None:
     diamond = graph_of([(0, 0, 3), (0, 0, 2), (2, 1, 1), (3, 1, 1)])
     steps = find_steps(diamond, [0], (0, 1), 1)
@@ -137,8 +100,6 @@ def test_the_topic_is_not_entered_again_unless_allowed(graph_of: GraphOf) -> Non
     films_of_a_director = graph_of([(0, 0, 3), (1, 0, 3), (2, 0, 3)])
     assert follow_path(films_of_a_director, [1], (0, 1)).tolist() == [0, 2]
     assert follow_path(films_of_a_director, [1], (0, 1), reenter_topic=True).tolist() == [0, 1, 2]
-    assert hops_to_answers(films_of_a_director, [1], [1, 2], max_hops=2).tolist() == [-1, 2]
-    assert hops_to_answers(films_of_a_director, [1], [1, 2], max_hops=2, reenter_topic=True).tolist() == [2, 2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=7))

@@ -11,6 +11,9 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.build import QuestionReport, build_questions
+from kgqa_core.questions.readers import QuestionFormat
+from kgqa_core.questions.sources import QuestionSource
 
 TRIPLES = """\
 f1	directed_by	p1
@@ -61,3 +64,37 @@ def write_jsonl() -> Callable[[Path, list[dict[str, Any]]], Path]:
         return path
 
     return write
+
+
+FAMILY = """\
+m.ann	people.person.parents	m.bob
+m.ann	people.person.parents	m.eve
+m.bob	people.person.date_of_birth	1971-10-13
+m.bob	people.person.children	m.ann
+"""
+FAMILY_NAMES = "m.ann\tAnn\nm.bob\tBob\n"
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> KnowledgeGraph:
+    """Freebase in small: MIDs, some with a name, and a date."""
+    (tmp_path / "kb.tsv").write_text(FAMILY)
+    (tmp_path / "names.tsv").write_text(FAMILY_NAMES)
+    build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "graph", names=tmp_path / "names.tsv")
+    return open_graph(tmp_path / "graph")
+
+
+@pytest.fixture
+def build_family(tmp_path: Path, family: KnowledgeGraph) -> Callable[..., QuestionReport]:
+    """Build the questions in ``tmp_path``."""
+
+    def build_here(format: QuestionFormat, **source: Any) -> QuestionReport:
+        return build_questions(
+            QuestionSource(format, tmp_path, **source),
+            graph=family,
+            max_steps=2,
+            reenter_topic=False,
+            out_dir=tmp_path / "questions",
+        )
+
+    return build_here
