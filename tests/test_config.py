@@ -248,6 +248,14 @@ def test_an_override_that_is_none_is_named(write: Write, override: str, message:
             FILES.replace("path: questions.jsonl", "path: x, hops: [1]"),
             ["'hops' chooses folders of MetaQA or files of"],
         ),
+        (
+            FILES.replace("path: questions.jsonl", "path: x, variant: rog"),
+            ["'variant' is one of WebQSP or ComplexWebQuestions; leave it out for another format"],
+        ),
+        (
+            FILES.replace("path: questions.jsonl", "path: x, dev_ids: dev.txt"),
+            ["'dev_ids' is the dev split of a variant: say 'variant: etd' or 'variant: rog' as well"],
+        ),
         (EMBEDDED.replace("steps: 3", "steps: true"), ["explorer.steps = True", "integer"]),
         (EMBEDDED.replace("steps: 3", "steps: '3'"), ["explorer.steps = '3'", "integer"]),
         (EMBEDDED.replace("steps: 3", "steps: 3.0"), ["explorer.steps = 3.0", "integer"]),
@@ -451,6 +459,14 @@ def test_triples_of_format_nsm_may_come_from_the_question_files(write: Write) ->
 )
 def test_triples_from_nowhere_are_refused(write: Write, override: str, message: str) -> None:
     assert message in refused(write(NSM), override)
+
+
+def test_rows_of_rog_hold_the_triples_as_nsm_lines_do(write: Write) -> None:
+    config = read_config(write(NSM.replace("format: nsm", "format: rog")), ["dataset.subgraphs=question"])
+    assert isinstance(config.dataset, FileDataset)
+    assert (config.dataset.graph.format, config.dataset.questions.format) == ("rog", "rog")
+    mixed = NSM.replace("graph: {format: nsm}", "graph: {format: rog}")
+    assert "graph: give 'path'; only questions of its own format" in refused(write(mixed))
 
 
 def test_a_subgraph_per_question_needs_the_triples_of_the_question_files(write: Write) -> None:
