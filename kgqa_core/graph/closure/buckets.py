@@ -109,7 +109,8 @@ def write_bucket(task: BucketTask) -> Piece:
     if bucket.shard is not None:
         columns = forward_triples(bucket.low, groups, relation, size, tail, task.num_relations)
         table = pa.table([pa.array(values) for values in columns], schema=schemas.TRIPLES)
-        pq.write_table(table, task.out_dir / f"triples-{bucket.shard:04d}.parquet", compression="zstd")
+        out = task.out_dir / f"triples-{bucket.shard:04d}.parquet"
+        pq.write_table(table, out, compression="zstd", use_dictionary=False)  # a third of the time, and smaller
     return piece
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -76,17 +77,22 @@ def write_entity_files(parts: Parts, num_entities: int, work: Path, out_dir: Pat
 def _join_tables(pieces: Sequence[EntityCounts], out_dir: Path) -> None:
     """Write the ranges one after the other, a row group each."""
     total = 0
-    with pq.ParquetWriter(out_dir / "entities.parquet", schemas.ENTITIES, compression="zstd") as writer:
+    with pq.ParquetWriter(out_dir / "entities.parquet", schemas.ENTITIES, **_encoding("kind")) as writer:
         for piece in pieces:
             table = read_arrow(piece.file("entities"))
             ids = pa.array(np.arange(total, total + table.num_rows, dtype=np.int32))
             columns = [ids, *(table[name].cast(pa.string()) for name in ("label", "name", "kind"))]
             writer.write_table(pa.table(columns, schema=schemas.ENTITIES))
             total += table.num_rows
-    for what, schema in (("aliases", schemas.ALIASES), ("types", schemas.TYPES)):
-        with pq.ParquetWriter(out_dir / f"{what}.parquet", schema, compression="zstd") as writer:
+    for what, schema, repeats in (("aliases", schemas.ALIASES, ()), ("types", schemas.TYPES, ("type",))):
+        with pq.ParquetWriter(out_dir / f"{what}.parquet", schema, **_encoding(*repeats)) as writer:
             for piece in pieces:
                 writer.write_table(read_arrow(piece.file(what)).cast(schema))
+
+
+def _encoding(*repeats: str) -> dict[str, Any]:
+    """Return how to write a table: only columns of few values get a dictionary, which others are slower with."""
+    return {"compression": "zstd", "use_dictionary": list(repeats)}
 
 
 def _join_strings(pieces: Sequence[EntityCounts], work: Path, out_dir: Path) -> int:
