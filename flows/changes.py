@@ -14,6 +14,7 @@ from kgqa_core.questions.drift import DriftLimits, Moved, find_drift, moved_tabl
 from tasks.stage import StageOutcome
 
 COMPARED = ("graph", "subgraphs", "questions")
+NEEDED = {"graph", "questions"}
 _log = logging.getLogger(__name__)
 
 
@@ -35,12 +36,13 @@ def check_changes(pipeline: Pipeline, outcomes: Sequence[StageOutcome], *, accep
 
     now = {outcome.key: outcome.artifact for outcome in outcomes if outcome.key in COMPARED}
     last = pipeline.accepted()
-    if last.keys() != now.keys() or all(last[key].content == now[key].content for key in now):
-        if last and last.keys() < now.keys():
-            _log.warning("the last accepted build is not there any more: nothing to compare with")
+    both = [key for key in COMPARED if key in last and key in now]  # a run may come to cut subgraphs, or cease to
+    if last and not set(both) >= NEEDED:
+        _log.warning("the last accepted build is not whole any more: nothing to compare with")
+    if not set(both) >= NEEDED or all(last[key].content == now[key].content for key in both):
         pipeline.accept(now)
         return []
-    outcome = compare_with_last(pipeline, last, now)
+    outcome = compare_with_last(pipeline, {key: last[key] for key in both}, {key: now[key] for key in both})
     moved = find_moved(pipeline, read_diff(outcome.artifact), last, now)
     if moved and not accept:
         raise DriftError(
@@ -58,6 +60,7 @@ def find_moved(pipeline: Pipeline, diff: BuildDiff, last: dict[str, Artifact], n
     dataset = pipeline.config.dataset
     if not isinstance(dataset, FileDataset) or dataset.drift is None:
         return []
-    same = {key: hash_json(last[key].recipe.config) == hash_json(now[key].recipe.config) for key in now}
+    settings = [{key: hash_json(artifact.recipe.config) for key, artifact in build.items()} for build in (last, now)]
     limits = DriftLimits(**dataset.drift.model_dump())
-    return find_drift(diff, limits, guard_graph=same["graph"], guard_questions=same["graph"] and same["questions"])
+    same_graph = settings[0]["graph"] == settings[1]["graph"]
+    return find_drift(diff, limits, guard_graph=same_graph, guard_questions=settings[0] == settings[1])

@@ -141,6 +141,18 @@ def test_more_hops_bring_more_questions_near_a_change(towns: Path, build: Build)
     assert found["num_subgraphs_changed"] == 2
 
 
+def test_subgraphs_of_their_own_are_compared_where_both_builds_have_them(towns: Path, build: Build) -> None:
+    build(towns)
+    write_triples(towns, [*TRIPLES, "Thur long 137"])
+    first = changed(build(towns, "dataset.subgraphs=expand"))
+    assert (first["subgraphs_by"], first["num_subgraphs_changed"]) == ("walk", 0)
+    assert build(towns, "dataset.subgraphs=expand").changes is None
+    write_triples(towns, [*TRIPLES, "Thur long 137", "Zug twin_of Bern"])
+    second = changed(build(towns, "dataset.subgraphs=expand"))
+    # Bern's and Switzerland's are two hops around them; Zug, last by label, moves no id of an entity but its own.
+    assert (second["subgraphs_by"], second["num_subgraphs_changed"]) == ("digest", 2)
+
+
 def test_a_comparison_is_an_artifact_with_tables_and_figures_for_the_tracker(towns: Path, build: Build) -> None:
     build(towns)
     write_triples(towns, TRIPLES[:5])
