@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import InputError
+from kgqa_core.graph.chunks import list_chunks
 from kgqa_core.graph.csr import build_csr, write_csr
 from kgqa_core.graph.formats import (
     NAME_COLUMNS,
@@ -21,7 +22,6 @@ from kgqa_core.graph.formats import (
     Chunk,
     ChunkReport,
     FileFormat,
-    list_chunks,
     parse_chunk,
     require_file,
 )

@@ -1,4 +1,4 @@
-"""Reading triple and name files chunk by chunk, so that memory stays flat and chunks can be read anywhere.
+"""Reading triple and name files chunk by chunk (see ``chunks``): memory stays flat, and chunks can be read anywhere.
 
 ``parse_chunk`` is pure and importable: it reads one line-aligned slice of one file and writes its rows beside the
 other parts. Chunks may therefore be mapped in this process or by any pool that sees the same folders.
@@ -68,84 +68,6 @@ class ChunkReport:
     num_rows: int  # rows kept
     num_blank: int  # blank lines and header lines: neither kept nor rejected
     rejects: dict[str, int]  # reason -> rows rejected
-
-
-def list_chunks(
-    path: Path, *, format: FileFormat, columns: tuple[str, ...], parts: Path, chunk_bytes: int
-) -> Iterator[Chunk]:
-    """Cut ``path`` into slices of about ``chunk_bytes`` that end at line ends (Parquet: at row groups).
-
-    A gzip of lines is unpacked into ``parts`` first. RDF that cannot be cut at line ends is one slice. Raises
-    InputError when a Parquet file is none, or lacks one of the columns.
-    """
-    if format == "rdf":
-        from kgqa_core.graph.rdf import is_by_line
-
-        cuts = _line_cuts(path, chunk_bytes) if is_by_line(path) else iter([(0, path.stat().st_size)])
-    elif format == "parquet":
-        cuts = _row_group_cuts(path, columns, chunk_bytes)
-    elif format == "rog" and path.suffix == ".parquet":
-        cuts = _row_cuts(path, chunk_bytes)
-    else:
-        path = _plain(path, format, parts)
-        cuts = _line_cuts(path, chunk_bytes)
-    for number, (start, end) in enumerate(cuts):
-        part = parts / f"{columns[0]}-{number:06d}.parquet"
-        yield Chunk(path=path, format=format, columns=columns, start=start, end=end, part=part)
-
-
-def _plain(path: Path, format: FileFormat, parts: Path) -> Path:
-    if path.suffix != ".gz":
-        return path
-    if format in ("nsm", "rog"):
-        raise InputError(f"{path}: question files are not read from a gzip. Unpack it: gunzip --keep {path.name}")
-    from kgqa_core.graph.gzip_files import unpack
-
-    return unpack(path, parts)
-
-
-def _line_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = 0
-        while start < size:
-            file.seek(min(start + chunk_bytes, size))
-            file.readline()  # on to the end of the line that the cut fell into
-            end = file.tell()
-            yield start, end
-            start = end
-
-
-def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    file = _open_with(path, columns)
-    start, taken = 0, 0
-    for group in range(file.num_row_groups):
-        taken += file.metadata.row_group(group).total_byte_size
-        if taken >= chunk_bytes or group + 1 == file.num_row_groups:
-            yield start, group + 1
-            start, taken = group + 1, 0
-
-
-def _row_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut inside row groups: a row that holds a whole subgraph may take 100 kB, a row group a gigabyte of Python."""
-    metadata = _open_with(path, ROG_COLUMNS).metadata
-    start = 0
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        end = start + group.num_rows
-        step = max(1, group.num_rows * chunk_bytes // max(group.total_byte_size, 1))
-        yield from ((first, min(first + step, end)) for first in range(start, end, step))
-        start = end
-
-
-def _open_with(path: Path, columns: tuple[str, ...]) -> pq.ParquetFile:
-    file = open_parquet(path)
-    missing = [column for column in columns if column not in file.schema_arrow.names]
-    if missing:
-        raise InputError(
-            f"{path}: no column {missing[0]!r}; the columns are {shorten(file.schema_arrow.names)}. "
-            f"A Parquet file needs the columns {', '.join(columns)}: rename them and run again."
-        )
-    return file
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -227,9 +149,22 @@ def _parse_lines(chunk: Chunk) -> Parsed:
     return table, len(lines), num_blank, rejects
 
 
+def line_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (first byte, one past the last) of slices of about ``chunk_bytes`` that end at line ends."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = 0
+        while start < size:
+            file.seek(min(start + chunk_bytes, size))
+            file.readline()  # on to the end of the line that the cut fell into
+            end = file.tell()
+            yield start, end
+            start = end
+
+
 def line_blocks(path: Path, block_bytes: int = 8 * 2**20) -> Iterator[tuple[list[str | bytes], bool]]:
     """Yield a file's lines, a block at a time, as ``split_lines`` returns them."""
-    for start, end in _line_cuts(path, block_bytes):
+    for start, end in line_cuts(path, block_bytes):
         yield _read_slice(path, start, end)
 
 

@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from kgqa_core.disk import written_whole
 from kgqa_core.errors import ArtifactError, shorten
+from kgqa_core.graph.chunks import list_chunks
 from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, require_file
+from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import LabelledTriple, NsmLine, default_id, read_nsm_chunk, read_tuples
 from kgqa_core.graph.rog import read_rog_chunk

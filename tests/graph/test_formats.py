@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.formats import TRIPLE_COLUMNS, FileFormat, list_chunks, parse_chunk
+from kgqa_core.graph.chunks import list_chunks
+from kgqa_core.graph.formats import TRIPLE_COLUMNS, FileFormat, parse_chunk
 from kgqa_core.graph.rejects import collect_rejects
 
 Row = tuple[str, ...]

@@ -12,7 +12,8 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph
-from kgqa_core.graph.formats import TRIPLE_COLUMNS, list_chunks
+from kgqa_core.graph.chunks import list_chunks
+from kgqa_core.graph.formats import TRIPLE_COLUMNS
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.rog import parquet_rows
 from kgqa_core.graph.subgraph_build import build_subgraphs
