@@ -31,8 +31,11 @@ def change_rows(changes: Mapping[str, Any]) -> Iterator[Row]:
         if labels := graph[name]:
             shown = ", ".join(labels[:NUM_RELATIONS]) + (", ..." if len(labels) > NUM_RELATIONS else "")
             yield (f"{name.replace('_', ' ')}: {shown}", "", "", *_in_or_out(name, len(labels)))
-    for label, change in list(graph["per_relation"].items())[:NUM_RELATIONS]:
+    moved = sorted(graph["per_relation"].items(), key=lambda item: (-item[1]["came"] - item[1]["gone"], item[0]))
+    for label, change in moved[:NUM_RELATIONS]:
         yield from _set_row(f"triples of {label}", change)
+    if len(moved) > NUM_RELATIONS:
+        yield (f"triples of {len(moved) - NUM_RELATIONS} more relations", "", "", "", "")
     if graph["num_renamed"]:
         yield ("entities with another name", "", str(graph["num_renamed"]), "", "")
     yield from _percent_row("entities with a name, percent", graph["named_before"], graph["named_after"])

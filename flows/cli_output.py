@@ -75,6 +75,8 @@ def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> Non
             print_table(f"{title}, by the number of answers", ANSWER_HEADER, by_answers, figures_from=2)
         for remark in render_remarks(summary.rows):
             typer.echo(f"! {remark}")
+    elif summary.facts:
+        print_table("What there is", ("of", "what"), summary.facts)
     if summary.changes:
         from flows.cli_changes import print_changes
 
@@ -102,6 +104,7 @@ def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, An
     return {
         "run": summary.name,
         "results": [asdict(row) for row in summary.rows],
+        "facts": dict(summary.facts),
         "changes": summary.changes,
         "stages": stages,
         "mlflow_ui": mlflow_ui,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flows.facts import Fact, read_facts
 from kgqa_core.evaluation.report import ReportRow, mean_row, render_report
 from kgqa_core.pipeline import Pipeline
 from tasks.stage import SYSTEM, StageOutcome
@@ -19,6 +20,7 @@ class RunSummary:
     name: str
     outcomes: tuple[StageOutcome, ...]
     rows: tuple[ReportRow, ...] = field(default=())  # one per seed, their mean, the controls
+    facts: tuple[Fact, ...] = field(default=())  # what the data stages hold
     changes: dict[str, Any] | None = None  # a BuildDiff: what differs from the last build, where it is another
 
     @property
@@ -47,4 +49,5 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
     if len(learned) > 1:
         mean = mean_row(f"{SYSTEM} (mean of {len(learned)} seeds)", learned)
         learned = [*(replace(row, role="seed") for row in learned), mean]
-    return RunSummary(pipeline.config.name, tuple(outcomes), (*learned, *controls), changes)
+    rows = (*learned, *controls)
+    return RunSummary(pipeline.config.name, tuple(outcomes), rows, tuple(read_facts(outcomes)), changes)

@@ -216,7 +216,7 @@ class _Run:
                 num_rejects=num_rejects,
                 num_rows=num_rows,
                 max_ratio=self.options.max_reject_ratio,
-                key="graph.max_reject_ratio",
+                key="dataset.graph.max_reject_ratio",
             )
 
     def abort(self) -> None:
