@@ -85,7 +85,8 @@ def describe(kept: int, size: Size) -> str:
     return (
         f"Coded parts of a made-up Freebase, {kept / 1e6:.3g} million triples in parts of {size.part_rows / 1e6:.2g} "
         "million, to a graph. Measured: on a local Dask cluster of one-thread workers, once started and warm; the "
-        f"fastest of {size.rounds}. CPU time is that of all processes, the start included. Simulated: the CPU seconds "
+        f"fastest of {size.rounds}. CPU time is that of the build in all processes, the scheduler's included. "
+        "Simulated: the CPU seconds "
         "of each task of a build in one process, in the order of the build, each taken by the worker that is free "
         "first, with the time that an empty task takes here added to each; what is between the maps stays serial. It "
         f"gives every worker a processor of its own, and the leading process another; here there are {os.cpu_count()} "
@@ -112,7 +113,7 @@ def rows(cases: Sequence[Case]) -> list[str]:
             if child := case.runs.get(workers):
                 build = child.result["build"]
                 cells = [f"{build:.1f}", f"{first / build:.2f}x", *cells, f"{child.result['start']:.1f}"]
-                cells.append(f"{child.cpu:.1f}")
+                cells.append(f"{child.result['cpu']:.1f}")
             else:
                 cells = ["", "", *cells, "", ""]
             table.append(f"| {name} | {workers} | {' | '.join(cells)} |")

@@ -48,7 +48,7 @@ def profile(parts: str, warm: str, topics: list[str], hops: int | None, scratch:
 def build_on_workers(
     parts: str, warm: str, topics: list[str], hops: int | None, scratch: str, workers: int
 ) -> dict[str, float]:
-    """Build on a local cluster; return seconds of starting it, per empty task, and of the build."""
+    """Build on a local cluster; return seconds of starting it, per empty task, and of the build, wall and CPU."""
     from kgqa_core.config import ClusterSection
     from kgqa_core.graph.fan_out import fan_out
     from tasks.cluster import open_cluster
@@ -60,9 +60,18 @@ def build_on_workers(
         ready = time.perf_counter()
         map_tasks(abs, range(NUM_EMPTY))
         begun = time.perf_counter()
+        used = -_cpu_seconds(client)
         _build(parts, topics, hops, scratch, map_tasks)
+        used += _cpu_seconds(client)
         done = time.perf_counter()
-    return {"start": ready - started, "per_task": workers * (begun - ready) / NUM_EMPTY, "build": done - begun}
+    per_task = workers * (begun - ready) / NUM_EMPTY
+    return {"start": ready - started, "per_task": per_task, "build": done - begun, "cpu": used}
+
+
+def _cpu_seconds(client: Any) -> float:
+    """Return the CPU seconds of this process, the scheduler's among them, and of the workers, so far."""
+    of_workers: dict[str, float] = client.run(time.process_time)
+    return time.process_time() + sum(of_workers.values())
 
 
 def _build(parts: str, topics: list[str], hops: int | None, scratch: str, map_tasks: MapTasks) -> None:
