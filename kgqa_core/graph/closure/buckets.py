@@ -17,6 +17,7 @@ from numba import njit
 
 from kgqa_core import schemas
 from kgqa_core.graph.closure.edges import HOP_BITS, OTHER_BITS, Run, fine_width
+from kgqa_core.graph.closure.files import save_array, whole
 from kgqa_core.graph.closure.options import MAX_HOPS
 from kgqa_core.graph.closure.sorting import sort_by_owner
 from kgqa_core.graph.closure.tables import I32, I64
@@ -33,6 +34,11 @@ class Bucket:
     fine_high: int
     shard: int | None  # number of its shard of triples; None: no entity of it is a head
 
+    @property
+    def file(self) -> str:
+        """Return the name of its shard."""
+        return f"triples-{self.shard:04d}.parquet"
+
 
 @dataclass(frozen=True, slots=True)
 class BucketTask:
@@ -44,7 +50,6 @@ class BucketTask:
     relations: Path  # .npy int32: provisional relation -> relation id
     num_relations: int  # R
     work: Path
-    out_dir: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +110,12 @@ def write_bucket(task: BucketTask) -> Piece:
         task.work / f"piece-{task.number:05d}", len(relation), len(tail), int(hops.sum()), tuple(hops.tolist())
     )
     for name, array in (("groups", groups), ("relation", relation), ("size", size), ("tail", tail)):
-        np.save(f"{piece.stem}-{name}.npy", array, allow_pickle=False)
+        save_array(Path(f"{piece.stem}-{name}.npy"), array)
     if bucket.shard is not None:
         columns = forward_triples(bucket.low, groups, relation, size, tail, task.num_relations)
         table = pa.table([pa.array(values) for values in columns], schema=schemas.TRIPLES)
-        out = task.out_dir / f"triples-{bucket.shard:04d}.parquet"
-        pq.write_table(table, out, compression="zstd", use_dictionary=False)  # a third of the time, and smaller
+        with whole(task.work / bucket.file) as out:
+            pq.write_table(table, out, compression="zstd", use_dictionary=False)  # a third of the time, and smaller
     return piece
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
+from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.options import NEVER
 from kgqa_core.graph.closure.parts import Part, batches, column, relations_of
 from kgqa_core.graph.closure.tables import I8, I32, I64, numbers_of
@@ -84,9 +85,9 @@ def write_runs(task: EdgeTask) -> tuple[list[Run], list[int], int]:
         owners, keys, counts = double(heads, relations, tails, hops, task.num_relations, width)
         stem = task.work / f"run-{task.number:05d}-{number:04d}"
         run = Run(stem, Path(f"{stem}-counts.npy"))
-        np.save(run.owners, owners, allow_pickle=False)
-        np.save(run.keys, keys, allow_pickle=False)
-        np.save(run.counts, counts, allow_pickle=False)
+        save_array(run.owners, owners)
+        save_array(run.keys, keys)
+        save_array(run.counts, counts)
         runs.append(run)
         num_rows += len(heads)
     return runs, np.flatnonzero(used).tolist(), num_rows

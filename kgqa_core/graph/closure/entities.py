@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.graph.closure.arrow_files import read_arrow
+from kgqa_core.graph.closure.files import read_arrow
 from kgqa_core.graph.closure.names import (
     KINDS,
     EntityCounts,

@@ -20,6 +20,7 @@ from numba import njit
 
 from kgqa_core import schemas
 from kgqa_core.graph.closure.edges import FINE, HOP_BITS, OTHER_BITS, RELATION_SHIFT, fine_width
+from kgqa_core.graph.closure.files import save_array, whole
 from kgqa_core.graph.closure.options import ClosureLimits
 from kgqa_core.graph.closure.parts import Part, Parts, batches, column, relations_of
 from kgqa_core.graph.closure.sorting import sort_by_owner
@@ -77,7 +78,7 @@ def collect_edges(task: CollectTask) -> list[Path]:
         arrays = {"owner": owner[order], "relation": relation[order], "other": other[order]}
         arrays["counts"] = np.bincount(fine, minlength=FINE)
         for name, array in arrays.items():
-            np.save(f"{stem}-{name}.npy", array, allow_pickle=False)
+            save_array(Path(f"{stem}-{name}.npy"), array)
         runs.append(stem)
     return runs
 
@@ -100,10 +101,11 @@ def cap_groups(task: CapTask) -> int:
         np.where(forward, there, here),
         np.full(len(here), task.hop, np.int8),
     ]
-    pq.write_table(pa.table(columns, schema=KEPT), f"{task.out}-kept.parquet", compression=None)
-    np.save(f"{task.out}-reached.npy", sorted_distinct(there), allow_pickle=False)
+    with whole(Path(f"{task.out}-kept.parquet")) as out:
+        pq.write_table(pa.table(columns, schema=KEPT), out, compression=None, use_dictionary=False)
+    save_array(Path(f"{task.out}-reached.npy"), sorted_distinct(there))
     rows = np.stack([codes[hubs[:, 0]], hubs[:, 1], np.full(len(hubs), task.hop), hubs[:, 2], hubs[:, 3]], axis=1)
-    np.save(f"{task.out}-hubs.npy", rows, allow_pickle=False)
+    save_array(Path(f"{task.out}-hubs.npy"), rows)
     return len(keys) - int(num_distinct)
 
 
@@ -154,7 +156,7 @@ class CappedWalk:
         self.hubs: list[Hubs] = []
         self.num_repeats = 0
         self._identity = work / "relations-kept.npy"
-        np.save(self._identity, np.arange(len(parts.relations), dtype=np.int32), allow_pickle=False)
+        save_array(self._identity, np.arange(len(parts.relations), dtype=np.int32))
         self._passes = 0
 
     def reach(self, frontier: I64, hop: int) -> Iterator[I64]:
@@ -162,8 +164,8 @@ class CappedWalk:
         self._passes += 1
         stem = self.work / f"capped-{self._passes:03d}"
         codes = np.sort(frontier)
-        np.save(f"{stem}-codes.npy", codes, allow_pickle=False)
-        np.save(f"{stem}-numbers.npy", number_table(codes), allow_pickle=False)
+        save_array(Path(f"{stem}-codes.npy"), codes)
+        save_array(Path(f"{stem}-numbers.npy"), number_table(codes))
         relations, rows = len(self.parts.relations), self.limits.batch_rows
         collected = [
             CollectTask(part, stem, Path(f"{stem}-{number:05d}"), relations, rows)

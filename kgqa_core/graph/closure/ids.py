@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgqa_core.graph.closure.arrow_files import read_arrow, write_arrow
+from kgqa_core.graph.closure.files import read_arrow, save_array, write_arrow
 from kgqa_core.graph.closure.names import NameTask, distinct_types
 from kgqa_core.graph.closure.options import ClosureLimits
 from kgqa_core.graph.closure.parts import Parts
@@ -103,14 +103,14 @@ def number_closure(parts: Parts, reached: Reached, work: Path, limits: ClosureLi
     of_nodes = pa.array(np.searchsorted(wanted, codes[:num_texts]))
     numbering = number_nodes(codes[num_texts:], codes[:num_texts], found.texts.take(of_nodes))
     del codes
-    np.save(work / "codes.npy", numbering.codes, allow_pickle=False)
-    np.save(work / "numbers.npy", number_table(numbering.codes), allow_pickle=False)
-    np.save(work / "text_ids.npy", numbering.text_ids, allow_pickle=False)
+    save_array(work / "codes.npy", numbering.codes)
+    save_array(work / "numbers.npy", number_table(numbering.codes))
+    save_array(work / "text_ids.npy", numbering.text_ids)
     write_arrow(pa.table({"text": numbering.texts}), work / "texts.arrow")
     nodes = Nodes(len(numbering.codes), work, found.collisions)
     leave = np.empty(nodes.num_entities, np.int8)
     leave[nodes.ids_of(reached.codes)] = reached.leave
-    np.save(work / "leave.npy", leave, allow_pickle=False)
+    save_array(work / "leave.npy", leave)
     _write_types(types, found, work)
     return nodes
 
@@ -132,6 +132,6 @@ def _write_types(types: I64, found: Texts, work: Path) -> None:
     order = sort_strings(*string_buffers(labels))
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
-    np.save(work / "type_codes.npy", types, allow_pickle=False)
-    np.save(work / "type_ranks.npy", ranks, allow_pickle=False)
+    save_array(work / "type_codes.npy", types)
+    save_array(work / "type_ranks.npy", ranks)
     write_arrow(pa.table({"text": labels.take(pa.array(order))}), work / "type_labels.arrow")

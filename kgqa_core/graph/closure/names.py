@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kgqa_core import schemas
-from kgqa_core.graph.closure.arrow_files import read_arrow, write_arrow
+from kgqa_core.graph.closure.files import read_arrow, save_array, write_arrow
 from kgqa_core.graph.closure.parts import batches, column
 from kgqa_core.graph.closure.tables import I8, I32, I64, numbers_of
 from kgqa_core.graph.closure.texts import EMPTY, first_texts
@@ -66,7 +66,7 @@ def distinct_types(task: NameTask) -> Path:
     """Write the distinct type codes of one part of types."""
     found = [np.empty(0, np.int64)]
     found += [pc.unique(batch["type"]).to_numpy() for batch in batches(task.path, ["type"], task.batch_rows)]
-    np.save(task.out, np.unique(np.concatenate(found)), allow_pickle=False)
+    save_array(task.out, np.unique(np.concatenate(found)))
     return task.out
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.tables import I32
 
 
@@ -51,7 +52,7 @@ def list_parts(dumps: Sequence[Path], work: Path) -> Parts:
         numbers = np.full(1 + max(table["relation"].to_pylist(), default=-1), -1, np.int32)
         numbers[table["relation"].to_numpy()] = [number_of[label] for label in table["label"].to_pylist()]
         place = work / f"relations-{order:04d}.npy"
-        np.save(place, numbers, allow_pickle=False)
+        save_array(place, numbers)
         triples += [Part(path, place) for path in _files([dump], "triples")]
     if not any(pq.read_metadata(part.path).num_rows for part in triples):
         shown = ", ".join(str(dump) for dump in dumps) or "no folder given"

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numba import njit
 
 from kgqa_core.errors import ArtifactError
+from kgqa_core.graph.closure.files import save_array, whole
 from kgqa_core.graph.closure.options import ClosureLimits
 from kgqa_core.graph.closure.parts import batches, column
 from kgqa_core.graph.closure.tables import I64, isin, set_of
@@ -46,8 +47,12 @@ class Texts:
 def wanted_texts(task: TextTask) -> Path:
     """Write the rows of one part whose code is wanted."""
     table = open_array(task.table)
-    with pa.OSFile(str(task.out), "wb") as stream, pa.ipc.new_file(stream, TEXTS) as writer:
-        before = 0
+    before = 0
+    with (
+        whole(task.out) as out,
+        pa.OSFile(str(out), "wb") as stream,
+        pa.ipc.new_file(stream, TEXTS) as writer,
+    ):
         for batch in batches(task.path, ["code", "text"], task.batch_rows):
             kept = np.flatnonzero(isin(table, column(batch, "code")))
             if len(kept):
@@ -116,7 +121,7 @@ def first_texts(starts: I64, order: I64, data: U8, offsets: I64) -> tuple[I64, n
 def find_texts(parts: Sequence[Path], wanted: I64, work: Path, limits: ClosureLimits) -> Texts:
     """Look the texts of ``wanted`` codes (distinct, ascending) up in all parts; see ``join_texts``."""
     table = work / "wanted.npy"
-    np.save(table, set_of(wanted), allow_pickle=False)
+    save_array(table, set_of(wanted))
     tasks = [
         TextTask(path, table, work / f"texts-{number:05d}.arrow", limits.batch_rows)
         for number, path in enumerate(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from kgqa_core import schemas
 from kgqa_core.errors import InputError
 from kgqa_core.graph.closure.buckets import BucketTask, Piece, join_pieces, plan_buckets, write_bucket
 from kgqa_core.graph.closure.edges import FINE, MAX_RELATIONS, EdgeTask, Run, write_runs
+from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
 from kgqa_core.graph.closure.parts import Part
 from kgqa_core.graph.closure.tables import I64
@@ -57,13 +59,16 @@ def write_triple_files(
     used = sorted({relation for _, relations, _ in made for relation in relations})
     relation_ids = np.full(len(labels), -1, np.int32)
     relation_ids[used] = np.arange(len(used))
-    np.save(work / "relation_ids.npy", relation_ids, allow_pickle=False)
+    save_array(work / "relation_ids.npy", relation_ids)
     buckets = plan_buckets(_total(runs), num_entities, options.shard_rows)
     tasks = [
-        BucketTask(bucket, number, runs, work / "relation_ids.npy", len(used), work, out_dir)
+        BucketTask(bucket, number, runs, work / "relation_ids.npy", len(used), work)
         for number, bucket in enumerate(buckets)
     ]
     pieces: list[Piece] = list(limits.map_tasks(write_bucket, tasks))
+    for bucket in buckets:
+        if bucket.shard is not None:  # published by one writer, which no killed worker can follow
+            shutil.move(work / bucket.file, out_dir / bucket.file)
     for run in runs:
         run.remove()
     counts = join_pieces(pieces, num_entities, len(used), out_dir)

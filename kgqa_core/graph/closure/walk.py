@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.hubs import CappedWalk
 from kgqa_core.graph.closure.options import NEVER, ClosureLimits, ClosureOptions
 from kgqa_core.graph.closure.parts import Part, Parts, batches, column
@@ -82,7 +83,7 @@ def present_part(task: JoinTask) -> Path:
 
 def _write_distinct(found: list[I64], out: Path) -> Path:
     codes = sorted_distinct(np.concatenate([*found, np.empty(0, np.int64)]))
-    np.save(out, codes, allow_pickle=False)
+    save_array(out, codes)
     return out
 
 
@@ -99,7 +100,7 @@ class Walker:
         """Yield what each file's task found with the set of ``codes``."""
         self._passes += 1
         table = self.work / f"set-{self._passes:03d}.npy"
-        np.save(table, set_of(codes), allow_pickle=False)
+        save_array(table, set_of(codes))
         tasks = [
             JoinTask(path, table, self.work / f"found-{self._passes:03d}-{order:05d}.npy", self.limits.batch_rows)
             for order, path in enumerate(paths)
