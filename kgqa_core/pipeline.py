@@ -25,7 +25,7 @@ VERSIONS = {
     "dataset": 1,
     "dump": 1,
     "topics": 1,
-    "graph": 3,
+    "graph": 4,
     "subgraphs": 2,
     "questions": 2,
     "encodings": 1,

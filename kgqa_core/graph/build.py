@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,7 +50,7 @@ class BuildLimits:
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """What a build found. Written to graph.json as it is."""
+    """What a build found. All but the counts per relation is written to graph.json."""
 
     num_entities: int
     num_relations: int
@@ -188,8 +189,17 @@ def _write_graph(
         triples_per_relation=per_relation,
         inverses=inverses,
     )
-    (out_dir / "graph.json").write_text(json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
+    write_facts(report, out_dir / "graph.json")
     return report
+
+
+def write_facts(report: Any, path: Path) -> None:
+    """Write a report as JSON without its counts per relation.
+
+    These stand in relations.parquet, and thousands of them would be read whenever the graph is opened.
+    """
+    facts = {name: value for name, value in asdict(report).items() if name != "triples_per_relation"}
+    path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def _write_indexes(out_dir: Path, num_entities: int, num_relations: int) -> int:

@@ -193,7 +193,7 @@ def _change(before: int, after: int, kept: int) -> Change:
 
 def _per_relation(old: KnowledgeGraph, new: KnowledgeGraph, merge: _Merge) -> dict[str, Change]:
     """Return the relations whose triples changed, most changed first."""
-    before, after = (_triples_per_relation(graph.folder) for graph in (old, new))
+    before, after = (triples_per_relation(graph.folder) for graph in (old, new))
     changes = {label: Change(count, 0, 0, count) for label, count in before.items() if label not in after}
     for label, came, gone in zip(new.relation_labels, merge.came.tolist(), merge.gone.tolist(), strict=True):
         if came or gone:
@@ -201,6 +201,7 @@ def _per_relation(old: KnowledgeGraph, new: KnowledgeGraph, merge: _Merge) -> di
     return dict(sorted(changes.items(), key=lambda item: (-item[1].came - item[1].gone, item[0].encode())))
 
 
-def _triples_per_relation(folder: Path) -> dict[str, int]:
+def triples_per_relation(folder: Path) -> dict[str, int]:
+    """Return relation -> triples of a graph artifact."""
     table = pq.read_table(folder / "relations.parquet", columns=["label", "num_triples"])
     return dict(zip(table["label"].to_pylist(), table["num_triples"].to_pylist(), strict=True))

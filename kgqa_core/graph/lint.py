@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from kgqa_core.graph.diff import name_coverage
+from kgqa_core.graph.diff import name_coverage, triples_per_relation
 
 NUM_SHOWN = 20  # relations and hubs
 
@@ -49,7 +49,7 @@ def lint_graph(folder: Path) -> GraphLint:
     reached = json.loads(closure.read_text(encoding="utf-8")) if closure.is_file() else {}
     hubs = folder / "hubs.parquet"
     capped = pq.read_table(hubs).sort_by([("degree", "descending")]) if hubs.is_file() else None
-    largest = sorted(facts["triples_per_relation"].items(), key=lambda item: (-item[1], item[0].encode()))
+    largest = sorted(triples_per_relation(folder).items(), key=lambda item: (-item[1], item[0].encode()))
     return GraphLint(
         num_entities=facts["num_entities"],
         num_relations=facts["num_relations"],

@@ -7,10 +7,8 @@ up to 20 bytes per entity) and a batch of triples, whatever the size of the dump
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError
-from kgqa_core.graph.build import GraphReport
+from kgqa_core.graph.build import GraphReport, write_facts
 from kgqa_core.graph.closure.entities import write_entity_files
 from kgqa_core.graph.closure.hubs import write_hubs
 from kgqa_core.graph.closure.ids import Nodes, number_closure
@@ -155,5 +153,4 @@ def _write_reports(report: ClosureReport, num_rows: int, out_dir: Path) -> None:
         kinds=report.kinds,
     )
     for name, value in (("graph", graph), ("closure", report)):
-        text = json.dumps(asdict(value), indent=2, ensure_ascii=False) + "\n"
-        (out_dir / f"{name}.json").write_text(text, "utf-8")
+        write_facts(value, out_dir / f"{name}.json")

@@ -62,7 +62,7 @@ class HopCount:
 
 @dataclass(frozen=True, slots=True)
 class ClosureReport:
-    """What a closure found. Written to closure.json as it is."""
+    """What a closure found. All but the counts per relation is written to closure.json."""
 
     num_entities: int
     num_relations: int
