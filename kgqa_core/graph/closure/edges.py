@@ -3,7 +3,8 @@
 An edge is an owner (entity id) and a key: relation (forward r, backward r + R) << 36 | other entity << 5 | hop. So the
 edges of an owner sort by (relation, other), and of equal ones the first has the lowest hop. A run holds the edges of
 one batch of triples, counting-sorted into at most FINE ranges of owners; the bucket of a few ranges is then one slice
-of every run. A triple costs 24 bytes here, written once and read once.
+of every run. A triple costs 24 bytes here, written once and read once, and about
+0.17 CPU µs: two look-ups that miss the cache and two scattered writes.
 """
 
 from __future__ import annotations
