@@ -26,7 +26,7 @@ from tests.processes import TIMEOUT, assert_nothing_runs, rubble, visible_files,
 
 pytestmark = pytest.mark.slow
 
-NUM_KILLS = 6
+NUM_KILLS = 4
 COMMAND = "from flows.cli import main; main()"
 # What the command does, without Prefect and its server: two thirds of the time of so small a build.
 STAGES = """
@@ -56,7 +56,7 @@ tracking: {enabled: false}
 """
 ON_WORKERS = ["--set", "cluster.fan_out_bytes=1"]
 
-NUM_LIMITS = 3
+NUM_LIMITS = 2
 LIMITED = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
