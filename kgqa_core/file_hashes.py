@@ -11,6 +11,7 @@ from typing import Any
 from kgqa_core.artifacts import hash_file, write_json
 
 SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
+LARGE_BYTES = 2 * 10**9  # from here on hashing takes seconds, and whoever waits is told
 _log = logging.getLogger(__name__)
 
 
@@ -31,6 +32,8 @@ class FileHashes:
         known = self._known.get(key)
         if isinstance(known, list) and known[:2] == stamp and len(known) == 3:
             return str(known[2])
+        if stamp[0] >= LARGE_BYTES:
+            _log.info("reading %s (%.1f GB) once, to know its content", file, stamp[0] / 1e9)
         digest = hash_file(file)
         if _stamp(file) == stamp and time.time_ns() - stamp[1] > SETTLED_NS:
             self._remember(key, [*stamp, digest])
