@@ -9,6 +9,8 @@ from pathlib import Path
 
 from kgqa_core.artifacts import MANIFEST, NOT_CONTENT, read_artifact
 
+# What a test's own Dask cluster gets: a dashboard, once started in a process, is served by the clusters after it too.
+NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 TIMEOUT = 240  # seconds; a run takes ten of them where nothing else runs
 
 

@@ -18,6 +18,7 @@ from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
 from kgqa_core.graph.dump.filters import DumpOptions
 from kgqa_core.graph.dump.parse import parse_dump
 from kgqa_core.graph.fan_out import fan_out
+from tests.processes import NO_DASHBOARD
 
 PLAIN_BYTES = 1_500_000
 OPTIONS = {
@@ -92,7 +93,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[object]:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=request.param, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(n_workers=request.param, threads_per_worker=1, scheduler_kwargs=NO_DASHBOARD) as cluster,
         Client(cluster) as client,
     ):
         yield client

@@ -22,6 +22,7 @@ from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, Cut, cut_subgraphs
 from kgqa_core.questions.loaders import questions_table
 from kgqa_core.types import Question
 from tests.nsm import write_nsm
+from tests.processes import NO_DASHBOARD
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def client() -> Iterator[object]:
 
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, scheduler_kwargs=NO_DASHBOARD) as cluster,
         Client(cluster) as client,
     ):
         yield client
@@ -144,7 +145,7 @@ def test_without_a_worker_there_is_an_end_to_waiting() -> None:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
+        LocalCluster(n_workers=0, processes=False, scheduler_kwargs=NO_DASHBOARD) as empty,
         Client(empty) as client,
         pytest.raises(KgqaError, match=r"no worker for 0 s, and 1 tasks wait. Start workers"),
     ):
