@@ -11,7 +11,7 @@ from pathlib import Path
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import FileDataset, FreebaseSection
 from kgqa_core.graph.dump.filters import NOISE_PREFIXES, DumpOptions
-from kgqa_core.graph.dump.parse import DumpReport, parse_dump
+from kgqa_core.graph.dump.parse import DumpReport, Progress, parse_dump
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.cluster import MapTasks, chunk_mapper
@@ -29,10 +29,15 @@ class DumpFile:
     threads: int
 
 
-def parse_file(file: DumpFile) -> DumpReport:
+def parse_file(file: DumpFile, progress: Progress | None = None) -> DumpReport:
     """Parse one file into its folder; what a killed worker had finished there is kept."""
     return parse_dump(
-        file.path, file.out_dir, options=file.options, threads=file.threads, journal=file.out_dir / JOURNAL
+        file.path,
+        file.out_dir,
+        options=file.options,
+        threads=file.threads,
+        journal=file.out_dir / JOURNAL,
+        progress=progress,
     )
 
 
@@ -54,8 +59,12 @@ def _parse(pipeline: Pipeline, key: str, map_files: MapTasks, threads: int = 1) 
     (path,) = pipeline.specs[key].files.values()
     options = dump_options(pipeline)
 
+    def progress(done: int, total: int) -> None:
+        pipeline.progress(f"parsing {path.name}", done, total)
+
     def write(folder: Path, recorder: Recorder) -> None:
-        (report,) = map_files(parse_file, [DumpFile(path, folder, options, threads)])
+        file = DumpFile(path, folder, options, threads)
+        (report,) = [parse_file(file, progress)] if map_files is map else map_files(parse_file, [file])
         recorder.metric("num_lines", report.num_lines)
         for outcome, count in report.lines.items():
             recorder.metric(f"lines.{outcome}", count)

@@ -14,7 +14,7 @@ import pytest
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.pipeline import PROGRESS, Pipeline
 from kgqa_core.questions.loaders import read_questions
 from tests.nsm import line, write_nsm
 
@@ -125,6 +125,17 @@ def test_only_what_changed_is_built_again(folder: Path, build_stages: Build) -> 
     assert built(build_stages, open_run(folder)) == ["topics", "questions"]  # other questions, the same topics
     write_dump(folder, second=[*SECOND, fact("m.0d2", "people.person.spouse_s", "m.0f7")])
     assert built(build_stages, open_run(folder)) == ["dump-b.nt", "graph", "questions"]
+
+
+def test_whoever_waits_for_a_dump_is_told_how_far_it_is(folder: Path, build_stages: Build) -> None:
+    told: list[tuple[str, int, int]] = []
+    listening = PROGRESS.set(lambda what, done, total: told.append((what, done, total)))
+    try:
+        build_stages(open_run(folder))
+    finally:
+        PROGRESS.reset(listening)
+    size = (folder / "dump" / "a.nt.gz").stat().st_size
+    assert ("parsing a.nt.gz", size, size) in told
 
 
 def test_topics_may_be_names(folder: Path, build_stages: Build) -> None:
