@@ -143,8 +143,8 @@ class ArtifactStore:
             going_on = (work / JOURNAL).is_dir()
             _log.warning("%s the incomplete artifact %s", "going on with" if going_on else "removing", work)
             _empty(work)
-        work.mkdir(exist_ok=True)
         try:
+            work.mkdir(exist_ok=True)  # inside: a signal may come right behind it
             write(work)
             shutil.rmtree(work / JOURNAL, ignore_errors=True)
             _write_manifest(work, recipe)
