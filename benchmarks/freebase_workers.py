@@ -30,7 +30,7 @@ class Size:
     rounds: int  # of each measurement: the fastest counts, for nobody has this machine to himself
 
 
-FULL = Size(triples=24_000_000, part_rows=3_000_000, hops=(None, 2), topics=1000, rounds=3)
+FULL = Size(triples=12_000_000, part_rows=3_000_000, hops=(None, 2), topics=1000, rounds=2)
 SMALL = Size(triples=200_000, part_rows=25_000, hops=(2,), topics=20, rounds=1)
 
 
