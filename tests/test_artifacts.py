@@ -247,6 +247,23 @@ def test_an_artifact_that_cannot_be_looked_into_is_an_error_and_is_kept(store: A
 # Failures
 
 
+def test_a_signal_right_behind_the_making_of_the_work_folder_leaves_none(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+
+    def interrupted(path: Path, *arguments: Any, **options: Any) -> None:
+        mkdir(path, *arguments, **options)
+        if path.suffix == ".work":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "mkdir", interrupted)
+        store.build(RECIPE, write_five)
+    assert not list(store.root.glob("*/*.work"))
+    assert store.build(RECIPE, write_five)[1]
+
+
 @pytest.mark.parametrize("failure", [ValueError("no"), InputError("no"), KeyboardInterrupt(), SystemExit(143)])
 def test_a_stage_that_fails_leaves_neither_artifact_nor_rubble(store: ArtifactStore, failure: BaseException) -> None:
     def write(folder: Path) -> None:
