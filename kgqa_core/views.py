@@ -6,7 +6,6 @@ it spills, and load no extension: a query can neither reach elsewhere nor damage
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact
+from kgqa_core.disk import written_whole
 from kgqa_core.errors import ArtifactError, InputError, QueryError
 
 BATCH_ROWS = 131_072  # of what is written to a file
@@ -216,19 +216,15 @@ def _flat(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
 
 
 def _write(reader: pa.RecordBatchReader, out: Path) -> int:
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     writer = pq.ParquetWriter if out.suffix == ".parquet" else pa_csv.CSVWriter
     num_rows = 0
     try:
-        with writer(temporary, reader.schema) as sink:
+        with written_whole(out) as partial, writer(partial, reader.schema) as sink:
             for batch in reader:
                 sink.write_batch(batch)
                 num_rows += batch.num_rows
-        temporary.replace(out)
     except OSError as problem:
         raise InputError(f"cannot write {out}: {problem.strerror or problem}") from problem
-    finally:
-        temporary.unlink(missing_ok=True)
     return num_rows
 
 

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from numba import njit
 
 from kgqa_core import schemas
+from kgqa_core.disk import written_whole
 from kgqa_core.graph.closure.edges import HOP_BITS, OTHER_BITS, Run, fine_width
-from kgqa_core.graph.closure.files import save_array, whole
+from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.options import MAX_HOPS
 from kgqa_core.graph.closure.sorting import sort_by_owner
 from kgqa_core.graph.closure.tables import I32, I64
@@ -115,7 +116,7 @@ def write_bucket(task: BucketTask) -> Piece:
     if bucket.shard is not None:
         columns = forward_triples(bucket.low, groups, relation, size, tail, task.num_relations)
         table = pa.table([pa.array(values) for values in columns], schema=schemas.TRIPLES)
-        with whole(task.work / bucket.file) as out:
+        with written_whole(task.work / bucket.file) as out:
             pq.write_table(table, out, compression="zstd", use_dictionary=False)  # a third of the time, and smaller
     return piece
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; what was written takes the place of ``path`` once it is complete.
-
-    A task may run twice at a time, where a worker is taken for dead: its files are equal, and none is ever half there.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+from kgqa_core.disk import written_whole
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write a ``.npy`` file."""
-    with whole(path) as temporary, temporary.open("wb") as stream:
+    with written_whole(path) as temporary, temporary.open("wb") as stream:
         np.save(stream, array, allow_pickle=False)
 
 
@@ -41,7 +26,7 @@ def read_arrow(path: Path) -> pa.Table:
 def write_arrow(table: pa.Table, path: Path) -> None:
     """Write an Arrow file that can be memory-mapped."""
     with (
-        whole(path) as temporary,
+        written_whole(path) as temporary,
         pa.OSFile(str(temporary), "wb") as stream,
         pa.ipc.new_file(stream, table.schema) as writer,
     ):

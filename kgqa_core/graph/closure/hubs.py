@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from numba import njit
 
 from kgqa_core import schemas
+from kgqa_core.disk import written_whole
 from kgqa_core.graph.closure.edges import FINE, HOP_BITS, OTHER_BITS, RELATION_SHIFT, fine_width
-from kgqa_core.graph.closure.files import save_array, whole
+from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.options import ClosureLimits
 from kgqa_core.graph.closure.parts import Part, Parts, batches, column, relations_of
 from kgqa_core.graph.closure.sorting import sort_by_owner
@@ -101,7 +102,7 @@ def cap_groups(task: CapTask) -> int:
         np.where(forward, there, here),
         np.full(len(here), task.hop, np.int8),
     ]
-    with whole(Path(f"{task.out}-kept.parquet")) as out:
+    with written_whole(Path(f"{task.out}-kept.parquet")) as out:
         pq.write_table(pa.table(columns, schema=KEPT), out, compression=None, use_dictionary=False)
     save_array(Path(f"{task.out}-reached.npy"), sorted_distinct(there))
     rows = np.stack([codes[hubs[:, 0]], hubs[:, 1], np.full(len(hubs), task.hop), hubs[:, 2], hubs[:, 3]], axis=1)

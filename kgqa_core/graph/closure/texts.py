@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
+from kgqa_core.disk import written_whole
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.closure.files import save_array, whole
+from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.options import ClosureLimits
 from kgqa_core.graph.closure.parts import batches, column
 from kgqa_core.graph.closure.tables import I64, isin, set_of
@@ -49,7 +50,7 @@ def wanted_texts(task: TextTask) -> Path:
     table = open_array(task.table)
     before = 0
     with (
-        whole(task.out) as out,
+        written_whole(task.out) as out,
         pa.OSFile(str(out), "wb") as stream,
         pa.ipc.new_file(stream, TEXTS) as writer,
     ):
