@@ -194,3 +194,38 @@ DUMP_RELATIONS = pa.schema(
 )
 
 TOPICS = pa.schema([pa.field("label", pa.string(), nullable=False)])  # labels or names, as the question files have them
+
+SUPERVISION = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("path", pa.list_(pa.string()), nullable=False),  # steps by label, "^" before one walked backward
+        pa.field("num_reached", pa.int64()),  # entities that following it from the topics ends at; null: no graph
+        pa.field("num_right", pa.int64()),  # of them golds
+        pa.field("f1", pa.float64()),  # 0..1, of what it reaches against the golds
+        pa.field("best", pa.bool_(), nullable=False),  # has it the highest F1 of the question's paths? (ties: all)
+    ]
+)
+
+INSTRUCTIONS = pa.schema(
+    [
+        pa.field("instruction", pa.string(), nullable=False),
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("system", pa.string(), nullable=False),
+        pa.field("prompt", pa.string(), nullable=False),
+        pa.field("target", pa.string(), nullable=False),
+        pa.field("weight", pa.float64(), nullable=False),  # of its loss
+    ]
+)
+
+PLANS = pa.schema(
+    [
+        pa.field("planner", pa.string(), nullable=False),
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),  # from 1
+        pa.field("path", pa.list_(pa.string()), nullable=False),
+        pa.field("log_prob", pa.float64(), nullable=False),
+        pa.field("right", pa.bool_(), nullable=False),  # is it one of the question's paths?
+    ]
+)

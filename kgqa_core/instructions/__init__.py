@@ -1,0 +1,1 @@
+"""What is asked of a language model: one file per instruction, with its prompt, target, parse and constraint."""

@@ -1,0 +1,1 @@
+"""Planners: questions in, ranked relation paths out; and how such plans are scored."""
