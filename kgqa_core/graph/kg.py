@@ -64,6 +64,11 @@ class KnowledgeGraph:
         return _column(self.folder / "relations.parquet", "label")
 
     @cached_property
+    def relation_ids(self) -> dict[str, int]:
+        """Ids of the R forward relations by label."""
+        return {label: relation for relation, label in enumerate(self.relation_labels)}
+
+    @cached_property
     def inverse_labels(self) -> list[str | None]:
         """Labels that the file gave the R relations walked backwards; None where it gave none."""
         return _column(self.folder / "relations.parquet", "inverse")
