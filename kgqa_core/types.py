@@ -18,6 +18,9 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 RelationPath = tuple[int, ...]
 """Relation ids (forward or reverse) from a topic entity on; no entities."""
 
+LabelPath = tuple[str, ...]
+"""Steps of a relation path by label, "^label" backward: see ``graph.label_paths``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

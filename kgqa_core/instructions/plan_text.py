@@ -1,6 +1,6 @@
 """How a plan is written for a language model and read back: ``<PATH>directed_by<SEP>^starred_actors</PATH>``.
 
-Steps are those of ``planners.types``: a relation's label, with "^" before it where it is walked backward. What would
+Steps are those of ``graph.label_paths``: a relation's label, with "^" before it where it is walked backward. What would
 break the frame (a marker or a line break inside a label, blanks at its ends) is written as ``\\u{HEX}`` and read back,
 so that any label survives.
 """
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.planners.types import LabelPath
+from kgqa_core.types import LabelPath
 
 START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
 MAX_KEPT = 500  # characters of a text that a failure keeps

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-LabelPath = tuple[str, ...]
-"""Steps of a relation path by label, "^label" backward."""
+from kgqa_core.types import LabelPath as LabelPath
 
 
 @dataclass(frozen=True, slots=True)
