@@ -155,7 +155,7 @@ def evaluate(
     from kgqa_core.pipeline import Pipeline
 
     pipeline = Pipeline(read_config(conf, settings or ()))
-    first = pipeline.config.explorer.seeds[0]
+    first = pipeline.config.exploration.seeds[0]
     with working("evaluating"):
         from flows.run import run_missing
         from kgqa_core.ask import score_question_file

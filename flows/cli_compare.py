@@ -95,7 +95,7 @@ def _evaluation(conf: Path, seed: str | None) -> tuple[str, Path]:
     from kgqa_core.pipeline import Pipeline
 
     config = read_config(conf)
-    seeds = [str(number) for number in config.explorer.seeds]
+    seeds = [str(number) for number in config.exploration.seeds]
     chosen = seeds[0] if seed is None else seed
     if chosen not in seeds:
         raise ConfigError(f"{conf} has no seed {shorten(chosen)}; its explorer.seeds are {', '.join(seeds)}")

@@ -90,4 +90,4 @@ def describe_serving(config: RunConfig) -> Serving | None:
         isinstance(config.dataset, FileDataset) and config.dataset.subgraphs.method != "none"
     ):
         return None
-    return Serving(config.encoder, config.evaluation, config.runtime.batch_size)
+    return Serving(config.encoding, config.evaluation, config.runtime.batch_size)

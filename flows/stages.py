@@ -65,7 +65,7 @@ def explorer_stages(pipeline: Pipeline) -> list[StageOutcome]:
     from tasks.explorer import train_one_explorer
 
     outcomes = encoding_stages(pipeline)
-    for seed in pipeline.config.explorer.seeds:
+    for seed in pipeline.config.exploration.seeds:
         make_borrowed(pipeline, f"explorer-seed{seed}")
         outcomes.append(ensure(pipeline, f"explorer-seed{seed}", train_one_explorer, seed))
     return outcomes
@@ -91,7 +91,7 @@ def all_stages(pipeline: Pipeline) -> list[StageOutcome]:
 
     outcomes = explorer_stages(pipeline)
     outcomes.append(ensure(pipeline, "controls", fit_controls))
-    for seed in pipeline.config.explorer.seeds:
+    for seed in pipeline.config.exploration.seeds:
         outcomes.append(ensure(pipeline, f"evaluation-seed{seed}", evaluate_one_explorer, seed))
     return outcomes
 

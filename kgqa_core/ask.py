@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgqa_core.config import EmbeddedDataset
-from kgqa_core.errors import InputError, LinkError
+from kgqa_core.config import EmbeddedDataset, PlansDataset
+from kgqa_core.errors import ConfigError, InputError, LinkError
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question, Reject
 from kgqa_core.workspace import ground_of, open_system
@@ -149,6 +149,8 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     from kgqa_core.systems.controls import load_template_control
 
     dataset = pipeline.config.dataset
+    if isinstance(dataset, PlansDataset):
+        raise ConfigError(f"run {pipeline.config.name!r} has plans, and no explorer to score: kgqa score-plans")
     system = open_system(pipeline)
     ground = ground_of(pipeline)
     control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", ground.graph)
@@ -162,7 +164,7 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
         predictions = system.answer(questions, progress=lambda done, total: pipeline.progress("answering", done, total))
     seconds = time.perf_counter() - started
     scores = _headline(make_figures(score_predictions(questions, predictions)))
-    rows = score_controls(control, ground.place(questions), max_hops=pipeline.config.explorer.steps)
+    rows = score_controls(control, ground.place(questions), max_hops=pipeline.config.exploration.steps)
     controls = {row["system"]: _headline(row["overall"]) for row in rows}
     return {**scores, "seconds": seconds, "controls": controls}, rejects
 

@@ -8,61 +8,14 @@ that they shape.
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from kgqa_core.config_base import EdgeBudget, FilePath, Hops, Name, Section, Seeds, Share, Size
+from kgqa_core.config_lm import DensePlannerSection, LmSection, PlansSection, ReasonerSection
+from kgqa_core.errors import ConfigError
 from kgqa_core.types import Split
-
-SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
-
-
-def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
-    if not values or len(set(values)) < len(values):
-        raise ValueError("must be one number or more, each given once")
-    return values
-
-
-def _usable_as_name(name: str) -> str:
-    if not re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}", name):
-        raise ValueError("must be 1 to 100 characters, no slash among them and no dot first: files are named by it")
-    return name
-
-
-def _size(text: str) -> str:
-    if not re.fullmatch(SIZE, text):
-        raise ValueError("must be a number with a unit, such as 2GB or 512MiB")
-    return text
-
-
-def size_in_bytes(size: str) -> int:
-    """Return a size such as 2GB or 512MiB in bytes."""
-    number, unit, binary = re.fullmatch(SIZE, size).groups()  # type: ignore[union-attr]  # checked when it was read
-    return int(float(number) * (1024 if binary else 1000) ** (" KMGT".index(unit)))
-
-
-def _edge_budget(given: Any) -> Any:
-    if given != "all" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-        raise ValueError("must be a number of edges, 1 or more, or: all")
-    return given
-
-
-# strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.
-FilePath = Annotated[Path, Field(strict=False)]
-Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), AfterValidator(_distinct)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), AfterValidator(_distinct)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, AfterValidator(_usable_as_name)]
-Size = Annotated[str, AfterValidator(_size)]
-EdgeBudget = Annotated[int | Literal["all"], BeforeValidator(_edge_budget)]
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys and coerced types are errors, and nothing changes after reading."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class GraphSection(Section):
@@ -201,6 +154,16 @@ class FileDataset(Section):
         return self
 
 
+class PlansDataset(Section):
+    """Questions with the relation paths that answer them, from files; no graph."""
+
+    name: Name
+    source: Literal["plans"]
+    plan_files: Annotated[dict[Split, FilePath], Field(min_length=1)]  # JSON lines: id, question, relation_paths
+    max_reject_ratio: Share = 0.001
+    reenter_topic: Literal[False] = False  # paths are as the files have them
+
+
 class MiniLmSection(Section):
     """all-MiniLM-L6-v2 from the installed package."""
 
@@ -312,10 +275,63 @@ class RunConfig(Section):
     """One complete run."""
 
     name: Name  # of the run; by default the file's name
-    dataset: Annotated[EmbeddedDataset | FileDataset, Field(discriminator="source")]
-    encoder: Annotated[EncoderSection, Field(discriminator="kind")]
-    explorer: ExplorerSection
+    dataset: Annotated[EmbeddedDataset | FileDataset | PlansDataset, Field(discriminator="source")]
+    encoder: Annotated[EncoderSection, Field(discriminator="kind")] | None  # None: a dataset of plans has no graph
+    explorer: ExplorerSection | None
+    plans: PlansSection | None = None
+    lm: Annotated[LmSection, Field(discriminator="kind")] | None = None
+    reasoner: ReasonerSection | None = None
+    dense: DensePlannerSection | None = None
+    prompts: FilePath | None = None  # a folder with wordings of one's own for some prompts, or all
     evaluation: EvaluationSection = EvaluationSection()
     tracking: TrackingSection = TrackingSection()
     cluster: ClusterSection = ClusterSection()
     runtime: RuntimeSection
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_a_graph(cls, given: Any) -> Any:
+        dataset = given.get("dataset") if isinstance(given, dict) else None
+        has_none = isinstance(dataset, dict) and dataset.get("source") == "plans"
+        return {"encoder": None, "explorer": None, **given} if has_none else given
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        has_graph = not isinstance(self.dataset, PlansDataset)
+        for name in ("encoder", "explorer"):
+            if has_graph and getattr(self, name) is None:
+                raise ValueError(f"missing key '{name}'")
+            if not has_graph and getattr(self, name) is not None:
+                raise ValueError(f"{name}: a dataset of plans has no graph to explore; leave it out")
+        if not has_graph and self.plans is None:
+            raise ValueError("missing key 'plans': a dataset of plans is for planners")
+        wanted = set(self.plans.planners) if self.plans else set()
+        if wanted & {"generator", "mixture"} and self.lm is None:
+            raise ValueError("plans.planners: a generator needs a language model: give 'lm'")
+        if wanted & {"dense", "mixture"} and self.dense is None:
+            raise ValueError(
+                "plans.planners: give 'dense', how the dense planner is trained (an empty section will do)"
+            )
+        if self.reasoner is not None and (self.lm is None or self.lm.kind == "endpoint"):
+            raise ValueError("reasoner: adapters are trained on a model that is here: lm.kind embedded or local")
+        if self.reasoner is not None and self.plans is None:
+            raise ValueError("missing key 'plans': a reasoner learns from the relation paths that it says how to find")
+        return self
+
+    @property
+    def exploration(self) -> ExplorerSection:
+        """The explorer's section.
+
+        Raises:
+            ConfigError: a run without one.
+        """
+        if self.explorer is None:
+            raise ConfigError(f"run {self.name!r} has no explorer: its dataset holds plans, and no graph")
+        return self.explorer
+
+    @property
+    def encoding(self) -> EncoderSection:
+        """The encoder's section; raises as ``exploration``."""
+        if self.encoder is None:
+            raise ConfigError(f"run {self.name!r} has no encoder: its dataset holds plans, and no graph")
+        return self.encoder

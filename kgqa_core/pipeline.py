@@ -19,7 +19,8 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
 from kgqa_core.file_hashes import FileHashes
-from kgqa_core.stage_specs import StageSpec, stage_specs
+from kgqa_core.stage_specs import stage_specs
+from kgqa_core.stage_types import StageSpec
 
 VERSIONS = {
     "dataset": 1,
@@ -32,6 +33,12 @@ VERSIONS = {
     "explorer": 2,
     "controls": 4,
     "evaluation": 4,
+    "supervision": 1,
+    "instructions": 1,
+    "lm": 1,
+    "reasoner": 1,
+    "dense": 1,
+    "plans": 1,
 }
 """Of each stage's code: raised whenever the same input would give other bytes; tests/test_golden.py holds the proof."""
 

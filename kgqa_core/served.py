@@ -18,7 +18,8 @@ from pydantic import Field, ValidationError
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, write_json
 from kgqa_core.ask import Answerer
-from kgqa_core.config import EncoderSection, EvaluationSection, LocalEncoderSection, Section
+from kgqa_core.config import EncoderSection, EvaluationSection, LocalEncoderSection
+from kgqa_core.config_base import Section
 from kgqa_core.config_errors import explain
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph

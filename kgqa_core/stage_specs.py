@@ -6,7 +6,6 @@ Whatever shapes the bytes of an artifact is in its spec, by content: no machine'
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +16,15 @@ from kgqa_core.config import (
     FreebaseSection,
     HashEncoderSection,
     LocalEncoderSection,
+    PlansDataset,
     QuestionSection,
     RunConfig,
 )
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError, nearest
+from kgqa_core.stage_specs_lm import planning_specs
+from kgqa_core.stage_types import Borrowed, StageSpec
 from kgqa_core.types import SPLITS
-
-
-@dataclass(frozen=True, slots=True)
-class Borrowed:
-    """One stage of another run."""
-
-    conf: Path  # its run configuration
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class StageSpec:
-    """One stage of a run, as the configuration describes it."""
-
-    key: str  # unique in the run: "graph", "explorer-seed0"
-    stage: str  # folder in the store
-    section: Mapping[str, Any]  # what of the configuration shapes the artifact
-    needs: tuple[str, ...] = ()  # keys of the stages it reads
-    files: Mapping[str, Path] = field(default_factory=dict)  # external files it reads, by a name free of the machine
-    borrows: Mapping[str, Borrowed] = field(default_factory=dict)  # stages of other runs that it reads, by such a name
 
 
 def stage_specs(config: RunConfig) -> list[StageSpec]:
@@ -51,7 +33,9 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
     Raises:
         ConfigError: a folder that the configuration names is missing or holds nothing to read.
     """
-    explorer, evaluation = config.explorer, config.evaluation
+    if isinstance(config.dataset, PlansDataset):
+        return planning_specs(config, ())
+    explorer, evaluation = config.exploration, config.evaluation
     reenter = {"reenter_topic": config.dataset.reenter_topic}
     walk = {"steps": explorer.steps, **reenter}
     encoder, weights = _encoder_identity(config), _encoder_files(config)
@@ -75,7 +59,7 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
         specs.append(
             StageSpec(f"evaluation-seed{seed}", "evaluation", section, (*base, f"explorer-seed{seed}", "controls"))
         )
-    return specs
+    return [*specs, *planning_specs(config, ("graph", *blocks, "questions"))]
 
 
 def _start_files(explorer: ExplorerSection) -> dict[str, Path]:
@@ -91,13 +75,13 @@ def _start_files(explorer: ExplorerSection) -> dict[str, Path]:
 def _borrowed(config: RunConfig, seed: int) -> dict[str, Borrowed]:
     """Return the stages of other runs that a training starts or learns from."""
     found = {}
-    start = config.explorer.init_from
+    start = config.exploration.init_from
     if start is not None and is_config(start):
-        seeds = _lender(config, start, "init_from").explorer.seeds
+        seeds = _lender(config, start, "init_from").exploration.seeds
         found["init"] = Borrowed(start, f"explorer-seed{seed if seed in seeds else seeds[0]}")
-    for number, conf in enumerate(config.explorer.also_train_on):
+    for number, conf in enumerate(config.exploration.also_train_on):
         lender = _lender(config, conf, "also_train_on")
-        if lender.explorer.mask_topics != config.explorer.mask_topics:
+        if lender.exploration.mask_topics != config.exploration.mask_topics:
             raise ConfigError(f"explorer.also_train_on: {conf} has another explorer.mask_topics; both must read alike")
         for key in ("graph", *_subgraphs(lender.dataset), "questions", "encodings"):
             found[f"also{number}.{key}"] = Borrowed(conf, key)
@@ -106,7 +90,7 @@ def _borrowed(config: RunConfig, seed: int) -> dict[str, Borrowed]:
 
 def _lender(config: RunConfig, conf: Path, key: str) -> RunConfig:
     lender = read_config(conf)
-    if lender.encoder != config.encoder:
+    if lender.encoding != config.encoding:
         raise ConfigError(f"explorer.{key}: {conf} has another encoder; an explorer carries over only with its encoder")
     return lender
 
@@ -121,6 +105,7 @@ def _source_specs(config: RunConfig, walk: Mapping[str, Any]) -> list[StageSpec]
         specs, subgraphs = _file_specs(config.dataset, walk), config.dataset.subgraphs
         cut = subgraphs.model_dump(mode="json")
         return [*specs, StageSpec("subgraphs", "subgraphs", cut, ("graph", "questions"))] if subgraphs.is_cut else specs
+    assert isinstance(config.dataset, EmbeddedDataset)
     strict = {"max_reject_ratio": 0.0}
     return [
         StageSpec("dataset", "dataset", {"seed": config.dataset.seed}),
@@ -181,7 +166,7 @@ def dump_files(path: Path) -> list[Path]:
     return found
 
 
-def _subgraphs(dataset: EmbeddedDataset | FileDataset) -> tuple[str, ...]:
+def _subgraphs(dataset: EmbeddedDataset | FileDataset | PlansDataset) -> tuple[str, ...]:
     """Return the stage whose graph is explored instead of the whole one, where each question has its own subgraph."""
     return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs.method != "none" else ()
 
@@ -251,26 +236,26 @@ def _chains(section: QuestionSection, path: Path) -> list[Path]:
 
 def _encoder_identity(config: RunConfig) -> dict[str, Any]:
     """Return what the configuration and our code say about the encoder; of a local one, its files say the rest."""
-    section = config.encoder.model_dump(mode="json", exclude={"path"})
-    if isinstance(config.encoder, LocalEncoderSection):
+    section = config.encoding.model_dump(mode="json", exclude={"path"})
+    if isinstance(config.encoding, LocalEncoderSection):
         from kgqa_core.text.local import VERSION
 
         return {**section, "version": VERSION}
-    if isinstance(config.encoder, HashEncoderSection):
+    if isinstance(config.encoding, HashEncoderSection):
         from kgqa_core.text.hashing import HashEncoder
 
-        return {**section, "identity": HashEncoder(config.encoder.dim).name}
+        return {**section, "identity": HashEncoder(config.encoding.dim).name}
     from kgqa_core.text.minilm import MiniLmEncoder
 
     return {**section, "identity": MiniLmEncoder().name}
 
 
 def _encoder_files(config: RunConfig) -> dict[str, Path]:
-    if not isinstance(config.encoder, LocalEncoderSection):
+    if not isinstance(config.encoding, LocalEncoderSection):
         return {}
     from kgqa_core.text.local import content_files
 
-    folder = config.encoder.path
+    folder = config.encoding.path
     if not folder.is_dir():
         beside = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
         near = nearest(folder.name, beside)

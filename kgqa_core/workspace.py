@@ -27,7 +27,7 @@ ENCODINGS_FILE = "encodings.parquet"
 
 def make_encoder(config: RunConfig) -> Encoder:
     """Return the text encoder that a configuration names; weights are loaded when it first encodes."""
-    return encoder_of(config.encoder)
+    return encoder_of(config.encoding)
 
 
 def encoder_of(section: EncoderSection) -> Encoder:
@@ -141,7 +141,7 @@ def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
         ArtifactError: graph or explorer is not built.
     """
     config = pipeline.config
-    chosen = config.explorer.seeds[0] if seed is None else seed
+    chosen = config.exploration.seeds[0] if seed is None else seed
     system = load_system(
         pipeline.artifact(f"explorer-seed{chosen}").folder,
         graph=graph_of(pipeline),

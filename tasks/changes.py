@@ -24,7 +24,7 @@ DOCUMENT, RELATIONS, QUESTIONS = "changes.json", "relations.parquet", "questions
 @pipeline_task("compare builds")
 def compare_with_last(pipeline: Pipeline, last: Mapping[str, Artifact], now: Mapping[str, Artifact]) -> StageOutcome:
     """Write what differs between two builds, each its stages' artifacts, unless it is there."""
-    hops = pipeline.config.explorer.steps
+    hops = pipeline.config.exploration.steps
     builds = {"last": last, "now": now}
     inputs = {f"{when} {key}": artifact.content for when, build in builds.items() for key, artifact in build.items()}
     recipe = Recipe(STAGE, VERSION, {"hops": hops}, inputs)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from kgqa_core.config import FreebaseSection, size_in_bytes
+from kgqa_core.config import FreebaseSection
+from kgqa_core.config_base import size_in_bytes
 from kgqa_core.graph.closure.closure import build_from_dump
 from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
 from kgqa_core.graph.dump.names import labels_named

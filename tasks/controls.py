@@ -27,7 +27,7 @@ def fit_controls(pipeline: Pipeline) -> StageOutcome:
         control = fit_template_control(
             ground.graph,
             ground.place(read_questions(questions, "train")),
-            max_hops=config.explorer.steps,
+            max_hops=config.exploration.steps,
             reenter_topic=config.dataset.reenter_topic,
             progress=lambda done, total: pipeline.progress("fitting the template control", done, total),
         )
@@ -36,7 +36,7 @@ def fit_controls(pipeline: Pipeline) -> StageOutcome:
         asked = fill_hops(
             asked, graph_of(pipeline), reenter_topic=config.dataset.reenter_topic, subgraphs=ground.subgraphs
         )
-        rows = score_controls(control, ground.place(asked), max_hops=config.explorer.steps)
+        rows = score_controls(control, ground.place(asked), max_hops=config.exploration.steps)
         write_json(folder / "scores.json", rows)
         for row in rows:
             for name in ("hits1", "f1"):

@@ -23,7 +23,7 @@ def encode_questions_and_relations(pipeline: Pipeline) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         questions = read_questions(pipeline.artifact("questions").folder)
-        graph, masked = graph_of(pipeline), pipeline.config.explorer.mask_topics
+        graph, masked = graph_of(pipeline), pipeline.config.exploration.mask_topics
         given = {label for label in graph.inverse_labels if label is not None}
         texts = sorted({question.asked(masked) for question in questions} | {*graph.relation_labels} | given)
         vectors = encode_all(pipeline, texts)

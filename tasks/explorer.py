@@ -25,7 +25,7 @@ def train_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
     def write(folder: Path, recorder: Recorder) -> None:
         from kgqa_core.explorer.fit import FitRun, FitSettings, fit_explorer
 
-        section = pipeline.config.explorer
+        section = pipeline.config.exploration
         others = [question_set(pipeline.lender(conf)) for conf in section.also_train_on]
         fit_explorer(
             [question_set(pipeline), *others],
@@ -61,5 +61,7 @@ def _start(pipeline: Pipeline, key: str) -> Path | None:
     """Return the folder of the explorer to start from, where there is one."""
     borrowed = pipeline.specs[key].borrows.get("init")
     return (
-        pipeline.lender(borrowed.conf).artifact(borrowed.key).folder if borrowed else pipeline.config.explorer.init_from
+        pipeline.lender(borrowed.conf).artifact(borrowed.key).folder
+        if borrowed
+        else pipeline.config.exploration.init_from
     )

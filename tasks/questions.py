@@ -24,7 +24,7 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
         report = build_questions(
             files_of(source),
             graph=graph_of(pipeline),
-            max_steps=pipeline.config.explorer.steps,
+            max_steps=pipeline.config.exploration.steps,
             reenter_topic=pipeline.config.dataset.reenter_topic,
             out_dir=folder,
             subset=Subset(source.train_size, source.hold_out_templates, source.draw),

@@ -32,7 +32,7 @@ def read_point(point: SweepPoint, outcomes: Sequence[StageOutcome]) -> list[Seed
     """Return a row for each explorer of a finished run; raises ``ArtifactError`` where a record is damaged."""
     folders = {outcome.key: outcome.artifact.folder for outcome in outcomes}
     rows = []
-    for seed in point.config.explorer.seeds:
+    for seed in point.config.exploration.seeds:
         own = {name: folders[name if name in folders else f"{name}-seed{seed}"] for name in READ}
         rows.append(read_row(point.place, point.config.name, seed, own))
     return rows

@@ -16,7 +16,8 @@ from kgqa_core.config_errors import variants_of
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
 from kgqa_core.pipeline import VERSIONS, Pipeline, differences
-from kgqa_core.stage_specs import StageSpec, stage_specs
+from kgqa_core.stage_specs import stage_specs
+from kgqa_core.stage_types import StageSpec
 
 NUM_FILMS = 17
 RUN = """\

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from kgqa_core.config import FilePath, Name, Section
+from kgqa_core.config_base import FilePath, Name, Section
 from kgqa_core.errors import ConfigError, nearest, shorten
 from kgqa_core.sweeps.figures import curve_label, is_score, label_of
 

@@ -1,0 +1,57 @@
+"""What all sections of a run configuration are made of: their base class and the types of their values."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
+
+
+def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
+    if not values or len(set(values)) < len(values):
+        raise ValueError("must be one number or more, each given once")
+    return values
+
+
+def _usable_as_name(name: str) -> str:
+    if not re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}", name):
+        raise ValueError("must be 1 to 100 characters, no slash among them and no dot first: files are named by it")
+    return name
+
+
+def _size(text: str) -> str:
+    if not re.fullmatch(SIZE, text):
+        raise ValueError("must be a number with a unit, such as 2GB or 512MiB")
+    return text
+
+
+def size_in_bytes(size: str) -> int:
+    """Return a size such as 2GB or 512MiB in bytes."""
+    number, unit, binary = re.fullmatch(SIZE, size).groups()  # type: ignore[union-attr]  # checked when it was read
+    return int(float(number) * (1024 if binary else 1000) ** (" KMGT".index(unit)))
+
+
+def _edge_budget(given: Any) -> Any:
+    if given != "all" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+        raise ValueError("must be a number of edges, 1 or more, or: all")
+    return given
+
+
+# strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.
+FilePath = Annotated[Path, Field(strict=False)]
+Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), AfterValidator(_distinct)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), AfterValidator(_distinct)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, AfterValidator(_usable_as_name)]
+Size = Annotated[str, AfterValidator(_size)]
+EdgeBudget = Annotated[int | Literal["all"], BeforeValidator(_edge_budget)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys and coerced types are errors, and nothing changes after reading."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
