@@ -195,6 +195,16 @@ DUMP_RELATIONS = pa.schema(
 
 TOPICS = pa.schema([pa.field("label", pa.string(), nullable=False)])  # labels or names, as the question files have them
 
+ASKED = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),  # as a planner reads it: masked, unless the run says otherwise
+        pa.field("topics", pa.list_(pa.int32()), nullable=False),  # entity ids; empty without a graph
+        pa.field("hops", pa.int32()),  # null: the dataset does not say
+    ]
+)
+
 SUPERVISION = pa.schema(
     [
         pa.field("question_id", pa.string(), nullable=False),
@@ -227,5 +237,40 @@ PLANS = pa.schema(
         pa.field("path", pa.list_(pa.string()), nullable=False),
         pa.field("log_prob", pa.float64(), nullable=False),
         pa.field("right", pa.bool_(), nullable=False),  # is it one of the question's paths?
+    ]
+)
+
+CALLS = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),  # sha256 of model, prompt, decoding and index, hexadecimal
+        pa.field("text", pa.string(), nullable=False),  # what the model said; empty for a scored option
+        pa.field("log_prob", pa.float64()),  # null: not told
+        pa.field("num_tokens", pa.int64(), nullable=False),
+        pa.field("finished", pa.bool_(), nullable=False),
+        pa.field("num_prompt_tokens", pa.int64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),  # when it was paid
+    ]
+)
+
+METER = pa.schema(
+    [
+        pa.field("system", pa.string(), nullable=False),
+        pa.field("model", pa.string(), nullable=False),
+        pa.field("instruction", pa.string(), nullable=False),
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("num_calls", pa.int64(), nullable=False),  # logical: asked for, whether paid or remembered
+        pa.field("num_prompt_tokens", pa.int64(), nullable=False),
+        pa.field("num_tokens", pa.int64(), nullable=False),  # given
+        pa.field("seconds", pa.float64(), nullable=False),  # of a remembered call: what it took when it was paid
+        pa.field("money", pa.float64()),  # null: the model has no price
+        pa.field("paid_calls", pa.int64(), nullable=False),  # that went to the model
+        pa.field("paid_prompt_tokens", pa.int64(), nullable=False),
+        pa.field("paid_tokens", pa.int64(), nullable=False),
+        pa.field("paid_seconds", pa.float64(), nullable=False),
+        pa.field("paid_money", pa.float64()),
+        pa.field("num_failed", pa.int64(), nullable=False),  # calls that gave nothing, of num_calls
+        pa.field("num_stopped", pa.int64(), nullable=False),  # calls that a budget forbade; not in num_calls
+        pa.field("num_cut", pa.int64(), nullable=False),  # texts cut at max_new_tokens
+        pa.field("num_outside", pa.int64(), nullable=False),  # texts that their constraint does not allow
     ]
 )
