@@ -1,0 +1,275 @@
+"""What is metered, remembered and stopped around a model."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core import schemas
+from kgqa_core.errors import ConfigError
+from kgqa_core.lm.budget import Budget
+from kgqa_core.lm.call_cache import CallCache
+from kgqa_core.lm.meter import LOGICAL, Meter
+from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.prices import Price
+from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Problem, Prompt
+
+PRICE = Price(input=3.0, output=7.0, as_of=date(2025, 1, 1))
+
+
+@dataclass
+class FakeModel:
+    """Answers with what it was asked and how; remembers every call, and fails where it is told to."""
+
+    name: str = "fake"
+    context: int = 97
+    fails: dict[str, Problem] = field(default_factory=dict)  # text of a prompt -> problem
+    asked: list[tuple[str, Decoding]] = field(default_factory=list)
+    scored: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
+        return [len(prompt.text.split()) for prompt in prompts]
+
+    def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
+        self.asked += [(prompt.text, decoding) for prompt in prompts]
+        return [[self._one(prompt, decoding, index) for index in range(decoding.num_returns)] for prompt in prompts]
+
+    def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
+        self.scored += [(prompt.text, tuple(choice)) for prompt, choice in zip(prompts, options, strict=True)]
+        return [
+            [-math.inf if prompt.text in self.fails else -float(len(option)) for option in choice]
+            for prompt, choice in zip(prompts, options, strict=True)
+        ]
+
+    def _one(self, prompt: Prompt, decoding: Decoding, index: int) -> Generation:
+        if prompt.text in self.fails:
+            return Generation("", problem=self.fails[prompt.text])
+        return Generation(f"{prompt.text}!{decoding.seed}.{index}", log_prob=-0.5, num_tokens=2 + index)
+
+
+def sampled(num: int, seed: int = 5) -> Decoding:
+    return Decoding(method="sample", num_returns=num, seed=seed)
+
+
+def texts(results: list[list[Generation]]) -> list[list[str]]:
+    return [[generation.text for generation in own] for own in results]
+
+
+def logical(meter: Meter) -> list[dict[str, object]]:
+    names = ("system", "model", "instruction", "question_id", *LOGICAL)
+    return [{name: row[name] for name in names} for row in meter.rows()]
+
+
+def test_a_repeated_run_asks_the_model_nothing_and_has_equal_logical_figures(tmp_path: Path) -> None:
+    prompts = [Prompt(f"what is {n}", question_id=f"q{n % 3}", instruction="plan") for n in range(7)]
+    first, second = Meter(), Meter()
+    with CallCache(tmp_path, "fake") as cache:
+        given_first = Metered(FakeModel(), meter=first, cache=cache, system="rog", price=PRICE).generate(prompts)
+    model = FakeModel()
+    with CallCache(tmp_path, "fake") as cache:
+        given_second = Metered(model, meter=second, cache=cache, system="rog", price=PRICE).generate(prompts)
+    assert given_first == given_second
+    assert model.asked == []
+    assert logical(first) == logical(second)
+    assert first.usage().paid_calls == 7
+    assert second.usage().paid_calls == 0
+
+
+@given(
+    rounds=st.lists(
+        st.tuples(st.lists(st.integers(0, 4), max_size=6), st.integers(1, 4), st.sampled_from(["sample", "beam"])),
+        max_size=5,
+    ),
+    stops=st.integers(1, 9),
+)
+def test_whatever_is_asked_a_resumed_run_has_the_table_of_the_first(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[list[int], int, str]], stops: int
+) -> None:
+    folder = tmp_path_factory.mktemp("cache")
+    budget = Budget(calls=stops, tokens=60)
+
+    def run(model: LanguageModel, until: int) -> tuple[Meter, list[list[list[str]]]]:
+        meter = Meter()
+        said = []
+        with CallCache(folder, "fake") as cache:
+            metered = Metered(model, meter=meter, cache=cache, system="s", budget=budget, price=PRICE)
+            for numbers, num, method in rounds[:until]:
+                prompts = [Prompt(f"question {n}", question_id=f"q{n}") for n in numbers]
+                how = sampled(num) if method == "sample" else Decoding(method="beam", num_beams=4, num_returns=num)
+                said.append(texts(metered.generate(prompts, how)))
+        return meter, said
+
+    run(FakeModel(), len(rounds) // 2)  # killed halfway
+    first, said = run(FakeModel(), len(rounds))
+    again = FakeModel()
+    second, said_again = run(again, len(rounds))
+    assert said == said_again
+    assert logical(first) == logical(second)
+    assert first.stopped("s") == second.stopped("s")
+    assert again.asked == []
+
+
+def test_equal_calls_of_a_batch_are_asked_once_and_counted_for_each_who_asked() -> None:
+    model, meter = FakeModel(), Meter()
+    prompts = [Prompt("a b", question_id="q1"), Prompt("c", question_id="q2"), Prompt("a b", question_id="q3")]
+    results = Metered(model, meter=meter).generate(prompts)
+    assert [text for text, _ in model.asked] == ["a b", "c"]
+    assert texts(results) == [["a b!0.0"], ["c!0.0"], ["a b!0.0"]]
+    assert [(row["question_id"], row["num_calls"], row["paid_calls"]) for row in meter.rows()] == [
+        ("q1", 1, 1),
+        ("q2", 1, 1),
+        ("q3", 1, 0),
+    ]
+
+
+def test_five_samples_after_three_pay_two_and_draw_them_anew(tmp_path: Path) -> None:
+    model, meter = FakeModel(), Meter()
+    with CallCache(tmp_path, "fake") as cache:
+        metered = Metered(model, meter=meter, cache=cache)
+        three = texts(metered.generate([Prompt("x")], sampled(3)))[0]
+        five = texts(metered.generate([Prompt("x")], sampled(5)))[0]
+    assert five[:3] == three
+    assert len(set(five)) == 5
+    assert [decoding.num_returns for _, decoding in model.asked] == [3, 2]
+    assert meter.usage().paid_tokens == (2 + 3 + 4) + (2 + 3)
+
+
+def test_a_greedy_text_is_the_same_whatever_the_seed(tmp_path: Path) -> None:
+    model = FakeModel()
+    with CallCache(tmp_path, "fake") as cache:
+        metered = Metered(model, meter=Meter(), cache=cache)
+        metered.generate([Prompt("x")], GREEDY)
+        metered.generate([Prompt("x")], replace(GREEDY, seed=3))
+    assert len(model.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (Prompt("y"), sampled(1)),
+        (Prompt("x", system="be brief"), sampled(1)),
+        (Prompt("x"), sampled(1, seed=6)),
+        (Prompt("x"), replace(sampled(1), temperature=0.5)),
+        (Prompt("x"), replace(sampled(1), top_p=0.5)),
+        (Prompt("x"), replace(sampled(1), max_new_tokens=3)),
+        (Prompt("x"), replace(sampled(1), stop=("\n",))),
+        (Prompt("x"), GREEDY),
+    ],
+)
+def test_what_shapes_a_text_is_another_call(tmp_path: Path, other: tuple[Prompt, Decoding]) -> None:
+    model = FakeModel()
+    with CallCache(tmp_path, "fake") as cache:
+        metered = Metered(model, meter=Meter(), cache=cache)
+        metered.generate([Prompt("x")], sampled(1))
+        metered.generate([other[0]], other[1])
+    assert len(model.asked) == 2
+
+
+def test_failures_are_counted_by_why_and_asked_again(tmp_path: Path) -> None:
+    model, meter = FakeModel(fails={"b": "timeout"}), Meter()
+    with CallCache(tmp_path, "fake") as cache:
+        metered = Metered(model, meter=meter, cache=cache)
+        assert metered.generate([Prompt("a"), Prompt("b")])[1] == [Generation("", problem="timeout")]
+        model.fails.clear()
+        assert texts(metered.generate([Prompt("a"), Prompt("b")])) == [["a!0.0"], ["b!0.0"]]
+    assert [text for text, _ in model.asked] == ["a", "b", "b"]
+    assert meter.usage().num_failed == 1
+    assert meter.summary()[0]["problems"] == {"timeout": 1}
+
+
+def test_a_question_over_its_budget_of_calls_is_stopped_and_the_others_go_on() -> None:
+    model, meter = FakeModel(), Meter()
+    metered = Metered(model, meter=meter, budget=Budget(calls=2), system="tog")
+    prompts = [Prompt(f"{n}", question_id="greedy" if n < 5 else "modest") for n in range(6)]
+    results = metered.generate(prompts)
+    assert [own[0].problem for own in results] == ["", "", "budget", "budget", "budget", ""]
+    assert len(model.asked) == 3
+    assert meter.stopped("tog") == {"greedy": "calls"}
+    assert meter.usage(question_id="greedy").num_calls == 2
+    assert meter.usage(question_id="greedy").num_stopped == 3
+    other_system = metered.for_system("fiske")
+    assert other_system.generate(prompts[:1])[0][0].problem == ""
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit"),
+    [(Budget(tokens=5), "tokens"), (Budget(money=2e-5), "money"), (Budget(seconds=0.0), "seconds")],
+)
+def test_the_call_that_passes_a_limit_is_the_last(budget: Budget, limit: str) -> None:
+    meter = Meter()
+    metered = Metered(FakeModel(), meter=meter, budget=budget, price=PRICE)
+    problems = [metered.generate([Prompt("three words here", question_id="q")])[0][0].problem for _ in range(3)]
+    assert problems[-1] == "budget"
+    assert meter.stopped("") == {"q": limit}
+
+
+def test_a_score_that_a_budget_forbids_is_minus_infinity() -> None:
+    model = FakeModel()
+    metered = Metered(model, meter=Meter(), budget=Budget(calls=1))
+    prompts = [Prompt("a", question_id="q"), Prompt("b", question_id="q")]
+    assert metered.score(prompts, [["yes"], ["yes", "no"]]) == [[-3.0], [-math.inf, -math.inf]]
+    assert model.scored == [("a", ("yes",))]
+
+
+def test_calls_without_a_question_have_no_budget() -> None:
+    metered = Metered(FakeModel(), meter=Meter(), budget=Budget(calls=0))
+    assert metered.generate([Prompt("a")])[0][0].problem == ""
+
+
+def test_money_is_none_where_nobody_knows_the_price_and_the_summary_says_so() -> None:
+    meter = Meter()
+    Metered(FakeModel("a"), meter=meter, system="s", price=PRICE).generate([Prompt("two words")])
+    Metered(FakeModel("b"), meter=meter, system="s").generate([Prompt("two words")])
+    assert [row["money"] for row in meter.rows()] == [pytest.approx((3 * 2 + 7 * 2) / 1e6), None]
+    assert meter.summary()[0]["unpriced_models"] == ["b"]
+    assert meter.table().schema.equals(schemas.METER)
+
+
+def test_a_budget_of_money_needs_a_price() -> None:
+    with pytest.raises(ConfigError, match=r"budget.money = 1.0 needs a price"):
+        Metered(FakeModel(), meter=Meter(), budget=Budget(money=1.0))
+
+
+def test_scores_are_kept_option_by_option(tmp_path: Path) -> None:
+    model, meter = FakeModel(fails={"b": "timeout"}), Meter()
+    with CallCache(tmp_path, "fake") as cache:
+        metered = Metered(model, meter=meter, cache=cache)
+        assert metered.score([Prompt("a"), Prompt("b")], [["yes", "no"], ["yes"]]) == [[-3.0, -2.0], [-math.inf]]
+        model.fails.clear()
+        assert metered.score([Prompt("a"), Prompt("b")], [["no", "maybe", "no"], ["yes"]]) == [
+            [-2.0, -5.0, -2.0],
+            [-3.0],
+        ]
+    assert model.scored == [("a", ("yes", "no")), ("b", ("yes",)), ("a", ("maybe",)), ("b", ("yes",))]
+    assert meter.usage().num_calls == 4
+    assert meter.usage().num_failed == 1
+
+
+class OneOf:
+    """A constraint of whole texts, as a test needs it."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+    @property
+    def key(self) -> str:
+        return repr(self.texts)
+
+    def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
+        return () if pieces else self.texts
+
+    def may_end(self, pieces: tuple[str, ...]) -> bool:
+        return bool(pieces)
+
+
+def test_texts_outside_their_constraint_are_counted_and_another_constraint_is_another_call() -> None:
+    model, meter = FakeModel(), Meter()
+    metered = Metered(model, meter=meter)
+    metered.generate([Prompt("a", constraint=OneOf("a!0.0", "b")), Prompt("a", constraint=OneOf("b"))])
+    assert len(model.asked) == 2
+    assert meter.usage().num_outside == 1
