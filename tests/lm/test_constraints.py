@@ -179,5 +179,5 @@ def test_beam_search_of_transformers_follows_prompt_by_prompt(byte_level: Any) -
 def test_a_tokenizer_that_splits_words_beyond_repair_is_refused() -> None:
     pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
     pieces.decoder = decoders.WordPiece()
-    with pytest.raises(InputError, match="WordPiece.*byte-level or SentencePiece"):
+    with pytest.raises(InputError, match=r"WordPiece.*byte-level or SentencePiece"):
         compile_constraints(PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="[UNK]"), [Choices(["a"])])
