@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from kgqa_core.errors import ArtifactError, shorten
+from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.paths import find_steps
-from kgqa_core.systems.path_search import follow_topics, golds_of, score_paths
+from kgqa_core.systems.path_search import follow_topics, score_paths
 from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 
 NUM_PATHS = 3  # candidates of a prediction that get an evidence path

@@ -16,6 +16,7 @@ from functools import reduce
 import numpy as np
 
 from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
+from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.paths import reach
 from kgqa_core.types import Question, RelationPath
@@ -80,18 +81,6 @@ def pick_evenly(questions: Sequence[Question], count: int) -> list[Question]:
     if len(questions) <= count:
         return list(questions)
     return [questions[place * len(questions) // count] for place in range(count)]
-
-
-def golds_of(question: Question, *, reenter_topic: bool = False) -> frozenset[int]:
-    """Return the entities that a path should reach: the answers, else the claim where that is known to be right.
-
-    With ``reenter_topic=False`` topics are left out only where other golds remain, since no path can reach them.
-    """
-    golds = frozenset(question.answers)
-    if not golds and question.verdict and question.claim is not None:
-        golds = frozenset({question.claim})
-    reachable = golds if reenter_topic else golds - frozenset(question.topics)
-    return golds if reachable else frozenset()
 
 
 def follow_topics(

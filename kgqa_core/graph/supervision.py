@@ -1,0 +1,122 @@
+"""Plans that the graph itself teaches: every question's shortest relation paths, and how well each does when followed.
+
+One table (schemas.SUPERVISION) serves all modes: all shortest paths (RoG's Z*), those whose precision
+``num_right / num_reached`` reaches a threshold t (EPERM Eq. 5), and the best-executing ones (``best``). Many shortest
+paths reach a gold by chance and a thousand other entities with it: a planner trained on them all learns to guess.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core.disk import written_whole
+from kgqa_core.graph.follow import Follower
+from kgqa_core.graph.golds import golds_of
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.label_paths import to_labels
+from kgqa_core.graph.shortest_paths import PathFinder
+from kgqa_core.schemas import SUPERVISION
+from kgqa_core.types import Question
+
+BATCH = 2000  # questions of one row group: what is held in memory
+NO_TOPIC, NO_ANSWER, UNREACHABLE = "no topic", "no answer", "no answer within max_hops of a topic"
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionReport:
+    """What a table of supervision holds, and what it could not."""
+
+    num_questions: int
+    num_paths: int
+    num_best: int  # of them the best-executing
+    without_path: dict[str, int]  # reason -> questions; every reason is there
+    num_capped: int  # questions with more than max_paths
+
+
+def write_supervision(
+    graph: KnowledgeGraph,
+    questions: Iterable[Question],
+    out: Path,
+    *,
+    max_hops: int,
+    reenter_topic: bool = False,
+    max_paths: int = 1000,
+    progress: Callable[[int], None] = lambda num_done: None,
+) -> SupervisionReport:
+    """Write the shortest relation paths of every question, in the order given; memory does not grow with their number.
+
+    Args:
+        graph: also a graph of rows (``Subgraphs.graph``), for questions of rows (``Subgraphs.to_rows``).
+        questions: those without a path are counted by reason.
+        out: the Parquet file, schemas.SUPERVISION; paths of one question by length, then relation ids.
+        max_hops: longest path looked for.
+        reenter_topic: may a step arrive at a topic, in looking for paths and in following them?
+        max_paths: kept per question.
+        progress: told how many questions are done, now and then.
+    """
+    finder = PathFinder(graph, max_hops=max_hops, reenter_topic=reenter_topic, max_paths=max_paths)
+    follower = Follower(graph, max_steps=max_hops, reenter_topic=reenter_topic)
+    counts: Counter[str] = Counter({reason: 0 for reason in (NO_TOPIC, NO_ANSWER, UNREACHABLE)})
+    totals: Counter[str] = Counter()
+    waiting = iter(questions)
+    with written_whole(out) as partial, pq.ParquetWriter(partial, SUPERVISION) as writer:
+        while batch := list(islice(waiting, BATCH)):
+            rows = [row for question in batch for row in _rows(graph, question, finder, follower, counts)]
+            totals.update(questions=len(batch), paths=len(rows), best=sum(row["best"] for row in rows))
+            writer.write_table(pa.Table.from_pylist(rows, schema=SUPERVISION))
+            progress(totals["questions"])
+    num_capped = counts.pop("capped", 0)
+    return SupervisionReport(totals["questions"], totals["paths"], totals["best"], dict(counts), num_capped)
+
+
+def _rows(
+    graph: KnowledgeGraph, question: Question, finder: PathFinder, follower: Follower, counts: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield a question's rows, and count it where it has none or too many."""
+    golds = golds_of(question, reenter_topic=finder.reenter_topic)
+    if not question.topics or not golds:
+        counts[NO_ANSWER if question.topics else NO_TOPIC] += 1
+        return
+    found = finder.find(question.topics, golds)
+    counts[UNREACHABLE] += not found.paths
+    counts["capped"] += found.capped
+    reached, right = follower.count(question.topics, found.paths, golds)
+    f1 = [2 * hits / (size + len(golds)) for size, hits in zip(reached, right, strict=True)]
+    for path, size, hits, score in zip(found.paths, reached, right, f1, strict=True):
+        yield {
+            "question_id": question.id,
+            "split": question.split,
+            "path": to_labels(graph, path),
+            "num_reached": size,
+            "num_right": hits,
+            "f1": score,
+            "best": score == max(f1),
+        }
+
+
+def read_supervision(
+    path: Path, *, best_only: bool = False, min_precision: float = 0.0
+) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Return question id -> the paths by label that count as right, in the table's order; ids without one are not in.
+
+    Args:
+        path: what ``write_supervision`` wrote.
+        best_only: only the best-executing.
+        min_precision: EPERM's t (Eq. 5): least share of right entities among those that following a path reaches.
+    """
+    columns = ["question_id", "path", "num_reached", "num_right", "best"]
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+        for row in batch.to_pylist():
+            precise = row["num_reached"] is None or row["num_right"] >= min_precision * row["num_reached"]
+            if precise and (row["best"] or not best_only):
+                found.setdefault(row["question_id"], []).append(tuple(row["path"]))
+    return {question_id: tuple(paths) for question_id, paths in found.items()}

@@ -1,0 +1,93 @@
+"""Shortest relation paths: the kernels find what a search over lists of triples finds, on random multigraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core.errors import InputError
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.shortest_paths import PathFinder
+
+Triples = list[tuple[int, int, int]]
+GraphOf = Callable[..., KnowledgeGraph]
+Path = tuple[int, ...]
+
+NUM_RELATIONS, LAST = 3, 10
+
+# Parallel edges, self-loops and both directions of an edge; entities without a triple too.
+multigraphs = st.lists(
+    st.tuples(st.integers(0, LAST), st.integers(0, NUM_RELATIONS - 1), st.integers(0, LAST)), min_size=1, max_size=23
+).map(lambda triples: [*triples, (LAST, NUM_RELATIONS - 1, LAST)])  # every relation is used
+entity_sets = st.lists(st.integers(0, LAST), max_size=4)
+
+
+def step_on(triples: Triples, walks: set[tuple[int, Path]], barred: set[int]) -> set[tuple[int, Path]]:
+    """Return every (entity, relation path) that is one step longer."""
+    further = set()
+    for (here, path), (head, relation, tail) in product(walks, triples):
+        further |= {(tail, (*path, relation))} if head == here else set()
+        further |= {(head, (*path, relation + NUM_RELATIONS))} if tail == here else set()
+    return {(entity, path) for entity, path in further if entity not in barred}
+
+
+def shortest_plainly(triples: Triples, topics: list[int], golds: list[int], max_hops: int, reenter: bool) -> set[Path]:
+    """Enumerate all walks, hop by hop, for each pair of a topic and a gold; the first that arrive are the shortest."""
+    found: set[Path] = set()
+    for topic, gold in product(set(topics), set(golds)):
+        walks: set[tuple[int, Path]] = {(topic, ())}
+        for _ in range(max_hops):
+            walks = step_on(triples, walks, set() if reenter else set(topics))
+            arrived = {path for entity, path in walks if entity == gold}
+            found |= arrived
+            if arrived:
+                break
+    return found
+
+
+@given(multigraphs, entity_sets, entity_sets, st.integers(1, 3), st.booleans())
+def test_all_shortest_paths_of_every_pair_are_found(
+    graph_of: GraphOf, triples: Triples, topics: list[int], golds: list[int], max_hops: int, reenter: bool
+) -> None:
+    finder = PathFinder(graph_of(triples), max_hops=max_hops, reenter_topic=reenter)
+    expected = shortest_plainly(triples, topics, golds, max_hops, reenter)
+    for _ in range(2):  # the tables are clean again
+        found = finder.find(topics, golds)
+        assert set(found.paths) == expected and not found.capped
+        assert list(found.paths) == sorted(expected, key=lambda path: (len(path), path))
+
+
+def test_hubs_are_looked_at_from_either_side(graph_of: GraphOf) -> None:
+    """1,000 films of a genre: from one to another, from one to the year of them all, and from genre to year."""
+    genre, year, films = 0, 1, range(2, 1002)
+    graph = graph_of([(film, relation, end) for film in films for relation, end in ((0, genre), (1, year))])
+    finder = PathFinder(graph, max_hops=3)
+    assert finder.find([2], [3]).paths == ((0, 2), (1, 3))
+    assert finder.find([2], [year]).paths == ((1,),)
+    assert finder.find([genre], [year]).paths == ((2, 1),)
+    assert finder.find([genre], films).paths == ((2,),)
+
+
+def test_no_step_arrives_at_a_topic_unless_it_may(graph_of: GraphOf) -> None:
+    graph = graph_of([(0, 0, 1), (1, 1, 2)])
+    assert PathFinder(graph, max_hops=3).find([0, 1], [2]).paths == ((1,),)  # not through 1 from 0
+    assert PathFinder(graph, max_hops=3, reenter_topic=True).find([0, 1], [2]).paths == ((1,), (0, 1))
+    assert PathFinder(graph, max_hops=3).find([0], [0]).paths == ()
+    assert PathFinder(graph, max_hops=3, reenter_topic=True).find([0], [0]).paths == ((0, 2),)
+
+
+def test_too_many_paths_are_cut_and_told(graph_of: GraphOf) -> None:
+    graph = graph_of([(0, relation, 1) for relation in range(7)] + [(1, relation, 2) for relation in range(7)])
+    assert len(PathFinder(graph, max_hops=2).find([0], [2]).paths) == 49
+    found = PathFinder(graph, max_hops=2, max_paths=5).find([0], [2])
+    assert found.capped and found.paths == tuple((0, relation) for relation in range(5))
+
+
+@pytest.mark.parametrize("wrong", [{"max_hops": 0}, {"max_hops": 101}, {"max_hops": 1, "max_paths": 0}])
+def test_numbers_out_of_range_are_refused(graph_of: GraphOf, wrong: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="must be from 1 to"):
+        PathFinder(graph_of([(0, 0, 1)]), **wrong)

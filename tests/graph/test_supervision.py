@@ -1,0 +1,117 @@
+"""The table of supervision: every shortest path with what following it reaches, and why a question has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.graph.follow import Follower
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.paths import follow_path
+from kgqa_core.graph.supervision import NO_ANSWER, NO_TOPIC, UNREACHABLE, read_supervision, write_supervision
+from kgqa_core.schemas import SUPERVISION
+from kgqa_core.types import Question
+
+Ask = Callable[..., Question]
+LAST = 10
+
+
+@pytest.fixture
+def ask(films: KnowledgeGraph) -> Ask:
+    """Make a question about films from names."""
+
+    def make(question_id: str, topics: list[str], answers: list[str]) -> Question:
+        ids = [tuple(sorted(films.ids_of_name(name)[0] for name in names)) for names in (topics, answers)]
+        return Question(question_id, "?", "?", topics=ids[0], answers=ids[1], split="train")
+
+    return make
+
+
+def test_each_path_comes_with_what_following_it_reaches(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
+    question = ask("q", ["Alfred Hitchcock"], ["1954"])
+    report = write_supervision(films, [question], tmp_path / "s.parquet", max_hops=3)
+    table = pq.read_table(tmp_path / "s.parquet")
+    assert table.schema.equals(SUPERVISION)
+    assert table.to_pylist() == [
+        {
+            "question_id": "q",
+            "split": "train",
+            "path": ["^directed_by", "release_year"],
+            "num_reached": 2,  # 1958 too
+            "num_right": 1,
+            "f1": 2 / 3,
+            "best": True,
+        }
+    ]
+    assert (report.num_questions, report.num_paths, report.num_best, report.num_capped) == (1, 1, 1, 0)
+
+
+def test_parallel_edges_are_paths_of_their_own_and_may_tie(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
+    write_supervision(films, [ask("q", ["Alfred Hitchcock"], ["London"])], tmp_path / "s.parquet", max_hops=1)
+    assert read_supervision(tmp_path / "s.parquet", best_only=True) == {"q": (("born_in",), ("lived_in",))}
+
+
+def test_modes_are_filters(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
+    # one answer is a hop away, the other two
+    question = ask("q", ["Alfred Hitchcock"], ["Rear Window", "1954"])
+    write_supervision(films, [question], tmp_path / "s.parquet", max_hops=3)
+    one, two = ("^directed_by",), ("^directed_by", "release_year")
+    assert read_supervision(tmp_path / "s.parquet") == {"q": (one, two)}
+    assert read_supervision(tmp_path / "s.parquet", best_only=True) == {"q": (one, two)}  # a tie
+    assert read_supervision(tmp_path / "s.parquet", min_precision=0.5) == {"q": (one, two)}
+    assert read_supervision(tmp_path / "s.parquet", min_precision=0.51) == {}
+
+
+def test_questions_without_a_path_are_counted_by_reason(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
+    questions = [
+        ask("no topic", [], ["London"]),
+        ask("no answer", ["London"], []),
+        ask("itself", ["London"], ["London"]),
+        ask("far", ["Grace Kelly"], ["London"]),
+        ask("near", ["Alfred Hitchcock"], ["London"]),
+    ]
+    done: list[int] = []
+    report = write_supervision(films, questions, tmp_path / "s.parquet", max_hops=2, progress=done.append)
+    assert report.without_path == {NO_TOPIC: 1, NO_ANSWER: 2, UNREACHABLE: 1}
+    assert (report.num_questions, done) == (5, [5])
+    assert list(read_supervision(tmp_path / "s.parquet")) == ["near"]
+
+
+def test_too_many_paths_are_counted(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
+    asked = [ask("q", ["Alfred Hitchcock"], ["London"])]
+    report = write_supervision(films, asked, tmp_path / "s.parquet", max_hops=1, max_paths=1)
+    assert (report.num_paths, report.num_capped) == (1, 1)
+
+
+def test_a_table_is_whole_or_not_there(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
+    def broken():
+        yield ask("q", ["Alfred Hitchcock"], ["London"])
+        raise RuntimeError("stopped")
+
+    (tmp_path / "out").mkdir()
+    with pytest.raises(RuntimeError, match="stopped"):
+        write_supervision(films, broken(), tmp_path / "out" / "s.parquet", max_hops=1)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    triples=st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 2), st.integers(0, LAST)), min_size=1, max_size=29),
+    topics=st.lists(st.integers(0, LAST), max_size=3),
+    golds=st.sets(st.integers(0, LAST)),
+    paths=st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=5),
+    reenter=st.booleans(),
+)
+def test_paths_followed_together_reach_what_each_reaches_alone(graph_of, triples, topics, golds, paths, reenter):
+    graph = graph_of([*triples, (LAST, 2, LAST)])
+    follower = Follower(graph, max_steps=3, reenter_topic=reenter)
+    alone = [set(follow_path(graph, topics, path, reenter_topic=reenter).tolist()) for path in paths]
+    for _ in range(2):  # the tables are clean again
+        reached, right = follower.count(topics, paths, golds)
+        assert reached == [len(found) for found in alone]
+        assert right == [len(found & golds) for found in alone]
