@@ -10,20 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from kgqa_core.instructions.escapes import BREAKS, escape, unescape
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.types import LabelPath
 
 START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
 MAX_KEPT = 500  # characters of a text that a failure keeps
 
-_UNSAFE = re.compile(
-    r"^\s+|\s+\Z"  # blanks at the ends: parsing strips them
-    r"|[\x00-\x1f\x7f\x85\u2028\u2029]+"  # line breaks and control characters
-    r"|<(?=(?:SEP|/?PATH)>)"  # a marker
-    r"|\\(?=u\{)",  # what looks like one of our escapes
-    re.IGNORECASE,
-)
-_ESCAPE = re.compile(r"\\u\{([0-9a-fA-F]{1,6})\}")
+_UNSAFE = re.compile(BREAKS + r"|<(?=(?:SEP|/?PATH)>)", re.IGNORECASE)
 _PLAN = re.compile(r"<PATH>(.*?)(?:</PATH>|(?=<PATH>)|\Z)", re.IGNORECASE | re.DOTALL)
 _MARKER = re.compile(r"</?(?:SEP|PATH)>", re.IGNORECASE)
 _SEPARATOR = re.compile(re.escape(SEPARATOR), re.IGNORECASE)
@@ -32,12 +26,12 @@ _END = re.compile(re.escape(END), re.IGNORECASE)
 
 def render_step(step: str) -> str:
     """Return one step as it stands in a plan text: itself, but for the characters that would break the frame."""
-    return _UNSAFE.sub(lambda found: "".join(f"\\u{{{ord(char):x}}}" for char in found[0]), step)
+    return escape(step, _UNSAFE)
 
 
 def parse_step(text: str) -> str:
     """Return the step that ``text``, one piece between markers, stands for; empty where nothing is written."""
-    return _ESCAPE.sub(_character, text.strip())
+    return unescape(text.strip())
 
 
 def render_plan(path: LabelPath) -> str:
@@ -82,8 +76,3 @@ def _steps(body: str) -> LabelPath:
     """Return the steps between two markers; none at all where one of them is empty."""
     steps = tuple(parse_step(piece) for piece in _SEPARATOR.split(body))
     return steps if all(steps) else ()
-
-
-def _character(found: re.Match[str]) -> str:
-    code = int(found[1], 16)
-    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else found[0]

@@ -1,0 +1,174 @@
+"""Answers as text: one name per line, and whatever models write instead; then from names to entities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kgqa_core.evaluation.normalise import normalise_name
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.instructions.escapes import escape, escape_all, unescape
+from kgqa_core.instructions.plan_text import failure
+from kgqa_core.instructions.types import ParseFailure
+
+ABSTENTION = "I do not know"
+MAX_NAME = 300  # characters; a longer line is prose, not a name
+MAX_LINES = 2000  # of an answer that are read
+
+_ABSTAINED = re.compile(
+    r"(?:i (?:do not|don.?t) know|i (?:cannot|can.?t|am unable to) (?:answer|determine|tell)\b.*"
+    r"|unknown|none|none of (?:these|the above|them)|n/?a|no answers?|not enough information"
+    r"|(?:it )?cannot be (?:determined|answered)\b.*)\W*",
+    re.IGNORECASE,
+)
+_BULLET = re.compile(r"(?:[-*•–]|\(?\d{1,3}[.)])\s+")
+LEAD = (
+    r"[ \t*#>_•–-]*(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+)*answers?"
+    r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_]*(?:(?:is|are)\b[\s*_]*:?|:)[ \t*_]*"
+)
+"""What stands before an answer: "Answer:", "So the final answer is"."""
+_LEAD = re.compile(LEAD, re.IGNORECASE)
+_FENCE = re.compile(r"```\w*|[\[\](){},]+")
+_BOLD = re.compile(r"(\*\*|__|`)(.+)\1")
+_QUOTES = re.compile(r"\"(.*)\"|'(.*)'|“(.*)”")
+_QUOTED = re.compile(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')\s*(?:,|\Z)")
+_PARTS = re.compile(r"\s*(?:;|,\s+and\s+|,|\s+and\s+|\s*\|)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was answered, by name."""
+
+    names: tuple[str, ...]  # distinct by ``normalise_name``, in the order they were given
+    abstained: bool = False  # said so in as many words
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Which entities some names stand for."""
+
+    entities: tuple[int, ...]  # distinct, in the order of the names
+    unsupported: tuple[int, ...]  # those of them that were no candidates, but are in the graph by that name
+    unmatched: tuple[str, ...]  # names that nothing in the graph has
+
+
+def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names without empty ones and repetitions; what differs in case or blanks alone is a repetition."""
+    first: dict[str, str] = {}
+    for name in names:
+        first.setdefault(normalise_name(name), name)
+    first.pop("", None)
+    return tuple(first.values())
+
+
+def write_answers(names: Iterable[str]) -> str:
+    """Return the target text of these answers: one per line, the abstention where there is none."""
+    lines = [_write(name) for name in distinct_names(names)]
+    return "\n".join(lines) if lines else ABSTENTION
+
+
+def _write(name: str) -> str:
+    """Return the line that is read back as ``name``: nearly always the name as it is."""
+    plain = escape(name)
+    head, last = escape_all(name[0]) + escape(name[1:]), escape(name[:-1]) + escape_all(name[-1])
+    both = escape_all(name[0]) + escape(name[1:-1]) + escape_all(name[-1])
+    return next((line for line in (plain, head, last) if _is_read(line, name)), both)
+
+
+def _is_read(line: str, name: str) -> bool:
+    return not _ABSTAINED.fullmatch(line) and _read(line) == [name]
+
+
+def parse_answers(text: str, known: Iterable[str] = ()) -> Answers | ParseFailure:
+    """Return the answers of any text: lines, bullets, a list; never raises.
+
+    Names in ``known`` (those that a prompt shows) are taken as they stand, whatever they look like.
+    """
+    shown = {normalise_name(name) for name in known}
+    found: list[str] = []
+    abstained = False
+    for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
+        name = unescape(line.strip())
+        if normalise_name(name) in shown:
+            found.append(name)
+        elif _ABSTAINED.fullmatch(_BULLET.sub("", line.strip(), count=1)[:MAX_NAME]):
+            abstained = True
+        else:
+            found += _read(line)
+    names = distinct_names(found)
+    if names or abstained:
+        return Answers(names, abstained=not names)
+    return failure("no answer", text)
+
+
+def _read(line: str) -> list[str]:
+    """Return the names that one line gives: none where it is a heading, prose or a bracket."""
+    line = line.strip()
+    if match := _BULLET.match(line):
+        line = line[match.end() :]
+    if match := _LEAD.match(line):
+        line = line[match.end() :].strip()
+        line = line[:-1] if line.endswith(".") and not line.endswith("..") else line
+    if not line or len(line) > MAX_NAME or line.endswith(":") or _FENCE.fullmatch(line):
+        return []
+    if line.startswith("[") and (names := _listed(line)):
+        return names
+    line = line[:-1] if line.endswith(('",', "',")) else line
+    if match := _BOLD.fullmatch(line):
+        line = match[2]
+    if match := _QUOTES.fullmatch(line):
+        line = next(group for group in match.groups() if group is not None)
+    name = unescape(line.strip())
+    return [name] if name.strip() else []
+
+
+def _listed(line: str) -> list[str]:
+    """Return the members of a list on one line; none where it is no list but a name in brackets, as "[REC]"."""
+    inner = line[1:].rstrip(" .")
+    inner = inner.removesuffix("]")
+    names, place = [], 0
+    while place < len(inner) and (match := _QUOTED.match(inner, place)):
+        names.append(match[1] if match[1] is not None else match[2])
+        place = match.end()
+    if names and place == len(inner):
+        return [unescape(re.sub(r"\\(.)", r"\1", name)) for name in names if name.strip()]
+    return [part for part in map(str.strip, inner.split(",")) if part] if "," in inner else []
+
+
+def match_answers(
+    answers: Answers | Iterable[str], candidates: Mapping[int, str], graph: KnowledgeGraph | None = None
+) -> Matched:
+    """Return the entities that answers stand for: candidates of that name first, then the graph's.
+
+    Args:
+        answers: names as ``parse_answers`` gives them.
+        candidates: name by entity id of what the prompt showed, or what plans reached; all of one name are meant.
+        graph: where names are looked up that no candidate has: as they are, then whatever their case; of several
+            entities with one name the smallest id is meant.
+    """
+    by_name: dict[str, list[int]] = {}
+    for entity, name in sorted(candidates.items()):
+        by_name.setdefault(normalise_name(name), []).append(entity)
+    found: dict[int, bool] = {}
+    unmatched: list[str] = []
+    for name in answers.names if isinstance(answers, Answers) else answers:
+        parts = [name] if _ids(name, by_name, graph) else [part for part in _PARTS.split(name) if part]
+        for part in parts if any(_ids(part, by_name, graph) for part in parts) else [name]:
+            ids = _ids(part, by_name, graph)
+            supported = normalise_name(part) in by_name
+            for entity in ids:
+                found.setdefault(entity, supported)
+            if not ids:
+                unmatched.append(part)
+    return Matched(
+        tuple(found), tuple(entity for entity, supported in found.items() if not supported), tuple(unmatched)
+    )
+
+
+def _ids(name: str, by_name: Mapping[str, list[int]], graph: KnowledgeGraph | None) -> list[int]:
+    """Return the entities of a name, best known first."""
+    ids = by_name.get(normalise_name(name), [])
+    if ids or graph is None:
+        return ids
+    return list((graph.ids_of_name(name) or graph.ids_of_folded_name(name))[:1])

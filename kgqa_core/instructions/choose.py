@@ -1,0 +1,197 @@
+"""choose: labelled candidates with evidence and probability (the determine step of EtD and DualR).
+
+The wording of the paper lets the model answer from its own knowledge, so a text is read in this order: a label, else a
+candidate's name, else a free answer, which nothing supports. Where label and name disagree, the label wins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kgqa_core.evaluation.normalise import normalise_name
+from kgqa_core.instructions.answers import LEAD, Answers, parse_answers
+from kgqa_core.instructions.escapes import escape
+from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.instructions.render import fill_prompt, render_lines
+from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.lm.constraints import Choices
+from kgqa_core.lm.types import Constraint, Prompt
+
+MAX_TEXT = 20_000  # characters of an answer that are read
+
+_SHORT = r"(?:[A-Z]{1,2})"
+_BEGINS = re.compile(rf"\W*({_SHORT})(?:[.):\]]|\*\*)(.*)")  # a line "A. 1989", "(B)", "**C**"
+_ONLY = re.compile(rf"\W*{_SHORT}(?:(?:\s*,\s*|\s+and\s+|\s+){_SHORT})*\W*")  # a line "A, C"
+_WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'])")
+_STATED = re.compile(
+    rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*(?:is|are|:)?\s*)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"
+    r"(?=[.):\],;*\"\n]|\s*\Z|\s+and\s|\s+\()(.{0,300})",
+    re.IGNORECASE,
+)
+_INLINE = re.compile(rf"(?<![\w'])\(?({_SHORT})[.):](?=\s)\s*(.{{0,300}})")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One candidate answer as the prompt shows it."""
+
+    name: str
+    probability: float  # EtD Eq. 3, over all candidates or renormalised over those shown
+    evidence: str = ""  # see ``render.render_triples``; empty: none
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseCase:
+    """A question with its candidates, best first."""
+
+    question: str
+    question_id: str = ""
+    candidates: tuple[Candidate, ...] = ()
+    right: tuple[int, ...] | None = None  # taught: indices of the right candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen."""
+
+    chosen: tuple[int, ...]  # indices of candidates; empty: none of them
+    by: str  # "label", "name", "free" (an answer of the model's own, unsupported) or "abstained"
+    free: tuple[str, ...] = ()  # names of a free answer
+    conflict: bool = False  # a label was followed by the name of another candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What candidates show; each off is a variant of EtD's and DualR's Table 4."""
+
+    labels: bool = True  # else one list of names, without labels (w/o mcp)
+    names: bool = True
+    probabilities: bool = True
+    evidence: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseInstruction:
+    """The instruction ``choose``."""
+
+    prompts: Prompts
+    shown: Shown = field(default_factory=Shown)
+    only_candidates: bool = False  # constrain to one label with its name; the papers leave the model free
+
+    @property
+    def name(self) -> str:
+        """Return ``choose``."""
+        return "choose"
+
+    def render(self, case: ChooseCase) -> Prompt:
+        """Return the prompt."""
+        values = {"question": case.question, "candidates": render_candidates(case.candidates, self.shown)}
+        constraint = self.constraint(case)
+        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id, constraint=constraint)
+
+    def target(self, case: ChooseCase) -> str | None:
+        """Return every right candidate, one per line; None where none of them is right."""
+        return "\n".join(_line(case, index) for index in case.right) if case.right else None
+
+    def parse(self, text: str, case: ChooseCase) -> Choice | ParseFailure:
+        """Return what a text chooses: by label, else by name, else freely."""
+        text = text[:MAX_TEXT]
+        return (
+            _by_label(text, case.candidates) or _by_name(text, case.candidates) or _freely(text)
+            if self.shown.labels
+            else _by_name(text, case.candidates) or _freely(text)
+        )
+
+    def constraint(self, case: ChooseCase) -> Constraint | None:
+        """Return the candidates, where the model is held to them."""
+        lines = [_line(case, index) for index in range(len(case.candidates))]
+        return Choices(lines) if self.only_candidates and lines else None
+
+
+def label_of(index: int) -> str:
+    """Return A, B, ... Z, AA, AB, ... for 0, 1, ..."""
+    head, last = divmod(index, 26)
+    return (label_of(head - 1) if head else "") + chr(ord("A") + last)
+
+
+def render_candidates(candidates: Sequence[Candidate], shown: Shown) -> str:
+    """Return the candidates as the prompt shows them, one per line."""
+    lines = []
+    for index, candidate in enumerate(candidates):
+        parts = [escape(candidate.name)] if shown.names else []
+        parts += [f"(probability {candidate.probability:.3f})"] if shown.probabilities else []
+        parts += [f"{{evidence: {candidate.evidence}}}"] if shown.evidence and candidate.evidence else []
+        lines.append(" ".join([f"{label_of(index)}.", *parts] if shown.labels else ["-", *parts]))
+    return render_lines(lines)
+
+
+def _line(case: ChooseCase, index: int) -> str:
+    return f"{label_of(index)}. {escape(case.candidates[index].name)}"
+
+
+def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
+    """Return what lines that begin with labels choose, else the last statement, else the first label in passing."""
+    labels = {label_of(index): index for index in range(len(candidates))}
+    found: dict[int, str] = {}
+    for line in text.split("\n"):
+        match = _BEGINS.match(line)
+        if match and match[1] in labels:
+            found.setdefault(labels[match[1]], match[2])
+        elif _ONLY.fullmatch(line[:200]):
+            found.update(
+                {labels[word]: "" for word in _WORD.findall(line) if word in labels and labels[word] not in found}
+            )
+    if not found:
+        stated = [match for match in _STATED.finditer(text) if match[1] in labels]
+        inline = [match for match in _INLINE.finditer(text) if match[1] in labels]
+        for match in stated[-1:] or inline[:1]:
+            found[labels[match[1]]] = match[2]
+    if not found:
+        return None
+    conflict = any(_names_another(rest, candidates, index) for index, rest in found.items())
+    return Choice(tuple(found), "label", conflict=conflict)
+
+
+def _names_another(rest: str, candidates: Sequence[Candidate], index: int) -> bool:
+    """Does a candidate's name follow the label of another?"""
+    names = [normalise_name(escape(candidate.name)) for candidate in candidates]
+    said = normalise_name(rest.strip(" .:)-*\"'"))
+    own = names[index]
+    if said.startswith(own):
+        return False
+    return any(name and said.startswith(name) for name in names if name != own)
+
+
+def _by_name(text: str, candidates: Sequence[Candidate]) -> Choice | None:
+    """Return the candidates whose names are lines of the text, else the first one that it mentions."""
+    names = [normalise_name(escape(candidate.name)) for candidate in candidates]
+    answers = parse_answers(text, [candidate.name for candidate in candidates])
+    given = {normalise_name(name) for name in answers.names} if isinstance(answers, Answers) else set()
+    chosen = [index for index, candidate in enumerate(candidates) if normalise_name(candidate.name) in given]
+    if not chosen:
+        said = normalise_name(text)
+        places = [(_place(said, name), -len(name), index) for index, name in enumerate(names) if name]
+        chosen = [index for place, _, index in sorted(places) if place >= 0][:1]
+    return Choice(tuple(chosen), "name") if chosen else None
+
+
+def _place(text: str, name: str) -> int:
+    """Return where ``name`` stands in ``text`` as words of its own, or -1."""
+    place = text.find(name)
+    while place >= 0:
+        end = place + len(name)
+        if not (text[place - 1 : place].isalnum() and name[0].isalnum()) and not (
+            text[end : end + 1].isalnum() and name[-1].isalnum()
+        ):
+            return place
+        place = text.find(name, place + 1)
+    return -1
+
+
+def _freely(text: str) -> Choice | ParseFailure:
+    answers = parse_answers(text)
+    if isinstance(answers, ParseFailure):
+        return answers
+    return Choice((), "abstained") if answers.abstained else Choice((), "free", answers.names)

@@ -1,0 +1,73 @@
+"""Parts that several prompts share: paths, triples and lists as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.label_paths import write_step
+from kgqa_core.instructions.escapes import escape
+from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.lm.types import Constraint, Prompt
+from kgqa_core.types import ReasoningPath
+
+ARROW = " → "
+NOTHING = "(none)"  # stands where a list is empty
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPath:
+    """A reasoning path as a prompt shows it."""
+
+    text: str  # see ``render_reasoning_path``
+    score: float = 1.0  # its weight: EPERM's path score, else its plan's probability; the lowest is dropped first
+
+
+def fill_prompt(
+    prompts: Prompts,
+    name: str,
+    values: Mapping[str, str],
+    *,
+    question_id: str,
+    instruction: str = "",
+    constraint: Constraint | None = None,
+) -> Prompt:
+    """Return the prompt ``name``, filled in, for the accounts of ``instruction`` (``name``, unless told)."""
+    text, system = prompts.fill(name, values)
+    return Prompt(text, system, constraint, question_id, instruction or name)
+
+
+def render_lines(items: Iterable[str]) -> str:
+    """Return one item per line, or a word for none."""
+    return "\n".join(items) or NOTHING
+
+
+def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
+    """Return one path per line, with its score behind it where ``scored`` (EPERM A.4)."""
+    return render_lines(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths)
+
+
+def render_reasoning_path(graph: KnowledgeGraph, path: ReasoningPath, *, signed: bool = True) -> str:
+    """Return a path in walking order: ``Dad → written_by → William Wharton → ^written_by → Birdy``.
+
+    ``signed=False`` leaves out "^" before relations walked backward, as published checkpoints were trained.
+    """
+    parts: list[str] = []
+    for step in path:
+        start, end = (step.tail, step.head) if step.reverse else (step.head, step.tail)
+        label = graph.relation_labels[step.relation]
+        relation = write_step(label, step.reverse) if signed else label
+        parts += [escape(relation), escape(graph.name_of(end))]
+        if len(parts) == 2:
+            parts.insert(0, escape(graph.name_of(start)))
+    return ARROW.join(parts)
+
+
+def render_triples(graph: KnowledgeGraph, path: ReasoningPath) -> str:
+    """Return a path as its stored triples, in walking order (EtD's evidence chains)."""
+    return ", ".join(
+        f"({escape(graph.name_of(step.head))}, {escape(graph.relation_labels[step.relation])}, "
+        f"{escape(graph.name_of(step.tail))})"
+        for step in path
+    )
