@@ -1,0 +1,68 @@
+"""Which tokens follow: the best ones, or one drawn, among all tokens or among those that a constraint allows.
+
+Shape letters here: B rows, V vocabulary, A most allowed tokens of a row, C candidates per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kgqa_core.lm.types import Decoding
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Candidates = list[tuple[int, float]]
+"""(token, its log-probability under the model itself), best first; empty where nothing is allowed."""
+Legal = Sequence[Sequence[int]] | None
+"""Per row the allowed tokens; None: no row is constrained."""
+
+
+def pick_best(logits: Tensor, count: int, legal: Legal) -> list[Candidates]:
+    """Return the ``count`` most probable tokens of each row of logits [B, V]."""
+    log_probs, tokens = _narrow(logits, legal)
+    values, places = log_probs.topk(min(count, log_probs.shape[1]), dim=1)  # [B, C]
+    found = places if tokens is None else tokens.gather(1, places)
+    return [
+        [(token, value) for token, value in zip(row, row_values, strict=True) if value > float("-inf")]
+        for row, row_values in zip(found.tolist(), values.tolist(), strict=True)
+    ]
+
+
+def pick_sample(logits: Tensor, draws: Sequence[float], decoding: Decoding, legal: Legal) -> list[Candidates]:
+    """Return one token per row of logits [B, V], by inverting the cumulative distribution at ``draws`` in [0, 1).
+
+    The distribution is the model's at ``temperature``, of its nucleus of mass ``top_p``, among the allowed tokens.
+    """
+    import torch
+
+    log_probs, tokens = _narrow(logits, legal)
+    probs = torch.softmax(log_probs.double() / decoding.temperature, dim=1)  # a row without any allowed token: NaN
+    if decoding.top_p < 1:
+        ranked, order = probs.sort(dim=1, descending=True, stable=True)
+        kept = ranked.cumsum(dim=1) - ranked < decoding.top_p  # the first always
+        probs = probs * torch.zeros_like(kept).scatter(1, order, kept)
+    sums = probs.cumsum(dim=1)
+    points = torch.tensor(draws, dtype=sums.dtype, device=sums.device)[:, None] * sums[:, -1:]
+    places = torch.searchsorted(sums, points, right=True)
+    last = (probs > 0).long().cumsum(dim=1).argmax(dim=1, keepdim=True)  # rounding must not pass the last possible
+    places = torch.minimum(places, last)
+    values = log_probs.gather(1, places)[:, 0].tolist()
+    found = (places if tokens is None else tokens.gather(1, places))[:, 0].tolist()
+    return [[(token, value)] if value > float("-inf") else [] for token, value in zip(found, values, strict=True)]
+
+
+def _narrow(logits: Tensor, legal: Legal) -> tuple[Tensor, Tensor | None]:
+    """Return log-probabilities, float32, of all tokens [B, V] and None, or of the allowed ones [B, A] and their ids."""
+    import torch
+
+    logits = logits.float()
+    if legal is None:
+        return torch.log_softmax(logits, dim=1), None
+    longest = max(1, *map(len, legal)) if legal else 1
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in legal], device=logits.device)
+    counts = torch.tensor([len(row) for row in legal], device=logits.device)
+    hidden = torch.arange(longest, device=logits.device) >= counts[:, None]
+    chosen = logits.gather(1, ids) - logits.logsumexp(dim=1, keepdim=True)
+    return chosen.masked_fill(hidden, float("-inf")), ids

@@ -1,0 +1,88 @@
+"""One forward pass after another over a growing KV cache, for rows that come, branch and go.
+
+Shape letters here: B rows, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass
+class Cached:
+    """What the model has read of each row."""
+
+    model: Any
+    states: Any  # transformers' cache of keys and values, [B, ...] per layer
+    mask: Tensor  # int64 [B, T]: 0 at padding
+
+    def select(self, rows: Sequence[int]) -> Cached:
+        """Return the cache of ``rows``: repeated, reordered, left out. This one can be read on from as before."""
+        import torch
+
+        branch = self.copy()
+        if list(rows) != list(range(self.mask.shape[0])):
+            index = torch.tensor(rows, dtype=torch.int64, device=self.mask.device)
+            branch.states.reorder_cache(index)
+            branch.mask = self.mask[index]
+        return branch
+
+    def copy(self) -> Cached:
+        """Return a cache that goes its own way: reading replaces a layer's tensors and never writes into them."""
+        states = copy.copy(self.states)
+        states.layers = [copy.copy(layer) for layer in states.layers]
+        return Cached(self.model, states, self.mask)
+
+    def read(self, tokens: Tensor, mask: Tensor | None = None, *, last: bool = True) -> Tensor:
+        """Read ``tokens`` [B, T] (0 in ``mask``: padding) and return logits [B, V] after the last, else [B, T, V]."""
+        import torch
+
+        added = torch.ones_like(tokens) if mask is None else mask
+        self.mask = torch.cat([self.mask, added], dim=1)
+        options: dict[str, Any] = {}
+        accepted = accepted_arguments(self.model)
+        if "position_ids" in accepted:
+            positions = self.mask.cumsum(dim=1)[:, -tokens.shape[1] :] - 1
+            options["position_ids"] = positions.clamp(min=0)
+        if last and "logits_to_keep" in accepted:
+            options["logits_to_keep"] = 1
+        output = self.model(
+            input_ids=tokens,
+            attention_mask=self.mask,
+            past_key_values=self.states,
+            use_cache=True,
+            return_dict=True,
+            **options,
+        )
+        self.states = output.past_key_values
+        return output.logits[:, -1] if last else output.logits  # type: ignore[no-any-return]
+
+
+def read_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Cached, Tensor]:
+    """Read prompts, padded on the left; return their cache and the logits [B, V] of each one's next token."""
+    import torch
+    import transformers
+
+    longest = max(map(len, prompts))
+    tokens = torch.zeros((len(prompts), longest), dtype=torch.int64)
+    mask = torch.zeros_like(tokens)
+    for row, prompt in enumerate(prompts):
+        tokens[row, longest - len(prompt) :] = torch.tensor(prompt, dtype=torch.int64)
+        mask[row, longest - len(prompt) :] = 1
+    states = transformers.DynamicCache(config=model.config)
+    empty = torch.zeros((len(prompts), 0), dtype=torch.int64, device=model.device)
+    cached = Cached(model, states, empty)
+    return cached, cached.read(tokens.to(model.device), mask.to(model.device))
+
+
+def accepted_arguments(model: Any) -> frozenset[str]:
+    """Return the names of the arguments that the model (or the one inside an adapter) takes."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return frozenset(inspect.signature(inner.forward).parameters)

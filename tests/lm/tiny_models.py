@@ -1,0 +1,135 @@
+"""Makes transformers folders with random weights, small enough to be asked in milliseconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+CORPUS = [
+    "who directed the film Heat ? Michael Mann directed it",
+    "what does Bath Spa say about 42 trains : nothing , naïve as ever",
+    "<PATH>film.film.directed_by<SEP>^people.person.place_of_birth</PATH>",
+    "Answer: the plan is film.film.genre and the answer is drama\n",
+]
+CHATML = (
+    "{% for turn in messages %}<|im_start|>{{ turn['role'] }}\n{{ turn['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAMA_2 = (
+    "{% for turn in messages %}{% if turn['role'] not in ('user', 'assistant') %}"
+    "{{ raise_exception('Only user and assistant turns') }}{% endif %}"
+    "{{ bos_token }}[INST] {{ turn['content'] | trim }} [/INST]{% endfor %}"
+)
+
+
+def make_llama(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
+    """Llama-2's kind: blanks as letters, byte fallback, a begin token before every text."""
+    import transformers
+
+    tokenizer = _sentencepiece_like(template)
+    config = transformers.LlamaConfig(
+        **{**_sizes(len(tokenizer)), "num_key_value_heads": 1, **sizes}, bos_token_id=1, eos_token_id=2
+    )
+    return _save(folder, tokenizer, transformers.LlamaForCausalLM, config)
+
+
+def make_qwen2(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
+    """Qwen2's kind: byte-level tokens, nothing before a text, <|im_end|> or <|endoftext|> after."""
+    import transformers
+
+    tokenizer = _byte_level(
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    tokenizer.chat_template = template
+    config = transformers.Qwen2Config(
+        **{**_sizes(len(tokenizer)), "num_key_value_heads": 1, **sizes}, eos_token_id=[2, 0]
+    )
+    return _save(folder, tokenizer, transformers.Qwen2ForCausalLM, config)
+
+
+def make_gpt2(folder: Path, **sizes: int) -> Path:
+    """GPT-2's kind: byte-level tokens, no padding token, learned positions."""
+    import transformers
+
+    tokenizer = _byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+    config = transformers.GPT2Config(
+        **{"vocab_size": len(tokenizer), "n_positions": 257, "n_embd": 24, "n_layer": 2, "n_head": 2, **sizes},
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return _save(folder, tokenizer, transformers.GPT2LMHeadModel, config)
+
+
+def _sizes(vocab_size: int) -> dict[str, int]:
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": 24,
+        "intermediate_size": 37,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 257,
+    }
+
+
+def _save(folder: Path, tokenizer: Any, kind: Any, config: Any) -> Path:
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        config.initializer_range = 0.6  # far from uniform, so that answers differ and ties do not occur
+        model = kind(config)
+    model.generation_config.eos_token_id = config.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _byte_level(special: list[str], **roles: str) -> Any:
+    import tokenizers
+    import transformers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=331,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
+
+
+def _sentencepiece_like(template: str | None) -> Any:
+    import tokenizers
+    import transformers
+    from tokenizers import decoders, models, normalizers, processors, trainers
+
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    trainer = trainers.BpeTrainer(vocab_size=389, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    # The trainer marks what it was given as special; bytes are plain tokens.
+    tokenizer = _with_plain_bytes(tokenizer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    made.chat_template = template
+    return made
+
+
+def _with_plain_bytes(tokenizer: Any) -> Any:
+    import json
+
+    import tokenizers
+
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if not token["content"].startswith("<0x")]
+    return tokenizers.Tokenizer.from_str(json.dumps(content))
