@@ -27,7 +27,7 @@ _ONLY = re.compile(rf"\W*{_SHORT}(?:(?:\s*,\s*|\s+and\s+|\s+){_SHORT})*\W*")  # 
 _WORD = re.compile(rf"(?<![\w']){_SHORT}(?![\w'])")
 _STATED = re.compile(
     rf"(?:{LEAD}|\b(?:answers?|options?|choices?|labels?)\s*(?:is|are|:)?\s*)(?:\*\*|\(|\[|\"|option\s+|label\s+)*({_SHORT})"
-    r"(?=[.):\],;*\"\n]|\s*\Z|\s+and\s|\s+\()(.{0,300})",
+    r"(?=[.):\],;*\"\n]|\s*\Z|\s+and\s|\s+\()(?=(.{0,300}))",
     re.IGNORECASE,
 )
 _INLINE = re.compile(rf"(?<![\w'])\(?({_SHORT})[.):](?=\s)\s*(.{{0,300}})")

@@ -37,7 +37,7 @@ def parse_explained(text: str, known: Iterable[str] = ()) -> Explained | ParseFa
         return failure("empty text", text)
     known = tuple(known)
     for heading in reversed(list(_HEADING.finditer(text))):
-        answers = parse_answers(text[heading.end() :], known)
+        answers = parse_answers(text[heading.start() :], known)  # whose first line is read without the heading
         if isinstance(answers, Answers):
             return Explained(text[: heading.start()].strip(), answers)
     return Explained(text.strip(), Answers(()))

@@ -1,0 +1,86 @@
+"""Answers as text and back, and from names to entities."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kgqa_core.instructions.answers import (
+    ABSTENTION,
+    Answers,
+    distinct_names,
+    match_answers,
+    parse_answers,
+    write_answers,
+)
+from kgqa_core.instructions.types import ParseFailure
+
+NAMES = st.lists(
+    st.text(max_size=20)
+    | st.sampled_from(["1. FC Köln", "[REC]", "None", "- x", '"Heroes"', "So the answer is", "A:"]),
+    max_size=4,
+)
+
+
+@given(NAMES)
+@example(["[", "]", "['a', 'b']", "**bold**", "Answer: x", "…Answer is x", "\\u{41}"])
+def test_any_names_come_back(names: list[str]) -> None:
+    distinct = distinct_names(names)
+    assert parse_answers(write_answers(names)) == Answers(distinct, abstained=not distinct)
+
+
+@given(st.text() | st.text(alphabet="[]\"',-*1.\n answer:is\\"))
+def test_parsing_never_raises(text: str) -> None:
+    found = parse_answers(text)
+    assert isinstance(found, ParseFailure) or bool(found.names) != found.abstained
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Glory City\nOld Town", ("Glory City", "Old Town")),
+        ("- Glory City\n* Old Town\n3) 1984", ("Glory City", "Old Town", "1984")),
+        ('["Glory City", "Schindler\'s Ark"]', ("Glory City", "Schindler's Ark")),
+        ("['Glory City', 'Old Town'].", ("Glory City", "Old Town")),
+        ("[Glory City, Old Town]", ("Glory City", "Old Town")),
+        ('[\n  "Glory City",\n  "Old Town"\n]', ("Glory City", "Old Town")),
+        ("Here are the answers:\n\n1. Glory City\n2. Old Town", ("Glory City", "Old Town")),
+        ("The final answer is Glory City.", ("Glory City",)),
+        ("**Answer:** Glory City", ("Glory City",)),
+        ("```\nGlory City\n```", ("Glory City",)),
+        ("[REC]", ("[REC]",)),
+        ("The Answer Man", ("The Answer Man",)),
+        ("glory city\nGlory  City", ("glory city",)),  # the same name twice
+    ],
+)
+def test_answers_are_found_in_what_models_really_write(text: str, names: tuple[str, ...]) -> None:
+    assert parse_answers(text) == Answers(names)
+
+
+def test_names_that_the_prompt_shows_are_taken_as_they_stand() -> None:
+    shown = ("1. FC Köln", "None")
+    assert parse_answers("1. FC Köln\nNone", shown) == Answers(shown)
+    assert parse_answers("1. FC Köln\nNone") == Answers(("FC Köln",))
+
+
+@pytest.mark.parametrize("text", [ABSTENTION, "I don't know.", "None", "Unknown", "- N/A", "It cannot be determined."])
+def test_abstaining_is_a_result(text: str) -> None:
+    assert parse_answers(text) == Answers((), abstained=True)
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "Here you are:", "blah " * 100, "[\n]"])
+def test_a_text_without_an_answer_is_a_counted_failure(text: str) -> None:
+    assert parse_answers(text) == ParseFailure("no answer", text)
+
+
+def test_names_are_matched_to_candidates_before_anything_else() -> None:
+    candidates = {3: "Springfield", 7: "springfield", 9: "Paris, Texas"}
+    matched = match_answers(Answers(("Springfield", "Paris, Texas", "Atlantis")), candidates)
+    assert (matched.entities, matched.unsupported, matched.unmatched) == ((3, 7, 9), (), ("Atlantis",))
+
+
+def test_one_line_of_several_names_is_taken_apart_if_that_helps() -> None:
+    matched = match_answers(["Meg, Tom and Ann", "Washington, D.C."], {1: "Meg", 2: "Tom", 3: "Ann"})
+    assert matched.entities == (1, 2, 3)
+    assert matched.unmatched == ("Washington, D.C.",)

@@ -1,0 +1,115 @@
+"""Choosing among labelled candidates: label first, then name, then whatever was answered freely."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown, label_of
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.types import ParseFailure
+
+CASE = ChooseCase(
+    question="when did the films appear that the painter of Nightfall also made?",
+    question_id="q1",
+    candidates=(
+        Candidate("1989", 0.601, "(Nightfall, made_by, Ida Moon), (Dawn, made_by, Ida Moon), (Dawn, year, 1989)"),
+        Candidate("1998", 0.3, "(Nightfall, about, cats), (Snake, about, cats), (Snake, year, 1998)"),
+        Candidate("Ida Moon", 0.099),
+    ),
+    right=(0, 2),
+)
+CHOOSE = ChooseInstruction(read_prompts())
+
+
+def test_candidates_show_label_probability_and_evidence() -> None:
+    lines = CHOOSE.render(CASE).text.splitlines()
+    assert lines[-3].startswith("A. 1989 (probability 0.601) {evidence: (Nightfall, made_by, Ida Moon), ")
+    assert lines[-1] == "C. Ida Moon (probability 0.099)"
+
+
+@pytest.mark.parametrize(
+    ("shown", "line"),
+    [
+        (Shown(labels=False), "- Ida Moon (probability 0.099)"),
+        (Shown(names=False), "C. (probability 0.099)"),
+        (Shown(probabilities=False), "C. Ida Moon"),
+        (Shown(labels=False, probabilities=False, evidence=False), "- Ida Moon"),
+    ],
+)
+def test_the_variants_of_the_papers_leave_parts_out(shown: Shown, line: str) -> None:
+    assert ChooseInstruction(CHOOSE.prompts, shown).render(CASE).text.splitlines()[-1] == line
+
+
+def test_every_right_candidate_is_taught() -> None:
+    target = CHOOSE.target(CASE)
+    assert target == "A. 1989\nC. Ida Moon"
+    assert CHOOSE.parse(target, CASE) == Choice((0, 2), "label")
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("B", Choice((1,), "label")),
+        ("(B)", Choice((1,), "label")),
+        ("A, C", Choice((0, 2), "label")),
+        ("A and C.", Choice((0, 2), "label")),
+        ("**B. 1998**", Choice((1,), "label")),
+        ("The correct answer is B. 1998.\nUnlike A. 1989, it fits.", Choice((1,), "label")),
+        (
+            "By the facts given, I would say that the right answer is: B. 1998, as A film is a film.",
+            Choice((1,), "label"),
+        ),
+        ("First it seemed the answer is A. But in truth, the answer is C.", Choice((2,), "label")),
+        ("I would take C) Ida Moon here", Choice((2,), "label")),
+        ("A. 1998", Choice((0,), "label", conflict=True)),
+        ("1998", Choice((1,), "name")),
+        ("- 1998\n- Ida Moon", Choice((1, 2), "name")),
+        ("It was surely made by ida moon in her youth.", Choice((2,), "name")),
+        ("A film by someone else", Choice((), "free", ("A film by someone else",))),
+        ("Z. Something", Choice((), "free", ("Z. Something",))),
+        ("19890", Choice((), "free", ("19890",))),
+        ("I don't know", Choice((), "abstained")),
+    ],
+)
+def test_reading_order_is_label_then_name_then_free(text: str, choice: Choice) -> None:
+    assert CHOOSE.parse(text, CASE) == choice
+
+
+def test_without_labels_names_are_all_there_is() -> None:
+    plain = ChooseInstruction(CHOOSE.prompts, Shown(labels=False))
+    assert plain.parse("A. 1998", CASE) == Choice((1,), "name")
+
+
+@given(st.text() | st.text(alphabet="ABCZ. ,():\n1989answeri*"))
+def test_parsing_never_raises(text: str) -> None:
+    choice = CHOOSE.parse(text, CASE)
+    assert isinstance(choice, ParseFailure) or set(choice.chosen) <= {0, 1, 2}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=30), st.data())
+def test_any_names_come_back(names: list[str], data: st.DataObject) -> None:
+    right = data.draw(st.lists(st.sampled_from(range(len(names))), min_size=1, unique=True))
+    case = ChooseCase("?", candidates=tuple(Candidate(name, 0.5) for name in names), right=tuple(right))
+    text = CHOOSE.target(case)
+    assert text is not None
+    choice = CHOOSE.parse(text, case)
+    assert isinstance(choice, Choice)
+    assert choice == Choice(tuple(right), "label")
+
+
+def test_nothing_right_teaches_nothing() -> None:
+    assert CHOOSE.target(ChooseCase("?", candidates=CASE.candidates, right=())) is None
+
+
+def test_held_to_the_candidates_a_model_writes_one_line() -> None:
+    constraint = ChooseInstruction(CHOOSE.prompts, only_candidates=True).constraint(CASE)
+    assert constraint is not None
+    assert list(constraint.next_pieces(())) == ["A. 1989", "B. 1998", "C. Ida Moon"]
+    assert CHOOSE.constraint(CASE) is None
+
+
+def test_labels_go_on_after_z() -> None:
+    assert [label_of(index) for index in (0, 25, 26, 51, 52, 701)] == ["A", "Z", "AA", "AZ", "BA", "ZZ"]

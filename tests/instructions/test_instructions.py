@@ -1,0 +1,187 @@
+"""What holds for every instruction: any text is read, and what is taught is read back, however odd the names."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kgqa_core.instructions
+from kgqa_core.instructions.answers import Answers, distinct_names
+from kgqa_core.instructions.chain_of_thought import ChainOfThoughtCase, ChainOfThoughtInstruction
+from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction
+from kgqa_core.instructions.direct import DirectCase, DirectInstruction
+from kgqa_core.instructions.enough_information import EnoughCase, EnoughInstruction
+from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
+from kgqa_core.instructions.explained import Explained
+from kgqa_core.instructions.extract_clues import CluesCase, ExtractCluesInstruction
+from kgqa_core.instructions.map_entities import MapEntitiesCase, MapEntitiesInstruction
+from kgqa_core.instructions.map_relations import MapRelationsCase, MapRelationsInstruction
+from kgqa_core.instructions.plan import PlanCase, PlanInstruction
+from kgqa_core.instructions.prompts import PLACEHOLDERS, read_prompts
+from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
+from kgqa_core.instructions.render import ScoredPath
+from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
+from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
+from kgqa_core.instructions.scores import Scores
+from kgqa_core.instructions.types import Instruction, ParseFailure
+from kgqa_core.lm.types import Prompt
+
+PROMPTS = read_prompts()
+PATHS = (ScoredPath("Nightfall → made_by → Ida Moon", 0.71), ScoredPath("Nightfall → about → cats", 0.05))
+ODD = ("{question}", "two\nlines", "1. FC Köln", " edge ", "[REC]", "None", "<SEP>", "a = 0.5", "-> b", "")
+NAME = st.sampled_from(ODD[:-1]) | st.text(min_size=1, max_size=12)
+NAMES = st.lists(NAME, min_size=1, max_size=4, unique=True).map(tuple)
+
+WITHOUT_TARGET: list[tuple[Instruction[Any, Any], Any]] = [
+    (ExtractCluesInstruction(PROMPTS), CluesCase("who?")),
+    (MapRelationsInstruction(PROMPTS), MapRelationsCase("who?", ODD, ODD, entity="a\nb")),
+    (MapEntitiesInstruction(PROMPTS), MapEntitiesCase("who?", ODD, ODD, entity="a\nb", relation="^r")),
+    (ChainOfThoughtInstruction(PROMPTS), ChainOfThoughtCase("who?")),
+]
+
+
+def taught(names: Sequence[str]) -> list[tuple[Instruction[Any, Any], Any, Any]]:
+    """Every instruction that the graph can give a target, with a case and what its target must be read as."""
+    names = tuple(names)
+    answers = Answers(distinct_names(names), abstained=not distinct_names(names))
+    scores = tuple((len(names) - place) / 4 for place in range(len(names)))
+    entities = tuple(EntityCandidate(name, ("(a, r, b)",)) for name in names)
+    candidates = tuple(Candidate(name, 0.25) for name in names)
+    return [
+        (PlanInstruction(PROMPTS), PlanCase("who?", path=names), (names,)),
+        (ReasonInstruction(PROMPTS), ReasonCase("who?", paths=PATHS, answers=names), answers),
+        (ReasonInstruction(PROMPTS, scored=True), ReasonCase("who?", shown=names, answers=names), answers),
+        (DirectInstruction(PROMPTS), DirectCase("who?", answers=names), answers),
+        (
+            ExplainInstruction(PROMPTS),
+            ExplainCase("who?", explanation="Answers:\nsome text", answers=names),
+            Explained("Answers:\nsome text", answers),
+        ),
+        (ChooseInstruction(PROMPTS), ChooseCase("who?", candidates=candidates, right=(0,)), Choice((0,), "label")),
+        (
+            ScoreRelationsInstruction(PROMPTS),
+            RelationsCase("who?", names, scores=scores, budget=4),
+            Scores(tuple(enumerate(scores))),
+        ),
+        (
+            ScoreEntitiesInstruction(PROMPTS),
+            EntitiesCase("who?", entities, scores=scores),
+            Scores(tuple(enumerate(scores))),
+        ),
+        (EnoughInstruction(PROMPTS), EnoughCase("who?", paths=PATHS, enough=False), False),
+    ]
+
+
+@given(NAMES)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_taught_is_read_back(names: tuple[str, ...]) -> None:
+    for instruction, case, result in taught(names):
+        target = instruction.target(case)
+        assert target is not None
+        assert instruction.parse(target, case) == result, instruction.name
+
+
+EVERY = [(instruction, case) for instruction, case, _ in taught(ODD)] + WITHOUT_TARGET
+
+
+@given(st.text())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_any_text_gives_a_result_or_a_failure(text: str) -> None:
+    for instruction, case in EVERY:
+        result = instruction.parse(text, case)
+        if isinstance(result, ParseFailure):
+            assert result.text == text[:500]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\x00", "I am sorry, Dave.", "=" * 5000, "(" * 5000, "\ud800", "9" * 5000, "A" * 5000]
+)
+def test_nonsense_is_survived(text: str) -> None:
+    for instruction, case in EVERY:
+        instruction.parse(text, case)
+
+
+@pytest.mark.parametrize(("instruction", "case"), EVERY, ids=lambda value: getattr(value, "name", ""))
+def test_prompts_hold_the_question_and_are_accounted_for(instruction: Instruction[Any, Any], case: Any) -> None:
+    prompt = instruction.render(case)
+    assert isinstance(prompt, Prompt)
+    assert "who?" in prompt.text
+    assert prompt.instruction == instruction.name
+    assert prompt.constraint is None or prompt.constraint.key
+
+
+def test_what_a_user_asks_is_never_interpreted() -> None:
+    for instruction, case in EVERY:
+        asked = type(case)(**{**{name: getattr(case, name) for name in case.__slots__}, "question": "{paths} {x} {{"})
+        assert "{paths} {x} {{" in instruction.render(asked).text
+
+
+def test_instructions_without_a_target_say_so() -> None:
+    assert [instruction.target(case) for instruction, case in WITHOUT_TARGET] == [None] * 4
+
+
+def test_each_of_the_twelve_has_a_file_and_a_prompt() -> None:
+    names = {instruction.name for instruction, _ in EVERY}
+    modules = {module.name for module in pkgutil.iter_modules(kgqa_core.instructions.__path__)}
+    assert len(names) == 12
+    assert names <= modules
+    assert names == set(PLACEHOLDERS) - {"reason_scored"}
+
+
+def test_weak_paths_show_their_score_to_the_predictor_of_eperm() -> None:
+    prompt = ReasonInstruction(PROMPTS, scored=True).render(ReasonCase("who made it?", paths=PATHS)).text
+    assert "Nightfall → made_by → Ida Moon (score 0.71)\nNightfall → about → cats (score 0.05)\n" in prompt
+    assert "(score" not in ReasonInstruction(PROMPTS).render(ReasonCase("who made it?", paths=PATHS)).text
+
+
+def test_an_empty_plan_set_still_makes_a_prompt() -> None:
+    assert "Paths:\n(none)" in ReasonInstruction(PROMPTS).render(ReasonCase("who?")).text
+
+
+def test_a_single_candidate_is_scored_by_a_bare_number() -> None:
+    instruction = ScoreEntitiesInstruction(PROMPTS)
+    case = EntitiesCase("who?", (EntityCandidate("Ida Moon"),), scores=(0.5,))
+    assert instruction.target(case) == "0.50"
+    assert instruction.parse("I would say 0.93.", case) == Scores(((0, 0.93),))
+    constraint = instruction.constraint(case)
+    assert constraint is not None
+    assert not constraint.may_end(("0",))
+
+
+def test_more_relations_than_the_budget_are_not_read() -> None:
+    instruction = ScoreRelationsInstruction(PROMPTS)
+    case = RelationsCase("who?", ("a", "b", "c"), budget=2, scores=(0.0, 0.5, 1.0))
+    assert instruction.target(case) == "2: c = 1.00\n1: b = 0.50"
+    assert instruction.parse("a = 0.9\nb = 0.8\nc = 0.7", case) == Scores(((0, 0.9), (1, 0.8)))
+    assert instruction.target(RelationsCase("who?", ("a",), scores=(0.0,))) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "clues"),
+    [
+        ("people live\ncity\nNightfall", ("people live", "city", "Nightfall")),
+        ("Clues: people live, city, Nightfall", ("people live", "city", "Nightfall")),
+        ("['people live', 'city']", ("people live", "city")),
+        ("Keywords:\n- city\n- City", ("city",)),
+    ],
+)
+def test_clues_are_found_in_what_models_really_write(text: str, clues: tuple[str, ...]) -> None:
+    assert ExtractCluesInstruction(PROMPTS).parse(text, CluesCase("how many?")) == clues
+
+
+@pytest.mark.parametrize(("text", "enough"), [("Yes.", True), ("no", False), ("That is not enough.", False)])
+def test_a_verdict_is_found_in_what_models_really_write(text: str, enough: bool) -> None:
+    assert EnoughInstruction(PROMPTS).parse(text, EnoughCase("who?")) is enough
+
+
+def test_an_explanation_ends_with_its_answers() -> None:
+    text = "Lake Ode lies in Freedonia.\nSo the answer is Glory City."
+    explained = ExplainInstruction(PROMPTS).parse(text, ExplainCase("where?"))
+    assert explained == Explained("Lake Ode lies in Freedonia.", Answers(("Glory City",)))
+    rambling = ChainOfThoughtInstruction(PROMPTS).parse("Well, who knows.", ChainOfThoughtCase("where?"))
+    assert rambling == Explained("Well, who knows.", Answers(()))

@@ -1,0 +1,62 @@
+"""Scores of options as text and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.instructions.scores import Scores, last_score, parse_scores, write_scores
+from kgqa_core.instructions.types import ParseFailure
+
+RELATIONS = ["author", "^author", "starred_actors", "a = 0.5", "people.person.parents"]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.text(min_size=1, max_size=15), min_size=1, max_size=5, unique=True).flatmap(
+        lambda options: st.tuples(st.just(options), st.permutations(range(len(options))), st.lists(st.integers(0, 100)))
+    ),
+    st.booleans(),
+)
+@example((["a", "a = 0.5", "1: a", " "], [0, 1, 2, 3], [7, 100, 0, 50]), True)
+def test_any_options_come_back(case: tuple[list[str], list[int], list[int]], countdown: bool) -> None:
+    options, order, cents = case
+    scores = tuple((index, value / 100) for index, value in zip(order, cents, strict=False))
+    found = parse_scores(write_scores(options, scores, countdown=countdown), options, countdown=countdown)
+    assert found == Scores(scores) if scores else isinstance(found, ParseFailure)
+
+
+def test_options_of_one_name_are_told_apart_by_their_number() -> None:
+    names = ["Springfield", "Springfield"]
+    text = write_scores(names, [(1, 0.9), (0, 0.1)], countdown=False)
+    assert text == "2: Springfield = 0.90\n1: Springfield = 0.10"
+    assert parse_scores(text, names, countdown=False) == Scores(((1, 0.9), (0, 0.1)))
+
+
+@given(st.text() | st.text(alphabet="author=:0123456789.%/ \n<choice></score>"))
+def test_parsing_never_raises(text: str) -> None:
+    found = parse_scores(text, RELATIONS, countdown=True)
+    assert isinstance(found, ParseFailure) or all(0 <= score <= 1 for _, score in found.scores)
+    assert last_score(text) is None or 0 <= (last_score(text) or 0) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ("2: author = 0.90 (asked in 1 word)\n1: Starred Actors = 0.1", ((0, 0.9), (2, 0.1))),
+        ("1. `^author`: 85%", ((1, 0.85),)),
+        ("- author, score: 7/10", ((0, 0.7),)),
+        ("author (Score: 8)", ((0, 0.8),)),
+        ("<choice> author </choice><reason>it is</reason><score>0.4</score>", ((0, 0.4),)),
+        ("author = 0.9\nauthor = 0.1", ((0, 0.9),)),  # the first counts
+    ],
+)
+def test_scores_are_found_in_what_models_really_write(text: str, scores: tuple[tuple[int, float], ...]) -> None:
+    assert parse_scores(text, RELATIONS, countdown=True) == Scores(scores)
+
+
+def test_what_was_never_offered_is_counted() -> None:
+    found = parse_scores("2: author = 0.9\n1: publisher = 0.8", RELATIONS, countdown=True)
+    assert found == Scores(((0, 0.9),), num_unknown=1)
+    assert isinstance(parse_scores("publisher = 0.8", RELATIONS, countdown=True), ParseFailure)
