@@ -116,3 +116,61 @@ def count_reached(
         for topic in topics:
             stamp[topic] = 0
     return num_reached, num_right, mark
+
+
+@njit(cache=True, nogil=True)
+def follow_all(
+    csr: Csr,
+    topics: tuple[I64, I64],
+    plans: tuple[I64, I32, I64],
+    tables: tuple[I64, I32],
+    rules: tuple[bool, int, int],
+) -> tuple[I64, I64, I32]:
+    """Follow the plans of all questions.
+
+    Args:
+        csr: the graph.
+        topics: pointer [Q+1] and distinct topics per question.
+        plans: pointer [Q+1]; step codes [P, L], in lexicographic order per question; lengths [P], 0 is not followed.
+        tables: stamps (0) [N], and room for sets of entities [L + 1, N].
+        rules: may no step arrive at a topic? R where steps are walked both ways, else 0; most entities kept per plan.
+
+    Returns:
+        Entities reached [P], kept_ptr [P+1], and the entities kept, those of the smallest ids, ascending.
+    """
+    topic_ptr, topic = topics
+    plan_ptr, steps, lengths = plans
+    stamp, sets = tables
+    bars, two_ways, most = rules
+    num_reached, kept_ptr = np.zeros(len(steps), np.int64), np.zeros(len(steps) + 1, np.int64)
+    kept, num_kept, mark = np.empty(1 << 12, np.int32), 0, 1
+    sizes = np.zeros(len(sets), np.int64)
+    for question in range(len(plan_ptr) - 1):
+        start = topic[topic_ptr[question] : topic_ptr[question + 1]]
+        sizes[0] = len(start)
+        for at in range(len(start)):
+            sets[0, at] = start[at]
+            if bars:
+                stamp[start[at]] = BARRED
+        known = 0  # steps whose sets are those of the plan before
+        for plan in range(plan_ptr[question], plan_ptr[question + 1]):
+            shared = 0
+            while shared < min(known, lengths[plan]) and steps[plan, shared] == steps[plan - 1, shared]:
+                shared += 1
+            for at in range(shared, lengths[plan]):
+                here = sets[at, : sizes[at]]
+                sizes[at + 1] = follow_step(csr, here, steps[plan, at], two_ways, stamp, mark, sets[at + 1])
+                mark += 1
+            known = lengths[plan]
+            if known:
+                found = np.sort(sets[known, : sizes[known]])
+                num_reached[plan], size = len(found), min(most, len(found))
+                while num_kept + size > len(kept):
+                    kept = np.append(kept, np.empty(len(kept), np.int32))
+                kept[num_kept : num_kept + size] = found[:size]
+                num_kept += size
+            kept_ptr[plan + 1] = num_kept
+        if bars:
+            for entity in start:
+                stamp[entity] = 0
+    return num_reached, kept_ptr, kept[:num_kept].copy()
