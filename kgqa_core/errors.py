@@ -54,6 +54,12 @@ class DriftError(KgqaError):
     exit_code = 6
 
 
+class EndpointError(KgqaError):
+    """A model server cannot be used at all: it is not there, refuses the key, or serves another model."""
+
+    exit_code = 7
+
+
 def shorten(value: object, limit: int = MAX_SHOWN) -> str:
     """Return ``repr(value)`` cut to ``limit`` characters, so that one bad line cannot flood a terminal."""
     text = repr(value)

@@ -1,0 +1,489 @@
+"""The HTTP client against a real server: what it sends and reads, and every way in which a server can misbehave."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core.errors import ConfigError, EndpointError
+from kgqa_core.lm.answers import StreamingModel
+from kgqa_core.lm.call_cache import CallCache
+from kgqa_core.lm.endpoint import Endpoint, open_endpoint
+from kgqa_core.lm.endpoint_reply import message_of, read_completion, read_echo
+from kgqa_core.lm.endpoint_settings import EndpointSettings
+from kgqa_core.lm.meter import Meter
+from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.types import GREEDY, Decoding, Generation, Problem, Prompt
+from tests.lm.misbehaving import Script, serving
+
+SLOW = ("silence", "drip", "drip headers")  # what only a timeout ends
+KEY = "sk-very-secret-0123456789"
+Open = Callable[..., Endpoint]
+
+
+@pytest.fixture
+def server() -> Iterator[Script]:
+    os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    with serving() as script:
+        yield script
+
+
+@pytest.fixture
+def opened(server: Script) -> Open:
+    """Return a function that opens the server, impatiently, with other settings."""
+
+    def open_it(**settings: Any) -> Endpoint:
+        impatient = {"first_wait": 0.01, "attempts": 3, "read_timeout": 20.0, "total_timeout": 30.0, "url": server.url}
+        return open_endpoint(EndpointSettings(**{**impatient, **settings}))
+
+    return open_it
+
+
+def one(endpoint: Endpoint, text: str = "a question", decoding: Decoding = GREEDY) -> Generation:
+    return endpoint.generate([Prompt(text)], decoding)[0][0]
+
+
+def timeouts(kind: str) -> dict[str, Any]:
+    """Return settings under which a test of ``kind`` ends soon, and no other test depends on a busy machine."""
+    return {"read_timeout": 0.4, "total_timeout": 0.6} if kind in SLOW else {}
+
+
+def sampled(num: int) -> Decoding:
+    return Decoding(method="sample", num_returns=num, seed=5, temperature=0.7, top_p=0.9, stop=("\n", ";"))
+
+
+class OneOf:
+    """A constraint of whole texts."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+    @property
+    def key(self) -> str:
+        return repr(self.texts)
+
+    def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
+        return () if pieces else self.texts
+
+    def may_end(self, pieces: tuple[str, ...]) -> bool:
+        return bool(pieces)
+
+
+# What is sent and read
+
+
+def test_a_chat_request_says_what_the_prompt_and_the_decoding_say(server: Script, opened: Open) -> None:
+    prompt = Prompt("who?", system="be brief")
+    opened(extra={"top_k": 3}).generate([prompt], sampled(2))
+    assert server.asked()[0].path == "/v1/chat/completions"
+    assert server.asked()[0].body == {
+        "model": "tiny",
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "who?"}],
+        "max_tokens": 256,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "seed": 5,
+        "n": 2,
+        "stop": ["\n", ";"],
+        "logprobs": True,
+        "top_k": 3,
+    }
+
+
+def test_a_greedy_request_of_plain_completions(server: Script, opened: Open) -> None:
+    endpoint = opened(api="completions", log_probs=False, limit_field="max_completion_tokens")
+    endpoint.generate([Prompt("who?", system="be brief")], Decoding(max_new_tokens=11))
+    assert server.asked()[0].path == "/v1/completions"
+    assert server.asked()[0].body == {
+        "model": "tiny",
+        "prompt": "be brief\n\nwho?",
+        "max_completion_tokens": 11,
+        "temperature": 0,
+    }
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_samples_come_in_order_with_log_probabilities_and_tokens(opened: Open, api: str) -> None:
+    texts = opened(api=api).generate([Prompt("x y")], sampled(3))[0]
+    assert [generation.text for generation in texts] == ["x y -> 5.0", "x y -> 5.1", "x y -> 5.2"]
+    assert {generation.log_prob for generation in texts} == {-0.5 - 1.0 - 1.5 - 2.0}
+    assert {generation.num_tokens for generation in texts} == {4}
+
+
+def test_a_server_that_gives_one_text_at_a_time_is_asked_again_with_other_seeds(server: Script, opened: Open) -> None:
+    server.max_n = 1
+    texts = [generation.text for generation in opened().generate([Prompt("x")], sampled(3))[0]]
+    assert len(set(texts)) == 3
+    assert len({request.body["seed"] for request in server.asked()}) == 3
+
+
+def test_answers_follow_the_prompts_and_no_more_than_so_many_are_asked_at_a_time(server: Script, opened: Open) -> None:
+    server.slow = 0.02
+    prompts = [Prompt(f"question {n}") for n in range(17)]
+    texts = [own[0].text for own in opened(concurrency=3).generate(prompts)]
+    assert texts == [f"question {n} -> 0.0" for n in range(17)]
+    assert server.most_in_flight == 3
+
+
+def test_answers_stream_as_they_come(server: Script, opened: Open) -> None:
+    server.always["slow one"] = "drip"
+    endpoint = opened(concurrency=2, attempts=1, total_timeout=1.0)
+    assert isinstance(endpoint, StreamingModel)
+    order = [answer.index for answer in endpoint.stream([Prompt("slow one"), Prompt("a"), Prompt("b")])]
+    assert order == [1, 2, 0]
+
+
+def test_who_stops_listening_stops_the_requests(server: Script, opened: Open) -> None:
+    server.slow = 0.05
+    stream = opened(concurrency=1).stream([Prompt(f"{n}") for n in range(50)])
+    next(stream)
+    stream.close()
+    assert len(server.asked()) <= 3
+    assert not [thread for thread in threading.enumerate() if thread.name == "kgqa-requests"]
+
+
+def test_it_works_inside_somebody_elses_event_loop(opened: Open) -> None:
+    async def caller() -> str:
+        return one(opened()).text
+
+    assert asyncio.run(caller()) == "a question -> 0.0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [
+        ("structured_outputs", {"structured_outputs": {"choice": ["yes", 'a "no"']}}),
+        ("guided_choice", {"guided_choice": ["yes", 'a "no"']}),
+        ("grammar", {"grammar": 'root ::= "yes" | "a \\"no\\""'}),
+        ("none", {}),
+    ],
+)
+def test_a_choice_is_passed_on_in_the_servers_words(server: Script, opened: Open, kind: str, sent: Any) -> None:
+    opened(choices=kind).generate([Prompt("x", constraint=OneOf("yes", 'a "no"'))])
+    names = {"structured_outputs", "guided_choice", "grammar"}
+    assert {name: value for name, value in server.asked()[0].body.items() if name in names} == sent
+
+
+def test_beams_are_for_servers_that_have_them(server: Script, opened: Open) -> None:
+    beams = Decoding(method="beam", num_beams=4, num_returns=2)
+    with pytest.raises(ConfigError, match=r"beam search.*lm.beams"):
+        opened().generate([Prompt("x")], beams)
+    assert len(opened(beams=True).generate([Prompt("x")], beams)[0]) == 2
+    assert server.asked()[0].body["use_beam_search"] is True
+    assert server.asked()[0].body["n"] == 4
+
+
+# Misbehaviour that passes
+
+
+@pytest.mark.parametrize(
+    "kind", ["429", "500", "502", "503", "504", "html", "half", "cut", "reset", "null", "silence", "drip"]
+)
+def test_what_passes_is_tried_again(server: Script, opened: Open, kind: str) -> None:
+    server.retry_after = ""
+    server.behaviours.append(kind)
+    endpoint = opened(**timeouts(kind), model="tiny", identity="x")
+    assert one(endpoint).text == "a question -> 0.0"
+    assert endpoint.traffic["retries"] == 1
+
+
+@pytest.mark.parametrize(("kind", "asked_for"), [("429", "0.3"), ("503", "0.3")])
+def test_a_server_that_says_when_is_waited_for(server: Script, opened: Open, kind: str, asked_for: str) -> None:
+    server.retry_after = asked_for
+    server.behaviours.append(kind)
+    begun = time.monotonic()
+    assert one(opened()).problem == ""
+    assert time.monotonic() - begun >= 0.3
+
+
+def test_a_server_that_asks_for_too_long_a_wait_is_not_waited_for(server: Script, opened: Open) -> None:
+    server.retry_after = "Wed, 21 Oct 2099 07:28:00 GMT"
+    server.behaviours.append("429")
+    assert one(opened(longest_wait=2)).problem == "rate_limit"
+    assert len(server.asked()) == 1
+
+
+# Misbehaviour that stays: the prompt's problem, not the run's
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem", "num_asked"),
+    [
+        ("429", "rate_limit", 3),
+        ("500", "bad_response", 3),
+        ("504", "timeout", 3),
+        ("silence", "timeout", 3),
+        ("drip", "timeout", 3),
+        ("drip headers", "timeout", 3),
+        ("html", "bad_response", 3),
+        ("half", "bad_response", 3),
+        ("cut", "bad_response", 3),
+        ("reset", "unreachable", 3),
+        ("list", "bad_response", 1),
+        ("no choices", "bad_response", 1),
+        ("empty choices", "bad_response", 1),
+        ("null content", "bad_response", 1),
+        ("number content", "bad_response", 1),
+        ("choices of text", "bad_response", 1),
+        ("choice of text", "bad_response", 1),
+        ("nested nonsense", "bad_response", 1),
+        ("filtered", "refused", 1),
+        ("refusal", "refused", 1),
+        ("policy", "refused", 1),
+        ("too long", "too_long", 1),
+        ("too long (llama.cpp)", "too_long", 1),
+        ("too long (413)", "too_long", 1),
+    ],
+)
+def test_a_prompt_that_gets_nothing_says_why_and_the_others_go_on(
+    server: Script, opened: Open, kind: str, problem: Problem, num_asked: int
+) -> None:
+    server.retry_after = ""
+    server.always["bad one"] = kind
+    results = opened(concurrency=2, **timeouts(kind)).generate(
+        [Prompt("good one"), Prompt("bad one"), Prompt("another")]
+    )
+    assert [own[0] for own in results] == [
+        Generation("good one -> 0.0", log_prob=-5.0, num_tokens=4),
+        Generation("", problem=problem),
+        Generation("another -> 0.0", log_prob=-3.0, num_tokens=3),
+    ]
+    assert server.prompts()["bad one"] == num_asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("bare", Generation("just this", num_tokens=3)),
+        ("odd usage", Generation("a b", num_tokens=1)),
+        ("half a character", Generation("\ufffd yes", num_tokens=3)),
+        ("beyond stop", Generation("yes", num_tokens=4)),
+        ("cut short", Generation("because", num_tokens=3, finished=False)),
+    ],
+)
+def test_odd_replies_that_hold_a_text_are_read(server: Script, opened: Open, kind: str, expected: Generation) -> None:
+    server.behaviours.append(kind)
+    assert one(opened(), decoding=Decoding(stop=("\n",))) == expected
+
+
+# What no prompt can get
+
+
+def test_a_wrong_key_is_said_at_once_and_never_repeated(
+    server: Script, opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.key = "another"
+    monkeypatch.setenv("SERVER_KEY", KEY)
+    endpoint = opened(key_variable="SERVER_KEY", model="tiny", identity="x")
+    with pytest.raises(EndpointError, match="Check the key in the environment variable SERVER_KEY") as raised:
+        endpoint.generate([Prompt("a"), Prompt("b")])
+    assert "Incorrect API key provided: Bearer ***" in str(raised.value)
+    assert len(server.asked()) <= 2
+    assert KEY not in f"{raised.value} {endpoint!r} {endpoint.name} {vars(endpoint)} {caplog.text}"
+
+
+def test_the_right_key_opens_and_is_written_nowhere(
+    server: Script, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.key = KEY
+    monkeypatch.setenv("SERVER_KEY", f"{KEY}\n")
+    endpoint = opened(key_variable="SERVER_KEY")
+    with CallCache(tmp_path, endpoint.name) as cache:
+        Metered(endpoint, meter=Meter(), cache=cache).generate([Prompt("a")])
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert kept and KEY.encode() not in kept
+
+
+def test_a_key_that_is_not_set_is_said_before_anything_is_asked(opened: Open) -> None:
+    with pytest.raises(ConfigError, match=r"NO_SUCH_KEY.*not set"):
+        opened(key_variable="NO_SUCH_KEY")
+
+
+def test_no_key_is_sent_where_none_is_named(server: Script, opened: Open) -> None:
+    one(opened())
+    assert "Authorization" not in server.asked()[0].headers
+
+
+@pytest.mark.parametrize("identity", ["", "known"])
+def test_a_model_that_is_not_served_is_named_with_those_that_are(server: Script, opened: Open, identity: str) -> None:
+    server.models = [{"id": "llama-2-7b-chat"}, {"id": "qwen2-7b"}]
+    with pytest.raises(
+        EndpointError, match=r"llama-2-7b-caht.*llama-2-7b-chat, qwen2-7b.*did you mean llama-2-7b-chat"
+    ):
+        one(opened(model="llama-2-7b-caht", identity=identity))
+
+
+def test_a_model_has_to_be_named_where_several_are_served(server: Script, opened: Open) -> None:
+    server.models = [{"id": "a"}, {"id": "b"}]
+    with pytest.raises(EndpointError, match="Served: 'a, b'"):
+        one(opened())
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("quota", "exceeded your current quota"),
+        ("no logprobs", "lm.log_probs: false"),
+        ("moved", "Set lm.url"),
+        ("no api", "Set lm.api"),
+    ],
+)
+def test_what_every_prompt_would_meet_raises(server: Script, opened: Open, kind: str, said: str) -> None:
+    server.behaviours.extend([kind] * 9)
+    with pytest.raises(EndpointError, match=said):
+        opened().generate([Prompt(f"{n}") for n in range(9)])
+
+
+def test_a_server_that_is_not_there_is_said(opened: Open) -> None:
+    with pytest.raises(EndpointError, match="Is the server running"):
+        one(opened(url="http://127.0.0.1:9/v1"))
+
+
+def test_a_server_that_goes_away_ends_the_run_and_what_it_said_is_kept(
+    server: Script, opened: Open, tmp_path: Path
+) -> None:
+    prompts = [Prompt(f"{n}") for n in range(9)]
+    for n in range(4, 9):
+        server.always[f"{n}"] = "reset"
+    with CallCache(tmp_path, "x") as cache:
+        metered = Metered(opened(concurrency=2), meter=Meter(), cache=cache)
+        with pytest.raises(EndpointError, match="cannot be reached any more"):
+            metered.generate(prompts)
+        assert server.prompts()["8"] == 0
+        server.always.clear()
+        server.requests.clear()
+        assert [own[0].text for own in metered.generate(prompts)] == [f"{n} -> 0.0" for n in range(9)]
+    assert sorted(server.prompts()) == ["4", "5", "6", "7", "8"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"url": "127.0.0.1:8000"}, "no address"),
+        ({"url": "http://user:pass@host/v1"}, "key_variable"),
+        ({"concurrency": 0}, "lm.concurrency = 0"),
+        ({"total_timeout": 0}, "lm.total_timeout"),
+        ({"extra": {"messages": []}}, "lm.extra"),
+    ],
+)
+def test_settings_that_make_no_sense(opened: Open, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        opened(**settings)
+    assert "pass@" not in str(raised.value)
+
+
+# Names, contexts, tokens, scores
+
+
+def test_the_name_says_where_which_and_how(server: Script, opened: Open) -> None:
+    server.models = [{"id": "tiny", "root": "/models/base", "parent": "base"}]
+    name = opened().name
+    assert name.startswith(f"endpoint {server.url} tiny /models/base base chat-")
+    assert opened(concurrency=1, read_timeout=1.0).name == name
+    assert opened(api="completions").name != name
+    assert opened(extra={"top_k": 3}).name != name
+    assert opened(identity="lab, revision 3", model="tiny").name.startswith("endpoint lab, revision 3 tiny chat-")
+
+
+def test_a_run_whose_calls_are_kept_needs_no_server(server: Script, opened: Open, tmp_path: Path) -> None:
+    first = opened(identity="lab", model="tiny")
+    with CallCache(tmp_path, first.name) as cache:
+        said = Metered(first, meter=Meter(), cache=cache).generate([Prompt("x")])
+    gone = opened(identity="lab", model="tiny", url="http://127.0.0.1:9/v1")
+    with CallCache(tmp_path, gone.name) as cache:
+        assert Metered(gone, meter=Meter(), cache=cache).generate([Prompt("x")]) == said
+
+
+@pytest.mark.parametrize(
+    ("models", "flavour", "context"),
+    [
+        ([{"id": "a", "max_model_len": 211}], "vllm", 211),
+        ([{"id": "a", "owned_by": "llamacpp"}], "llama.cpp", 307),
+        ([{"id": "a"}], "plain", 4096),
+    ],
+)
+def test_the_context_is_what_the_server_tells(
+    server: Script, opened: Open, models: list[dict[str, Any]], flavour: str, context: int
+) -> None:
+    server.models, server.flavour = models, flavour
+    assert opened().context == context
+    assert opened(context=101).context == 101
+
+
+@pytest.mark.parametrize(
+    ("flavour", "api", "counts"),
+    [
+        ("vllm", "chat", [9, 8]),
+        ("vllm", "completions", [9, 8]),
+        ("llama.cpp", "chat", [4, 3]),
+        ("llama.cpp", "completions", [2, 1]),
+        ("plain", "chat", [3, 1]),
+    ],
+)
+def test_tokens_are_counted_by_the_server_where_it_does_and_once(
+    server: Script, opened: Open, flavour: str, api: str, counts: list[int]
+) -> None:
+    server.flavour = flavour
+    endpoint = opened(api=api)
+    assert endpoint.count_tokens([Prompt("two words"), Prompt("one"), Prompt("two words")]) == [*counts, counts[0]]
+    before = len(server.requests)
+    endpoint.count_tokens([Prompt("one")])
+    assert len(server.requests) == before
+
+
+def test_scores_are_what_the_option_adds_to_the_prompt(opened: Open) -> None:
+    endpoint = opened(api="completions")
+    scores = endpoint.score([Prompt("is it so? "), Prompt("")], [["yes", "never ever"], ["one two"]])
+    assert scores == [[-3 / 4, -(5 + 4) / 4], [-3 / 4]]
+
+
+def test_a_failed_score_is_minus_infinity_and_a_server_that_cannot_tell_raises(server: Script, opened: Open) -> None:
+    server.always["a b"] = "empty choices"
+    server.always["a c"] = "too long"
+    endpoint = opened(api="completions")
+    assert endpoint.score([Prompt("a ")], [["c", "dd"]]) == [[float("-inf"), -0.5]]
+    server.echoes = False
+    with pytest.raises(EndpointError, match="does not tell the log-probabilities"):
+        endpoint.score([Prompt("a ")], [["d"]])
+    with pytest.raises(EndpointError, match="chat API cannot tell"):
+        opened().score([Prompt("a ")], [["d"]])
+
+
+# Readers are total
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                "choices message content text logprobs token_logprobs logprob usage index prompt_tokens "
+                "completion_tokens error detail finish_reason refusal".split()
+            )
+            | st.text(),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@given(JSON)
+def test_no_json_whatsoever_breaks_the_readers(content: object) -> None:
+    completion = read_completion(content, stop=("\n",))
+    if completion is not None:
+        for generation in completion.generations:
+            assert generation.text.encode() is not None
+            assert not generation.problem or not generation.text
+    read_echo(content)
+    message_of(content)
