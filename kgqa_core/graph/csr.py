@@ -87,6 +87,13 @@ def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], length: int) -> N
     np.lib.format.write_array_header_1_0(stream, header)
 
 
+def read_only(array: Ints) -> Ints:
+    """Return a view that cannot be written to, as arrays from disk are: code compiled for those serves it too."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def expand_ranges(starts: Ints, ends: Ints) -> NDArray[np.int64]:
     """Return starts[0]..ends[0]-1, starts[1]..ends[1]-1, ... as one array of indices."""
     counts = ends - starts

@@ -48,7 +48,7 @@ class Executed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Encoded:
-    """Topics and plans of all questions as arrays; plans sorted inside a question so that those alike are neighbours."""
+    """Topics and plans of all questions as arrays; those plans of a question that begin alike are neighbours."""
 
     topics: tuple[I64, I64]
     plan_ptr: I64
@@ -83,8 +83,7 @@ def execute_plans(
     width = encoded.steps.shape[1]
     tables = (np.zeros(graph.num_entities, np.int64), np.empty((width + 1, graph.num_entities), np.int32))
     rules = (not reenter_topic, 0 if directed else graph.num_relations, max_entities or NO_LIMIT)
-    csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
-    found = follow_all(csr, encoded.topics, (encoded.plan_ptr, encoded.steps, encoded.lengths), tables, rules)
+    found = follow_all(graph.arrays, encoded.topics, (encoded.plan_ptr, encoded.steps, encoded.lengths), tables, rules)
     return _in_order(encoded, *found)
 
 

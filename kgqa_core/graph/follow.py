@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from kgqa_core.graph.follow_kernels import Csr, count_reached
+from kgqa_core.graph.follow_kernels import count_reached
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import RelationPath
 
@@ -19,7 +19,7 @@ class Follower:
 
     def __init__(self, graph: KnowledgeGraph, *, max_steps: int, reenter_topic: bool = False) -> None:
         """Keep the arrays of ``graph``."""
-        self.csr: Csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
+        self.csr = graph.arrays
         self.reenter_topic = reenter_topic
         self._max_steps = max_steps
         self._mark = 1

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.csr import Ints, open_array, open_csr
+from kgqa_core.graph.csr import Ints, open_array, open_csr, read_only
 from kgqa_core.graph.strings import (
     SortedIndex,
     StringBuffers,
@@ -47,6 +47,16 @@ class KnowledgeGraph:
     def identity(self) -> int:
         """The relation id that means "stay": 2R."""
         return 2 * self.num_relations
+
+    @cached_property
+    def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """The CSR as compiled code takes it: group_ptr, group_relation, edge_ptr, edge_tail, read-only."""
+        return (
+            read_only(self.group_ptr),
+            read_only(self.group_relation),
+            read_only(self.edge_ptr),
+            read_only(self.edge_tail),
+        )
 
     @cached_property
     def entity_names(self) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.shortest_kernels import EMPTY, Csr, find_paths
+from kgqa_core.graph.shortest_kernels import EMPTY, find_paths
 from kgqa_core.types import RelationPath
 
 MOST_HOPS = 100  # hops are kept in a byte per entity
@@ -54,7 +54,7 @@ class PathFinder:
         for name, value, most in (("max_hops", max_hops, MOST_HOPS), ("max_paths", max_paths, 2**31)):
             if not 1 <= value <= most:
                 raise InputError(f"{name} is {value}; it must be from 1 to {most}")
-        self.csr: Csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
+        self.csr = graph.arrays
         self.reenter_topic = reenter_topic
         self._limits = (max_hops, max_paths)
         self._tables = (
