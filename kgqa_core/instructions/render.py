@@ -10,7 +10,7 @@ from kgqa_core.graph.label_paths import write_step
 from kgqa_core.instructions.escapes import escape
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.lm.types import Constraint, Prompt
-from kgqa_core.types import ReasoningPath
+from kgqa_core.types import ReasoningPath, Step
 
 ARROW = " → "
 NOTHING = "(none)"  # stands where a list is empty
@@ -71,3 +71,22 @@ def render_triples(graph: KnowledgeGraph, path: ReasoningPath) -> str:
         f"{escape(graph.name_of(step.tail))})"
         for step in path
     )
+
+
+def neighbour_triples(graph: KnowledgeGraph, entity: int, limit: int) -> tuple[str, ...]:
+    """Return up to ``limit`` triples around an entity, one of each relation and direction before a second of any."""
+    first, last = int(graph.group_ptr[entity]), int(graph.group_ptr[entity + 1])
+    groups = [
+        (int(graph.group_relation[group]), graph.edge_tail[graph.edge_ptr[group] : graph.edge_ptr[group + 1]][:limit])
+        for group in range(first, min(last, first + limit))
+    ]
+    found: list[str] = []
+    for turn in range(limit):
+        for relation, tails in groups:
+            if turn < len(tails) and len(found) < limit:
+                reverse = relation >= graph.num_relations
+                other = int(tails[turn])
+                head, tail = (other, entity) if reverse else (entity, other)
+                step = Step(head, relation % graph.num_relations, tail, reverse=reverse)
+                found.append(render_triples(graph, (step,)))
+    return tuple(found)

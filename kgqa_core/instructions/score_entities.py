@@ -65,7 +65,7 @@ class ScoreEntitiesInstruction:
             return None
         if len(case.candidates) == 1:
             return f"{case.scores[0]:.2f}"
-        return write_scores(_names(case), list(enumerate(case.scores)), countdown=False)
+        return write_scores(_names(case), list(enumerate(case.scores)))
 
     def parse(self, text: str, case: EntitiesCase) -> Scores | ParseFailure:
         """Return the scores of a text; of one candidate its last number, wherever that stands."""

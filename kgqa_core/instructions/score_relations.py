@@ -55,7 +55,7 @@ class ScoreRelationsInstruction:
             return None
         ranked = sorted(enumerate(case.scores), key=lambda pair: (-pair[1], pair[0]))[: case.budget]
         kept = [(index, score) for index, score in ranked if score > 0]
-        return write_scores(case.relations, kept, countdown=True) if kept else None
+        return write_scores(case.relations, kept, budget=case.budget) if kept else None
 
     def parse(self, text: str, case: RelationsCase) -> Scores | ParseFailure:
         """Return the scores of the relations that a text names, the first ``budget`` of them."""

@@ -28,12 +28,12 @@ class Scores:
     num_unknown: int = 0  # lines with a score of something that was no option
 
 
-def write_scores(options: Sequence[str], scores: Sequence[tuple[int, float]], *, countdown: bool) -> str:
+def write_scores(options: Sequence[str], scores: Sequence[tuple[int, float]], *, budget: int | None = None) -> str:
     """Return one line per scored option, each with its number before it.
 
-    The number counts down to 1 (what is left of the budget) or is the option's own, from 1.
+    The number counts down from ``budget`` (what is left of it, this one included), or is the option's own, from 1.
     """
-    numbers = [len(scores) - place if countdown else index + 1 for place, (index, _) in enumerate(scores)]
+    numbers = [index + 1 if budget is None else budget - place for place, (index, _) in enumerate(scores)]
     return "\n".join(
         f"{number}: {escape(options[index])}{_ASSIGN}{score:.2f}"
         for number, (index, score) in zip(numbers, scores, strict=True)

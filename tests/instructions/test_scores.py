@@ -23,13 +23,13 @@ RELATIONS = ["author", "^author", "starred_actors", "a = 0.5", "people.person.pa
 def test_any_options_come_back(case: tuple[list[str], list[int], list[int]], countdown: bool) -> None:
     options, order, cents = case
     scores = tuple((index, value / 100) for index, value in zip(order, cents, strict=False))
-    found = parse_scores(write_scores(options, scores, countdown=countdown), options, countdown=countdown)
+    found = parse_scores(write_scores(options, scores, budget=9 if countdown else None), options, countdown=countdown)
     assert found == Scores(scores) if scores else isinstance(found, ParseFailure)
 
 
 def test_options_of_one_name_are_told_apart_by_their_number() -> None:
     names = ["Springfield", "Springfield"]
-    text = write_scores(names, [(1, 0.9), (0, 0.1)], countdown=False)
+    text = write_scores(names, [(1, 0.9), (0, 0.1)])
     assert text == "2: Springfield = 0.90\n1: Springfield = 0.10"
     assert parse_scores(text, names, countdown=False) == Scores(((1, 0.9), (0, 0.1)))
 
