@@ -11,11 +11,12 @@ from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.lm.chat import encode_answers, encode_prompts, end_tokens
 from kgqa_core.lm.constraints import compile_constraints
-from kgqa_core.lm.generate import Allowed, Ending, generate_batch
+from kgqa_core.lm.generate import Allowed, generate_batch
 from kgqa_core.lm.identity import HashFile, hash_adapter, hash_model
 from kgqa_core.lm.load import Dtype, Loaded, Quantise, load
 from kgqa_core.lm.memory import Batcher
 from kgqa_core.lm.score import score_batch
+from kgqa_core.lm.searches import Ending
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 
 VERSION = 1  # of how texts are made from weights; part of a model's name

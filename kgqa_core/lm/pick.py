@@ -21,8 +21,9 @@ Legal = Sequence[Sequence[int]] | None
 
 def pick_best(logits: Tensor, count: int, legal: Legal) -> list[Candidates]:
     """Return the ``count`` most probable tokens of each row of logits [B, V]."""
-    log_probs, tokens = _narrow(logits, legal)
-    values, places = log_probs.topk(min(count, log_probs.shape[1]), dim=1)  # [B, C]
+    scores, tokens, norm = _narrow(logits, legal)
+    best, places = scores.topk(min(count, scores.shape[1]), dim=1)  # [B, C]
+    values = best - norm
     found = places if tokens is None else tokens.gather(1, places)
     return [
         [(token, value) for token, value in zip(row, row_values, strict=True) if value > float("-inf")]
@@ -37,8 +38,8 @@ def pick_sample(logits: Tensor, draws: Sequence[float], decoding: Decoding, lega
     """
     import torch
 
-    log_probs, tokens = _narrow(logits, legal)
-    probs = torch.softmax(log_probs.double() / decoding.temperature, dim=1)  # a row without any allowed token: NaN
+    scores, tokens, norm = _narrow(logits, legal)
+    probs = torch.softmax(scores.double() / decoding.temperature, dim=1)  # a row without any allowed token: NaN
     if decoding.top_p < 1:
         ranked, order = probs.sort(dim=1, descending=True, stable=True)
         kept = ranked.cumsum(dim=1) - ranked < decoding.top_p  # the first always
@@ -48,21 +49,24 @@ def pick_sample(logits: Tensor, draws: Sequence[float], decoding: Decoding, lega
     places = torch.searchsorted(sums, points, right=True)
     last = (probs > 0).long().cumsum(dim=1).argmax(dim=1, keepdim=True)  # rounding must not pass the last possible
     places = torch.minimum(places, last)
-    values = log_probs.gather(1, places)[:, 0].tolist()
+    values = (scores.gather(1, places) - norm)[:, 0].tolist()
     found = (places if tokens is None else tokens.gather(1, places))[:, 0].tolist()
     return [[(token, value)] if value > float("-inf") else [] for token, value in zip(found, values, strict=True)]
 
 
-def _narrow(logits: Tensor, legal: Legal) -> tuple[Tensor, Tensor | None]:
-    """Return log-probabilities, float32, of all tokens [B, V] and None, or of the allowed ones [B, A] and their ids."""
+def _narrow(logits: Tensor, legal: Legal) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return scores, float32, of all tokens [B, V] and None, or of the allowed ones and their ids [B, A].
+
+    The third is what to take off a score [B, 1] to get the token's log-probability under the model itself.
+    """
     import torch
 
     logits = logits.float()
+    norm = logits.logsumexp(dim=1, keepdim=True)
     if legal is None:
-        return torch.log_softmax(logits, dim=1), None
-    longest = max(1, *map(len, legal)) if legal else 1
+        return logits, None, norm
+    longest = max(1, *map(len, legal))
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in legal], device=logits.device)
     counts = torch.tensor([len(row) for row in legal], device=logits.device)
     hidden = torch.arange(longest, device=logits.device) >= counts[:, None]
-    chosen = logits.gather(1, ids) - logits.logsumexp(dim=1, keepdim=True)
-    return chosen.masked_fill(hidden, float("-inf")), ids
+    return logits.gather(1, ids).masked_fill(hidden, float("-inf")), ids, norm

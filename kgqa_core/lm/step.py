@@ -1,11 +1,10 @@
-"""One forward pass after another over a growing KV cache, for rows that come, branch and go.
+"""One forward pass after another over a growing KV cache, for rows that branch and end.
 
 Shape letters here: B rows, T tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,25 +19,35 @@ class Cached:
     """What the model has read of each row."""
 
     model: Any
-    states: Any  # transformers' cache of keys and values, [B, ...] per layer
+    states: Any  # transformers' cache of keys and values
     mask: Tensor  # int64 [B, T]: 0 at padding
+    num_prompt: int  # tokens of the prompts, padding included
+    accepted: frozenset[str]  # arguments that the model takes
+
+    @property
+    def num_rows(self) -> int:
+        """Return B."""
+        return int(self.mask.shape[0])
 
     def select(self, rows: Sequence[int]) -> Cached:
         """Return the cache of ``rows``: repeated, reordered, left out. This one can be read on from as before."""
         import torch
 
-        branch = self.copy()
-        if list(rows) != list(range(self.mask.shape[0])):
-            index = torch.tensor(rows, dtype=torch.int64, device=self.mask.device)
-            branch.states.reorder_cache(index)
-            branch.mask = self.mask[index]
-        return branch
+        from kgqa_core.lm.kv_cache import choose_rows
 
-    def copy(self) -> Cached:
-        """Return a cache that goes its own way: reading replaces a layer's tensors and never writes into them."""
-        states = copy.copy(self.states)
-        states.layers = [copy.copy(layer) for layer in states.layers]
-        return Cached(self.model, states, self.mask)
+        index = torch.tensor(rows, dtype=torch.int64, device=self.mask.device)
+        states = choose_rows(self.states, index)
+        return Cached(self.model, states, self.mask[index], self.num_prompt, self.accepted)
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Let each target row of (source, target) go on from what its source has read; both are of one prompt."""
+        import torch
+
+        from kgqa_core.lm.kv_cache import move_rows
+
+        if moves:
+            sources, targets = torch.tensor(moves, dtype=torch.int64, device=self.mask.device).T
+            move_rows(self.states, sources, targets, start=self.num_prompt, num_rows=self.num_rows)
 
     def read(self, tokens: Tensor, mask: Tensor | None = None, *, last: bool = True) -> Tensor:
         """Read ``tokens`` [B, T] (0 in ``mask``: padding) and return logits [B, V] after the last, else [B, T, V]."""
@@ -47,11 +56,10 @@ class Cached:
         added = torch.ones_like(tokens) if mask is None else mask
         self.mask = torch.cat([self.mask, added], dim=1)
         options: dict[str, Any] = {}
-        accepted = accepted_arguments(self.model)
-        if "position_ids" in accepted:
+        if "position_ids" in self.accepted:
             positions = self.mask.cumsum(dim=1)[:, -tokens.shape[1] :] - 1
             options["position_ids"] = positions.clamp(min=0)
-        if last and "logits_to_keep" in accepted:
+        if last and "logits_to_keep" in self.accepted:
             options["logits_to_keep"] = 1
         output = self.model(
             input_ids=tokens,
@@ -61,14 +69,15 @@ class Cached:
             return_dict=True,
             **options,
         )
-        self.states = output.past_key_values
-        return output.logits[:, -1] if last else output.logits  # type: ignore[no-any-return]
+        logits: Tensor = output.logits
+        return logits[:, -1] if last else logits
 
 
 def read_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Cached, Tensor]:
     """Read prompts, padded on the left; return their cache and the logits [B, V] of each one's next token."""
     import torch
-    import transformers
+
+    from kgqa_core.lm.kv_cache import make_cache
 
     longest = max(map(len, prompts))
     tokens = torch.zeros((len(prompts), longest), dtype=torch.int64)
@@ -76,9 +85,8 @@ def read_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Cached, 
     for row, prompt in enumerate(prompts):
         tokens[row, longest - len(prompt) :] = torch.tensor(prompt, dtype=torch.int64)
         mask[row, longest - len(prompt) :] = 1
-    states = transformers.DynamicCache(config=model.config)
     empty = torch.zeros((len(prompts), 0), dtype=torch.int64, device=model.device)
-    cached = Cached(model, states, empty)
+    cached = Cached(model, make_cache(model.config), empty, longest, accepted_arguments(model))
     return cached, cached.read(tokens.to(model.device), mask.to(model.device))
 
 
