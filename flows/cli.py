@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli_compare import compare
+from flows.cli_lm import lm_info, score_plans
 from flows.cli_session import prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
 from flows.cli_subgraph import subgraph
@@ -126,6 +127,21 @@ def train_explorer(conf: Conf, settings: Settings = None, as_json: Json = False)
       kgqa train-explorer conf/demo.yaml --set explorer.seeds=[0,1]
     """
     run_and_print("train_explorer", conf, settings, as_json)
+
+
+@app.command()
+@with_exit_code
+def train_reasoner(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Tune the language model on instructions that the graph gives, train the planners and score their plans.
+
+    Needs the sections plans and, for anything with a language model, lm. Adapters are in peft's own format.
+
+    \b
+    Examples:
+      kgqa train-reasoner conf/metaqa-joint.yaml
+      kgqa train-reasoner conf/metaqa-joint.yaml --set lm.kind=local --set lm.path=models/Llama-2-7b
+    """
+    run_and_print("train_reasoner", conf, settings, as_json)
 
 
 @app.command()
@@ -272,6 +288,8 @@ def score(
 
 
 app.command()(compare)
+app.command()(lm_info)
+app.command()(score_plans)
 app.command()(sql)
 app.command()(subgraph)
 app.command()(sweep)
@@ -304,7 +322,7 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
         from flows.run import run_flow
 
         summary = run_flow(flow, config, **options)
-        mlflow_ui = mlflow_command(config) if flow == "retrain" else None
+        mlflow_ui = mlflow_command(config) if flow in ("retrain", "train_reasoner") else None
     if as_json:
         print_json(summary_document(summary, mlflow_ui))
     else:

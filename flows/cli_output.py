@@ -75,7 +75,14 @@ def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> Non
             print_table(f"{title}, by the number of answers", ANSWER_HEADER, by_answers, figures_from=2)
         for remark in render_remarks(summary.rows):
             typer.echo(f"! {remark}")
-    elif summary.facts:
+    if summary.planners:
+        from kgqa_core.planners.report import HEADER as PLANNER_HEADER
+        from kgqa_core.planners.report import planner_cells
+
+        print_table(
+            f"Planners of {summary.name}, {PERCENT}", PLANNER_HEADER, planner_cells(summary.planners), figures_from=2
+        )
+    if summary.facts and not summary.rows:
         print_table("What there is", ("of", "what"), summary.facts)
     if summary.changes:
         from flows.cli_changes import print_changes
@@ -104,6 +111,7 @@ def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, An
     return {
         "run": summary.name,
         "results": [asdict(row) for row in summary.rows],
+        "planners": list(summary.planners),
         "facts": dict(summary.facts),
         "changes": summary.changes,
         "stages": stages,

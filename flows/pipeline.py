@@ -1,4 +1,4 @@
-"""The five flows. Each makes what it needs first, so any of them can be deployed on its own."""
+"""The six flows. Each makes what it needs first, so any of them can be deployed on its own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import yaml
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.stages import all_stages, encoding_stages, explorer_stages, graph_stages
+from flows.stages import all_stages, encoding_stages, evaluation_stages, explorer_stages, graph_stages, planning_stages
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import FileDataset, RunConfig
 from kgqa_core.config_file import config_hash, read_config
+from kgqa_core.errors import ConfigError
 from kgqa_core.pipeline import Pipeline
 from tasks.run_content import FlowRun, Serving
 from tasks.runtime import write_results_artifact
@@ -51,7 +52,17 @@ def train_explorer(config: RunConfig | Path) -> RunSummary:
 def evaluate(config: RunConfig | Path) -> RunSummary:
     """Score the explorers beside their controls."""
     pipeline = open_pipeline(config)
-    return summarise(pipeline, all_stages(pipeline))
+    return summarise(pipeline, evaluation_stages(pipeline))
+
+
+@flow(name="train_reasoner", persist_result=False)
+def train_reasoner(config: RunConfig | Path) -> RunSummary:
+    """Tune the language model on instructions from the graph, train the planners, score their plans, tell MLflow."""
+    started_ms = round(time.time() * 1000)
+    pipeline = open_pipeline(config)
+    if pipeline.config.plans is None:
+        raise ConfigError(f"run {pipeline.config.name!r} trains no planner: give its configuration a section 'plans'")
+    return report(pipeline, summarise(pipeline, planning_stages(pipeline)), started_ms)
 
 
 @flow(name="retrain", persist_result=False)
@@ -59,7 +70,11 @@ def retrain(config: RunConfig | Path) -> RunSummary:
     """The whole flow: every stage, a results artifact, and the comparison in MLflow."""
     started_ms = round(time.time() * 1000)
     pipeline = open_pipeline(config)
-    summary = summarise(pipeline, all_stages(pipeline))
+    return report(pipeline, summarise(pipeline, all_stages(pipeline)), started_ms)
+
+
+def report(pipeline: Pipeline, summary: RunSummary, started_ms: int) -> RunSummary:
+    """Show what a run found in Prefect's UI and in MLflow."""
     write_results_artifact(summary.markdown)
     if pipeline.config.tracking.enabled:
         publish(pipeline.home, describe_run(pipeline.config, started_ms), summary.outcomes)
@@ -86,8 +101,10 @@ def describe_serving(config: RunConfig) -> Serving | None:
 
     One that learned to explore a subgraph per question is not: whoever asks something new has none to give it.
     """
-    if not config.tracking.register_models or (
-        isinstance(config.dataset, FileDataset) and config.dataset.subgraphs.method != "none"
+    if (
+        config.explorer is None
+        or not config.tracking.register_models
+        or (isinstance(config.dataset, FileDataset) and config.dataset.subgraphs.method != "none")
     ):
         return None
     return Serving(config.encoding, config.evaluation, config.runtime.batch_size)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flows.sweep import SweepSummary
     from kgqa_core.sweeps.points import Sweep
 
-FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "retrain"]
+FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "train_reasoner", "retrain"]
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +34,7 @@ def run_flow(name: FlowName, config: RunConfig, **options: bool) -> RunSummary:
             "encode": flows.encode,
             "train_explorer": flows.train_explorer,
             "evaluate": flows.evaluate,
+            "train_reasoner": flows.train_reasoner,
             "retrain": flows.retrain,
         }
         return by_name[name](config, **options)

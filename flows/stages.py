@@ -84,8 +84,46 @@ def make_borrowed(pipeline: Pipeline, key: str) -> None:
             ensure(lender, borrowed.key, train_one_explorer, int(seed))
 
 
+def planning_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """From graph and questions, or from files that hold both, to planners and their scores; adapters on the way."""
+    outcomes = graph_stages(pipeline) if "graph" in pipeline.specs else []
+    return [*outcomes, *planner_stages(pipeline)]
+
+
+def planner_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """What ``planning_stages`` adds to graph and questions; nothing where the run does not plan."""
+    if pipeline.config.plans is None:
+        return []
+    from tasks.dense import train_dense_planner
+    from tasks.instructions import make_instructions
+    from tasks.lm import make_embedded_model
+
+    from tasks.plans import score_planner
+    from tasks.reasoner import tune_reasoner
+    from tasks.supervision import find_supervision
+
+    tasks = {"supervision": find_supervision, "instructions": make_instructions, "lm": make_embedded_model}
+    outcomes = [ensure(pipeline, key, task) for key, task in tasks.items() if key in pipeline.specs]
+    trained = {"reasoner": tune_reasoner, "dense": train_dense_planner}
+    for seed in pipeline.config.plans.seeds:
+        for stage, task in trained.items():
+            if f"{stage}-seed{seed}" in pipeline.specs:
+                outcomes.append(ensure(pipeline, f"{stage}-seed{seed}", task, seed))
+    for planner in pipeline.config.plans.planners:
+        for seed in pipeline.config.plans.seeds:
+            outcomes.append(ensure(pipeline, f"plans-{planner}-seed{seed}", score_planner, planner, seed))
+    return outcomes
+
+
 def all_stages(pipeline: Pipeline) -> list[StageOutcome]:
-    """All up to the scores, with the controls beside them."""
+    """All up to the scores: explorers with the controls beside them, then planners."""
+    if pipeline.config.explorer is None:
+        return planning_stages(pipeline)
+    return [*evaluation_stages(pipeline), *planner_stages(pipeline)]
+
+
+def evaluation_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """All up to the scores of the explorers, with the controls beside them."""
     from tasks.controls import fit_controls
     from tasks.evaluation import evaluate_one_explorer
 

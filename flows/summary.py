@@ -10,6 +10,7 @@ from typing import Any
 from flows.facts import Fact, read_facts
 from kgqa_core.evaluation.report import ReportRow, mean_row, render_report
 from kgqa_core.pipeline import Pipeline
+from kgqa_core.planners.report import render_planners
 from tasks.stage import SYSTEM, StageOutcome
 
 
@@ -22,11 +23,13 @@ class RunSummary:
     rows: tuple[ReportRow, ...] = field(default=())  # one per seed, their mean, the controls
     facts: tuple[Fact, ...] = field(default=())  # what the data stages hold
     changes: dict[str, Any] | None = None  # a BuildDiff: what differs from the last build, where it is another
+    planners: tuple[dict[str, Any], ...] = field(default=())  # scores of each planner and seed
 
     @property
     def markdown(self) -> str:
-        """The report as a table; empty where nothing was evaluated."""
-        return render_report(self.rows) if self.rows else ""
+        """The report as tables; empty where nothing was evaluated."""
+        tables = [render_report(self.rows) if self.rows else "", render_planners(self.planners)]
+        return "\n".join(table for table in tables if table)
 
     @property
     def built(self) -> list[str]:
@@ -38,6 +41,7 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
     """Collect the scores of the evaluated seeds."""
     learned: list[ReportRow] = []
     controls: list[ReportRow] = []
+    planners: list[dict[str, Any]] = []
     changes = None
     for outcome in outcomes:
         if outcome.artifact.recipe.stage == "changes":
@@ -46,8 +50,12 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
             content = json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8"))
             row, *controls = (ReportRow(**row) for row in content)
             learned.append(row)
+        if outcome.artifact.recipe.stage == "plans":
+            planners.append(json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8")))
     if len(learned) > 1:
         mean = mean_row(f"{SYSTEM} (mean of {len(learned)} seeds)", learned)
         learned = [*(replace(row, role="seed") for row in learned), mean]
     rows = (*learned, *controls)
-    return RunSummary(pipeline.config.name, tuple(outcomes), rows, tuple(read_facts(outcomes)), changes)
+    return RunSummary(
+        pipeline.config.name, tuple(outcomes), rows, tuple(read_facts(outcomes)), changes, tuple(planners)
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kgqa_core.config_base import FilePath, Section, Seeds, Share
 
@@ -15,9 +15,19 @@ class EmbeddedLmSection(Section):
     """The small model that the pipeline makes itself, of the graph and the training questions."""
 
     kind: Literal["embedded"]
-    width: Annotated[int, Field(ge=16)] = 128  # D
+    width: Annotated[int, Field(ge=8)] = 128  # D
     layers: Annotated[int, Field(ge=1)] = 4
     heads: Annotated[int, Field(ge=1)] = 4
+    vocabulary: Annotated[int, Field(ge=300)] = 2048  # tokens at most, relations and frames of prompts included
+    relations: Literal["single", "pieces"] = "single"  # a step of a plan is one token, or spelled like any text
+    context: Annotated[int, Field(ge=32)] = 1024  # tokens of prompt and answer together
+    train_on: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("plan",)  # instructions it learns
+    steps: Annotated[int, Field(ge=1)] = 600  # of the optimiser
+    batch_size: Annotated[int, Field(ge=1)] = 128  # examples drawn per step
+    flatten: Share = 0.5  # a prompt is drawn by its weight to this power: 1 as the data has it, 0 evenly
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    warmup: Share = 0.05  # share of the steps
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
     seed: Annotated[int, Field(ge=0)] = 0
 
 
@@ -28,16 +38,37 @@ class LocalLmSection(Section):
     path: FilePath
     adapter: FilePath | None = None  # a folder in peft's format
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: as config.json says
-    quantise: Literal["none", "8bit", "4bit"] = "none"  # needs bitsandbytes and a GPU
+    quantise: Literal["none", "int8", "int4"] = "none"  # needs bitsandbytes and a GPU
 
 
 class EndpointLmSection(Section):
     """An OpenAI-compatible HTTP endpoint: vLLM, llama.cpp, Ollama and others."""
 
     kind: Literal["endpoint"]
-    url: Annotated[str, Field(pattern=r"^https?://")]  # with its /v1
-    model: Annotated[str, Field(min_length=1)]
+    url: Annotated[str, Field(pattern=r"^https?://")]  # with its /v1: http://127.0.0.1:8000/v1
+    model: str = ""  # as the server calls it; empty: the only one that it serves
+    identity: str = ""  # stands for the url in the call cache, where a model moves between hosts; say its revision too
+    key_variable: str = ""  # environment variable that holds the key; empty: the server wants none
+    api: Literal["chat", "completions"] = "chat"  # completions: no chat template; the only one that can score
+    choices: Literal["none", "structured_outputs", "guided_choice", "grammar"] = "none"  # how constraints are passed on
+    beams: bool = False  # does the server search with beams (vLLM's use_beam_search)?
+    log_probs: bool = True  # ask for them
+    context: Annotated[int, Field(ge=0)] = 0  # tokens of prompt and answer; 0: as the server tells
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    extra: dict[str, Any] = Field(default_factory=dict)  # added to each request: chat_template_kwargs, top_k
+    concurrency: Annotated[int, Field(ge=1)] = 8  # requests at a time
+    attempts: Annotated[int, Field(ge=1)] = 5  # per request, the first included
+    first_wait: Annotated[float, Field(ge=0)] = (
+        0.5  # seconds before the second attempt, doubled before each further one
+    )
+    longest_wait: Annotated[float, Field(ge=0)] = 60.0  # seconds; a server that asks for more is not waited for
+    connect_timeout: Annotated[float, Field(gt=0)] = 10.0  # seconds
+    read_timeout: Annotated[float, Field(gt=0)] = 120.0  # seconds of silence
+    total_timeout: Annotated[float, Field(gt=0)] = 600.0  # seconds per attempt, however slowly the bytes come
 
+
+ENDPOINT_ANSWERS = {"kind", "model", "identity", "api", "choices", "beams", "context", "extra"}
+"""Settings of an endpoint that may change what it says; the others are about how it is reached."""
 
 LmSection = EmbeddedLmSection | LocalLmSection | EndpointLmSection
 
@@ -57,12 +88,77 @@ class PlansSection(Section):
         return {*self.planners, *(("generator", "dense") if "mixture" in self.planners else ())}
 
 
-class ReasonerSection(Section):
-    """Adapters on the language model, trained on instructions (RoG Eq. 7, EPERM Eq. 8)."""
+class PhaseSection(Section):
+    """A part of the training with a mixture of its own."""
 
-    objective: Literal["rog", "eperm", "direct"] = "rog"
+    until: Annotated[float, Field(gt=0, le=1)]  # share of the optimiser steps after which it ends; the last ends at 1
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict
+    )  # instruction -> share drawn; empty: by number of examples
+
+
+OBJECTIVES: dict[str, dict[str, float]] = {
+    "plan": {"plan": 1.0},
+    "rog": {"plan": 1.0, "reason": 1.0},
+    "eperm": {"plan": 1.0, "score_relations": 1.0, "score_entities": 1.0, "reason": 1.0},
+    "direct": {"direct": 1.0},
+}
+"""Instructions and their weights: RoG Eq. 7, EPERM Eq. 8 (find + reason), and the baseline without any graph."""
+
+PAPERS: dict[str, dict[str, Any]] = {
+    "rog": {"epochs": 3.0, "batch_size": 4, "learning_rate": 2e-5, "warmup": 0.03, "tuning": "full", "answers": "all"},
+    "eperm": {
+        "objective": "eperm",
+        "epochs": 5.0,
+        "batch_size": 4,
+        "learning_rate": 2e-5,
+        "warmup": 0.03,
+        "tuning": "full",
+    },
+}
+"""The defaults of ``variant: rog`` (A.6) and ``variant: eperm`` (which gives its epochs alone; the rest as RoG)."""
+
+
+class ReasonerSection(Section):
+    """Tuning of the language model on instructions (RoG Eq. 7, EPERM Eq. 8), on top of what ``lm`` names."""
+
+    variant: Literal["ours", "rog", "eperm"] = "ours"  # a paper's: the defaults below become its own, see PAPERS
+    objective: Literal["plan", "rog", "eperm", "direct"] = "rog"  # plan; plan + reason; find + reason; no graph at all
+    instructions: dict[str, Annotated[float, Field(gt=0)]] | None = None  # instruction -> weight, not the objective's
+    paths_per_question: Annotated[int, Field(ge=1)] = 3  # K: plans whose paths a reason example shows
+    wrong_plans: Annotated[int, Field(ge=0)] = 0  # paths that do not teach, shown among them: to learn to select
+    max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths shown per example
+    answers: Literal["shown", "all"] = "shown"  # what reason teaches: golds that its paths end at, or all (RoG)
     tuning: Literal["lora", "full"] = "lora"
+    rank: Annotated[int, Field(ge=1)] = 16  # of LoRA's update
+    alpha: Annotated[float, Field(gt=0)] = 32.0  # LoRA's update is scaled by alpha / rank
+    dropout: Share = 0.0  # of what enters LoRA's update
+    path_tokens: bool = False  # make <PATH>, <SEP> and </PATH> single tokens where they are not
     epochs: Annotated[float, Field(gt=0)] = 3.0
+    max_steps: Annotated[int, Field(ge=1)] | None = None  # optimiser steps, in place of epochs
+    batch_size: Annotated[int, Field(ge=1)] = 32  # examples per optimiser step, all processes together
+    micro_batch: Annotated[int, Field(ge=1)] | None = None  # per forward pass; None: all of a process's share
+    max_length: Annotated[int, Field(ge=8)] = 2048  # tokens of prompt and target; longer examples are counted out
+    batching: Literal["buckets", "packed", "random"] = "buckets"
+    learning_rate: Annotated[float, Field(gt=0)] = 5e-4
+    lr_schedule: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
+    warmup: Share = 0.03  # share of the steps
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 on a GPU
+    gradient_checkpointing: bool = False
+    phases: Annotated[tuple[PhaseSection, ...], Field(strict=False)] = ()  # such as planning first; empty: one
+    loss_mean: Literal["token", "example"] = "token"  # what counts the same: each target token, or each target
+    keep: Literal["last", "best"] = "last"  # best: of the lowest loss on dev
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_the_papers(cls, given: Any) -> Any:
+        return {**PAPERS.get(str(given.get("variant")), {}), **given} if isinstance(given, dict) else given
+
+    @property
+    def mixture(self) -> dict[str, float]:
+        """Instruction -> weight of its examples."""
+        return OBJECTIVES[self.objective] if self.instructions is None else self.instructions
 
 
 class DensePlannerSection(Section):

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.config import PlansDataset, RunConfig
-from kgqa_core.config_lm import EmbeddedLmSection, EndpointLmSection, LocalLmSection
+from kgqa_core.config_lm import ENDPOINT_ANSWERS, EmbeddedLmSection, EndpointLmSection, LocalLmSection, Planner
 from kgqa_core.errors import ConfigError, nearest
 from kgqa_core.stage_types import StageSpec
-
-HOW_SCORED = {"num_plans", "planners"}  # settings of plans that change what is asked, not what is learned
 
 
 def planning_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec]:
@@ -32,14 +30,30 @@ def planning_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec]:
             StageSpec(f"dense-seed{seed}", "dense", {**section, "seed": seed}, (*base[:-1], "supervision"))
             for seed in plans.seeds
         ]
-    made = {spec.key for spec in specs}
-    for seed in plans.seeds:
-        needs = [key for key in ("lm", f"reasoner-seed{seed}", f"dense-seed{seed}") if key in made]
-        section = {**plans.model_dump(mode="json", include=HOW_SCORED), "split": config.evaluation.split, "seed": seed}
-        section |= _answering_model(config) if "generator" in plans.trained else {}
-        files = {**_model_files(config), **_prompt_files(config)} if "generator" in plans.trained else {}
-        specs.append(StageSpec(f"plans-seed{seed}", "plans", section, (*base, "supervision", *needs), files))
+    specs += [_scored(config, base, planner, seed) for planner in plans.planners for seed in plans.seeds]
     return specs
+
+
+def _scored(config: RunConfig, base: tuple[str, ...], planner: Planner, seed: int) -> StageSpec:
+    """Return the stage that asks one planner of one seed for its plans, and scores them."""
+    plans = config.plans
+    assert plans is not None
+    section: dict[str, Any] = {
+        "planner": planner,
+        "num_plans": plans.num_plans,
+        "split": config.evaluation.split,
+        "seed": seed,
+    }
+    needs: list[str] = []
+    files: Mapping[str, Path] = {}
+    if planner in ("generator", "mixture"):
+        needs += ["lm"] if isinstance(config.lm, EmbeddedLmSection) else []
+        needs += [f"reasoner-seed{seed}"] if config.reasoner else []
+        section |= {**_answering_model(config), "prompts": _prompt_hashes(config)}
+        files = _model_files(config)
+    if planner in ("dense", "mixture"):
+        needs.append(f"dense-seed{seed}")
+    return StageSpec(f"plans-{planner}-seed{seed}", "plans", section, (*base, "supervision", *needs), files)
 
 
 def _supervision(config: RunConfig, base: tuple[str, ...]) -> StageSpec:
@@ -62,8 +76,8 @@ def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
     specs = []
     if isinstance(lm, EmbeddedLmSection) or reasoner is not None:
-        section = {**teaching, **asked}
-        specs.append(StageSpec("instructions", "instructions", section, (*base, "supervision"), _prompt_files(config)))
+        section: dict[str, Any] = {**teaching, **asked, "prompts": _prompt_hashes(config)}
+        specs.append(StageSpec("instructions", "instructions", section, (*base, "supervision")))
     if isinstance(lm, EmbeddedLmSection):
         specs.append(StageSpec("lm", "lm", lm.model_dump(mode="json"), (*base, "instructions")))
     if reasoner is not None:
@@ -76,7 +90,8 @@ def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec
     return specs
 
 
-HOW_ASKED = {"objective", "instructions", "paths_per_question"}  # settings of a reasoner that shape its examples
+# Settings of a reasoner that shape its examples.
+HOW_ASKED = {"objective", "instructions", "paths_per_question", "wrong_plans", "max_paths", "answers"}
 
 
 def _answering_model(config: RunConfig) -> dict[str, Any]:
@@ -84,7 +99,7 @@ def _answering_model(config: RunConfig) -> dict[str, Any]:
     if isinstance(config.lm, LocalLmSection):
         return {"lm": config.lm.model_dump(mode="json", exclude={"path", "adapter", "batch_size"})}
     if isinstance(config.lm, EndpointLmSection):
-        return {"lm": config.lm.model_dump(mode="json", include={"kind", "model"})}
+        return {"lm": config.lm.model_dump(mode="json", include=ENDPOINT_ANSWERS)}
     return {}
 
 
@@ -107,7 +122,8 @@ def _model_files(config: RunConfig) -> Mapping[str, Path]:
     return found
 
 
-def _prompt_files(config: RunConfig) -> Mapping[str, Path]:
-    from kgqa_core.instructions.prompts import prompt_files
+def _prompt_hashes(config: RunConfig) -> dict[str, str]:
+    """Return the content of all prompts: whoever words one anew asks something else."""
+    from kgqa_core.instructions.prompts import read_prompts
 
-    return {f"prompts/{name}": path for name, path in prompt_files(config.prompts).items()}
+    return read_prompts(config.prompts).hashes

@@ -23,7 +23,12 @@ class StageOutcome:
 
 
 def run_stage(
-    pipeline: Pipeline, key: str, write: Callable[[Path, Recorder], None], *, seed: int | None = None
+    pipeline: Pipeline,
+    key: str,
+    write: Callable[[Path, Recorder], None],
+    *,
+    seed: int | None = None,
+    system: str = SYSTEM,
 ) -> StageOutcome:
     """Build one stage if it is not there.
 
@@ -31,13 +36,14 @@ def run_stage(
         pipeline: the run.
         key: the stage.
         write: the core call: fills a folder, and tells the recorder what is worth a look.
-        seed: of a stage that belongs to one trained explorer.
+        seed: of a stage that belongs to one trained system.
+        system: which system that is.
     """
     spec = pipeline.specs[key]
     recipe = pipeline.recipe(key)
 
     def fill(folder: Path) -> None:
-        recorder = Recorder(spec.stage, system=None if seed is None else SYSTEM, seed=seed)
+        recorder = Recorder(spec.stage, system=None if seed is None else system, seed=seed)
         for name, value in spec.section.items():
             recorder.param(name, value if isinstance(value, str | int | float | bool | None) else str(value))
         write(folder, recorder)

@@ -63,7 +63,8 @@ def refused(path: Path, *overrides: str) -> str:
 
 
 def run_files() -> list[Path]:
-    return sorted(path for path in (PROJECT / "conf").glob("*.yaml") if not path.name.startswith("local"))
+    others = ("local", "prices")  # no runs
+    return sorted(path for path in (PROJECT / "conf").glob("*.yaml") if not path.name.startswith(others))
 
 
 @pytest.mark.parametrize("path", run_files(), ids=lambda path: path.stem)

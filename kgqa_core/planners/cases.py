@@ -60,7 +60,7 @@ def write_asked(questions: Iterable[Question], out: Path, *, mask_topics: bool) 
 
 def write_given(questions: Sequence[tuple[Split, PlanQuestion]], out: Path) -> None:
     """Write questions whose paths a file gives, with both: schemas.ASKED and schemas.SUPERVISION."""
-    asked = [
+    asked: list[dict[str, Any]] = [
         {"question_id": question.id, "split": split, "text": question.text, "topics": [], "hops": None}
         for split, question in questions
     ]

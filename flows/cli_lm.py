@@ -1,0 +1,112 @@
+"""The commands about language models and planners: train-reasoner, lm-info, score-plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli_session import with_exit_code, working
+
+if TYPE_CHECKING:
+    from kgqa_core.score_plans import PlannerScore
+
+Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration with a section plans or lm.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. reasoner.epochs=1; repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@with_exit_code
+def score_plans(
+    conf: Conf,
+    questions: Annotated[
+        Path, typer.Option(metavar="FILE", help="JSON lines with id, question and relation_paths (lists of labels).")
+    ],
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Score the trained planners on a file of questions and relation paths, and train what is missing.
+
+    hit@k: one of the first k plans is one of the question's paths, over the questions that have one. valid: plans
+    that lead somewhere from the topic; where there is no graph, that are made of relations of the training questions.
+
+    \b
+    Example:
+      kgqa score-plans conf/webqsp-plans.yaml --questions test.jsonl --json
+    """
+    from flows.cli_output import print_json, print_rejects
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.score_plans import planner_keys, plans_of, score_plan_file
+
+    pipeline = Pipeline(read_config(conf, settings or ()))
+    plans_of(pipeline)
+    with working("scoring plans"):
+        from flows.run import run_missing
+
+        run_missing("train_reasoner", pipeline, *planner_keys(pipeline))
+        scores, rejects = score_plan_file(pipeline, questions)
+    print_rejects(rejects)
+    if as_json:
+        print_json({name: score.figures | {"seeds": score.seeds} for name, score in scores.items()})
+    else:
+        print_planner_scores(scores)
+
+
+def print_planner_scores(scores: Mapping[str, PlannerScore]) -> None:
+    """Print one row per planner and seed, and their mean."""
+    from flows.cli_output import PERCENT, print_table
+    from kgqa_core.score_plans import FIGURES
+
+    rows = []
+    for name, score in scores.items():
+        if len(score.seeds) > 1:
+            rows += [(f"{name} (seed {seed})", *_cells(own)) for seed, own in score.seeds.items()]
+            name = f"{name} (mean of {len(score.seeds)} seeds)"
+        rows.append((name, *_cells(score.figures)))
+    print_table(f"Planners, {PERCENT}", ("planner", *FIGURES), rows, figures_from=1)
+
+
+def _cells(figures: Mapping[str, float]) -> list[str]:
+    return [f"{value:.0f}" if name.startswith("n") else f"{value:.2f}" for name, value in figures.items()]
+
+
+@with_exit_code
+def lm_info(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Show the run's language model: parameters, context, memory, and tokens per second as measured now.
+
+    Makes the embedded model where it is not made yet.
+
+    \b
+    Example:
+      kgqa lm-info conf/metaqa-joint.yaml --set lm.path=models/Llama-2-7b --set lm.kind=local
+    """
+    from flows.cli_output import print_json, print_table
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import Pipeline
+
+    pipeline = Pipeline(read_config(conf, settings or ()))
+    with working("measuring"):
+        from flows.run import run_missing
+        from kgqa_core.planning import model_facts
+
+        if "lm" in pipeline.specs:
+            run_missing("train_reasoner", pipeline, "lm")
+        facts = model_facts(pipeline)
+    if as_json:
+        print_json(facts)
+    else:
+        print_table(f"Language model of {pipeline.config.name}", ("what", "value"), _readable(facts))
+
+
+def _readable(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    shown = []
+    for name, value in facts.items():
+        text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        shown.append((name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else text))
+    return shown

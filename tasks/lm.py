@@ -1,0 +1,47 @@
+"""The embedded language model: tokenizer and weights, made from the graph and the training questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.tracking import Recorder
+from tasks.runtime import pipeline_task
+from tasks.stage import StageOutcome, run_stage
+
+CURVE_EVERY = 10  # steps per point
+
+
+@pipeline_task("make embedded language model")
+def make_embedded_model(pipeline: Pipeline) -> StageOutcome:
+    """Make and train it on planning; it is saved as an ordinary transformers folder."""
+
+    def write(folder: Path, recorder: Recorder) -> None:
+        from kgqa_core.instructions.plan_text import END, SEPARATOR, START
+        from kgqa_core.lm.embedded.make import make_embedded
+        from kgqa_core.lm.embedded.settings import EmbeddedSettings
+        from kgqa_core.planning import INSTRUCTIONS_FILE, MODEL_FOLDER, known_steps, plan_ground
+        from kgqa_core.workspace import device_of
+
+        section, ground = pipeline.config.lm, plan_ground(pipeline)
+        assert section is not None
+
+        def told(step: int, steps: int, loss: float) -> None:
+            pipeline.progress("training the embedded model", step, steps)
+            if step % CURVE_EVERY == 0 or step == steps:
+                recorder.curve("lm.loss", step, loss)
+
+        report = make_embedded(
+            pipeline.artifact("instructions").folder / INSTRUCTIONS_FILE,
+            EmbeddedSettings(**section.model_dump(exclude={"kind"})),
+            folder / MODEL_FOLDER,
+            steps=known_steps(pipeline),
+            markers=(START, SEPARATOR, END),
+            names=ground.graph.entity_names if ground else (),
+            device=device_of(pipeline.config),
+            progress=told,
+        )
+        for name in ("num_parameters", "num_tokens", "num_examples", "num_too_long", "cpu_seconds", "flops"):
+            recorder.metric(name, getattr(report, name))
+
+    return run_stage(pipeline, "lm", write)
