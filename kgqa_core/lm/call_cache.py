@@ -131,6 +131,8 @@ class CallCache:
         with ExitStack() as locks:
             journals = [path for path in sorted(self.folder.glob(PATTERN)) if path != own]
             dead = [path for path in journals if locks.enter_context(dead_journal(path))]
+            for rubble in self.folder.glob(".calls-*.partial"):  # only who holds the lock writes one
+                rubble.unlink(missing_ok=True)
             if not dead:
                 return
             parts = sorted(self.folder.glob("calls-*.parquet"))

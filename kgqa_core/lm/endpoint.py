@@ -131,10 +131,8 @@ class Endpoint:
             lost = all(generation.problem == "unreachable" for generation in generations)
             streak = streak + 1 if lost else 0
             if streak >= min(len(prompts), self._settings.concurrency):
-                raise EndpointError(
-                    f"{self._settings.base} cannot be reached any more. Start the server and run again: answers that "
-                    "are in the call cache are not asked for twice"
-                )
+                await self._check_alive(client)
+                streak = 0
             return Answer(index, generations, size, time.perf_counter() - begun)
 
         yield from self._each(prompts, ask)
@@ -251,6 +249,14 @@ class Endpoint:
             if self._counter == "estimate":
                 _log.warning("%s does not count tokens; they are estimated, rather too many", self._settings.base)
         return self._counter
+
+    async def _check_alive(self, client: httpx.AsyncClient) -> None:
+        """Raise EndpointError where the server is gone, and not only closes the connection on some prompts."""
+        if (await self._server.get(client, f"{self._settings.base}/models")).problem == "unreachable":
+            raise EndpointError(
+                f"{self._settings.base} cannot be reached any more. Start the server and run again: answers that are "
+                "in the call cache are not asked for twice"
+            )
 
     async def _check_found(self, client: httpx.AsyncClient, reply: Reply) -> None:
         """Raise EndpointError where there is no such model, or no such API."""

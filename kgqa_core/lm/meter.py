@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from kgqa_core.lm.budget import Budget, Spent
-from kgqa_core.lm.prices import Price
+from kgqa_core.lm.price import Price
 from kgqa_core.lm.types import Problem
 from kgqa_core.schemas import METER
 

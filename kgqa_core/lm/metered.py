@@ -15,10 +15,11 @@ from kgqa_core.lm.call_cache import CallCache
 from kgqa_core.lm.call_key import later_seed, score_key, text_key
 from kgqa_core.lm.call_record import CallRecord, record_of
 from kgqa_core.lm.meter import Account, Meter, Usage
-from kgqa_core.lm.prices import Price
+from kgqa_core.lm.price import Price
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Prompt
 
 CHUNK = 256  # prompts that go to a model at once, where it does not hand its answers on one by one
+SMALL_CHUNK = 16  # of prompts whose options are scored over a network
 FAILED = -math.inf  # the score of an option that could not be told
 
 
@@ -132,8 +133,9 @@ class Metered:
                 taken.update(missing)
                 asks.append((row, missing))
         lost: dict[str, float] = {}
-        for start in range(0, len(asks), CHUNK):
-            self._pay_scores(prompts, asks[start : start + CHUNK], known, lost)
+        size = SMALL_CHUNK if isinstance(self._model, StreamingModel) else CHUNK
+        for start in range(0, len(asks), size):
+            self._pay_scores(prompts, asks[start : start + size], known, lost)
         results = []
         for row, prompt in enumerate(prompts):
             if may[row]:

@@ -11,23 +11,9 @@ from typing import Any
 
 from kgqa_core.config_file import read_yaml
 from kgqa_core.errors import ConfigError, nearest, shorten
+from kgqa_core.lm.price import Price
 
-PER = 1_000_000  # tokens that a price is for
 KEYS = ("input", "output", "as_of", "source")
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The price of one model, in the file's currency per million tokens."""
-
-    input: float
-    output: float
-    as_of: date  # when it was looked up
-    source: str = ""  # where
-
-    def of(self, prompt_tokens: int, tokens: int) -> float:
-        """Return what reading and giving so many tokens costs."""
-        return (self.input * prompt_tokens + self.output * tokens) / PER
 
 
 @dataclass(frozen=True, slots=True)

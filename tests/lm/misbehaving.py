@@ -36,6 +36,7 @@ class Script:
     flavour: str = "vllm"  # or llama.cpp, plain: how tokens are counted
     retry_after: str = "0.3"
     echoes: bool = True  # does it tell log-probabilities of given texts?
+    dies_after: int = 10**6  # requests; then it is there no more
     max_n: int = 99  # texts that one request gets at most
     requests: list[Recorded] = field(default_factory=list)
     in_flight: int = 0
@@ -94,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.script.requests.append(Recorded(self.path, dict(self.headers), {}))
-        if not self._has_key():
+        if self._is_dead() or not self._has_key():
             return
         if self.path == "/v1/models":
             self._reply(200, {"object": "list", "data": self.script.models})
@@ -111,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
             script.in_flight += 1
             script.most_in_flight = max(script.most_in_flight, script.in_flight)
         try:
-            if self._has_key():
+            if not self._is_dead() and self._has_key():
                 self._answer(body)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
@@ -153,9 +154,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(good[: len(good) // 2])
             self.close_connection = True
         elif kind == "reset":  # before anything is said
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()
-            self.close_connection = True
+            self._reset()
         elif kind == "drip":  # a body that never ends
             self._headers(200, 10**9, "application/json")
             self._drip()
@@ -164,6 +163,17 @@ class Handler(BaseHTTPRequestHandler):
             self._drip()
         else:
             raise AssertionError(kind)
+
+    def _is_dead(self) -> bool:
+        dead = len(self.script.requests) > self.script.dies_after
+        if dead:
+            self._reset()
+        return dead
+
+    def _reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
 
     def _drip(self) -> None:
         while not self.script.stop.wait(0.02):

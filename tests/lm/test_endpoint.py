@@ -352,17 +352,21 @@ def test_a_server_that_goes_away_ends_the_run_and_what_it_said_is_kept(
     server: Script, opened: Open, tmp_path: Path
 ) -> None:
     prompts = [Prompt(f"{n}") for n in range(9)]
-    for n in range(4, 9):
-        server.always[f"{n}"] = "reset"
+    server.dies_after = 1 + 4  # asked what it serves, and four prompts
     with CallCache(tmp_path, "x") as cache:
         metered = Metered(opened(concurrency=2), meter=Meter(), cache=cache)
         with pytest.raises(EndpointError, match="cannot be reached any more"):
             metered.generate(prompts)
         assert server.prompts()["8"] == 0
-        server.always.clear()
+        server.dies_after = 10**6
         server.requests.clear()
         assert [own[0].text for own in metered.generate(prompts)] == [f"{n} -> 0.0" for n in range(9)]
     assert sorted(server.prompts()) == ["4", "5", "6", "7", "8"]
+
+
+def test_a_prompt_that_breaks_the_connection_is_no_server_that_is_gone(server: Script, opened: Open) -> None:
+    server.always["poison"] = "reset"
+    assert one(opened(), "poison") == Generation("", problem="unreachable")
 
 
 @pytest.mark.parametrize(
@@ -460,16 +464,14 @@ def test_a_failed_score_is_minus_infinity_and_a_server_that_cannot_tell_raises(s
 
 # Readers are total
 
+FIELDS = ["choices", "index", "message", "content", "text", "refusal", "finish_reason", "logprobs", "logprob"]
+FIELDS += ["token_logprobs", "usage", "prompt_tokens", "completion_tokens", "error", "detail"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(
-                "choices message content text logprobs token_logprobs logprob usage index prompt_tokens "
-                "completion_tokens error detail finish_reason refusal".split()
-            )
-            | st.text(),
+            st.sampled_from(FIELDS) | st.text(),
             inner,
             max_size=5,
         )

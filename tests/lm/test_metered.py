@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
@@ -16,7 +16,7 @@ from kgqa_core.lm.budget import Budget
 from kgqa_core.lm.call_cache import CallCache
 from kgqa_core.lm.meter import LOGICAL, Meter
 from kgqa_core.lm.metered import Metered
-from kgqa_core.lm.prices import Price
+from kgqa_core.lm.price import Price
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Problem, Prompt
 
 PRICE = Price(input=3.0, output=7.0, as_of=date(2025, 1, 1))
@@ -80,6 +80,7 @@ def test_a_repeated_run_asks_the_model_nothing_and_has_equal_logical_figures(tmp
     assert second.usage().paid_calls == 0
 
 
+@settings(max_examples=40)
 @given(
     rounds=st.lists(
         st.tuples(st.lists(st.integers(0, 4), max_size=6), st.integers(1, 4), st.sampled_from(["sample", "beam"])),
