@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kgqa_core.lm.token_texts import TokenTexts
 from kgqa_core.lm.types import Constraint
@@ -48,7 +45,7 @@ class Choices:
             groups: dict[str, list[str]] = {}
             for rest in rests:
                 groups.setdefault(rest[0], []).append(rest)
-            self._after[so_far] = tuple(_shared_start(group[0], group[-1]) for group in groups.values())
+            self._after[so_far] = tuple(shared_start(group[0], group[-1]) for group in groups.values())
         return self._after[so_far]
 
     def may_end(self, pieces: tuple[str, ...]) -> bool:
@@ -56,7 +53,7 @@ class Choices:
         return "".join(pieces) in self._whole
 
 
-def _shared_start(first: str, last: str) -> str:
+def shared_start(first: str, last: str) -> str:
     """Return what two texts begin with alike; of the first and last of a sorted list: what all of it begins with."""
     same = 0
     while same < min(len(first), len(last)) and first[same] == last[same]:
@@ -123,7 +120,7 @@ class _State:
     done: bytes
     first: bool = False  # before any token: a blank that the tokenizer takes away again may come
     after: dict[int, tuple[tuple[str, ...], bytes]] | None = None  # by token: where it leads; None: not worked out
-    allowed: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # with the end token
+    allowed: list[int] = field(default_factory=list)  # the end token first, where the text may end
 
 
 class Automaton:
@@ -137,7 +134,7 @@ class Automaton:
         self._options: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.start = _State((), b"", first=vocabulary.texts.drops_first_blank)
 
-    def allowed(self, state: _State) -> NDArray[np.int64]:
+    def allowed(self, state: _State) -> list[int]:
         """Return the tokens that may follow; the end token alone where nothing may."""
         if state.after is None:
             self._work_out(state)
@@ -173,7 +170,7 @@ class Automaton:
             self._follow((), b"", b" ", after)
         may_end = not state.done and self._constraint.may_end(state.pieces)
         ends = [self._vocabulary.end] if may_end or not after else []
-        state.allowed = np.array([*ends, *after], dtype=np.int64)
+        state.allowed = [*ends, *after]
         state.after = after
 
     def _follow(self, pieces: tuple[str, ...], done: bytes, taken: bytes, after: dict[int, Any]) -> None:
@@ -188,10 +185,9 @@ class Automaton:
 
 
 class CompiledConstraints:
-    """The constraints of one batch: transformers' ``prefix_allowed_tokens_fn``, and the same as a logits processor.
+    """The constraints of one batch, for one generation: transformers' ``prefix_allowed_tokens_fn``.
 
-    For one call of ``generate``: the first call tells how long the prompts are, padding included. Where a batch has
-    prompts without a constraint, the processor leaves their scores alone; called as a function it allows all tokens.
+    For a prompt without a constraint all tokens are allowed.
     """
 
     def __init__(
@@ -199,7 +195,7 @@ class CompiledConstraints:
     ) -> None:
         """Take one automaton per prompt; None: anything may be generated."""
         self._automata = automata
-        self._end = np.array([end])
+        self._end = [end]
         self._size = vocabulary_size
         self._prompt_length = prompt_length
         # By prompt and tokens so far; of the tokens before the last, and of the last.
@@ -209,49 +205,18 @@ class CompiledConstraints:
 
     def __call__(self, batch_id: int, input_ids: Tensor) -> list[int]:
         """Return the tokens that may follow ``input_ids`` [T], prompt ``batch_id``'s."""
-        tokens = self._generated(int(input_ids.shape[-1]), input_ids)
-        if self._automata[batch_id] is None:
-            return list(range(self._size))
-        return [int(token) for token in self._allowed(batch_id, tuple(tokens))]
-
-    def process(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return ``scores`` [rows, V] with minus infinity for what may not follow; rows: B prompts x beams.
-
-        All rows at once, where transformers asks row by row: the same values, in a fraction of the time.
-        """
-        import torch
-
-        rows = self._generated(int(input_ids.shape[1]), input_ids)
-        num_beams = len(rows) // len(self._automata)
-        allowed = [
-            self._allowed(at // num_beams, tuple(row)) if self._automata[at // num_beams] is not None else None
-            for at, row in enumerate(rows)
-        ]
-        counts = [0 if tokens is None else len(tokens) for tokens in allowed]
-        columns = np.concatenate([tokens for tokens in allowed if tokens is not None] or [np.empty(0, dtype=np.int64)])
-        at = (
-            torch.from_numpy(np.repeat(np.arange(len(rows)), counts)).to(scores.device),
-            torch.from_numpy(columns).to(scores.device),
-        )
-        masked = torch.full_like(scores, float("-inf")).index_put_(at, scores[at])
-        free = [number for number, tokens in enumerate(allowed) if tokens is None]
-        if free:
-            masked[free] = scores[free]
-        return masked
-
-    def _generated(self, length: int, input_ids: Tensor) -> list[Any]:
-        """Return the ids after the prompt as lists; of a new length, what was known of the last is the one before."""
         if self._prompt_length is None:
-            self._prompt_length = length
-        if length != self._length:
-            self._before, self._now, self._length = self._now, {}, length
-        found: list[Any] = input_ids[..., self._prompt_length :].tolist()
-        return found
+            self._prompt_length = int(input_ids.shape[-1])
+        return self.allowed(batch_id, input_ids[self._prompt_length :].tolist())
 
-    def _allowed(self, at: int, tokens: tuple[int, ...]) -> NDArray[np.int64]:
-        state = self._state(at, tokens)
-        automaton = self._automata[at]
-        assert automaton is not None
+    def allowed(self, batch_id: int, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens that may follow ``tokens``, all that prompt ``batch_id``'s answer has so far."""
+        if len(tokens) != self._length:  # of a new length: what was known of the last is the one before
+            self._before, self._now, self._length = self._now, {}, len(tokens)
+        automaton = self._automata[batch_id]
+        if automaton is None:
+            return list(range(self._size))
+        state = self._state(batch_id, tuple(tokens))
         return self._end if state is None else automaton.allowed(state)  # None: ended, or a beam that holds nothing
 
     def _state(self, at: int, tokens: tuple[int, ...]) -> _State | None:
@@ -283,7 +248,7 @@ _VOCABULARIES: WeakKeyDictionary[Any, _Vocabulary] = WeakKeyDictionary()
 
 def compile_constraints(
     tokenizer: Any,
-    constraints: Sequence[Constraint | None] | Mapping[int, Constraint],
+    constraints: Sequence[Constraint | None],
     *,
     vocabulary_size: int | None = None,
     prompt_length: int | None = None,
@@ -294,7 +259,7 @@ def compile_constraints(
         tokenizer: a transformers tokenizer; what is worked out is kept as long as it is.
         constraints: one per prompt, in order; None: anything may be generated.
         vocabulary_size: of the model's scores; the tokenizer's where it is not given.
-        prompt_length: tokens of the prompts, padding included; else the first call's length.
+        prompt_length: tokens of the prompts, padding included; None: the length at the first call.
 
     Raises:
         InputError: the tokenizer's tokens are no pieces of text (WordPiece).
@@ -302,9 +267,8 @@ def compile_constraints(
     vocabulary = _VOCABULARIES.get(tokenizer)
     if vocabulary is None:
         vocabulary = _VOCABULARIES[tokenizer] = _Vocabulary(tokenizer)
-    given = list(constraints.values()) if isinstance(constraints, Mapping) else list(constraints)
     return CompiledConstraints(
-        [None if constraint is None else _automaton(constraint, vocabulary) for constraint in given],
+        [None if constraint is None else _automaton(constraint, vocabulary) for constraint in constraints],
         end=vocabulary.end,
         vocabulary_size=vocabulary_size or len(tokenizer),
         prompt_length=prompt_length,

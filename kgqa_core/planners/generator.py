@@ -1,0 +1,92 @@
+"""A language model as a planner: asked for relation paths by beam search, among those that exist (RoG §4.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
+from kgqa_core.instructions.plan import PlanCase, PlanInstruction
+from kgqa_core.instructions.plan_text import END, render_plan
+from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.lm.allowed import is_allowed
+from kgqa_core.lm.types import Constraint, Decoding, Generation, LanguageModel
+from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
+
+
+class GeneratorPlanner:
+    """Any language model with the instruction ``plan``. Implements ``Planner``."""
+
+    name = "generator"
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Prompts,
+        *,
+        space: PathConstraints | RelationConstraint | None,
+        num_beams: int = 1,
+        max_new_tokens: int = 160,
+    ) -> None:
+        """Plan with ``model``.
+
+        Args:
+            model: embedded, local or at an endpoint.
+            prompts: of which ``plan`` is used.
+            space: the plans that exist: in a graph, or made of known relations; None: any text is a plan. A model that
+                cannot follow it while it writes is held to it afterwards.
+            num_beams: of beam search; at least as many as plans are asked for are taken.
+            max_new_tokens: of one plan.
+        """
+        self._model, self._space = model, space
+        self._instruction = PlanInstruction(prompts)
+        self._num_beams, self._max_new_tokens = num_beams, max_new_tokens
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        """Return up to ``num_plans`` distinct plans per question, best first; none where none exists."""
+        cases = [self._case(question) for question in questions]
+        width = max(num_plans, self._num_beams)
+        decoding = Decoding(
+            max_new_tokens=self._max_new_tokens,
+            method="beam",
+            num_returns=width,
+            num_beams=width,
+            stop=() if self._space is not None else (END,),  # a constraint ends the text by itself
+        )
+        texts = self._model.generate([self._instruction.render(case) for case in cases], decoding)
+        return [self._read(case, given)[:num_plans] for case, given in zip(cases, texts, strict=True)]
+
+    def weigh(self, questions: Sequence[PlanQuestion], paths: Sequence[Sequence[LabelPath]]) -> list[list[float]]:
+        """Return the log-probability of each question's ``paths`` as whole answers, whether they exist or not."""
+        prompts = [self._instruction.render(self._case(question)) for question in questions]
+        return self._model.score(prompts, [[render_plan(path) for path in own] for own in paths])
+
+    def _case(self, question: PlanQuestion) -> PlanCase:
+        return PlanCase(question.text, question.id, paths_allowed=self._allowed(question))
+
+    def _allowed(self, question: PlanQuestion) -> Constraint | None:
+        space = self._space
+        return space.around(question.topics) if isinstance(space, PathConstraints) else space
+
+    def _read(self, case: PlanCase, texts: Sequence[Generation]) -> list[Plan]:
+        """Return the distinct plans of a question's texts, best first; equal ones are one, of their probabilities' sum.
+
+        One plan can be written in several ways, token by token.
+        """
+        found: dict[LabelPath, float] = {}
+        for text in texts:
+            parsed = self._instruction.parse(text.text, case)
+            if text.problem or isinstance(parsed, ParseFailure):
+                continue
+            log_prob = text.log_prob if text.log_prob is not None else -math.log(2) * (len(found) + 1)
+            for path in parsed:
+                if case.paths_allowed is None or is_allowed(case.paths_allowed, render_plan(path)):
+                    found[path] = _add(found[path], log_prob) if path in found else log_prob
+        return [Plan(path, log_prob) for path, log_prob in sorted(found.items(), key=lambda one: -one[1])]
+
+
+def _add(first: float, second: float) -> float:
+    """Return the log of the sum of two probabilities given as logs."""
+    high, low = max(first, second), min(first, second)
+    return high if high == -math.inf else min(0.0, high + math.log1p(math.exp(low - high)))
