@@ -86,7 +86,9 @@ def layers_of(
     layers = [start]
     for relation in path:
         reached = reach(graph, layers[-1], relation)
-        layers.append(reached if reenter_topic else reached[~np.isin(reached, start)])
+        for topic in () if reenter_topic else start:  # few: cheaper than numpy's isin
+            reached = reached[reached != topic]
+        layers.append(reached)
     return layers
 
 
@@ -95,7 +97,8 @@ def reasoning_paths(
 ) -> Iterator[ReasoningPath]:
     """Yield the paths along ``path``: first one to every end, ends ascending, then what other ways there are."""
     layers = layers_of(graph, topics, path, reenter_topic=reenter_topic)
-    walks = [_walk_back(graph, layers, path, len(path), int(end)) for end in layers[-1]]
+    before = [frozenset(layer.tolist()) for layer in layers[:-1]]
+    walks = [_walk_back(graph, before, path, len(path), end) for end in layers[-1].tolist()]
     while walks:
         going_on = []
         for walk in walks:
@@ -107,8 +110,9 @@ def reasoning_paths(
 
 
 def _walk_back(
-    graph: KnowledgeGraph, layers: Sequence[Ints], path: RelationPath, place: int, here: int
+    graph: KnowledgeGraph, layers: Sequence[frozenset[int]], path: RelationPath, place: int, here: int
 ) -> Iterator[ReasoningPath]:
+    """Yield the ways to ``here`` after ``place`` steps; predecessors in order of id."""
     if place == 0:
         yield ()
         return
@@ -116,7 +120,10 @@ def _walk_back(
     reverse = relation >= graph.num_relations
     forward = relation - graph.num_relations if reverse else relation
     back = forward if reverse else forward + graph.num_relations
-    for previous in np.intersect1d(graph.neighbors(here, back), layers[place - 1]).tolist():
+    layer = layers[place - 1]
+    for previous in graph.neighbors(here, back).tolist():
+        if previous not in layer:
+            continue
         head, tail = (here, previous) if reverse else (previous, here)
         for before in _walk_back(graph, layers, path, place - 1, previous):
             yield (*before, Step(head, forward, tail, reverse=reverse))

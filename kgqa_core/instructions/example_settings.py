@@ -35,6 +35,8 @@ class ExampleSettings:
 
     weights: Mapping[str, float] = field(default_factory=lambda: {"plan": 1.0, "reason": 1.0})
     """Instruction -> factor of its examples' weights; only those in it are made."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Instruction -> share of the questions that make its examples, by hash; all, where it is not in it."""
     mode: Mode = "best"  # which shortest paths teach: the best-executing, all (RoG's Z*), or those of precision >= t
     threshold: float = 0.5  # t of EPERM Eq. 5
     share: bool = True  # a planning example weighs 1/|Z*| (RoG Eq. 4); False: 1 each (EPERM Eq. 6)
@@ -59,7 +61,7 @@ class ExampleSettings:
         Raises:
             ConfigError: with what is legal.
         """
-        for name in self.weights:
+        for name in (*self.weights, *self.shares):
             if name not in TAUGHT:
                 guess = nearest(name, TAUGHT)
                 hint = f" Did you mean {guess[0]}?" if guess else ""
@@ -110,6 +112,12 @@ def random_of(question_id: str, purpose: str, seed: int) -> Random:
     """Return the draws of one question for one purpose: the same whatever else is made, and in whichever order."""
     digest = hashlib.sha256(f"{seed}\x1f{purpose}\x1f{question_id}".encode("utf-8", "surrogatepass")).digest()
     return Random(int.from_bytes(digest[:8], "big"))
+
+
+def is_drawn(question_id: str, instruction: str, settings: ExampleSettings) -> bool:
+    """Say whether a question makes examples of an instruction: see ``ExampleSettings.shares``."""
+    share = settings.shares.get(instruction, 1.0)
+    return share >= 1 or random_of(question_id, f"share of {instruction}", settings.seed).random() < share
 
 
 def fold_of(question_id: str, folds: int, *, seed: int = 0) -> int:

@@ -17,7 +17,7 @@ from kgqa_core.errors import InputError
 from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.example_cases import CASES, Asked, Maker
-from kgqa_core.instructions.example_settings import ExampleSettings, PathRow, teaching
+from kgqa_core.instructions.example_settings import ExampleSettings, PathRow, is_drawn, teaching
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
@@ -75,6 +75,8 @@ def make_examples(
         golds = golds_of(question, reenter_topic=settings.reenter_topic)
         asked = Asked(question, golds, rows, teaching(rows, settings))
         for name, make, factor in makers:
+            if not is_drawn(question.id, name, settings):
+                continue
             made = 0
             for instruction, case, weight in make(maker, asked):
                 example = _example(instruction, case, question, weight * factor)

@@ -1,0 +1,260 @@
+"""Instruction data, question by question: the shapes of the papers, with entities of our own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.instructions.example_settings import TAUGHT, ExampleSettings, PathRow, fold_of
+from kgqa_core.instructions.examples import Given, make_examples, write_examples
+from kgqa_core.instructions.types import Example
+from kgqa_core.schemas import INSTRUCTIONS
+from kgqa_core.types import Prediction, Question, Step
+
+BEST = ("made_by", "^made_by", "year")
+OTHER = ("about", "^about", "year")
+
+
+def make(world: Any, name: str, *, given: Given | None = None, **more: Any) -> list[Example]:
+    settings = ExampleSettings(weights={name: 1.0}, **more)
+    return list(
+        make_examples(
+            world.graph,
+            world.questions,
+            world.rows,
+            prompts=world.prompts,
+            settings=settings,
+            given=given or Given(),
+        )
+    )
+
+
+def of(examples: list[Example], question_id: str) -> list[Example]:
+    return [example for example in examples if example.question_id == question_id]
+
+
+def body(example: Example, heading: str = "Paths:\n") -> str:
+    """The paths of a prompt, without what stands around them."""
+    return example.prompt.rsplit(heading, 1)[1].split("\n\nQuestion:")[0]
+
+
+def test_supervision_has_the_paths_that_these_tests_are_about(world: Any) -> None:
+    rows = {row.path: row for row in world.rows["q1"]}
+    assert rows == {BEST: PathRow(BEST, 2, 2, True), OTHER: PathRow(OTHER, 1, 1, False)}
+
+
+def test_plan_teaches_the_path_that_executes_best(world: Any) -> None:
+    (example,) = of(make(world, "plan"), "q1")
+    assert example.target == "<PATH>made_by<SEP>^made_by<SEP>year</PATH>"
+    assert example.prompt.endswith("Question: when did the films appear that the maker of [topic] also made?")
+    assert (example.weight, example.split) == (1.0, "train")
+
+
+def test_all_shortest_paths_share_the_weight_of_a_question_in_rog_and_weigh_one_each_in_eperm(world: Any) -> None:
+    rog = of(make(world, "plan", mode="all_shortest"), "q1")
+    eperm = of(make(world, "plan", mode="precise", threshold=1.0, share=False), "q1")
+    assert [example.weight for example in rog] == [0.5, 0.5]  # 1/|Z*|, Eq. 4
+    assert [example.weight for example in eperm] == [1.0, 1.0]  # Eq. 6
+    assert {example.target for example in rog} == {example.target for example in eperm}
+
+
+def test_the_mixture_scales_weights(world: Any) -> None:
+    settings = ExampleSettings(weights={"plan": 3.0, "direct": 0.0}, mode="all_shortest")
+    examples = list(make_examples(world.graph, world.questions, world.rows, prompts=world.prompts, settings=settings))
+    assert {(example.instruction, example.weight) for example in of(examples, "q1")} == {("plan", 1.5)}
+
+
+def test_reason_shows_where_the_plan_led_and_teaches_the_answers_among_it(world: Any) -> None:
+    (example,) = of(make(world, "reason"), "q1")
+    assert body(example).splitlines() == [
+        "Nightfall → made_by → Ida Moon → ^made_by → Dawn → year → 1989",
+        "Nightfall → made_by → Ida Moon → ^made_by → Dusk → year → 1992",
+    ]
+    assert example.target == "1989\n1992"
+
+
+def test_published_checkpoints_know_no_signs(world: Any) -> None:
+    (example,) = of(make(world, "reason", signed=False), "q1")
+    assert "Ida Moon → made_by → Dawn" in example.prompt
+
+
+def test_a_cap_on_paths_leaves_answers_out_of_sight_and_out_of_the_target(world: Any) -> None:
+    assert of(make(world, "reason", max_paths=1), "q1")[0].target == "1989"
+    assert of(make(world, "reason", max_paths=1, answers="all"), "q1")[0].target == "1989\n1992"  # RoG teaches all
+
+
+def test_eperm_shows_scores_that_sum_to_one(world: Any) -> None:
+    plans = {"q1": [(BEST, 0.6), (OTHER, 0.3), (("year",), 0.1)]}  # the last leads nowhere
+    (example,) = of(make(world, "reason", scored=True, given=Given(plans=plans)), "q1")
+    assert body(example).splitlines() == [
+        "Nightfall → made_by → Ida Moon → ^made_by → Dawn → year → 1989 (score 0.33)",
+        "Nightfall → about → cats → ^about → Snake → year → 1992 (score 0.33)",
+        "Nightfall → made_by → Ida Moon → ^made_by → Dusk → year → 1992 (score 0.33)",
+    ]
+
+
+def test_reason_on_plans_that_miss_every_answer_teaches_to_abstain(world: Any) -> None:
+    (example,) = of(make(world, "reason", given=Given(plans={"q3": [(("^member", "headquarters"), 1.0)]})), "q3")
+    assert example.target == "I do not know"
+
+
+def test_wrong_plans_can_be_mixed_in(world: Any) -> None:
+    (example,) = of(make(world, "reason", wrong_plans=1), "q1")
+    assert len(body(example).splitlines()) == 3
+
+
+def test_an_empty_plan_set_makes_no_example_and_is_counted(world: Any) -> None:
+    skipped: Counter[str] = Counter()
+    settings = ExampleSettings(weights={"reason": 1.0})
+    made = make_examples(
+        world.graph,
+        world.questions,
+        world.rows,
+        prompts=world.prompts,
+        settings=settings,
+        given=Given(plans={"q2": []}),
+        skipped=skipped,
+    )
+    assert [example.question_id for example in made] == ["q1", "q3"]
+    assert skipped == {"reason: nothing to teach": 2}
+
+
+def test_score_relations_walks_down_a_path_and_scores_what_goes_on(world: Any) -> None:
+    first, second, third = of(make(world, "score_relations"), "q1")
+    assert body(first, "Relations:\n") == "about\nmade_by"
+    assert first.target == "3: about = 1.00\n2: made_by = 1.00"  # both lead to answers only
+    assert "Path so far: made_by\n" in second.prompt
+    assert second.target == "3: ^made_by = 1.00"
+    assert third.target == "3: year = 1.00"
+    assert [example.weight for example in (first, second, third)] == [1 / 3] * 3
+
+
+def test_relations_that_lead_to_answers_are_offered_whatever_the_limit(world: Any) -> None:
+    (_, second) = of(make(world, "score_relations", max_relations=1), "q2")
+    assert body(second, "Relations:\n") == "city"
+
+
+def test_score_entities_asks_about_single_candidates(world: Any) -> None:
+    examples = make(world, "score_entities", num_entities=5)
+    (of_q2,) = {(example.prompt.split("facts about it:\n")[1], example.target) for example in of(examples, "q2")}
+    assert of_q2 in (
+        ("1: m.1\n   (m.1, city, Port Amber)\n   (Pact, headquarters, m.1)", "1.00"),
+        ("1: Port Amber\n   (m.1, city, Port Amber)", "1.00"),
+    )
+
+
+def test_an_entity_is_worth_the_share_of_golds_behind_it(world: Any) -> None:
+    rows = {"q3": (PathRow(("^member", "member"), 1, 0, True),)}
+    question = Question("q3", "?", "?", (world.id_of("Freedonia"),), (world.id_of("Osterlich"),), "train")
+    settings = ExampleSettings(weights={"score_entities": 1.0}, num_entities=5)
+    made = list(make_examples(world.graph, [question], rows, prompts=world.prompts, settings=settings))
+    assert {example.target for example in made} == {"1.00"}  # via the Pact, or Osterlich itself; not back to the topic
+
+
+def test_choose_shows_candidates_of_an_explorer_and_teaches_every_right_one(world: Any) -> None:
+    ids = [world.id_of(name) for name in ("1992", "Snake", "1989")]
+    path = (Step(world.id_of("Nightfall"), 0, world.id_of("cats")),)
+    given = Given(predictions={"q1": Prediction("q1", tuple(ids), (0.5, 0.3, 0.2), (ids[0],), paths=(path,))})
+    (example,) = make(world, "choose", given=given)
+    assert example.prompt.split("Possible answers:\n")[1].splitlines() == [
+        "A. 1992 (probability 0.500) {evidence: (Nightfall, about, cats)}",
+        "B. Snake (probability 0.300)",
+        "C. 1989 (probability 0.200)",
+    ]
+    assert example.target == "A. 1992\nC. 1989"
+    assert make(world, "choose", given=given, num_candidates=1)[0].target == "A. 1992"
+
+
+def test_choose_without_a_right_candidate_teaches_nothing(world: Any) -> None:
+    prediction = Prediction("q1", (world.id_of("Snake"),), (1.0,), ())
+    assert make(world, "choose", given=Given(predictions={"q1": prediction})) == []
+
+
+def test_explain_goes_along_the_paths_and_ends_with_the_answers(world: Any) -> None:
+    (example,) = of(make(world, "explain"), "q2")
+    assert example.target == (
+        'From Pact, "headquarters" leads to m.1, and from there "city" leads to Port Amber.\nAnswers:\nPort Amber'
+    )
+    (taught,) = of(make(world, "explain", given=Given(explanations={"q2": "Its seat is there."})), "q2")
+    assert taught.target == "Its seat is there.\nAnswers:\nPort Amber"
+
+
+def test_enough_information_sees_both_verdicts_over_seeds(world: Any) -> None:
+    found = {
+        (example.target, body(example, "Facts:\n"))
+        for seed in range(9)
+        for example in of(make(world, "enough_information", seed=seed), "q2")
+    }
+    assert found == {
+        ("yes", "Pact → headquarters → m.1 → city → Port Amber"),
+        ("no", "Pact → headquarters → m.1"),
+    }
+
+
+def test_direct_teaches_the_answers_without_the_graph(world: Any) -> None:
+    assert [(example.question_id, example.target) for example in make(world, "direct")] == [
+        ("q1", "1989\n1992"),
+        ("q2", "Port Amber"),
+        ("q3", "Glory City"),
+    ]
+
+
+def test_draws_depend_on_seed_and_question_alone(world: Any) -> None:
+    settings = ExampleSettings(weights=dict.fromkeys(TAUGHT, 1.0), mode="all_shortest", wrong_plans=1)
+
+    def examples(questions: Any, **more: Any) -> list[Example]:
+        return list(make_examples(world.graph, questions, world.rows, prompts=world.prompts, settings=settings, **more))
+
+    everything = examples(world.questions)
+    assert examples(world.questions) == everything
+    assert examples(world.questions[1:2]) == of(everything, "q2")
+
+
+def test_a_file_of_paths_suffices_for_planning_alone(world: Any) -> None:
+    question = Question("w1", "who?", "who?", (), (), "train")
+    rows: Mapping[str, tuple[PathRow, ...]] = {"w1": (PathRow(("a.b", "c<SEP>d"), None, None, True),)}
+    plan = ExampleSettings(weights={"plan": 1.0}, mode="precise")
+    (example,) = make_examples(None, [question], rows, prompts=world.prompts, settings=plan)
+    assert example.target == "<PATH>a.b<SEP>c\\u{3c}SEP>d</PATH>"
+    with pytest.raises(InputError, match="examples of reason need a graph"):
+        list(make_examples(None, [question], rows, prompts=world.prompts, settings=ExampleSettings()))
+
+
+def test_an_instruction_without_a_target_cannot_be_taught() -> None:
+    with pytest.raises(ConfigError, match=r"'extract_clues' cannot be taught.*Legal: plan, reason"):
+        ExampleSettings(weights={"extract_clues": 1.0})
+    with pytest.raises(ConfigError, match=r"'plans' cannot be taught.*Did you mean plan\?"):
+        ExampleSettings(weights={"plans": 1.0})
+
+
+def test_only_a_share_of_the_questions_may_teach_an_instruction(world: Any) -> None:
+    assert make(world, "direct", shares={"direct": 0.0}) == []
+    kept = {example.question_id for example in make(world, "direct", shares={"direct": 0.5}, seed=1)}
+    more = {example.question_id for example in make(world, "direct", shares={"direct": 0.9}, seed=1)}
+    assert kept <= more
+
+
+def test_examples_at_rest(world: Any, tmp_path: Path) -> None:
+    examples = make(world, "plan", mode="all_shortest") + make(world, "direct")
+    assert write_examples(iter(examples), tmp_path / "i.parquet") == {"direct": 3, "plan": 4}
+    table = pq.read_table(tmp_path / "i.parquet")
+    assert table.schema.equals(INSTRUCTIONS)
+    assert [Example(**row) for row in table.to_pylist()] == examples
+
+
+def test_no_examples_are_a_table_too(tmp_path: Path) -> None:
+    assert write_examples((), tmp_path / "i.parquet") == {}
+    assert pq.read_table(tmp_path / "i.parquet").num_rows == 0
+
+
+def test_folds_are_even_and_do_not_move() -> None:
+    folds = Counter(fold_of(f"question {number}", 5) for number in range(5000))
+    assert set(folds) == set(range(5))
+    assert min(folds.values()) > 900
+    assert fold_of("question 1", 5) == fold_of("question 1", 5)
