@@ -25,7 +25,7 @@ def planning_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec]:
     if config.lm is not None and "generator" in plans.trained:
         specs += _generator_specs(config, base)
     if config.dense is not None and "dense" in plans.trained:
-        section = {**config.dense.model_dump(mode="json"), "supervision": plans.supervision}
+        section = {**config.dense.model_dump(mode="json"), **_teaching(config)}
         specs += [
             StageSpec(f"dense-seed{seed}", "dense", {**section, "seed": seed}, (*base[:-1], "supervision"))
             for seed in plans.seeds
@@ -56,6 +56,12 @@ def _scored(config: RunConfig, base: tuple[str, ...], planner: Planner, seed: in
     return StageSpec(f"plans-{planner}-seed{seed}", "plans", section, (*base, "supervision", *needs), files)
 
 
+def _teaching(config: RunConfig) -> dict[str, Any]:
+    """Return which of the paths found teach."""
+    assert config.plans is not None
+    return config.plans.model_dump(mode="json", include={"supervision", "precision_threshold"})
+
+
 def _supervision(config: RunConfig, base: tuple[str, ...]) -> StageSpec:
     if isinstance(config.dataset, PlansDataset):
         files = {f"plans/{split}": path for split, path in config.dataset.plan_files.items()}
@@ -72,7 +78,7 @@ def _supervision(config: RunConfig, base: tuple[str, ...]) -> StageSpec:
 def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec]:
     plans, lm, reasoner = config.plans, config.lm, config.reasoner
     assert plans is not None
-    teaching = plans.model_dump(mode="json", include={"supervision", "precision_threshold"})
+    teaching = _teaching(config)
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
     specs = []
     if isinstance(lm, EmbeddedLmSection) or reasoner is not None:
@@ -83,6 +89,7 @@ def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec
     if reasoner is not None:
         needs = ("instructions", "lm") if isinstance(lm, EmbeddedLmSection) else ("instructions",)
         section = {**reasoner.model_dump(mode="json", exclude=HOW_ASKED), **_answering_model(config)}
+        section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
         specs += [
             StageSpec(f"reasoner-seed{seed}", "reasoner", {**section, "seed": seed}, needs, _model_files(config))
             for seed in plans.seeds

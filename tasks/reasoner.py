@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.pipeline import Pipeline
+from kgqa_core.stage_specs_lm import HOW_ASKED
 from kgqa_core.tracking import Recorder
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
@@ -27,10 +28,13 @@ def tune_reasoner(pipeline: Pipeline, seed: int) -> StageOutcome:
         config = pipeline.config
         section = config.reasoner
         assert section is not None
-        own = {"variant", "objective", "paths_per_question", "path_tokens", "phases", "lr_schedule"}
+        phases = tuple(Phase(phase.until, phase.weights) for phase in section.phases)
+        if not phases and section.objective == "direct":
+            phases = (Phase(1.0, section.mixture),)
+        own = {"variant", "objective", "instructions", "path_tokens", "phases", "lr_schedule", *HOW_ASKED}
         settings = TuneSettings(
             **section.model_dump(exclude=own),
-            phases=tuple(Phase(phase.until, phase.weights) for phase in section.phases),
+            phases=phases,
             schedule=section.lr_schedule,
             path_tokens=(START, SEPARATOR, END) if section.path_tokens else (),
             seed=seed,

@@ -207,10 +207,10 @@ def test_every_stage_is_looked_up_once(films: Path, build_stages: Build, monkeyp
     find = pipeline.store.find
     monkeypatch.setattr(pipeline.store, "find", lambda recipe: looked_up.append(recipe.stage) or find(recipe))
     assert pipeline.find("evaluation-seed0")
-    assert sorted(looked_up) == sorted(VERSIONS.keys() - {"dataset", "subgraphs", "dump", "topics"})
+    assert sorted(looked_up) == sorted(VERSIONS.keys() - PLANNING_STAGES - {"dataset", "subgraphs", "dump", "topics"})
     looked_up.clear()
     pipeline.status()
-    assert sorted(looked_up) == sorted(VERSIONS.keys() - {"dataset", "subgraphs", "dump", "topics"})
+    assert sorted(looked_up) == sorted(VERSIONS.keys() - PLANNING_STAGES - {"dataset", "subgraphs", "dump", "topics"})
 
 
 # What an artifact's identity follows
@@ -368,6 +368,8 @@ OTHERWISE = {
 }
 LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
 MACHINE = ("runtime.", "cluster.", "tracking.")
+PLANNING = ("plans.", "lm.", "reasoner.", "dense.", "prompts", "dataset.plan_files", "dataset.max_reject")  # see test_stage_specs_lm.py
+PLANNING_STAGES = {"supervision", "instructions", "lm", "reasoner", "dense", "plans"}
 DRIFT = "dataset.drift."  # settings that stop a run, and shape nothing
 GUARDED = (
     "dataset.drift.max_triples_change=0.5",
@@ -423,7 +425,7 @@ def settings_of(model: Any, prefix: str = "") -> set[str]:
 
 def test_no_setting_is_forgotten_here() -> None:
     known = {override.partition("=")[0] for override in SHAPING} | OTHERWISE | LABELS
-    assert {name for name in settings_of(RunConfig) if not name.startswith((*MACHINE, DRIFT))} == known
+    assert {name for name in settings_of(RunConfig) if not name.startswith((*MACHINE, *PLANNING, DRIFT))} == known
     guards = {override.partition("=")[0] for override in GUARDED}
     assert {name for name in settings_of(RunConfig) if name.startswith(DRIFT)} == guards
 
@@ -547,8 +549,8 @@ def test_stages_come_after_what_they_read_and_every_stage_has_a_version(films: P
             assert set(spec.needs) <= seen
             seen.add(spec.key)
             assert VERSIONS[spec.stage] >= 1
-    only_of_other_datasets = {"subgraphs", "dump", "topics"}
-    assert {spec.stage for spec in stage_specs(tiny_config)} == VERSIONS.keys() - only_of_other_datasets
+    only_of_other_runs = {"subgraphs", "dump", "topics"} | PLANNING_STAGES
+    assert {spec.stage for spec in stage_specs(tiny_config)} == VERSIONS.keys() - only_of_other_runs
 
 
 def test_with_a_subgraph_per_question_all_that_walks_reads_them(films: Path) -> None:
