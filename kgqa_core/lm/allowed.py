@@ -11,17 +11,19 @@ MAX_PIECES = 64  # of one text: automata with a loop have no longest
 def is_allowed(constraint: Constraint, text: str) -> bool:
     """Say whether ``text`` is one that ``constraint`` lets be generated.
 
-    No piece is a prefix of another that may stand in its place, so there is at most one way to read a text.
+    Every way to read the text is tried, so constraints whose pieces are prefixes of each other are judged rightly too.
     """
-    pieces: tuple[str, ...] = ()
-    position = 0
-    while position < len(text):
-        fits = [piece for piece in constraint.next_pieces(pieces) if piece and text.startswith(piece, position)]
-        if not fits:
-            return False
-        pieces += (max(fits, key=len),)
-        position += len(pieces[-1])
-    return constraint.may_end(pieces)
+    ends: list[tuple[tuple[str, ...], int]] = [((), 0)]
+    while ends:
+        pieces, position = ends.pop()
+        if position == len(text) and constraint.may_end(pieces):
+            return True
+        ends.extend(
+            ((*pieces, piece), position + len(piece))
+            for piece in constraint.next_pieces(pieces)
+            if piece and text.startswith(piece, position)
+        )
+    return False
 
 
 def finite_texts(constraint: Constraint, *, limit: int = MAX_TEXTS) -> list[str] | None:

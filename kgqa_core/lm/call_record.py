@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 
@@ -30,6 +30,9 @@ class CallRecord:
         return Generation(self.text, self.log_prob, self.num_tokens, self.finished)
 
 
+FIELDS = tuple(field.name for field in fields(CallRecord))
+
+
 def record_of(generation: Generation, *, num_prompt_tokens: int, seconds: float) -> CallRecord:
     """Return the record of a text; a log-probability that is no finite number is none."""
     known = generation.log_prob is not None and math.isfinite(generation.log_prob)
@@ -45,7 +48,7 @@ def record_of(generation: Generation, *, num_prompt_tokens: int, seconds: float)
 
 def to_line(key: str, record: CallRecord) -> bytes:
     """Return one line of a journal, line break included; ASCII, so that a cut never splits a character."""
-    return json.dumps({"key": key, **asdict(record)}).encode("ascii") + b"\n"
+    return json.dumps({"key": key, **{name: getattr(record, name) for name in FIELDS}}).encode("ascii") + b"\n"
 
 
 def from_line(line: bytes) -> tuple[str, CallRecord] | None:
@@ -61,15 +64,16 @@ def from_line(line: bytes) -> tuple[str, CallRecord] | None:
 
 def to_table(records: dict[str, CallRecord]) -> pa.Table:
     """Return the records sorted by key, so that equal records give equal bytes."""
-    rows = [{"key": key, **asdict(records[key])} for key in sorted(records)]
-    return pa.Table.from_pylist(rows, schema=CALLS)
+    keys = sorted(records)
+    columns = [[getattr(records[key], name) for key in keys] for name in FIELDS]
+    return pa.table([keys, *columns], schema=CALLS)
 
 
 def from_table(table: pa.Table) -> Iterable[tuple[str, CallRecord]]:
     """Yield key and record of each row."""
     columns = [table.column(name).to_pylist() for name in CALLS.names]
-    for key, *fields in zip(*columns, strict=True):
-        yield key, CallRecord(*fields)
+    for key, *values in zip(*columns, strict=True):
+        yield key, CallRecord(*values)
 
 
 def _is_sound(key: object, record: CallRecord) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -52,11 +52,13 @@ class Usage:
 
     def add(self, other: Usage) -> None:
         """Add the figures of another usage."""
-        for column in fields(self):
-            if column.name == "problems":
-                self.problems.update(other.problems)
-            else:
-                setattr(self, column.name, getattr(self, column.name) + getattr(other, column.name))
+        for name in FIGURES:
+            if value := getattr(other, name):
+                setattr(self, name, getattr(self, name) + value)
+        self.problems.update(other.problems)
+
+
+FIGURES = tuple(column.name for column in fields(Usage) if column.name != "problems")
 
 
 class Meter:
@@ -165,4 +167,4 @@ class Meter:
 
 
 def _figures(usage: Usage) -> dict[str, Any]:
-    return {name: value for name, value in asdict(usage).items() if name != "problems"}
+    return {name: getattr(usage, name) for name in FIGURES}
