@@ -12,7 +12,7 @@ from kgqa_core.graph.csr import Ints, sorted_distinct
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.label_paths import to_relations
 from kgqa_core.graph.paths import reach
-from kgqa_core.instructions.render import ScoredPath, render_reasoning_path
+from kgqa_core.instructions.render import Names, ScoredPath, render_reasoning_path
 from kgqa_core.types import LabelPath, ReasoningPath, RelationPath, Step
 
 
@@ -32,6 +32,7 @@ def gather_evidence(
     plans: Sequence[tuple[LabelPath, float]],
     *,
     max_paths: int,
+    names: Names | None = None,
     reenter_topic: bool = False,
     signed: bool = True,
 ) -> Evidence:
@@ -45,6 +46,7 @@ def gather_evidence(
         topics: entity ids.
         plans: distinct relation paths by label, with weights; those that the graph cannot follow give nothing.
         max_paths: listed at most.
+        names: what entities are called; None: as the graph says (a graph of rows has no names: ``RowNames``).
         reenter_topic: may a step arrive at a topic?
         signed: see ``render_reasoning_path``.
     """
@@ -56,7 +58,7 @@ def gather_evidence(
     for turn in zip_longest(*walks):
         for plan, path in enumerate(turn):
             if path is not None and len(listed) < max_paths:
-                text = render_reasoning_path(graph, path, signed=signed)
+                text = render_reasoning_path(names or graph, path, signed=signed)
                 counts[plan] += text not in listed
                 listed.setdefault(text, (path, plan))
         if len(listed) >= max_paths:

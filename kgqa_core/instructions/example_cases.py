@@ -18,7 +18,7 @@ from kgqa_core.instructions.explanations import explain_paths
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import neighbour_triples, render_triples
+from kgqa_core.instructions.render import Names, neighbour_triples, render_triples
 from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
 from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
 from kgqa_core.instructions.types import Instruction
@@ -48,6 +48,7 @@ class Maker:
     plans: Mapping[str, Sequence[tuple[LabelPath, float]]]
     predictions: Mapping[str, Prediction]
     explanations: Mapping[str, str]
+    own_names: Names | None = None
 
     @property
     def graph(self) -> KnowledgeGraph:
@@ -55,9 +56,14 @@ class Maker:
         assert self.graph_or_none is not None  # make_examples has checked
         return self.graph_or_none
 
+    @property
+    def naming(self) -> Names:
+        """Return what the graph's entities are called."""
+        return self.own_names or self.graph
+
     def names(self, entities: Sequence[int]) -> tuple[str, ...]:
         """Return the entities' names."""
-        return tuple(map(self.graph.name_of, entities))
+        return tuple(map(self.naming.name_of, entities))
 
     def evidence(self, asked: Asked, plans: WeightedPlans) -> Evidence:
         """Return the paths of plans from the question's topics."""
@@ -67,6 +73,7 @@ class Maker:
             asked.question.topics,
             plans,
             max_paths=kept.max_paths,
+            names=self.naming,
             reenter_topic=kept.reenter_topic,
             signed=kept.signed,
         )
@@ -109,7 +116,7 @@ def explain_cases(maker: Maker, asked: Asked) -> Made:
         asked.question.id,
         paths=evidence.paths,
         shown=maker.names(evidence.ends),
-        explanation=maker.explanations.get(asked.question.id) or explain_paths(maker.graph, ways),
+        explanation=maker.explanations.get(asked.question.id) or explain_paths(maker.naming, ways),
         answers=maker.names(right),
     )
     yield ExplainInstruction(maker.prompts), case, 1.0
@@ -183,10 +190,10 @@ def score_entities_cases(maker: Maker, asked: Asked) -> Made:
         reenter_topic=kept.reenter_topic,
     )
     for entity, score in scored[: kept.num_entities]:
-        triples = neighbour_triples(maker.graph, entity, kept.max_triples)
+        triples = neighbour_triples(maker.graph, maker.naming, entity, limit=kept.max_triples)
         case = EntitiesCase(
             question.text,
-            (EntityCandidate(maker.graph.name_of(entity), triples),),
+            (EntityCandidate(maker.naming.name_of(entity), triples),),
             question.id,
             topics=maker.names(question.topics),
             plan=path,
@@ -201,13 +208,13 @@ def choose_cases(maker: Maker, asked: Asked) -> Made:
     if prediction is None:
         return
     count = maker.settings.num_candidates
-    paths = [render_triples(maker.graph, path) for path in prediction.paths[:count]]
+    paths = [render_triples(maker.naming, path) for path in prediction.paths[:count]]
     shown = list(zip(prediction.candidates[:count], prediction.scores[:count], strict=True))
     case = ChooseCase(
         asked.question.text,
         asked.question.id,
         candidates=tuple(
-            Candidate(maker.graph.name_of(entity), score, paths[place] if place < len(paths) else "")
+            Candidate(maker.naming.name_of(entity), score, paths[place] if place < len(paths) else "")
             for place, (entity, score) in enumerate(shown)
         ),
         right=tuple(place for place, (entity, _) in enumerate(shown) if entity in asked.golds),

@@ -19,6 +19,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.example_cases import CASES, Asked, Maker
 from kgqa_core.instructions.example_settings import ExampleSettings, PathRow, is_drawn, teaching
 from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.instructions.render import Names
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import LabelPath, Prediction, Question
@@ -33,9 +34,10 @@ class Given:
     plans: Mapping[str, Sequence[tuple[LabelPath, float]]] = field(default_factory=dict)
     """Plans with probabilities: shown by reason and explain in place of those that teach (RoG tried both)."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
-    """Out-of-fold predictions of an explorer, for choose: see ``fold_of``."""
+    """Out-of-fold predictions of an explorer, for choose (see ``fold_of``), in the ids of the graph that is walked."""
     explanations: Mapping[str, str] = field(default_factory=dict)
     """A teacher's, for explain; a template's else."""
+    names: Names | None = None  # what the graph's entities are called; None: as it says. Rows: ``RowNames``
 
 
 NOTHING_GIVEN = Given()
@@ -54,7 +56,8 @@ def make_examples(
     """Yield the examples of each question in turn; every draw depends on seed and question id alone.
 
     Args:
-        graph: None where questions come with paths alone: then only plan can be made.
+        graph: also a graph of rows, with questions of rows (``Subgraphs.to_rows``); None where questions come with
+            paths alone: then only plan can be made.
         questions: of any split; an example carries its question's.
         supervision: question id -> its shortest paths, see ``read_path_rows``.
         prompts: see ``read_prompts``.
@@ -68,7 +71,7 @@ def make_examples(
     counts: Counter[str] = Counter() if skipped is None else skipped
     if graph is None and (needy := sorted(set(settings.weights) - {"plan"})):
         raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
-    maker = Maker(graph, prompts, settings, given.plans, given.predictions, given.explanations)
+    maker = Maker(graph, prompts, settings, given.plans, given.predictions, given.explanations, given.names)
     makers = [(name, CASES[name], factor) for name, factor in sorted(settings.weights.items()) if factor > 0]
     for question in questions:
         rows = tuple(supervision.get(question.id, ()))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kgqa_core.evaluation.normalise import normalise_name
-from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.escapes import escape
 from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
+from kgqa_core.instructions.render import Names
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding, LanguageModel
 from kgqa_core.types import ReasoningPath
@@ -25,19 +25,19 @@ class Taught:
     refused: dict[str, int]  # reason -> cases without a usable explanation
 
 
-def explain_paths(graph: KnowledgeGraph, paths: Sequence[ReasoningPath]) -> str:
+def explain_paths(names: Names, paths: Sequence[ReasoningPath]) -> str:
     """Return sentences that walk along the first few paths; empty for none."""
-    return "\n".join(_sentence(graph, path) for path in paths[:MAX_EXPLAINED] if path)
+    return "\n".join(_sentence(names, path) for path in paths[:MAX_EXPLAINED] if path)
 
 
-def _sentence(graph: KnowledgeGraph, path: ReasoningPath) -> str:
+def _sentence(names: Names, path: ReasoningPath) -> str:
     parts: list[str] = []
     for step in path:
         start, end = (step.tail, step.head) if step.reverse else (step.head, step.tail)
-        words = graph.relation_text(step.relation)
+        words = names.relation_text(step.relation)
         way = f'"{words}", read backward,' if step.reverse else f'"{words}"'
-        begin = f"From {escape(graph.name_of(start))}, " if not parts else "and from there "
-        parts.append(f"{begin}{way} leads to {escape(graph.name_of(end))}")
+        begin = f"From {escape(names.name_of(start))}, " if not parts else "and from there "
+        parts.append(f"{begin}{way} leads to {escape(names.name_of(end))}")
     return ", ".join(parts) + "."
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.label_paths import write_step
+from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.instructions.escapes import escape
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.lm.types import Constraint, Prompt
@@ -22,6 +24,44 @@ class ScoredPath:
 
     text: str  # see ``render_reasoning_path``
     score: float = 1.0  # its weight: EPERM's path score, else its plan's probability; the lowest is dropped first
+
+
+class Names(Protocol):
+    """What entities and relations are called; a KnowledgeGraph knows it of its own."""
+
+    @property
+    def relation_labels(self) -> list[str]:
+        """Return the labels of the forward relations."""
+        ...
+
+    def name_of(self, entity_id: int) -> str:
+        """Return an entity's name."""
+        ...
+
+    def relation_text(self, relation: int) -> str:
+        """Return words for a relation id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowNames:
+    """Names in a graph of rows, which has none itself: each row is called as its entity."""
+
+    graph: KnowledgeGraph  # that the subgraphs were cut from
+    subgraphs: Subgraphs
+
+    @property
+    def relation_labels(self) -> list[str]:
+        """Return the labels of the forward relations."""
+        return self.subgraphs.graph.relation_labels
+
+    def name_of(self, entity_id: int) -> str:
+        """Return the name of a row's entity."""
+        return self.graph.name_of(int(self.subgraphs.entity[entity_id]))
+
+    def relation_text(self, relation: int) -> str:
+        """Return words for a relation id."""
+        return self.subgraphs.graph.relation_text(relation)
 
 
 def fill_prompt(
@@ -48,7 +88,7 @@ def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
     return render_lines(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths)
 
 
-def render_reasoning_path(graph: KnowledgeGraph, path: ReasoningPath, *, signed: bool = True) -> str:
+def render_reasoning_path(names: Names, path: ReasoningPath, *, signed: bool = True) -> str:
     """Return a path in walking order: ``Dad → written_by → William Wharton → ^written_by → Birdy``.
 
     ``signed=False`` leaves out "^" before relations walked backward, as published checkpoints were trained.
@@ -56,24 +96,24 @@ def render_reasoning_path(graph: KnowledgeGraph, path: ReasoningPath, *, signed:
     parts: list[str] = []
     for step in path:
         start, end = (step.tail, step.head) if step.reverse else (step.head, step.tail)
-        label = graph.relation_labels[step.relation]
+        label = names.relation_labels[step.relation]
         relation = write_step(label, step.reverse) if signed else label
-        parts += [escape(relation), escape(graph.name_of(end))]
+        parts += [escape(relation), escape(names.name_of(end))]
         if len(parts) == 2:
-            parts.insert(0, escape(graph.name_of(start)))
+            parts.insert(0, escape(names.name_of(start)))
     return ARROW.join(parts)
 
 
-def render_triples(graph: KnowledgeGraph, path: ReasoningPath) -> str:
+def render_triples(names: Names, path: ReasoningPath) -> str:
     """Return a path as its stored triples, in walking order (EtD's evidence chains)."""
     return ", ".join(
-        f"({escape(graph.name_of(step.head))}, {escape(graph.relation_labels[step.relation])}, "
-        f"{escape(graph.name_of(step.tail))})"
+        f"({escape(names.name_of(step.head))}, {escape(names.relation_labels[step.relation])}, "
+        f"{escape(names.name_of(step.tail))})"
         for step in path
     )
 
 
-def neighbour_triples(graph: KnowledgeGraph, entity: int, limit: int) -> tuple[str, ...]:
+def neighbour_triples(graph: KnowledgeGraph, names: Names, entity: int, *, limit: int) -> tuple[str, ...]:
     """Return up to ``limit`` triples around an entity, one of each relation and direction before a second of any."""
     first, last = int(graph.group_ptr[entity]), int(graph.group_ptr[entity + 1])
     groups = [
@@ -88,5 +128,5 @@ def neighbour_triples(graph: KnowledgeGraph, entity: int, limit: int) -> tuple[s
                 other = int(tails[turn])
                 head, tail = (other, entity) if reverse else (entity, other)
                 step = Step(head, relation % graph.num_relations, tail, reverse=reverse)
-                found.append(render_triples(graph, (step,)))
+                found.append(render_triples(names, (step,)))
     return tuple(found)

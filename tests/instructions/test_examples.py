@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.instructions.example_settings import TAUGHT, ExampleSettings, PathRow, fold_of
 from kgqa_core.instructions.examples import Given, make_examples, write_examples
+from kgqa_core.instructions.render import RowNames
 from kgqa_core.instructions.types import Example
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import Prediction, Question, Step
@@ -214,6 +218,17 @@ def test_draws_depend_on_seed_and_question_alone(world: Any) -> None:
     everything = examples(world.questions)
     assert examples(world.questions) == everything
     assert examples(world.questions[1:2]) == of(everything, "q2")
+
+
+def test_a_graph_of_rows_says_the_same_under_the_names_of_its_entities(world: Any, tmp_path: Path) -> None:
+    rows = replace(world.graph, folder=tmp_path)  # where no names are
+    rows.__dict__["relation_labels"] = world.graph.relation_labels
+    subgraphs = Subgraphs(rows, np.array([0, rows.num_entities]), np.arange(rows.num_entities), {})
+    names = RowNames(world.graph, subgraphs)
+    settings = ExampleSettings(weights=dict.fromkeys(TAUGHT, 1.0))
+    more: Any = {"prompts": world.prompts, "settings": settings}
+    found = make_examples(rows, world.questions, world.rows, **more, given=Given(names=names))
+    assert list(found) == list(make_examples(world.graph, world.questions, world.rows, **more))
 
 
 def test_a_file_of_paths_suffices_for_planning_alone(world: Any) -> None:
