@@ -29,6 +29,10 @@ SETTINGS = {
     # would be paused for ever. It works on, and is ended where it outgrows the limit.
     "distributed.worker.memory.pause": False,
     "distributed.worker.preload": ["tasks.worker_setup"],
+    # Dask looks this long after every loss of a worker whether there is one of that name, and else closes its nanny
+    # for good. Where that moment falls into the restart after a later loss, the worker would never come back.
+    "distributed.deploy.lost-worker-timeout": "365 days",
+    "distributed.comm.timeouts.connect": "300s",  # a machine that is busy with something else starts workers slowly
 }
 
 

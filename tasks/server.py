@@ -22,7 +22,7 @@ from types import FrameType
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import end_leftovers, exclusive_lock, forget_process, write_process_record
 
-START_SECONDS = 120.0  # a fresh database takes about 8 CPU seconds, on a busy machine far longer on the clock
+START_SECONDS = 300.0  # a fresh database takes about 8 CPU seconds, on a busy machine far longer on the clock
 STOP_SECONDS = 10.0
 DRAIN_SECONDS = 5.0
 POLL_SECONDS = 0.05

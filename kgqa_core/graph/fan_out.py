@@ -33,7 +33,8 @@ def fan_out(
     """Return a stand-in for ``map`` that runs on the workers of a ``distributed.Client`` and keeps the items' order.
 
     Workers must see the same folders under the same paths. Items are taken when a worker is free for them, so there
-    may be any number. A killed worker costs only its task. ``progress`` is told where the number of items is known.
+    may be any number. A killed worker costs only its task, and results on their way from there to here: milliseconds
+    after they were made. ``progress`` is told where the number of items is known.
 
     A failure is raised here and cancels what still waits. Raises KgqaError where a task's workers were killed time
     after time, with the item's name, and where there has been no worker for ``patience`` seconds.

@@ -13,12 +13,13 @@ import pytest
 
 from benchmarks.freebase.world import World
 from benchmarks.freebase_dump import draw_topics, write_dump
+from kgqa_core.config import ClusterSection
 from kgqa_core.graph.closure.closure import build_from_dump
 from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
 from kgqa_core.graph.dump.filters import DumpOptions
 from kgqa_core.graph.dump.parse import parse_dump
 from kgqa_core.graph.fan_out import fan_out
-from tests.processes import NO_DASHBOARD
+from tasks.cluster import open_cluster
 
 PLAIN_BYTES = 1_500_000
 OPTIONS = {
@@ -88,14 +89,9 @@ def test_tasks_may_run_twice_and_in_any_order(
 # Real workers
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def client(request: pytest.FixtureRequest) -> Iterator[object]:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=request.param, threads_per_worker=1, scheduler_kwargs=NO_DASHBOARD) as cluster,
-        Client(cluster) as client,
-    ):
+@pytest.fixture(scope="module", params=[1, 3])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    with open_cluster(ClusterSection(workers=request.param), home=tmp_path_factory.mktemp("cluster")) as client:
         yield client
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
+from kgqa_core.config import ClusterSection
 from kgqa_core.errors import InputError, KgqaError
 from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.graph.fan_out import fan_out, name_of
@@ -21,6 +22,7 @@ from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, Cut, cut_subgraphs
 from kgqa_core.questions.loaders import questions_table
 from kgqa_core.types import Question
+from tasks.cluster import open_cluster
 from tests.nsm import write_nsm
 from tests.processes import NO_DASHBOARD
 
@@ -28,15 +30,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[object]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """Two worker processes of one thread each; a task may lose one of them, and no more."""
     import dask
-    from distributed import Client, LocalCluster
 
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, scheduler_kwargs=NO_DASHBOARD) as cluster,
-        Client(cluster) as client,
+        open_cluster(ClusterSection(workers=2), home=tmp_path_factory.mktemp("cluster")) as client,
     ):
         yield client
 
@@ -164,12 +164,16 @@ def _die_once(path: Path) -> int:
     return os.getpid()
 
 
-def test_a_killed_worker_costs_only_its_task(client: object, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_only_its_task_and_a_result_on_its_way(client: object, tmp_path: Path) -> None:
     names = [*map(str, range(11)), "victim", *map(str, range(11, 23))]
     fan_out(client)(_die_once, [tmp_path / name for name in names])
-    assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == {
-        name: 2 if name == "victim" else 1 for name in names
-    }
+    times = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert times.keys() == set(names)
+    assert times.pop("victim") == 2
+    # Two workers, two tasks at once: beside the victim, one may have ended whose report is not fetched yet.
+    again = [name for name, count in times.items() if count > 1]
+    assert len(again) <= 1
+    assert all(times[name] == 2 for name in again)
 
 
 def _always_die(path: Path) -> None:

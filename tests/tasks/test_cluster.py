@@ -110,6 +110,26 @@ def test_a_task_that_outgrows_the_memory_limit_ends_its_worker_and_is_named(tmp_
         fan_out(client)(swallow_memory, [1_000])
 
 
+def killed_the_first_time(mark: Path) -> int:
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+@pytest.mark.slow
+def test_the_only_worker_comes_back_however_long_its_restart_takes(tmp_path: Path) -> None:
+    """Dask gives a worker up that is away for a while; here, for less time than any restart takes."""
+    import dask
+
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}),
+        open_cluster(ClusterSection(workers=1), home=tmp_path) as client,
+    ):
+        (before,) = client.run(os.getpid).values()
+        assert fan_out(client, patience=60)(killed_the_first_time, [tmp_path / "mark"]) != [before]
+
+
 # A remote cluster
 
 
