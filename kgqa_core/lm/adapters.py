@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.errors import InputError, shorten
+from kgqa_core.lm.checks import read_json
+from kgqa_core.lm.identity import HashFile, hash_model
 
+ABOUT = "kgqa.json"  # beside an adapter that was trained here: which base it is for
 _PREFIX = "base_model.model."
 
 
@@ -33,6 +36,23 @@ def add_adapter(model: Any, adapter: Path, *, num_tokens: int, merge: bool) -> A
         raise InputError(f"peft cannot put {adapter} on this model: {shorten(str(error))}. Give the base model that it "
                          "was trained for") from error  # fmt: skip
     return adapted.merge_and_unload() if merge else adapted
+
+
+def check_same_base(adapter: Path, folder: Path, hash_file: HashFile) -> None:
+    """Raise InputError where an adapter says that it was trained for another content than this folder's.
+
+    Adapters of others do not say; they are only held against the shapes of the model.
+    """
+    if not (adapter / ABOUT).is_file():
+        return
+    told = read_json(adapter / ABOUT).get("base_sha256")
+    found = hash_model(folder, hash_file)
+    if isinstance(told, str) and told != found:
+        raise InputError(
+            f"the adapter {adapter} is for another base: it was trained on a model of content {told[:12]}…, {folder} "
+            f"is {found[:12]}… (weights, configuration, tokenizer and chat template count). Give the base model that "
+            "it was trained for, or train it again"
+        )
 
 
 def _check_base(model: Any, adapter: Path) -> None:

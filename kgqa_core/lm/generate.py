@@ -24,8 +24,8 @@ from kgqa_core.lm.types import Decoding, Generation
 if TYPE_CHECKING:
     from torch import Tensor
 
-Allowed = Callable[[int, tuple[int, ...]], Sequence[int]]
-"""(row of the prompt, tokens of its answer so far) -> the tokens that may follow; empty: a dead end."""
+Allowed = Callable[[int, tuple[int, ...]], Sequence[int] | None]
+"""(row of the prompt, tokens of its answer so far) -> the tokens that may follow. Empty: a dead end; None: all."""
 MOST_IDLE = 0.25  # of the rows, before the cache is copied without them
 
 
@@ -84,9 +84,9 @@ def _candidates(
 ) -> list[Candidates]:
     """Return per row what may follow its branch; logits are [B, V]."""
     num_rows = logits.shape[0]
-    legal: list[Sequence[int]] | None = None
+    legal: list[Sequence[int] | None] | None = None
     if allowed is not None:
-        legal = [()] * num_rows
+        legal = [()] * num_rows  # of idle rows: nothing
         for search in searches:
             for branch in search.live:
                 legal[branch.row] = allowed(search.prompt, branch.tokens)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from kgqa_core.artifacts import hash_file
-from kgqa_core.errors import InputError, shorten
+from kgqa_core.lm.adapters import check_same_base
 from kgqa_core.lm.chat import encode_answers, encode_prompts, end_tokens
+from kgqa_core.lm.checks import read_config
 from kgqa_core.lm.constraints import compile_constraints
+from kgqa_core.lm.decoding import check_decoding
 from kgqa_core.lm.generate import Allowed, generate_batch
 from kgqa_core.lm.identity import HashFile, hash_adapter, hash_model
 from kgqa_core.lm.load import Dtype, Loaded, Quantise, load
 from kgqa_core.lm.memory import Batcher
 from kgqa_core.lm.score import score_batch
 from kgqa_core.lm.searches import Ending
-from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
+from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
 
 VERSION = 1  # of how texts are made from weights; part of a model's name
 
@@ -81,37 +81,33 @@ class LocalModel:
         rows = encode_prompts(self.tokenizer, prompts)
         flat = iter(encode_answers(self.tokenizer, [text for own in options for text in own]))
         answers = [[[*next(flat), self.ends[0]] for _ in own] for own in options]
-        fits = [
-            [len(row) + len(answer) <= self.context for answer in own] for row, own in zip(rows, answers, strict=True)
+        fitting = [
+            [place for place, answer in enumerate(own) if len(row) + len(answer) <= self.context]
+            for row, own in zip(rows, answers, strict=True)
         ]
-        short = [
-            [a for a, good in zip(own, goods, strict=True) if good] for own, goods in zip(answers, fits, strict=True)
-        ]
-        asked = [number for number, own in enumerate(short) if own]
+        asked = [number for number, places in enumerate(fitting) if places]
 
         def run(batch: list[int]) -> list[list[float]]:
-            return score_batch(self.model, [rows[n] for n in batch], [short[n] for n in batch], self._option_batcher)
+            own = [[answers[number][place] for place in fitting[number]] for number in batch]
+            return score_batch(self.model, [rows[number] for number in batch], own, self._option_batcher)
 
-        done = dict(zip(asked, self._batcher.map(asked, [len(rows[n]) for n in asked], run), strict=True))
-        scores = []
-        for number, goods in enumerate(fits):
-            known = iter(done.get(number, []))
-            scores.append([next(known) if good else float("-inf") for good in goods])
+        lengths = [len(rows[number]) + max(map(len, answers[number])) for number in asked]
+        scores = [[float("-inf")] * len(own) for own in options]
+        for number, found in zip(asked, self._batcher.map(asked, lengths, run), strict=True):
+            for place, score in zip(fitting[number], found, strict=True):
+                scores[number][place] = score
         return scores
 
     def _ending(self, decoding: Decoding) -> Ending:
         return Ending(self.tokenizer, frozenset(self.ends), decoding.stop)
 
-    def _allowed(self, constraints: Sequence[object]) -> Allowed | None:
+    def _allowed(self, constraints: Sequence[Constraint | None]) -> Allowed | None:
         if not any(constraint is not None for constraint in constraints):
             return None
         compiled = compile_constraints(
-            self.tokenizer,
-            constraints,  # type: ignore[arg-type]
-            vocabulary_size=len(self.tokenizer),
-            prompt_length=0,
+            self.tokenizer, constraints, vocabulary_size=len(self.tokenizer), prompt_length=0
         )
-        return lambda row, tokens: compiled(row, np.array(tokens, dtype=np.int64))  # type: ignore[arg-type]
+        return lambda row, tokens: None if constraints[row] is None else compiled.allowed(row, tokens)
 
 
 def open_local(
@@ -138,33 +134,11 @@ def open_local(
     Raises:
         InputError: something of it cannot be used; the message says what and what to do.
     """
+    read_config(folder)
+    if adapter is not None:
+        check_same_base(adapter, folder, hash_file)
     loaded = load(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
     name = f"local-v{VERSION}-{loaded.dtype}-{quantise}-{hash_model(folder, hash_file)}"
     if adapter is not None:
         name += f"+{hash_adapter(adapter, hash_file)}"
     return LocalModel(loaded, name, batch_size=batch_size)
-
-
-def check_decoding(decoding: Decoding) -> None:
-    """Raise InputError where a decoding makes no sense."""
-    problems = {
-        f"max_new_tokens is {decoding.max_new_tokens}; at least 1": decoding.max_new_tokens >= 1,
-        f"num_returns is {decoding.num_returns}; at least 1": decoding.num_returns >= 1,
-        f"method is {shorten(decoding.method)}; legal: greedy, sample, beam": decoding.method
-        in ("greedy", "sample", "beam"),
-        f"num_returns is {decoding.num_returns} with greedy decoding, which has one text; use beam or sample": (
-            decoding.method != "greedy" or decoding.num_returns == 1
-        ),
-        f"num_beams is {decoding.num_beams} with {decoding.method} decoding; legal: 1 (use method beam)": (
-            decoding.method == "beam" or decoding.num_beams == 1
-        ),
-        f"num_beams is {decoding.num_beams}, num_returns {decoding.num_returns}; at least as many beams": (
-            decoding.method != "beam" or decoding.num_beams >= decoding.num_returns
-        ),
-        f"temperature is {decoding.temperature}; above 0": decoding.temperature > 0,
-        f"top_p is {decoding.top_p}; above 0 and at most 1": 0 < decoding.top_p <= 1,
-        "an empty stop string would end every text; leave it out": all(decoding.stop),
-    }
-    for problem, fine in problems.items():
-        if not fine:
-            raise InputError(problem)

@@ -82,7 +82,7 @@ def _attempt(run: Callable[[list[Item]], list[Result]], batch: list[Item]) -> li
     except RuntimeError as error:
         if "can't allocate memory" not in str(error):  # how the CPU's allocator says it
             raise
-    gc.collect()
     if torch.cuda.is_available():
+        gc.collect()  # cycles that hold tensors
         torch.cuda.empty_cache()
     return None

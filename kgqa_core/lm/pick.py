@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Candidates = list[tuple[int, float]]
 """(token, its log-probability under the model itself), best first; empty where nothing is allowed."""
-Legal = Sequence[Sequence[int]] | None
-"""Per row the allowed tokens; None: no row is constrained."""
+Legal = Sequence[Sequence[int] | None] | None
+"""Per row the allowed tokens, None: all; None in place of the rows: no row is constrained."""
 
 
 def pick_best(logits: Tensor, count: int, legal: Legal) -> list[Candidates]:
@@ -65,8 +65,22 @@ def _narrow(logits: Tensor, legal: Legal) -> tuple[Tensor, Tensor | None, Tensor
     norm = logits.logsumexp(dim=1, keepdim=True)
     if legal is None:
         return logits, None, norm
-    longest = max(1, *map(len, legal))
-    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in legal], device=logits.device)
-    counts = torch.tensor([len(row) for row in legal], device=logits.device)
+    lists, numbers = _distinct(legal, logits.shape[1])
+    longest = max(1, *map(len, lists))
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in lists], device=logits.device)[numbers]
+    counts = torch.tensor([len(row) for row in lists], device=logits.device)[numbers]
     hidden = torch.arange(longest, device=logits.device) >= counts[:, None]
     return logits.gather(1, ids).masked_fill(hidden, float("-inf")), ids, norm
+
+
+def _distinct(legal: Sequence[Sequence[int] | None], size: int) -> tuple[list[Sequence[int]], list[int]]:
+    """Return the lists of tokens and each row's number among them: rows in the same state share one list."""
+    lists: list[Sequence[int]] = []
+    known: dict[int, int] = {}
+    numbers = []
+    for row in legal:
+        if id(row) not in known:
+            known[id(row)] = len(lists)
+            lists.append(range(size) if row is None else row)
+        numbers.append(known[id(row)])
+    return lists, numbers

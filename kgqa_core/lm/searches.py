@@ -38,6 +38,12 @@ class Ending:
         tail = decode(self.tokenizer, tokens[-longest - 4 :])  # a token is a byte of text at least
         return self.cut(tail) is not None and self.cut(self.text(tokens)) is not None
 
+    def answer(self, tokens: Sequence[int]) -> str:
+        """Return the text of an answer: before its end token, and before the first stop string."""
+        text = self.text(tokens)
+        cut = self.cut(text)
+        return text if cut is None else cut
+
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text without the end token."""
         ended = bool(tokens) and tokens[-1] in self.tokens
@@ -58,7 +64,7 @@ class Search:
     wanted: int  # texts to return
     live: list[Branch]
     rows: list[int]  # its own rows of the cache: they share what was read of the prompt
-    done: list[Branch] = field(default_factory=list)  # ended, best first, at most `width`
+    done: list[Branch] = field(default_factory=list)  # ended, best first, distinct texts, at most `width`
     draws: np.random.Generator | None = None  # of a sample
 
     def advance(self, candidates: Sequence[Candidates], ending: Ending) -> None:
@@ -72,17 +78,18 @@ class Search:
             for order, (branch, following) in enumerate(zip(self.live, candidates, strict=True))
             for token, log_prob in following
         )
-        parents, self.live = self.live, []
+        parents, self.live, ended = self.live, [], list(self.done)
         for rank, (cost, order, token) in enumerate(ranked):
             branch = Branch((*parents[order].tokens, token), -cost, parents[order].row)
             if token in ending.tokens or ending.stopped(branch.tokens):
                 if rank < self.width:
-                    self.done.append(branch)
+                    ended.append(branch)
             elif len(self.live) < self.width:
                 self.live.append(branch)
             if rank >= self.width - 1 and len(self.live) == self.width:
                 break
-        self.done = sorted(self.done, key=lambda branch: -branch.log_prob)[: self.width]
+        if len(ended) > len(self.done):
+            self.done = _distinct(ended, ending)[: self.width]
         enough = len(self.done) >= self.wanted
         if enough and self.live and self.done[self.wanted - 1].log_prob >= self.live[0].log_prob:
             self.live = []
@@ -105,10 +112,17 @@ class Search:
 
     def texts(self, ending: Ending) -> list[Generation]:
         """Return the texts: those that ended, best first, then those that were cut."""
-        found = []
         branches = [(branch, True) for branch in self.done] + [(branch, False) for branch in self.live]
-        for branch, finished in branches[: self.wanted]:
-            text = ending.text(branch.tokens)
-            cut = ending.cut(text)
-            found.append(Generation(text if cut is None else cut, branch.log_prob, len(branch.tokens), finished))
-        return found
+        return [
+            Generation(ending.answer(branch.tokens), branch.log_prob, len(branch.tokens), finished)
+            for branch, finished in branches[: self.wanted]
+        ]
+
+
+def _distinct(branches: list[Branch], ending: Ending) -> list[Branch]:
+    """Return the best branch of each text, best first: a text can be written in more than one way of tokens."""
+    ranked = sorted(branches, key=lambda branch: -branch.log_prob)
+    best: dict[str, Branch] = {}
+    for branch in ranked:
+        best.setdefault(ending.answer(branch.tokens), branch)
+    return list(best.values())
