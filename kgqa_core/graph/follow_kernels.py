@@ -17,6 +17,7 @@ Bools = npt.NDArray[np.bool_]
 Csr = tuple[Ints, Ints, Ints, Ints]
 
 BARRED = np.iinfo(np.int64).max
+FIRST_CAPACITY = 1 << 12  # entities
 FEW = 16  # groups of one entity up to which a search from the first on is quicker
 
 
@@ -119,6 +120,17 @@ def count_reached(
 
 
 @njit(cache=True, nogil=True)
+def _with_room(values: I32, size: int) -> I32:
+    """Return ``values``, or a larger copy where they are fewer than ``size``."""
+    if size <= len(values):
+        return values
+    bigger = np.empty(max(size, 2 * len(values)), np.int32)
+    for at in range(len(values)):  # a slice assigned takes seconds to compile
+        bigger[at] = values[at]
+    return bigger
+
+
+@njit(cache=True, nogil=True)
 def follow_all(
     csr: Csr,
     topics: tuple[I64, I64],
@@ -143,7 +155,7 @@ def follow_all(
     stamp, sets = tables
     bars, two_ways, most = rules
     num_reached, kept_ptr = np.zeros(len(steps), np.int64), np.zeros(len(steps) + 1, np.int64)
-    kept, num_kept, mark = np.empty(1 << 12, np.int32), 0, 1
+    kept, num_kept, mark = np.empty(FIRST_CAPACITY, np.int32), 0, 1
     sizes = np.zeros(len(sets), np.int64)
     for question in range(len(plan_ptr) - 1):
         start = topic[topic_ptr[question] : topic_ptr[question + 1]]
@@ -163,11 +175,12 @@ def follow_all(
                 mark += 1
             known = lengths[plan]
             if known:
-                found = np.sort(sets[known, : sizes[known]])
+                found = sets[known, : sizes[known]]
+                found.sort()
                 num_reached[plan], size = len(found), min(most, len(found))
-                while num_kept + size > len(kept):
-                    kept = np.append(kept, np.empty(len(kept), np.int32))
-                kept[num_kept : num_kept + size] = found[:size]
+                kept = _with_room(kept, num_kept + size)
+                for at in range(size):
+                    kept[num_kept + at] = found[at]
                 num_kept += size
             kept_ptr[plan + 1] = num_kept
         if bars:

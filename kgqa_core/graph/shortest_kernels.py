@@ -5,8 +5,6 @@ Bytes: an edge looked at costs the 4 of its tail, read in order, and one of a ta
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -18,7 +16,6 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Csr = tuple[Ints, Ints, Ints, Ints]
-Edges = tuple[I32, I32, I32]  # places of the entities left and entered, and the relation walked
 
 EMPTY, BARRED = -1, -2
 FIRST_CAPACITY = 1 << 8  # of what grows
@@ -64,9 +61,9 @@ def find_paths(
 
 
 @njit(cache=True, nogil=True)
-def degree(csr: Csr, entity: int) -> np.int64:
+def degree(csr: Csr, entity: int) -> int:
     """Return the number of edges of an entity, in both directions."""
-    return np.int64(csr[2][csr[0][entity + 1]] - csr[2][csr[0][entity]])
+    return int(csr[2][csr[0][entity + 1]] - csr[2][csr[0][entity]])
 
 
 @njit(cache=True, nogil=True)
@@ -81,7 +78,7 @@ def _search(csr: Csr, source: int, golds: I64, max_hops: int, hop: I8, is_gold: 
     begin, num, waiting = 0, 1, len(golds)
     for step in range(1, max_hops + 1):
         end = num
-        ahead = behind = np.int64(0)
+        ahead = behind = 0
         for at in range(begin, end):
             ahead += degree(csr, order[at])
         for gold in golds:
@@ -125,87 +122,55 @@ def _look_back(csr: Csr, source: int, golds: I64, step: int, hop: I8, order: I32
 
 
 @njit(cache=True, nogil=True)
-def _trace(csr: Csr, source: int, golds: I64, sizes: tuple[int, int], hop: I8, place: I32) -> tuple[I32, Edges, I64]:
+def _trace(csr: Csr, source: int, golds: I64, sizes: tuple[int, int], hop: I8, place: I32) -> tuple[I32, I32, I64]:
     """Walk back from the golds over shortest walks.
 
     Returns:
-        The entities on them, without the source; the edges, by places in that list, where the source is behind its end;
-        and where the edges lie that enter hop h: from ``level_ptr[h]`` up to ``level_ptr[h - 1]``.
+        The entities on them, without the source; the edges [E, 3] as places of the entities left and entered in that
+        list, the source behind its end, and the relation walked; and where the edges lie that enter hop h: from
+        ``level_ptr[h]`` up to ``level_ptr[h - 1]``.
     """
     group_ptr, group_relation, edge_ptr, edge_tail = csr
     max_hops, num_relations = sizes
-    nodes = np.empty(FIRST_CAPACITY, np.int32)
-    left, entered, walked = nodes.copy(), nodes.copy(), nodes.copy()
+    nodes = np.empty((FIRST_CAPACITY, 1), np.int32)
+    edges = np.empty((FIRST_CAPACITY, 3), np.int32)
     level_ptr = np.zeros(max_hops + 1, np.int64)
     begin = num = num_edges = 0
     for level in range(max_hops, 0, -1):
         level_ptr[level] = num_edges
+        nodes = _with_room(nodes, num + len(golds))
         for gold in golds:
             if hop[gold] == level and place[gold] == EMPTY:
-                nodes = _with_room(nodes, num)
-                nodes[num], place[gold] = gold, num
+                nodes[num, 0], place[gold] = gold, num
                 num += 1
         if level == 1:
             break
         end = num
         for at in range(begin, end):
-            entity = nodes[at]
+            entity = nodes[at, 0]
+            nodes = _with_room(nodes, num + degree(csr, entity))
+            edges = _with_room(edges, num_edges + degree(csr, entity))
             for group in range(group_ptr[entity], group_ptr[entity + 1]):
+                relation = _reverse(group_relation[group], num_relations)
                 for edge in range(edge_ptr[group], edge_ptr[group + 1]):
                     tail = edge_tail[edge]
                     if hop[tail] != level - 1:
                         continue
                     if place[tail] == EMPTY:
-                        nodes = _with_room(nodes, num)
-                        nodes[num], place[tail] = tail, num
+                        nodes[num, 0], place[tail] = tail, num
                         num += 1
-                    left, entered = _with_room(left, num_edges), _with_room(entered, num_edges)
-                    walked = _with_room(walked, num_edges)
-                    left[num_edges], entered[num_edges] = place[tail], at
-                    walked[num_edges] = _reverse(group_relation[group], num_relations)
+                    edges[num_edges, 0], edges[num_edges, 1], edges[num_edges, 2] = place[tail], at, relation
                     num_edges += 1
         begin = end
-    from_source, relations = _first_edges(csr, source, nodes[begin:num], begin, num_relations, hop, place)
-    level_ptr[0] = num_edges + len(from_source)
-    left = np.append(left[:num_edges], np.full(len(from_source), num, np.int32))
-    entered = np.append(entered[:num_edges], from_source)
-    return nodes[:num], (left, entered, np.append(walked[:num_edges], relations)), level_ptr
-
-
-@njit(cache=True, nogil=True)
-def _first_edges(
-    csr: Csr, source: int, nodes: I32, begin: int, num_relations: int, hop: I8, place: I32
-) -> tuple[I32, I32]:
-    """Return places and relations of the edges from the source to ``nodes``, from the side that has fewer edges.
-
-    Args:
-        csr: the graph.
-        source: where to start.
-        nodes: those of hop 1; the first has place ``begin``.
-        begin: see ``nodes``.
-        num_relations: R.
-        hop: of all entities.
-        place: of all entities.
-    """
-    group_ptr, group_relation, edge_ptr, edge_tail = csr
-    behind = np.int64(0)
-    for node in nodes:
-        behind += degree(csr, node)
-    forward = degree(csr, source) <= behind
-    entered, walked = np.empty(FIRST_CAPACITY, np.int32), np.empty(FIRST_CAPACITY, np.int32)
-    num = 0
-    for at in range(1 if forward else len(nodes)):
-        entity = source if forward else nodes[at]
-        for group in range(group_ptr[entity], group_ptr[entity + 1]):
-            relation = group_relation[group]
-            for edge in range(edge_ptr[group], edge_ptr[group + 1]):
-                tail = edge_tail[edge]
-                if (hop[tail] == 1 and place[tail] != EMPTY) if forward else tail == source:
-                    entered, walked = _with_room(entered, num), _with_room(walked, num)
-                    entered[num] = place[tail] if forward else begin + at
-                    walked[num] = relation if forward else _reverse(relation, num_relations)
-                    num += 1
-    return entered[:num], walked[:num]
+    edges = _with_room(edges, num_edges + degree(csr, source))
+    for group in range(group_ptr[source], group_ptr[source + 1]):
+        for edge in range(edge_ptr[group], edge_ptr[group + 1]):
+            tail = edge_tail[edge]
+            if hop[tail] == 1 and place[tail] != EMPTY:
+                edges[num_edges, 0], edges[num_edges, 1], edges[num_edges, 2] = num, place[tail], group_relation[group]
+                num_edges += 1
+    level_ptr[0] = num_edges
+    return nodes[:num, 0], edges, level_ptr
 
 
 @njit(cache=True, nogil=True)
@@ -214,17 +179,19 @@ def _reverse(relation: int, num_relations: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _with_room(array: Any, num: int) -> Any:
-    """Return ``array``, or a copy of twice its size where ``num`` is its size."""
-    if num < len(array):
-        return array
-    bigger = np.zeros(2 * len(array), array.dtype)
-    bigger[: len(array)] = array
+def _with_room(rows: I32, size: int) -> I32:
+    """Return ``rows``, or a larger copy where they are fewer than ``size``."""
+    if size <= len(rows):
+        return rows
+    bigger = np.empty((max(size, 2 * len(rows)), rows.shape[1]), np.int32)
+    for row in range(len(rows)):  # a slice assigned takes seconds to compile
+        for column in range(rows.shape[1]):
+            bigger[row, column] = rows[row, column]
     return bigger
 
 
 @njit(cache=True, nogil=True)
-def _spell(edges: Edges, level_ptr: I64, ends: Bools, first: I64, max_paths: int) -> tuple[I32, bool]:
+def _spell(edges: I32, level_ptr: I64, ends: Bools, first: I64, max_paths: int) -> tuple[I32, bool]:
     """List the relation paths over the edges, in order of length and relation ids.
 
     Args:
@@ -234,77 +201,97 @@ def _spell(edges: Edges, level_ptr: I64, ends: Bools, first: I64, max_paths: int
         first: [2R] scratch, EMPTY before and after.
         max_paths: prefixes of one length that are kept.
     """
-    left, entered, walked = edges
     max_hops, num_nodes = len(level_ptr) - 1, len(ends) - 1
-    parent = np.full(FIRST_CAPACITY, EMPTY, np.int32)
-    relation, is_path = parent.copy(), np.zeros(FIRST_CAPACITY, np.bool_)
-    here, here_ptr = np.full(1, num_nodes, np.int32), np.array([0, 1], np.int64)  # nodes of each prefix of a length
-    stamp, following = np.full(num_nodes + 1, EMPTY, np.int64), np.empty(len(left), np.int64)
+    prefixes = np.zeros((FIRST_CAPACITY, 3), np.int32)  # the prefix before, the relation, does it end at a gold?
+    here, here_ptr = np.full((1, 1), num_nodes, np.int32), np.array([0, 1], np.int64)  # nodes of each of one length
+    stamp, following = np.full(num_nodes + 1, EMPTY, np.int64), np.empty(level_ptr[0], np.int64)
     touched = np.empty(len(first), np.int64)
     begin, num, capped = 0, 1, False
     for level in range(1, max_hops + 1):
-        out, out_ptr = _by_node(left, level_ptr[level], level_ptr[level - 1], num_nodes + 1)
+        out, out_ptr = _by_node(edges[level_ptr[level] : level_ptr[level - 1], 0], level_ptr[level], num_nodes + 1)
         end = num
-        reached, num_reached = np.empty(FIRST_CAPACITY, np.int32), 0
+        reached, num_reached = np.empty((FIRST_CAPACITY, 1), np.int32), 0
         reached_ptr = np.zeros(min(max_paths, (end - begin) * len(first)) + 1, np.int64)
         for prefix in range(begin, end):
-            num_touched = 0
-            for node in here[here_ptr[prefix - begin] : here_ptr[prefix - begin + 1]]:
+            num_touched, num_walked = 0, 0
+            for at in range(here_ptr[prefix - begin], here_ptr[prefix - begin + 1]):
+                node = here[at, 0]
+                num_walked += out_ptr[node + 1] - out_ptr[node]
                 for edge in out[out_ptr[node] : out_ptr[node + 1]]:
-                    if first[walked[edge]] == EMPTY:
-                        touched[num_touched] = walked[edge]
+                    relation = edges[edge, 2]
+                    if first[relation] == EMPTY:
+                        touched[num_touched] = relation
                         num_touched += 1
-                    following[edge] = first[walked[edge]]
-                    first[walked[edge]] = edge
-            for step in np.sort(touched[:num_touched]):
-                edge, first[step] = first[step], EMPTY
+                    following[edge] = first[relation]
+                    first[relation] = edge
+            _sort(touched[:num_touched])
+            prefixes = _with_room(prefixes, num + num_touched)
+            reached = _with_room(reached, num_reached + num_walked)
+            for relation in touched[:num_touched]:
+                edge, first[relation] = first[relation], EMPTY
                 if num - end == max_paths:
                     capped = True
                     continue
-                parent, relation, is_path = _with_room(parent, num), _with_room(relation, num), _with_room(is_path, num)
-                parent[num], relation[num], is_path[num] = prefix, step, False
+                prefixes[num, 0], prefixes[num, 1], prefixes[num, 2] = prefix, relation, 0
                 while edge != EMPTY:
-                    node = entered[edge]
+                    node = edges[edge, 1]
                     if stamp[node] != num:
                         stamp[node] = num
-                        reached = _with_room(reached, num_reached)
-                        reached[num_reached] = node
+                        reached[num_reached, 0] = node
                         num_reached += 1
-                        is_path[num] |= ends[node]
+                        prefixes[num, 2] |= ends[node]
                     edge = following[edge]
                 num += 1
                 reached_ptr[num - end] = num_reached
         here, here_ptr, begin = reached, reached_ptr, end
-    return _read_off(parent[:num], relation[:num], is_path[:num], max_hops), capped
+    return _read_off(prefixes[:num], max_hops), capped
 
 
 @njit(cache=True, nogil=True)
-def _by_node(left: I32, begin: int, end: int, num_nodes: int) -> tuple[I64, I64]:
-    """Return the edges begin..end-1 in order of the node that they leave, and where each node's begin."""
+def _sort(values: I64) -> None:
+    """Sort a few values in place (by insertion: np.sort takes long to compile)."""
+    for at in range(1, len(values)):
+        moved, place = values[at], at
+        while place > 0 and values[place - 1] > moved:
+            values[place] = values[place - 1]
+            place -= 1
+        values[place] = moved
+
+
+@njit(cache=True, nogil=True)
+def _by_node(left: I32, begin: int, num_nodes: int) -> tuple[I64, I64]:
+    """Return the edges, of which the first is number ``begin``, in order of the node left, and where each node's begin.
+
+    Args:
+        left: [E] node that each edge leaves.
+        begin: number of the first.
+        num_nodes: of all.
+    """
     starts = np.zeros(num_nodes + 1, np.int64)
-    for edge in range(begin, end):
-        starts[left[edge] + 1] += 1
-    starts = np.cumsum(starts)
-    order, fill = np.empty(end - begin, np.int64), starts.copy()
-    for edge in range(begin, end):
-        order[fill[left[edge]]] = edge
+    for node in left:
+        starts[node + 1] += 1
+    for node in range(num_nodes):
+        starts[node + 1] += starts[node]
+    order, fill = np.empty(len(left), np.int64), starts.copy()
+    for edge in range(len(left)):
+        order[fill[left[edge]]] = begin + edge
         fill[left[edge]] += 1
     return order, starts
 
 
 @njit(cache=True, nogil=True)
-def _read_off(parent: I32, relation: I32, is_path: Bools, max_hops: int) -> I32:
+def _read_off(prefixes: I32, max_hops: int) -> I32:
     """Return the paths [P, max_hops] among the prefixes, EMPTY behind their ends."""
-    paths = np.full((is_path.sum(), max_hops), EMPTY, np.int32)
+    paths = np.full((prefixes[:, 2].sum(), max_hops), EMPTY, np.int32)
     row = 0
-    for prefix in range(len(parent)):
-        if not is_path[prefix]:
+    for prefix in range(len(prefixes)):
+        if not prefixes[prefix, 2]:
             continue
         length, at = 0, prefix
         while at > 0:
-            length, at = length + 1, parent[at]
+            length, at = length + 1, prefixes[at, 0]
         at = prefix
         for place in range(length - 1, -1, -1):
-            paths[row, place], at = relation[at], parent[at]
+            paths[row, place], at = prefixes[at, 1], prefixes[at, 0]
         row += 1
     return paths
