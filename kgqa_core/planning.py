@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kgqa_core.config_lm import EmbeddedLmSection, EndpointLmSection, LocalLmSection
 from kgqa_core.errors import ConfigError
@@ -15,13 +15,16 @@ from kgqa_core.types import Split
 
 if TYPE_CHECKING:
     from kgqa_core.lm.meter import Meter
+    from kgqa_core.lm.metered import Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.evaluate import Ground
+    from kgqa_core.planners.generator import GeneratorPlanner
     from kgqa_core.planners.score import IsValid
     from kgqa_core.planners.types import Planner, PlanQuestion
 
 MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapter"  # inside the artifacts of lm and reasoner
 INSTRUCTIONS_FILE = "instructions.parquet"
+PRICES = Path(__file__).resolve().parents[1] / "conf" / "prices.yaml"
 
 
 def base_folder(pipeline: Pipeline) -> Path:
@@ -142,5 +145,65 @@ def open_planner(pipeline: Pipeline, name: str, seed: int) -> Iterator[OpenedPla
     Raises:
         ArtifactError: something of it is not made.
     """
-    raise ConfigError(f"{name} {seed} {pipeline.config.name}")
-    yield
+    with ExitStack() as stack:
+        if name == "generator":
+            generator, meter = stack.enter_context(_generator(pipeline, seed))
+            yield OpenedPlanner(generator, meter)
+        elif name == "dense":
+            yield OpenedPlanner(_dense(pipeline, seed))
+        else:
+            from kgqa_core.planners.mixture import open_mixture
+
+            generator, meter = stack.enter_context(_generator(pipeline, seed))
+            yield OpenedPlanner(open_mixture(_dense(pipeline, seed), generator), meter)
+
+
+@contextmanager
+def _generator(pipeline: Pipeline, seed: int) -> Iterator[tuple[GeneratorPlanner, Meter]]:
+    """Open the language model as a planner; every call is metered, and remembered for the next time."""
+    from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
+    from kgqa_core.instructions.prompts import read_prompts
+    from kgqa_core.planners.generator import GeneratorPlanner
+
+    ground = plan_ground(pipeline)
+    space: PathConstraints | RelationConstraint
+    if ground is not None:
+        space = PathConstraints(ground.graph, max_hops=ground.max_hops, reenter_topic=ground.reenter_topic)
+    else:
+        longest = max((len(path) for one in taught(pipeline) for path in one.paths), default=1)
+        space = RelationConstraint(known_steps(pipeline), max_hops=longest)
+    with metered(pipeline, open_model(pipeline, seed), system="generator") as model:
+        yield GeneratorPlanner(model, read_prompts(pipeline.config.prompts), space=space), model.meter
+
+
+@contextmanager
+def metered(pipeline: Pipeline, model: LanguageModel, *, system: str) -> Iterator[Metered]:
+    """Account for a model's calls, and keep them: the same call is paid once in a home."""
+    from kgqa_core.lm.call_cache import CallCache
+    from kgqa_core.lm.meter import Meter
+    from kgqa_core.lm.metered import Metered
+    from kgqa_core.lm.prices import read_prices
+
+    lm = pipeline.config.lm
+    price = read_prices(PRICES).of(lm.model) if isinstance(lm, EndpointLmSection) else None
+    with CallCache(pipeline.home / "cache" / "lm_calls", model.name) as cache:
+        yield Metered(model, meter=Meter(), cache=cache, system=system, price=price)
+
+
+def _dense(pipeline: Pipeline, seed: int) -> Planner:
+    from kgqa_core.planners.dense import open_dense
+
+    return open_dense(pipeline.artifact(f"dense-seed{seed}").folder)
+
+
+def model_facts(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what ``kgqa lm-info`` prints of the run's language model.
+
+    Raises:
+        ConfigError: the run has none.
+        ArtifactError: it is not made.
+    """
+    config = pipeline.config
+    if config.lm is None:
+        raise ConfigError(f"run {config.name!r} has no language model: give its configuration a section 'lm'")
+    raise NotImplementedError

@@ -20,8 +20,8 @@ def tune_reasoner(pipeline: Pipeline, seed: int) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         from kgqa_core.instructions.plan_text import END, SEPARATOR, START
-        from kgqa_core.lm.tune import TuneRun, TuneSettings, tune
-        from kgqa_core.lm.tune.types import Phase
+        from kgqa_core.lm.tune.run import tune
+        from kgqa_core.lm.tune.types import Phase, TuneRun, TuneSettings
         from kgqa_core.planning import INSTRUCTIONS_FILE, base_folder
         from kgqa_core.workspace import device_of
 
