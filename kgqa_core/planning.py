@@ -186,7 +186,7 @@ def metered(pipeline: Pipeline, model: LanguageModel, *, system: str) -> Iterato
 
     lm = pipeline.config.lm
     price = read_prices(PRICES).of(lm.model) if isinstance(lm, EndpointLmSection) else None
-    with CallCache(pipeline.home / "cache" / "lm_calls", model.name) as cache:
+    with CallCache(pipeline.home / "cache" / "calls", model.name) as cache:
         yield Metered(model, meter=Meter(), cache=cache, system=system, price=price)
 
 
