@@ -40,7 +40,8 @@ async def ask_served(server: Server, client: httpx.AsyncClient) -> Served:
     if reply.problem or entries is None:
         raise EndpointError(
             f"{settings.base}/models: {reply.problem or 'not a list of models'} ({reply.message or 'HTTP 200'}). Is "
-            "the server running, and does lm.url end in /v1 as it should?"
+            "the server running, and does lm.url end in /v1 as it should? (With lm.model, lm.identity and lm.context "
+            "set it need not list its models.)"
         )
     ids = tuple(str(entry["id"]) for entry in entries)
     if not settings.model and len(ids) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -92,6 +92,3 @@ def _check_url(url: str) -> None:
 def _check(settings: EndpointSettings, name: str, holds: bool, legal: str) -> None:
     if not holds:
         raise ConfigError(f"lm.{name} = {shorten(getattr(settings, name))} must be {legal}")
-
-
-FIELDS = tuple(column.name for column in fields(EndpointSettings))
