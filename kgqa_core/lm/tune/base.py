@@ -68,19 +68,20 @@ def open_tunable(base: Path, settings: TuneSettings, *, base_sha256: str, device
 
 def add_tokens(model: Any, tokenizer: Any, texts: tuple[str, ...]) -> tuple[str, ...]:
     """Make each text one token and return those that were none; a new row is the mean of its text's old tokens."""
-    known = tokenizer.get_vocab()
-    new = tuple(text for text in texts if text not in known)
+    from tokenizers import AddedToken
+
+    spelled = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts}
+    new = tuple(text for text in texts if len(spelled[text]) != 1)
     if not new:
         return ()
-    spelled = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in new}
-    tokenizer.add_tokens(list(new), special_tokens=False)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in new])
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     tables = {id(table): table for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table}
     with torch.no_grad():
-        for text, tokens in spelled.items():
+        for text in new:
             for table in tables.values():
-                table.weight[tokenizer.convert_tokens_to_ids(text)] = table.weight[tokens].mean(dim=0)
+                table.weight[tokenizer.convert_tokens_to_ids(text)] = table.weight[spelled[text]].mean(dim=0)
     return new
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+MEETING = "KGQA_TUNE_MEETING"  # file by which processes find each other; without it, as torchrun says
+
 
 @dataclass(frozen=True, slots=True)
 class Processes:
@@ -46,6 +48,12 @@ class Processes:
         torch.distributed.all_reduce(total)
         return total.to(mine.device)
 
+    def leave(self) -> None:
+        """Part from the others, once all are here."""
+        if self.count > 1:
+            torch.distributed.barrier()
+            torch.distributed.destroy_process_group()
+
     def wait(self) -> None:
         """Wait until all are here."""
         if self.count > 1:
@@ -62,5 +70,11 @@ def join_processes(device: str) -> Processes:
         device = f"cuda:{local}"
         torch.cuda.set_device(local)
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        place = os.environ.get(MEETING)
+        torch.distributed.init_process_group(
+            "nccl" if device.startswith("cuda") else "gloo",
+            init_method=f"file://{place}" if place else "env://",
+            rank=rank,
+            world_size=count,
+        )
     return Processes(rank, count, device)

@@ -68,7 +68,7 @@ def tune(
         folder = run.out
         if processes.is_first:
             folder = save_tuned(tunable, run.out, settings)
-        processes.wait()
+        processes.leave()
     return _report(folder, tunable, tokens, batches, watch)
 
 
@@ -160,7 +160,7 @@ def evaluation_steps(steps: int, count: int) -> list[int]:
 def _arguments(settings: TuneSettings, run: TuneRun, work: Path, batches: Int, *, steps: int) -> Any:
     from transformers import TrainingArguments
 
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(work / "trainer"),  # stays empty: nothing is saved by Trainer
         max_steps=steps,
         gradient_accumulation_steps=batches.shape[1],
@@ -186,6 +186,8 @@ def _arguments(settings: TuneSettings, run: TuneRun, work: Path, batches: Int, *
         dataloader_pin_memory=False,
         ddp_find_unused_parameters=False,
     )
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are for several processes, never for DataParallel
+    return arguments
 
 
 def _quieten(loop: Loop) -> None:

@@ -123,8 +123,8 @@ class Watch(TrainerCallback):
         random = random_state(args.device, self._processes.gather)
         if self._processes.is_first:
             notes = {name: getattr(self.notes, name) for name in self.notes.__dataclass_fields__}
-            plain = {name: value for name, value in scheduler.state_dict().items() if name != "lr_lambdas"}
-            self._journal.save(State(self.step, self._weights, optimizer.state_dict(), plain, random, notes))
+            states = optimizer.state_dict(), scheduler.state_dict()
+            self._journal.save(State(self.step, self._weights, *states, random, notes))
 
     def _point(self, name: str, value: float) -> None:
         self.notes.points.append((name, self.step, value))
