@@ -95,15 +95,26 @@ def planner_stages(pipeline: Pipeline) -> list[StageOutcome]:
     if pipeline.config.plans is None:
         return []
     from tasks.dense import train_dense_planner
+
+    from tasks.candidates import find_candidates
     from tasks.instructions import make_instructions
     from tasks.lm import make_embedded_model
-
     from tasks.plans import score_planner
     from tasks.reasoner import tune_reasoner
     from tasks.supervision import find_supervision
 
-    tasks = {"supervision": find_supervision, "instructions": make_instructions, "lm": make_embedded_model}
-    outcomes = [ensure(pipeline, key, task) for key, task in tasks.items() if key in pipeline.specs]
+    tasks = {
+        "supervision": find_supervision,
+        "candidates": find_candidates,
+        "instructions": make_instructions,
+        "lm": make_embedded_model,
+    }
+    outcomes = []
+    if "candidates" in pipeline.specs:
+        from tasks.encodings import encode_questions_and_relations
+
+        outcomes.append(ensure(pipeline, "encodings", encode_questions_and_relations))
+    outcomes += [ensure(pipeline, key, task) for key, task in tasks.items() if key in pipeline.specs]
     trained = {"reasoner": tune_reasoner, "dense": train_dense_planner}
     for seed in pipeline.config.plans.seeds:
         for stage, task in trained.items():

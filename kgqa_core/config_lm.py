@@ -128,6 +128,10 @@ class ReasonerSection(Section):
     paths_per_question: Annotated[int, Field(ge=1)] = 3  # K: plans whose paths a reason example shows
     wrong_plans: Annotated[int, Field(ge=0)] = 0  # paths that do not teach, shown among them: to learn to select
     max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths shown per example
+    num_candidates: Annotated[int, Field(ge=1, le=26)] = 3  # N of choose
+    folds: Annotated[int, Field(ge=2)] = (
+        5  # of choose: its candidates come from explorers that did not see the question
+    )
     answers: Literal["shown", "all"] = "shown"  # what reason teaches: golds that its paths end at, or all (RoG)
     tuning: Literal["lora", "full"] = "lora"
     rank: Annotated[int, Field(ge=1)] = 16  # of LoRA's update

@@ -34,6 +34,7 @@ VERSIONS = {
     "controls": 4,
     "evaluation": 4,
     "supervision": 1,
+    "candidates": 1,
     "instructions": 1,
     "lm": 1,
     "reasoner": 1,

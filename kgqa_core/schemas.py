@@ -217,6 +217,30 @@ SUPERVISION = pa.schema(
     ]
 )
 
+CANDIDATES = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("candidates", pa.list_(pa.int32()), nullable=False),  # entity ids (or rows of subgraphs), best first
+        pa.field("scores", pa.list_(pa.float64()), nullable=False),  # EtD Eq. 3
+        pa.field(
+            "paths",  # evidence of the first of them
+            pa.list_(
+                pa.list_(
+                    pa.struct(
+                        [
+                            pa.field("head", pa.int32(), nullable=False),
+                            pa.field("relation", pa.int32(), nullable=False),
+                            pa.field("tail", pa.int32(), nullable=False),
+                            pa.field("reverse", pa.bool_(), nullable=False),
+                        ]
+                    )
+                )
+            ),
+            nullable=False,
+        ),
+    ]
+)
+
 INSTRUCTIONS = pa.schema(
     [
         pa.field("instruction", pa.string(), nullable=False),

@@ -83,22 +83,37 @@ def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec
     specs = []
     if isinstance(lm, EmbeddedLmSection) or reasoner is not None:
         section: dict[str, Any] = {**teaching, **asked, "prompts": _prompt_hashes(config)}
-        specs.append(StageSpec("instructions", "instructions", section, (*base, "supervision")))
+        needs = (*base, "supervision")
+        if reasoner is not None and "choose" in reasoner.mixture:
+            specs.append(_candidates(config, base))
+            needs = (*needs, "candidates")
+        specs.append(StageSpec("instructions", "instructions", section, needs))
     if isinstance(lm, EmbeddedLmSection):
         specs.append(StageSpec("lm", "lm", lm.model_dump(mode="json"), (*base, "instructions")))
     if reasoner is not None:
-        needs = ("instructions", "lm") if isinstance(lm, EmbeddedLmSection) else ("instructions",)
-        section = {**reasoner.model_dump(mode="json", exclude=HOW_ASKED), **_answering_model(config)}
+        read = ("instructions", "lm") if isinstance(lm, EmbeddedLmSection) else ("instructions",)
+        section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **_answering_model(config)}
         section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
         specs += [
-            StageSpec(f"reasoner-seed{seed}", "reasoner", {**section, "seed": seed}, needs, _model_files(config))
+            StageSpec(f"reasoner-seed{seed}", "reasoner", {**section, "seed": seed}, read, _model_files(config))
             for seed in plans.seeds
         ]
     return specs
 
 
+def _candidates(config: RunConfig, base: tuple[str, ...]) -> StageSpec:
+    """Return the stage of explorers trained on all folds but one, without what only helps them to start."""
+    reasoner, explorer = config.reasoner, config.exploration
+    assert reasoner is not None
+    section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "init_attention", "also_train_on"})
+    section |= {"seed": explorer.seeds[0], "reenter_topic": config.dataset.reenter_topic}
+    section |= config.evaluation.model_dump(mode="json", exclude={"split", "passes"})
+    section |= reasoner.model_dump(mode="json", include={"folds", "num_candidates"})
+    return StageSpec("candidates", "candidates", section, (*base, "encodings"))
+
+
 # Settings of a reasoner that shape its examples.
-HOW_ASKED = {"objective", "instructions", "paths_per_question", "wrong_plans", "max_paths", "answers"}
+HOW_ASKED = {"objective", "instructions", "paths_per_question", "wrong_plans", "max_paths", "answers", "num_candidates"}
 
 
 def _answering_model(config: RunConfig) -> dict[str, Any]:

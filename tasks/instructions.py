@@ -15,6 +15,7 @@ from tasks.stage import StageOutcome, run_stage
 
 if TYPE_CHECKING:
     from kgqa_core.instructions.example_settings import ExampleSettings
+    from kgqa_core.instructions.examples import Given
 
 TAUGHT: tuple[Split, ...] = ("train", "dev")
 
@@ -38,6 +39,7 @@ def make_instructions(pipeline: Pipeline) -> StageOutcome:
             read_path_rows(pipeline.artifact("supervision").folder / PATHS_FILE),
             prompts=prompts,
             settings=example_settings(pipeline),
+            given=given_elsewhere(pipeline),
             skipped=skipped,
         )
         counts = write_examples(examples, folder / INSTRUCTIONS_FILE)
@@ -50,6 +52,20 @@ def make_instructions(pipeline: Pipeline) -> StageOutcome:
         recorder.table("instructions", INSTRUCTIONS_FILE)
 
     return run_stage(pipeline, "instructions", write)
+
+
+def given_elsewhere(pipeline: Pipeline) -> Given:
+    """Return what examples need beside the graph: candidates of explorers, and names where the graph is one of rows."""
+    from kgqa_core.instructions.examples import Given
+    from kgqa_core.instructions.render import RowNames
+    from kgqa_core.systems.candidates import read_candidates
+    from kgqa_core.workspace import graph_of, subgraphs_of
+
+    subgraphs = subgraphs_of(pipeline)
+    names = RowNames(graph_of(pipeline), subgraphs) if subgraphs else None
+    if "candidates" in pipeline.specs:
+        return Given(predictions=read_candidates(pipeline.artifact("candidates").folder), names=names)
+    return Given(names=names)
 
 
 def questions_to_teach(pipeline: Pipeline) -> Iterator[Question]:
@@ -94,5 +110,6 @@ def example_settings(pipeline: Pipeline) -> ExampleSettings:
         wrong_plans=reasoner.wrong_plans,
         max_paths=reasoner.max_paths,
         answers=reasoner.answers,
+        num_candidates=reasoner.num_candidates,
         **taught,
     )

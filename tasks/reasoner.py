@@ -31,7 +31,7 @@ def tune_reasoner(pipeline: Pipeline, seed: int) -> StageOutcome:
         phases = tuple(Phase(phase.until, phase.weights) for phase in section.phases)
         if not phases and section.objective == "direct":
             phases = (Phase(1.0, section.mixture),)
-        own = {"variant", "objective", "instructions", "path_tokens", "phases", "lr_schedule", *HOW_ASKED}
+        own = {"variant", "objective", "instructions", "path_tokens", "phases", "lr_schedule", "folds", *HOW_ASKED}
         settings = TuneSettings(
             **section.model_dump(exclude=own),
             phases=phases,

@@ -96,6 +96,7 @@ SHAPING: dict[str, set[str]] = {
     "reasoner.wrong_plans=2": {TAUGHT},
     "reasoner.max_paths=11": {TAUGHT},
     "reasoner.answers=all": {TAUGHT},
+    "reasoner.num_candidates=5": {TAUGHT},
 }
 HOW_REACHED = set(EndpointLmSection.model_fields) - ENDPOINT_ANSWERS
 
@@ -108,7 +109,7 @@ def test_a_setting_changes_the_stages_that_it_shapes(run_file: Path, override: s
 @pytest.mark.parametrize(("section", "stage"), [("lm", MODEL), ("reasoner", TUNED), ("dense", DENSE)])
 def test_every_number_of_a_training_shapes_it(run_file: Path, section: str, stage: str) -> None:
     config = getattr(read_config(run_file), section)
-    skipped = {override.partition("=")[0] for override in SHAPING}
+    skipped = {override.partition("=")[0] for override in SHAPING} | {"reasoner.folds"}  # of choose alone
     names = [
         name
         for name, value in config
@@ -148,6 +149,16 @@ def test_another_wording_of_a_prompt_makes_other_instructions(run_file: Path) ->
     own.mkdir()
     (own / "plan.txt").write_text("Name the relations that answer {question}", encoding="utf-8")
     assert changed(run_file, "prompts=prompts") == {TAUGHT, "plans-generator-seed0", "plans-mixture-seed0"}
+
+
+def test_choose_learns_from_explorers_that_did_not_see_the_question(run_file: Path) -> None:
+    choose = "reasoner.instructions={plan: 1.0, choose: 1.0}"
+    specs = specs_of(run_file, choose)
+    assert "candidates" in specs[TAUGHT].needs
+    assert "encodings" in specs["candidates"].needs
+    assert "explorer-seed0" not in specs["candidates"].needs
+    before, after = specs, specs_of(run_file, choose, "reasoner.folds=3")
+    assert {key for key in after if before[key].section != after[key].section} == {"candidates"}
 
 
 def test_an_objective_names_its_instructions(run_file: Path) -> None:
