@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kgqa_core.evaluation.normalise import normalise_name
+from kgqa_core.instructions.asking import ask
 from kgqa_core.instructions.escapes import escape
 from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
 from kgqa_core.instructions.render import Names
@@ -54,15 +55,10 @@ def ask_teacher(
     follow from the paths.
     """
     cases = tuple(cases)
-    texts = model.generate([instruction.render(case) for case in cases], decoding)
     kept: list[ExplainCase] = []
     refused: Counter[str] = Counter()
-    for case, generations in zip(cases, texts, strict=True):
-        best = generations[0]
-        result = instruction.parse(best.text, case)
-        if best.problem:
-            refused[best.problem] += 1
-        elif isinstance(result, ParseFailure):
+    for case, result in zip(cases, ask(model, instruction, cases, decoding=decoding).results, strict=True):
+        if isinstance(result, ParseFailure):
             refused[result.reason] += 1
         elif _folded(result.answers.names) != _folded(case.answers):
             refused["other answers"] += 1
