@@ -24,6 +24,11 @@ from kgqa_core.instructions.plan_text import END, SEPARATOR, START, render_step
 MAX_TOPICS = 1024  # sets of topics whose frontiers a ``PathConstraints`` keeps
 
 
+def all_steps(labels: Sequence[str]) -> list[str]:
+    """Return the steps along relations as plans write them, by relation id: forward, then backward."""
+    return [render_step(write_step(label, backward)) for backward in (False, True) for label in labels]
+
+
 class PathConstraint:
     """The plans around one set of topics, written as ``render_plan`` does.
 
@@ -104,8 +109,7 @@ class PathConstraints:
     def __init__(self, graph: KnowledgeGraph, *, max_hops: int = 3, reenter_topic: bool = False) -> None:
         """Allow plans of 1..``max_hops`` steps."""
         self.graph, self.max_hops, self.reenter_topic = graph, max_hops, reenter_topic
-        num = graph.num_relations
-        self.steps = [render_step(write_step(graph.relation_labels[r % num], r >= num)) for r in range(2 * num)]
+        self.steps = all_steps(graph.relation_labels)
         self.relation_of = {step: relation for relation, step in enumerate(self.steps)}
         self.key = f"paths:{_identity(graph)}:{max_hops}:{int(reenter_topic)}"
         self._kept: OrderedDict[tuple[int, ...], PathConstraint] = OrderedDict()

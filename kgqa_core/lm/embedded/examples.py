@@ -46,7 +46,7 @@ def read_distinct(files: Sequence[Path], split: str = "train") -> list[Distinct]
         .aggregate([("weight", "sum")])
         .sort_by([(c, "ascending") for c in COLUMNS])
     )
-    rows = [Distinct(*(row[c] for c in COLUMNS), row["weight_sum"]) for row in summed.to_pylist()]
+    rows = [Distinct(**{name: row[name] for name in COLUMNS}, weight=row["weight_sum"]) for row in summed.to_pylist()]
     rows = [row for row in rows if row.weight > 0]
     if not rows:
         raise InputError(f"no {split} example is in {', '.join(map(str, files))}: nothing to learn from")

@@ -10,7 +10,7 @@ from kgqa_core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedSettings:
-    """All that shapes the model beside its data. The defaults learn to plan in a minute or two of one CPU core."""
+    """All that shapes the model beside its data. The defaults learn to plan in about a minute of one CPU core."""
 
     width: int = 128  # D
     layers: int = 4
@@ -22,8 +22,8 @@ class EmbeddedSettings:
     )
     context: int = 1024  # tokens of prompt and answer together
     train_on: tuple[str, ...] = ("plan",)  # instructions that the weights learn; the tokenizer reads them all
-    steps: int = 600  # of the optimiser
-    batch_size: int = 128  # examples drawn per step
+    steps: int = 250  # of the optimiser
+    batch_size: int = 64  # examples drawn per step
     flatten: float = 0.5  # a prompt is drawn in proportion to its weight to this power: 1 as the data has it, 0 evenly
     learning_rate: float = 3e-3
     warmup: float = 0.05  # share of the steps
@@ -41,5 +41,9 @@ class EmbeddedSettings:
 
 
 # For a GPU: the same recipe at 30 and 100 million parameters. Not run on any yet.
-GPU_30M = EmbeddedSettings(width=512, layers=10, heads=8, vocabulary=8192, batch_size=512, learning_rate=1e-3)
-GPU_100M = EmbeddedSettings(width=768, layers=14, heads=12, vocabulary=16384, batch_size=512, learning_rate=6e-4)
+GPU_30M = EmbeddedSettings(
+    width=512, layers=10, heads=8, vocabulary=8192, steps=2000, batch_size=512, learning_rate=1e-3
+)
+GPU_100M = EmbeddedSettings(
+    width=768, layers=14, heads=12, vocabulary=16384, steps=2000, batch_size=512, learning_rate=6e-4
+)

@@ -48,7 +48,6 @@ def train_tokenizer(texts: Iterable[str], *, whole: Sequence[str], steps: Sequen
     added = [AddedToken(text, normalized=False) for text in sorted(whole, key=len, reverse=True)]
     added += [AddedToken(text, normalized=False, single_word=True) for text in sorted(steps, key=len, reverse=True)]
     tokenizer.add_tokens(added)
-    made = transformers.PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, eos_token=END_TOKEN, pad_token=PAD_TOKEN, clean_up_tokenization_spaces=False
     )
-    return made

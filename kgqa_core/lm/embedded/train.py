@@ -75,7 +75,7 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = settings.learning_rate * _schedule(step, settings)
         drawn, counts = np.unique(draws.choice(len(chances), settings.batch_size, p=chances), return_counts=True)
-        loss, read, scored = _loss(model, data, drawn, counts / settings.batch_size, pad)
+        loss, read, scored = batch_loss(model, data, drawn, counts / settings.batch_size, pad)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_norm)
@@ -96,7 +96,7 @@ def _schedule(step: int, settings: EmbeddedSettings) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, settings.steps - warm)))
 
 
-def _loss(
+def batch_loss(
     model: Any, data: Encoded, rows: NDArray[np.int64], shares: NDArray[np.float64], pad: int
 ) -> tuple[Tensor, int, int]:
     """Return the loss, and how many tokens were read and scored.
@@ -108,7 +108,9 @@ def _loss(
     longest = max(map(len, texts))
     device = model.device
     tokens = torch.full((len(texts), longest), pad)  # [B, T]
-    at_row, at_token, weights = [], [], []
+    at_row: list[int] = []
+    at_token: list[int] = []
+    weights: list[float] = []
     for place, (row, text, share) in enumerate(zip(rows, texts, shares, strict=True)):
         tokens[place, : len(text)] = torch.tensor(text)
         start = len(data.prompts[row])
