@@ -11,7 +11,7 @@ HashFile = Callable[[Path], str]
 
 _TOKENIZER = frozenset({
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model",
+    "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "tekken.json",
 })  # fmt: skip
 _TEMPLATE = frozenset({"chat_template.jinja", "chat_template.json"})
 _MODEL = frozenset({"config.json", "generation_config.json"})

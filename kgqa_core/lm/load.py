@@ -16,6 +16,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantise = Literal["none", "int8", "int4"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTISE = ("none", "int8", "int4")
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 _FAILURES = (OSError, ValueError, KeyError, ImportError, TypeError, RuntimeError, AttributeError)
 
 
@@ -56,6 +57,7 @@ def load(
         check_adapter(adapter)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
+    from safetensors import SafetensorError
 
     tokenizer = load_tokenizer(adapter if adapter is not None and has_tokenizer(adapter) else folder)
     options = {**_quantisation(quantise, device), "dtype": _dtype(dtype, device)}
@@ -70,7 +72,7 @@ def load(
             **options,
         )
         model, report = made
-    except _FAILURES as error:
+    except (*_FAILURES, SafetensorError) as error:
         raise InputError(
             f"{folder} is not a model folder that transformers can read: {shorten(str(error))}. Copy the model whole; "
             "it must be of an architecture that transformers has itself"
@@ -93,6 +95,8 @@ def load_tokenizer(folder: Path) -> Any:
     """Return the folder's tokenizer. Raises InputError where there is none, or none with an end token."""
     import transformers
 
+    if not has_tokenizer(folder):  # for some architectures transformers would make an empty one
+        raise InputError(f"{folder} has no tokenizer: none of {', '.join(VOCABULARIES)}. Copy the model whole")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
@@ -109,7 +113,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 def has_tokenizer(folder: Path) -> bool:
     """Say whether a folder brings a tokenizer."""
-    return (folder / "tokenizer_config.json").is_file() or (folder / "tokenizer.json").is_file()
+    return any((folder / name).is_file() for name in VOCABULARIES)
 
 
 def dtype_of(model: Any) -> str:
