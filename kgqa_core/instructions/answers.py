@@ -71,9 +71,11 @@ def write_answers(names: Iterable[str]) -> str:
 def _write(name: str) -> str:
     """Return the line that is read back as ``name``: nearly always the name as it is."""
     plain = escape(name)
+    if _is_read(plain, name):
+        return plain
     head, last = escape_all(name[0]) + escape(name[1:]), escape(name[:-1]) + escape_all(name[-1])
     both = escape_all(name[0]) + escape(name[1:-1]) + escape_all(name[-1])
-    return next((line for line in (plain, head, last) if _is_read(line, name)), both)
+    return next((line for line in (head, last) if _is_read(line, name)), both)
 
 
 def _is_read(line: str, name: str) -> bool:
