@@ -125,6 +125,7 @@ class ReasonerSection(Section):
     variant: Literal["ours", "rog", "eperm"] = "ours"  # a paper's: the defaults below become its own, see PAPERS
     objective: Literal["plan", "rog", "eperm", "direct"] = "rog"  # plan; plan + reason; find + reason; no graph at all
     instructions: dict[str, Annotated[float, Field(gt=0)]] | None = None  # instruction -> weight, not the objective's
+    shares: dict[str, Share] = Field(default_factory=dict)  # instruction -> share of the questions; else all
     paths_per_question: Annotated[int, Field(ge=1)] = 3  # K: plans whose paths a reason example shows
     wrong_plans: Annotated[int, Field(ge=0)] = 0  # paths that do not teach, shown among them: to learn to select
     max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths shown per example

@@ -113,7 +113,16 @@ def _candidates(config: RunConfig, base: tuple[str, ...]) -> StageSpec:
 
 
 # Settings of a reasoner that shape its examples.
-HOW_ASKED = {"objective", "instructions", "paths_per_question", "wrong_plans", "max_paths", "answers", "num_candidates"}
+HOW_ASKED = {
+    "objective",
+    "instructions",
+    "shares",
+    "paths_per_question",
+    "wrong_plans",
+    "max_paths",
+    "answers",
+    "num_candidates",
+}
 
 
 def _answering_model(config: RunConfig) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def example_settings(pipeline: Pipeline) -> ExampleSettings:
     is_eperm = reasoner.objective == "eperm"
     return ExampleSettings(
         weights=always | reasoner.mixture,
+        shares=reasoner.shares,
         share=not is_eperm,
         scored=is_eperm,
         num_plans=reasoner.paths_per_question,

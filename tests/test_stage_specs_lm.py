@@ -92,6 +92,7 @@ SHAPING: dict[str, set[str]] = {
     "reasoner.objective=eperm": {TAUGHT, TUNED},
     "reasoner.instructions={plan: 2.0}": {TAUGHT, TUNED},
     "reasoner.instructions={plan: 2.0, reason: 1.0}": {TAUGHT},  # the rest follows from the examples' weights
+    "reasoner.shares={reason: 0.5}": {TAUGHT},
     "reasoner.paths_per_question=2": {TAUGHT},
     "reasoner.wrong_plans=2": {TAUGHT},
     "reasoner.max_paths=11": {TAUGHT},
