@@ -79,6 +79,23 @@ def tiny_copy(tiny_config: RunConfig, tmp_path: Path) -> RunConfig:
     return with_home(tiny_config, home)
 
 
+@pytest.fixture(scope="session")
+def prefect_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a Prefect server leaves in a home: above all its database, which takes longer to make than a small run."""
+    from tasks.server import prefect_server
+
+    home = tmp_path_factory.mktemp("prefect")
+    with prefect_server(home):
+        return home / "prefect"
+
+
+@pytest.fixture
+def used_home(prefect_folder: Path, tmp_path: Path) -> Path:
+    """A home in which a Prefect server has run, and nothing else."""
+    shutil.copytree(prefect_folder, tmp_path / "home" / "prefect")
+    return tmp_path / "home"
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start Python on some code that may import ours; what is still running at the test's end is killed."""

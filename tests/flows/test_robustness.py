@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kgqa_core.artifacts import MANIFEST
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.pipeline import Pipeline
@@ -95,45 +97,64 @@ def test_retrain_builds_every_stage_once_and_a_second_run_does_nothing(
         record_testsuite_property(f"CPU seconds of the {name} run, server included", round(run["cpu_seconds"], 1))
 
 
+def done_by(pipeline: Pipeline) -> dict[str, int]:
+    """Return when each stage that is done was done: a stage that is made again has another time."""
+    found = {key: pipeline.find(key) for key in KEYS}
+    return {key: (artifact.folder / MANIFEST).stat().st_mtime_ns for key, artifact in found.items() if artifact}
+
+
+def folder_of(key: str) -> str:
+    """Return the folder of the artifacts of a stage."""
+    return key.partition("-")[0]
+
+
 def test_killed_three_times_at_random_a_run_goes_on_and_ends_as_if_nothing_had_happened(
-    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, tmp_path: Path
+    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, used_home: Path
 ) -> None:
-    home, chance, left_half_made = tmp_path / "home", random.Random(7), 0
+    chance, left_half_made, done = random.Random(7), 0, {}
     for _ in range(3):
-        run = retrain(home)
-        wait_for_stage(run, home)
-        time.sleep(chance.uniform(0, 2))
+        run = retrain(used_home)
+        # Between one stage's end and the next one's: every run gets further, none to the end, however fast it is.
+        second = [key for key in KEYS if key not in done][1]
+        wait_for_stage(run, used_home, folder_of(second))
+        kill_at = time.monotonic() + chance.uniform(0, 2)
+        while time.monotonic() < kill_at and second not in done_by(run_at(used_home)):
+            time.sleep(0.01)
         run.send_signal(signal.SIGKILL)
         run.wait(20)
-        left_half_made += bool(rubble(home))
-        assert_nothing_runs(home)
+        left_half_made += bool(rubble(used_home))
+        assert_nothing_runs(used_home)
+        before, done = done, done_by(run_at(used_home))
+        assert len(before) < len(done) < len(KEYS)
+        assert before.items() <= done.items()  # it went on; it did not begin anew
     assert left_half_made
-    assert len(finish(retrain(home))["built"]) < len(KEYS)  # it went on; it did not begin anew
-    assert contents(run_at(home)) == contents(Pipeline(tiny_config))
-    assert not rubble(home)
-    assert_nothing_runs(home)
+    assert finish(retrain(used_home))["built"] == [key for key in KEYS if key not in done]
+    assert done.items() <= done_by(run_at(used_home)).items()
+    assert contents(run_at(used_home)) == contents(Pipeline(tiny_config))
+    assert not rubble(used_home)
+    assert_nothing_runs(used_home)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_politely_a_run_leaves_no_rubble_and_goes_on(
-    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, tmp_path: Path, sent: signal.Signals
+    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, used_home: Path
 ) -> None:
-    home = tmp_path / "home"
-    run = retrain(home)
-    wait_for_stage(run, home, "explorer")
-    run.send_signal(sent)
-    run.communicate(timeout=60)
-    assert run.returncode != 0
-    assert_nothing_runs(home)
-    assert not rubble(home)
-    assert finish(retrain(home))["built"] == KEYS[4:]
-    assert contents(run_at(home)) == contents(Pipeline(tiny_config))
+    for sent, key in ((signal.SIGINT, "explorer-seed0"), (signal.SIGTERM, "controls")):
+        run = retrain(used_home)
+        wait_for_stage(run, used_home, folder_of(key))
+        run.send_signal(sent)
+        run.communicate(timeout=60)
+        assert run.returncode != 0
+        assert_nothing_runs(used_home)
+        assert not rubble(used_home)
+        assert list(done_by(run_at(used_home))) == KEYS[: KEYS.index(key)]
+    assert finish(retrain(used_home))["built"] == KEYS[5:]
+    assert contents(run_at(used_home)) == contents(Pipeline(tiny_config))
 
 
 def test_two_runs_at_once_make_every_stage_once_and_both_end_well(
-    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, tmp_path: Path
+    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, used_home: Path
 ) -> None:
-    home = tmp_path / "home"
+    home = used_home
     runs = [retrain(home), retrain(home)]
     one, other = (finish(run) for run in runs)
     assert sorted(one["built"] + other["built"]) == sorted(KEYS)
@@ -143,10 +164,11 @@ def test_two_runs_at_once_make_every_stage_once_and_both_end_well(
 
 
 def test_ctrl_c_reaches_a_run_that_waits_for_another(
-    tiny_copy: RunConfig, tiny_config: RunConfig, start: Callable[..., Any], tmp_path: Path
+    tiny_copy: RunConfig, tiny_config: RunConfig, prefect_folder: Path, start: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The second of two runs sits in the lock: it must be possible to stop it there."""
     home, folder = tiny_copy.runtime.home, Pipeline(tiny_copy).artifact("controls").folder
+    shutil.copytree(prefect_folder, home / "prefect")
     (folder / "scores.json").unlink()
     holder = start(
         "import fcntl, sys, time; stream = open(sys.argv[1], 'a'); fcntl.flock(stream, fcntl.LOCK_EX); "
