@@ -136,6 +136,6 @@ def random_state(device: torch.device, gather: Any = None) -> dict[str, Tensor]:
 
 def set_random_state(states: dict[str, Tensor], device: torch.device, rank: int) -> None:
     """Set torch's generators to what ``random_state`` returned."""
-    torch.set_rng_state(states["cpu"][rank])
+    torch.set_rng_state(states["cpu"][rank].clone())  # of a view, torch would read the first row
     if device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"][rank], device)
+        torch.cuda.set_rng_state(states["cuda"][rank].clone(), device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -28,23 +29,21 @@ def test_a_process_alone_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_tune_as_one(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    points: dict[str, list[tuple[str, int, float]]] = {"one": [], "two": []}
-    runs = {
-        name: TuneRun(
-            tmp_path / name,
-            tmp_path / name / "journal",
-            on_point=lambda *point, name=name: points[name].append(point),
-            curve_every=1,
-        )
-        for name in points
-    }
-    one = tune(llama, instructions, SETTINGS, runs["one"])
-    two = tune_in_processes(llama, instructions, SETTINGS, runs["two"], processes=2)
-    assert [point[:2] for point in points["one"]] == [point[:2] for point in points["two"]]
-    assert [point[2] for point in points["two"]] == pytest.approx([point[2] for point in points["one"]], rel=1e-3)
-    assert two.num_tokens == one.num_tokens and two.dev_losses == pytest.approx(one.dev_losses, rel=1e-3)
-    weights = [load_file(report.folder / "adapter_model.safetensors") for report in (one, two)]
+def test_two_processes_of_torchrun_tune_as_one_alone(llama: Path, instructions: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, float]] = []
+    alone = TuneRun(tmp_path / "alone", on_point=lambda *point: told.append(point), curve_every=1)
+    one = tune(llama, instructions, SETTINGS, alone)
+    run = TuneRun(tmp_path / "two", tmp_path / "journal", curve_every=1)
+    write_job(tmp_path / JOB, llama, [instructions], SETTINGS, run)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "-m", "kgqa_core.lm.tune", str(tmp_path / JOB)], env=environment, check=True)
+    lines = [json.loads(line) for line in (tmp_path / TOLD).read_text().splitlines()]
+    points = [line["point"] for line in lines if "point" in line]
+    assert [point[:2] for point in points] == [list(point[:2]) for point in told]
+    assert [point[2] for point in points] == pytest.approx([point[2] for point in told], rel=1e-3)
+    assert lines[-1]["report"]["num_tokens"] == one.num_tokens
+    weights = [load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("alone", "two")]
     for name, expected in weights[0].items():
         assert weights[1][name] == pytest.approx(expected, abs=1e-3)
 
@@ -73,16 +72,7 @@ def test_processes_that_were_killed_go_on_exactly(llama: Path, instructions: Pat
 
 @pytest.mark.slow
 def test_errors_of_processes_are_errors_here(llama: Path, instructions: Path, tmp_path: Path) -> None:
+    odd = replace(SETTINGS, batch_size=7, micro_batch=2)
     with pytest.raises(ConfigError, match="batch_size 7 must be a multiple of the number of processes"):
-        tune_in_processes(llama, instructions, replace(SETTINGS, batch_size=7), TuneRun(tmp_path), processes=2)
+        tune_in_processes(llama, instructions, odd, TuneRun(tmp_path), processes=1)
     assert not (tmp_path / "adapter").exists()
-
-
-@pytest.mark.slow
-def test_torchrun_does_a_job(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    write_job(tmp_path / JOB, llama, [instructions], SETTINGS, TuneRun(tmp_path / "out", tmp_path / "journal"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, "-m", "kgqa_core.lm.tune", str(tmp_path / JOB)], env=environment, check=True)
-    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
-    assert "report" in (tmp_path / TOLD).read_text().splitlines()[-1]
