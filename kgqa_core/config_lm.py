@@ -167,6 +167,23 @@ class ReasonerSection(Section):
 
 
 class DensePlannerSection(Section):
-    """The dense planner: a bi-encoder over relation paths."""
+    """The dense planner: questions and relation paths as vectors of one text encoder. Defaults: see docs/results.md."""
 
-    epochs: Annotated[int, Field(ge=1)] = 3
+    members: Annotated[int, Field(ge=1)] = 1  # encoders trained from different seeds, and averaged
+    epochs: Annotated[float, Field(gt=0)] = 4.0  # passes over the training questions, of each member
+    max_steps: Annotated[int, Field(ge=1)] | None = None  # optimiser steps of a member at most; None: no limit
+    batch_size: Annotated[int, Field(ge=1)] = 32  # questions
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-4  # of the encoder's upper layers
+    path_learning_rate: Annotated[float, Field(gt=0)] = 5e-3  # of the free part of the path vectors
+    warmup: Share = 0.1  # share of the steps
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    dropout: Share = 0.1  # in the upper layers
+    frozen_layers: Annotated[int, Field(ge=0)] = 3  # lower layers of the encoder that stay as they are
+    max_tokens: Annotated[int, Field(ge=8)] = 48  # of a question or a path; longer ones are cut
+    scale: Annotated[float, Field(gt=0)] = 20.0  # of the cosine of question and path
+    neighbour_weight: Annotated[float, Field(ge=0)] = 1.0  # of the neighbours' vote beside a path's own probability
+    neighbour_temperature: Annotated[float, Field(gt=0)] = 0.05  # of the cosine of two questions
+    neighbour_loss: Annotated[float, Field(ge=0)] = 0.0  # weight of the loss of the neighbours' vote
+    spread: Share = 0.9  # how much a further plan has to serve neighbours that the plans before it miss
+    num_unseen: Annotated[int, Field(ge=0)] = 8  # width of the beam for paths that no training question has
+    unseen_penalty: Annotated[float, Field(ge=0)] = 3.0  # natural log: how much less probable than their text says

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from kgqa_core.pipeline import Pipeline
 from kgqa_core.types import Split
 
 if TYPE_CHECKING:
+    from kgqa_core.instructions.path_constraint import PathConstraints
+    from kgqa_core.lm.endpoint import Endpoint
     from kgqa_core.lm.meter import Meter
     from kgqa_core.lm.metered import Metered
     from kgqa_core.lm.types import LanguageModel
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kgqa_core.planners.types import Planner, PlanQuestion
 
 MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapter"  # inside the artifacts of lm and reasoner
+DENSE_FOLDER = "planner"  # inside the artifact of dense
 INSTRUCTIONS_FILE = "instructions.parquet"
 PRICES = Path(__file__).resolve().parents[1] / "conf" / "prices.yaml"
 
@@ -51,10 +54,7 @@ def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
     """
     config = pipeline.config
     if isinstance(config.lm, EndpointLmSection):
-        from kgqa_core.lm.endpoint import open_endpoint
-        from kgqa_core.lm.endpoint_settings import EndpointSettings
-
-        return open_endpoint(EndpointSettings(**config.lm.model_dump(exclude={"kind"})))
+        return open_endpoint_of(config.lm)
     from kgqa_core.lm.local import open_local
     from kgqa_core.workspace import device_of
 
@@ -75,6 +75,14 @@ def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
         quantise=local.quantise if local else "none",
         device=device_of(config),
     )
+
+
+def open_endpoint_of(section: EndpointLmSection) -> Endpoint:
+    """Return the model behind the endpoint that a configuration names."""
+    from kgqa_core.lm.endpoint import open_endpoint
+    from kgqa_core.lm.endpoint_settings import EndpointSettings
+
+    return open_endpoint(EndpointSettings(**section.model_dump(exclude={"kind"})))
 
 
 def plan_ground(pipeline: Pipeline) -> Ground | None:
@@ -161,19 +169,26 @@ def open_planner(pipeline: Pipeline, name: str, seed: int) -> Iterator[OpenedPla
 @contextmanager
 def _generator(pipeline: Pipeline, seed: int) -> Iterator[tuple[GeneratorPlanner, Meter]]:
     """Open the language model as a planner; every call is metered, and remembered for the next time."""
-    from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
+    from kgqa_core.instructions.path_constraint import RelationConstraint
     from kgqa_core.instructions.prompts import read_prompts
     from kgqa_core.planners.generator import GeneratorPlanner
 
     ground = plan_ground(pipeline)
     space: PathConstraints | RelationConstraint
     if ground is not None:
-        space = PathConstraints(ground.graph, max_hops=ground.max_hops, reenter_topic=ground.reenter_topic)
+        space = path_constraints(ground)
     else:
         longest = max((len(path) for one in taught(pipeline) for path in one.paths), default=1)
         space = RelationConstraint(known_steps(pipeline), max_hops=longest)
     with metered(pipeline, open_model(pipeline, seed), system="generator") as model:
         yield GeneratorPlanner(model, read_prompts(pipeline.config.prompts), space=space), model.meter
+
+
+def path_constraints(ground: Ground) -> PathConstraints:
+    """Return the plans that exist in a graph."""
+    from kgqa_core.instructions.path_constraint import PathConstraints
+
+    return PathConstraints(ground.graph, max_hops=ground.max_hops, reenter_topic=ground.reenter_topic)
 
 
 @contextmanager
@@ -192,8 +207,11 @@ def metered(pipeline: Pipeline, model: LanguageModel, *, system: str) -> Iterato
 
 def _dense(pipeline: Pipeline, seed: int) -> Planner:
     from kgqa_core.planners.dense import open_dense
+    from kgqa_core.planners.dense_beam import steps_around
 
-    return open_dense(pipeline.artifact(f"dense-seed{seed}").folder)
+    ground = plan_ground(pipeline)
+    exists = steps_around(path_constraints(ground)) if ground else None
+    return open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists)
 
 
 def model_facts(pipeline: Pipeline) -> dict[str, Any]:
@@ -206,4 +224,18 @@ def model_facts(pipeline: Pipeline) -> dict[str, Any]:
     config = pipeline.config
     if config.lm is None:
         raise ConfigError(f"run {config.name!r} has no language model: give its configuration a section 'lm'")
-    raise NotImplementedError
+    if isinstance(config.lm, EndpointLmSection):
+        model = open_endpoint_of(config.lm)
+        return {"kind": "endpoint", "url": config.lm.url, "served": model.model, "context": model.context}
+    from kgqa_core.lm.facts import describe
+    from kgqa_core.workspace import device_of
+
+    local = config.lm if isinstance(config.lm, LocalLmSection) else None
+    facts = describe(
+        base_folder(pipeline),
+        adapter=local.adapter if local else None,
+        dtype=local.dtype if local else "auto",
+        quantise=local.quantise if local else "none",
+        device=device_of(config),
+    )
+    return {"kind": config.lm.kind, **asdict(facts)}
