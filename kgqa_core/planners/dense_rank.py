@@ -53,7 +53,7 @@ def see(model: DenseModel, questions: Sequence[Floats]) -> list[View]:
     A path's score is log P(path) + ``neighbour_weight`` log(vote), of both the mean over the members.
     """
     settings, members = model.settings, list(zip(questions, model.members, strict=True))
-    raw: list[Floats] = [np.float32(settings.scale) * own @ one.paths.T + one.bias for own, one in members]
+    raw: list[Floats] = [(settings.scale * (own @ one.paths.T) + one.bias).astype(np.float32) for own, one in members]
     totals = [log_sum(scores) for scores in raw]
     log_probs = np.mean([scores - total[:, None] for scores, total in zip(raw, totals, strict=True)], axis=0)
     temperature = settings.neighbour_temperature
