@@ -28,9 +28,11 @@ BENCHMARKS = (
     "supervision",
     "embedded_planner",
     "execute_plans",
+    "lm_generate",
     "memory",
     "sweeps",
     "gpu",
+    "lm_gpu",
 )  # modules of this package, each with run(home)
 
 

@@ -79,8 +79,9 @@ def run(home: Path, size: Size = FULL) -> None:
     head = ["| what | tokens/s | against | tokens/s | ratio (range) |", "|---|---:|---|---:|---:|"]
     note = (
         f"A Llama-shaped model of {parameters:.1f} M parameters with random weights, float32, one thread; "
-        f"{size.prompts} questions, {size.new_tokens} new tokens each, up to {size.batch_size} texts at a time. CPU time, median of "
-        f"{size.repeats} rounds in turn. Beams count once: tokens per second are those of the {BEAMS} texts returned. "
+        f"{size.prompts} questions, {size.new_tokens} new tokens each, up to {size.batch_size} texts at a time. CPU "
+        f"time, median of {size.repeats} rounds in turn. Tokens per second are those of the {BEAMS} texts that beams "
+        "or samples return. "
         f"Scored: {size.scored} prompts with {size.options} options each; their tokens are the options'."
     )
     write_section(

@@ -1,0 +1,66 @@
+"""The benchmarks of language models do what they time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import lm_generate, lm_gpu, measure
+from kgqa_core.lm.chat import encode_prompts
+from kgqa_core.lm.local import open_local
+from kgqa_core.lm.types import Decoding, Prompt
+
+
+@pytest.mark.slow
+def test_the_table_of_speeds_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.md")
+    threads = torch.get_num_threads()
+    lm_generate.run(tmp_path, lm_generate.SMALL)
+    torch.set_num_threads(threads)
+    text = (tmp_path / "results.md").read_text()
+    for what in ("one at a time", "transformers' `generate`", "constraint", "samples", "read once"):
+        assert what in text
+
+
+def test_transformers_is_asked_for_the_same_texts(tmp_path: Path) -> None:
+    texts = ["who directed Heat", "which films were made in Rome ?", "x"]
+    model = open_local(lm_generate.make_model(tmp_path / "model", texts, lm_generate.SMALL))
+    model.ends = [len(model.tokenizer) - 1]
+    lm_generate.silence(model, model.ends[0])
+    prompts = sorted((Prompt(text) for text in texts), key=lambda p: -len(encode_prompts(model.tokenizer, [p])[0]))
+    for beams in (1, 3):
+        decoding = Decoding(max_new_tokens=4, method="beam", num_beams=beams, num_returns=beams)
+        ours = [text.text for own in model.generate(prompts, decoding) for text in own]
+        theirs = lm_generate.with_transformers(model, prompts, lm_generate.SMALL, beams)
+        assert len(ours) == len(theirs) and set(ours) <= set(theirs)
+
+
+@pytest.mark.slow
+def test_all_that_is_timed_on_a_gpu_can_be_done_without(tmp_path: Path) -> None:
+    device, size = torch.device("cpu"), lm_gpu.SMALL
+    rate = lm_gpu.matrix_rate(device, size, repeats=1)
+    rows = lm_gpu.measure_shape(size.shapes[0], device, size, rate)
+    assert [row.split(" | ")[1:3] for row in rows] == [
+        ["read", "2"],
+        ["write", "1"],
+        ["write", "3"],
+        ["LoRA step", "2"],
+        ["LoRA step, checkpointed", "2"],
+    ]
+
+
+def test_what_memory_does_not_hold_is_said() -> None:
+    def fail() -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    row = lm_gpu.row("7B", ("read", 8, 2.0, fail), parameters=7, rate=1.0, device=torch.device("cpu"))
+    assert row == "| 7B | read | 8 | out of memory | | |"
+
+
+@pytest.mark.gpu
+def test_a_small_llama_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.md")
+    lm_gpu.run(tmp_path, lm_gpu.SMALL)
+    assert "tiny" in (tmp_path / "results.md").read_text()
