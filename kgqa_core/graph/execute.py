@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Executed:
 class _Encoded:
     """Topics and plans of all questions as arrays; those plans of a question that begin alike are neighbours."""
 
-    topics: tuple[I64, I64]
+    topics: tuple[I64, I32]
     plan_ptr: I64
     steps: I32  # [P, L], sorted
     lengths: I64  # [P], sorted
@@ -81,7 +82,8 @@ def execute_plans(
     """
     encoded = _encode(graph, topics, plans, directed)
     width = encoded.steps.shape[1]
-    tables = (np.zeros(graph.num_entities, np.int64), np.empty((width + 1, graph.num_entities), np.int32))
+    num = graph.num_entities
+    tables = (np.zeros(num // 8 + 1, np.uint8), np.empty((width + 1, num + 1), np.int32))
     rules = (not reenter_topic, 0 if directed else graph.num_relations, max_entities or NO_LIMIT)
     found = follow_all(graph.arrays, encoded.topics, (encoded.plan_ptr, encoded.steps, encoded.lengths), tables, rules)
     return _in_order(encoded, *found)
@@ -93,36 +95,33 @@ def step_codes(graph: KnowledgeGraph, plan: Sequence[str], directed: bool) -> tu
     return found if directed else tuple(step % graph.num_relations for step in found)
 
 
-def topic_ids(graph: KnowledgeGraph, topics: Sequence[int]) -> I64:
-    """Return distinct topics, ascending.
+def topic_arrays(graph: KnowledgeGraph, topics: Sequence[Sequence[int]]) -> tuple[I64, I32]:
+    """Return pointer [Q+1] and the distinct topics of each question, ascending.
 
     Raises:
         InputError: one that is no entity.
     """
-    ids: I64 = sorted_distinct(np.asarray(topics, dtype=np.int64))
-    if len(ids) and not 0 <= ids[0] <= ids[-1] < graph.num_entities:
-        raise InputError(f"topics {ids[:9].tolist()}: entity ids go from 0 to {graph.num_entities - 1}")
-    return ids
+    num = graph.num_entities
+    ids = np.fromiter(chain.from_iterable(topics), dtype=np.int64)
+    wrong = ids[(ids < 0) | (ids >= num)]
+    if len(wrong):
+        raise InputError(f"topics {wrong[:9].tolist()}: entity ids go from 0 to {num - 1}")
+    keys = sorted_distinct(np.repeat(np.arange(len(topics)), [len(one) for one in topics]) * num + ids)
+    return np.searchsorted(keys, np.arange(len(topics) + 1) * num), (keys % max(1, num)).astype(np.int32)
 
 
 def _encode(graph: KnowledgeGraph, topics: Sequence[Sequence[int]], plans: Plans, directed: bool) -> _Encoded:
     if len(topics) != len(plans):
         raise InputError(f"{len(topics)} questions have topics and {len(plans)} have plans: give both for each")
-    starts = [topic_ids(graph, ids) for ids in topics]
     asked = [tuple(plan) for of_question in plans for plan in of_question]
     codes = {plan: step_codes(graph, plan, directed) for plan in set(asked)}
     lengths = np.array([len(codes[plan]) for plan in asked], dtype=np.int64)
     steps = np.full((len(asked), max(1, lengths.max(initial=0))), -1, dtype=np.int32)
     steps[np.arange(steps.shape[1]) < lengths[:, None]] = [step for plan in asked for step in codes[plan]]
-    plan_ptr = _pointer(plans)
+    plan_ptr = np.cumsum([0, *map(len, plans)], dtype=np.int64)
     question = np.repeat(np.arange(len(plans)), np.diff(plan_ptr))
     order = np.lexsort((*steps.T[::-1], question))
-    start = np.concatenate([np.empty(0, np.int64), *starts])
-    return _Encoded((_pointer(starts), start), plan_ptr, steps[order], lengths[order], order)
-
-
-def _pointer(parts: Sequence[Sequence[object]] | Sequence[I64]) -> I64:
-    return np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return _Encoded(topic_arrays(graph, topics), plan_ptr, steps[order], lengths[order], order)
 
 
 def _in_order(encoded: _Encoded, num_reached: I64, kept_ptr: I64, kept: I32) -> Executed:

@@ -12,7 +12,7 @@ from kgqa_core.types import RelationPath
 
 
 class Follower:
-    """Follows paths in one graph, with tables that are made once: 9 + 4 (max_steps + 1) bytes per entity at most.
+    """Follows paths in one graph, with tables that are made once: 4 (max_steps + 1) bytes per entity at most.
 
     As ``paths.follow_path``: from all topics together, and no step arrives at one unless ``reenter_topic``.
     """
@@ -22,11 +22,11 @@ class Follower:
         self.csr = graph.arrays
         self.reenter_topic = reenter_topic
         self._max_steps = max_steps
-        self._mark = 1
+        num = graph.num_entities
         self._tables = (
-            np.zeros(graph.num_entities, dtype=np.int64),
-            np.zeros(graph.num_entities, dtype=np.bool_),
-            np.empty((max_steps + 1, graph.num_entities), dtype=np.int32),  # pages never written to take no memory
+            np.zeros(num // 8 + 1, dtype=np.uint8),
+            np.zeros(num // 8 + 1, dtype=np.uint8),
+            np.empty((max_steps + 1, num + 1), dtype=np.int32),  # pages never written to take no memory
         )
 
     def count(
@@ -38,10 +38,8 @@ class Follower:
         for row, at in enumerate(order):
             steps[row, : len(paths[at])] = paths[at]
         lengths = np.array([len(paths[at]) for at in order], dtype=np.int64)
-        ends = (np.array(sorted(set(ids)), dtype=np.int64) for ids in (topics, golds))
-        start, wanted = ends
-        reached, right, self._mark = count_reached(
-            self.csr, start, steps, lengths, wanted, self._tables, not self.reenter_topic, self._mark
-        )
+        start, wanted = (np.array(sorted(set(ids)), dtype=np.int32) for ids in (topics, golds))
+        barred = not self.reenter_topic
+        reached, right = count_reached(self.csr, start, steps, lengths, wanted, self._tables, barred)
         back = np.argsort(np.array(order, dtype=np.int64))
         return reached[back].tolist(), right[back].tolist()

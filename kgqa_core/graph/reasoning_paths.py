@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kgqa_core.graph.execute import Plans, step_codes, topic_ids
+from kgqa_core.graph.execute import Plans, step_codes, topic_arrays
 from kgqa_core.graph.follow_kernels import I64
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.walk_kernels import Floats, count_walks, list_walks
@@ -54,8 +54,9 @@ def iter_paths(
     longest = max((len(plan) for of_question in plans for plan in of_question), default=0)
     ways = np.zeros((longest + 1, graph.num_entities))  # pages never written to take no memory
     sets = np.empty((longest + 1, graph.num_entities), dtype=np.int32)
-    for question, (ids, of_question) in enumerate(zip(topics, plans, strict=True)):
-        start = topic_ids(graph, ids)
+    topic_ptr, topic = topic_arrays(graph, topics)
+    for question, of_question in enumerate(plans):
+        start = topic[topic_ptr[question] : topic_ptr[question + 1]]
         for number, plan in enumerate(of_question):
             steps = np.array(step_codes(graph, plan, directed), dtype=np.int64)
             if not len(steps):

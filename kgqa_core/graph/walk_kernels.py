@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True)
-def count_walks(csr: Csr, topics: I64, steps: I64, rules: tuple[bool, int], ways: Floats, sets: I32) -> I64:
+def count_walks(csr: Csr, topics: I32, steps: I64, rules: tuple[bool, int], ways: Floats, sets: I32) -> I64:
     """Count, per step, the walks from the topics to every entity: ``ways`` [L+1, N], 0 where there is none.
 
     Args:
