@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http
 import http.client
+import logging
 import os
 import signal
 import socket
@@ -24,7 +25,7 @@ from tasks.leftovers import end_leftovers, exclusive_lock, forget_process, write
 
 START_SECONDS = 300.0  # a fresh database takes about 8 CPU seconds, on a busy machine far longer on the clock
 STOP_SECONDS = 10.0
-DRAIN_SECONDS = 5.0
+DRAIN_SECONDS = 30.0  # moments, but on a busy machine
 POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 15
 
@@ -205,6 +206,7 @@ def _send_what_is_queued() -> None:
     from prefect.logging.handlers import APILogWorker
 
     for worker in (EventsWorker, APILogWorker):
+        logging.getLogger(worker.__name__).setLevel(logging.ERROR)  # it warns of every item that waits its turn
         worker.drain_all(timeout=DRAIN_SECONDS)
 
 
