@@ -29,6 +29,7 @@ BENCHMARKS = (
     "embedded_planner",
     "execute_plans",
     "lm_generate",
+    "lora",
     "memory",
     "sweeps",
     "gpu",

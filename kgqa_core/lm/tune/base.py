@@ -53,14 +53,13 @@ def open_tunable(base: Path, settings: TuneSettings, *, base_sha256: str, device
         ConfigError: the settings do not fit it.
     """
     torch.manual_seed(settings.seed)
-    dtype: Dtype = "float32"
-    if settings.tuning == "lora" and precision_of(settings, device) == torch.bfloat16:
-        dtype = "bfloat16"
-    loaded = load(base, dtype=dtype)
+    precision = precision_of(settings, device)
+    dtype: Dtype = "bfloat16" if settings.tuning == "lora" and precision == torch.bfloat16 else "float32"
+    loaded = load(base, dtype=dtype, device=device)
     model, tokenizer = loaded.model, loaded.tokenizer
     new = add_tokens(model, tokenizer, settings.path_tokens)
     if settings.tuning == "lora":
-        model = _with_lora(model, tokenizer, settings)
+        model = with_lora(model, tokenizer, settings, precision)
         model.peft_config["default"].base_model_name_or_path = f"{base.name}-{base_sha256[:12]}"
     limit = min(settings.max_length, loaded.context)
     return Tunable(model, tokenizer, base_sha256, base.name, limit, new)
@@ -85,7 +84,12 @@ def add_tokens(model: Any, tokenizer: Any, texts: tuple[str, ...]) -> tuple[str,
     return new
 
 
-def _with_lora(model: Any, tokenizer: Any, settings: TuneSettings) -> Any:
+def with_lora(model: Any, tokenizer: Any, settings: TuneSettings, precision: torch.dtype) -> Any:
+    """Return the model frozen, with float32 LoRA weights that do nothing yet.
+
+    Raises:
+        ConfigError: it has none of the targets.
+    """
     from peft import LoraConfig, get_peft_model
 
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
@@ -98,9 +102,15 @@ def _with_lora(model: Any, tokenizer: Any, settings: TuneSettings) -> Any:
         trainable_token_indices=_trained_rows(model, tokenizer, settings.path_tokens),
     )
     try:
-        return get_peft_model(model, config)
+        adapted = get_peft_model(model, config)
     except ValueError as problem:
         raise ConfigError(f"no LoRA weights for targets {targets!r}: {shorten(str(problem))}") from problem
+    if precision != torch.float32:  # autocast casts; peft's own cast to float32 before it would be for nothing
+        module: Any
+        for module in adapted.modules():
+            if hasattr(module, "cast_input_dtype_enabled"):
+                module.cast_input_dtype_enabled = False
+    return adapted
 
 
 def _trained_rows(model: Any, tokenizer: Any, texts: tuple[str, ...]) -> dict[str, list[int]] | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
-from transformers import Trainer
+from transformers import PrinterCallback, Trainer
 
 from kgqa_core.lm.tune.batches import Int
 from kgqa_core.lm.tune.collate import collate
@@ -70,6 +70,7 @@ class Loop(Trainer):
     def __init__(self, *, parts: Parts, all_steps: int, precision: torch.dtype, **options: Any) -> None:
         super().__init__(train_dataset=parts, **options)
         self._parts, self._all_steps, self._precision = parts, all_steps, precision
+        self.remove_callback(PrinterCallback)  # what is told goes through our own
 
     def get_train_dataloader(self) -> DataLoader[dict[str, Tensor]]:
         """Return this process's parts in order; the generator is there so that the global one stays untouched."""

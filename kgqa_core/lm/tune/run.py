@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -58,25 +58,48 @@ def tune(
     processes = join_processes(run.device)
     with TemporaryDirectory(prefix="kgqa-tune-") as scratch:
         work = run.journal or Path(scratch)
-        tunable = open_tunable(base, settings, base_sha256=hash_model(base, hash_base), device=run.device)
-        tokens = _tokens(files, tunable, work, shared=run.journal is not None, processes=processes)
-        batches = draw_batches(tokens, settings, processes.count)
+        tunable = open_tunable(base, settings, base_sha256=hash_model(base, hash_base), device=processes.device)
+        key = tokens_key(files, tunable.tokenizer, tunable.max_length)
+        shared = processes if run.journal else Processes()  # without a journal each process makes its own
+        tokens = _tokens(files, tunable, work / "tokens" / key[:16], shared)
+        identity = hash_json([VERSION, asdict(settings), tunable.base_sha256, key, run.device, processes.count])
+        task = _Task(tunable, tokens, draw_batches(tokens, settings, processes.count), settings, run, processes)
         try:
-            watch = _train(tunable, tokens, batches, settings=settings, run=run, work=work, processes=processes)
+            watch = _train(task, Journal(work / "states", identity, run.save_every), work / "trainer")
         except torch.cuda.OutOfMemoryError as problem:
-            raise KgqaError(_out_of_memory(settings, batches)) from problem
+            raise KgqaError(_out_of_memory(settings, task.batches)) from problem
         folder = run.out
         if processes.is_first:
             folder = save_tuned(tunable, run.out, settings)
         processes.leave()
-    return _report(folder, tunable, tokens, batches, watch)
+    return _report(folder, task, watch)
 
 
-def _tokens(files: Sequence[Path], tunable: Tunable, work: Path, *, shared: bool, processes: Processes) -> Tokens:
-    """Return the examples as tokens, made by the first process that needs them."""
-    key = tokens_key(files, tunable.tokenizer, tunable.max_length)
-    folder = work / "tokens" / key[:16]
-    if not folder.exists() and (processes.is_first or not shared):
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """All that a training works with."""
+
+    tunable: Tunable
+    tokens: Tokens
+    batches: Int  # [S, A, P, M]
+    settings: TuneSettings
+    run: TuneRun
+    processes: Processes
+
+    @property
+    def precision(self) -> torch.dtype:
+        return precision_of(self.settings, self.run.device)
+
+    @property
+    def pad(self) -> int:
+        """Return the token beyond a row's end; nothing ever sees it."""
+        tokenizer = self.tunable.tokenizer
+        return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+
+
+def _tokens(files: Sequence[Path], tunable: Tunable, folder: Path, processes: Processes) -> Tokens:
+    """Return the examples as tokens, made by the first process where they are not there."""
+    if processes.is_first and not folder.exists():
         write_tokens(files, tunable.tokenizer, folder, max_length=tunable.max_length)
         forget_other_tokens(folder)
     processes.wait()
@@ -86,70 +109,66 @@ def _tokens(files: Sequence[Path], tunable: Tunable, work: Path, *, shared: bool
     return tokens
 
 
-def _train(
-    tunable: Tunable,
-    tokens: Tokens,
-    batches: Int,
-    *,
-    settings: TuneSettings,
-    run: TuneRun,
-    work: Path,
-    processes: Processes,
-) -> Watch:
+def _train(task: _Task, journal: Journal, scratch: Path) -> Watch:
     """Train to the end and leave in the model the weights that are kept."""
-    identity = [VERSION, asdict(settings), tunable.base_sha256, run.device, processes.count]
-    journal = Journal(work / "states", hash_json([*identity, tokens_key([], tunable.tokenizer, 0)]), run.save_every)
-    weights = tunable.trainable()
-    precision = precision_of(settings, run.device)
-    pad = _pad(tunable.tokenizer)
-    state = journal.load() if run.journal else None
+    weights, num_steps = task.tunable.trainable(), len(task.batches)
+    state = journal.load() if task.run.journal else None
     if state is not None:
         set_weights(weights, state.weights)
-        _log.info("going on after step %d of %d", state.step, len(batches))
-    sample = dev_sample(tokens, settings.dev_examples, settings.seed)
-
-    def judge() -> dict[str, float]:
-        mine = sample[processes.rank :: processes.count]
-        sums = dev_sums(tunable.model, tokens, mine, batch_size=batches.shape[3], pad=pad, precision=precision)
-        return losses_of(tokens, processes.add(sums))
-
+        _log.info("going on after step %d of %d", state.step, num_steps)
     watch = Watch(
-        settings,
-        run,
+        task.settings,
+        task.run,
         state=state,
         weights=weights,
-        judge=judge,
-        evaluate_at=evaluation_steps(len(batches), settings.num_evaluations),
+        judge=_judge(task),
+        evaluate_at=evaluation_steps(num_steps, task.settings.num_evaluations),
         journal=journal,
-        processes=processes,
+        processes=task.processes,
     )
-    packed = settings.batching == "packed"
-    if packed and not packs_cleanly(tunable.model):
-        _log.warning("%s does not keep packed examples apart: one example per row", tunable.name)
-        packed = False
-    parts = Parts(
-        tokens,
-        batches,
-        rank=processes.rank,
-        first=watch.step,
-        pad=pad,
-        row_length=tunable.max_length if packed else None,
-        per_example=settings.loss_mean == "example",
-    )
-    if len(parts):
+    if watch.step < num_steps:
         loop = Loop(
-            model=tunable.model,
-            args=_arguments(settings, run, work, batches, steps=len(batches) - watch.step),
-            parts=parts,
-            all_steps=len(batches),
-            precision=precision,
+            model=task.tunable.model,
+            args=arguments_of(task.settings, task.run, scratch, task.batches, steps=num_steps - watch.step),
+            parts=_parts(task, watch.step),
+            all_steps=num_steps,
+            precision=task.precision,
             callbacks=[watch],
         )
-        _quieten(loop)
         loop.train()
-    if settings.keep == "best" and 0 < watch.notes.best_step < watch.step:
+    if task.settings.keep == "best" and 0 < watch.notes.best_step < num_steps:
         set_weights(weights, journal.load_best(watch.notes.best_step))
     return watch
+
+
+def _judge(task: _Task) -> Callable[[], dict[str, float]]:
+    """Return what gives the dev loss per instruction, over what all processes read of dev."""
+    sample = dev_sample(task.tokens, task.settings.dev_examples, task.settings.seed)
+    mine, size = sample[task.processes.rank :: task.processes.count], task.batches.shape[3]
+
+    def judge() -> dict[str, float]:
+        model, pad, precision = task.tunable.model, task.pad, task.precision
+        sums = dev_sums(model, task.tokens, mine, batch_size=size, pad=pad, precision=precision)
+        return losses_of(task.tokens, task.processes.add(sums))
+
+    return judge
+
+
+def _parts(task: _Task, first: int) -> Parts:
+    """Return this process's forward passes after the ``first`` steps."""
+    packed = task.settings.batching == "packed"
+    if packed and not packs_cleanly(task.tunable.model):
+        _log.warning("%s does not keep packed examples apart: one example per row", task.tunable.name)
+        packed = False
+    return Parts(
+        task.tokens,
+        task.batches,
+        rank=task.processes.rank,
+        first=first,
+        pad=task.pad,
+        row_length=task.tunable.max_length if packed else None,
+        per_example=task.settings.loss_mean == "example",
+    )
 
 
 def evaluation_steps(steps: int, count: int) -> list[int]:
@@ -157,7 +176,8 @@ def evaluation_steps(steps: int, count: int) -> list[int]:
     return sorted({max(1, round(steps * (index + 1) / max(count, 1))) for index in range(max(count, 1))})
 
 
-def _arguments(settings: TuneSettings, run: TuneRun, work: Path, batches: Int, *, steps: int) -> Any:
+def arguments_of(settings: TuneSettings, run: TuneRun, work: Path, batches: Int, *, steps: int) -> Any:
+    """Return how Trainer is told to do ``steps`` more optimiser steps."""
     from transformers import TrainingArguments
 
     arguments = TrainingArguments(
@@ -190,17 +210,6 @@ def _arguments(settings: TuneSettings, run: TuneRun, work: Path, batches: Int, *
     return arguments
 
 
-def _quieten(loop: Loop) -> None:
-    from transformers import PrinterCallback
-
-    loop.remove_callback(PrinterCallback)
-
-
-def _pad(tokenizer: Any) -> int:
-    """Return the token beyond a row's end; nothing ever sees it."""
-    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
-
-
 def _out_of_memory(settings: TuneSettings, batches: Int) -> str:
     cures = [f"lower micro_batch (now {batches.shape[3]})"] if batches.shape[3] > 1 else []
     cures += [] if settings.gradient_checkpointing else ["set gradient_checkpointing"]
@@ -208,20 +217,20 @@ def _out_of_memory(settings: TuneSettings, batches: Int) -> str:
     return f"the GPU's memory does not hold a step: {', or '.join(cures)}"
 
 
-def _report(folder: Path, tunable: Tunable, tokens: Tokens, batches: Int, watch: Watch) -> TuneReport:
-    train = [point for point in watch.notes.points if point[0] == "train.loss"]
-    notes = watch.notes
+def _report(folder: Path, task: _Task, watch: Watch) -> TuneReport:
+    tokens, notes = task.tokens, watch.notes
+    losses = [value for name, _, value in notes.points if name == "train.loss"]
     return TuneReport(
         folder=folder,
         num_steps=watch.step,
         num_examples={name: int(tokens.of(name, dev=False).size) for name in tokens.names},
         num_too_long=tokens.too_long,
-        num_tokens=int(tokens.lengths[batches].sum()),
-        train_loss=train[-1][2],
+        num_tokens=int(tokens.lengths[task.batches].sum()),
+        train_loss=losses[-1],
         dev_losses=notes.dev_losses,
         best_step=notes.best_step or watch.step,
-        num_trainable=sum(one.numel() for one in tunable.trainable().values()),
-        num_parameters=sum(one.numel() for one in tunable.model.parameters()),
+        num_trainable=sum(one.numel() for one in task.tunable.trainable().values()),
+        num_parameters=sum(one.numel() for one in task.tunable.model.parameters()),
         cpu_seconds=notes.cpu_seconds,
         wall_seconds=notes.wall_seconds,
     )

@@ -1,0 +1,252 @@
+"""What a step of tuning costs: LoRA and all weights, with our sampler, collator and loss, and with Trainer's defaults.
+
+Same model, same examples, same batch; each in a process of its own, for its memory. On a GPU: models in the shape of
+Llama-2's, and which share of the measured rate of matrix products the LoRA training reaches.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from benchmarks.child import run_child
+from benchmarks.measure import peak_megabytes, write_section
+from benchmarks.workload import interleaved, median
+from kgqa_core import schemas
+from kgqa_core.embedded.graph import make_graph
+from kgqa_core.embedded.questions import make_questions, render
+from kgqa_core.lm.tune.types import TuneRun, TuneSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    steps: int
+    batch_size: int
+    repeats: int
+    width: int = 192
+    layers: int = 4
+    shapes: Sequence[str] = ("7B", "13B")  # on a GPU
+
+
+FULL = Size(steps=24, batch_size=16, repeats=3)
+SMALL = Size(steps=2, batch_size=4, repeats=1, width=32, layers=1, shapes=())
+OURS = {"buckets": {}, "packed": {"batching": "packed"}, "checkpointing": {"gradient_checkpointing": True}}
+ROWS = {  # what -> (all weights?, how)
+    "LoRA, buckets": (False, "buckets"),
+    "LoRA, packed": (False, "packed"),
+    "LoRA, buckets, checkpointing": (False, "checkpointing"),
+    "LoRA, Trainer's defaults": (False, "defaults"),
+    "all weights, buckets": (True, "buckets"),
+    "all weights, Trainer's defaults": (True, "defaults"),
+}
+
+
+def run(home: Path, size: Size = FULL) -> None:
+    """Measure on the CPU, and on a GPU where there is one, and write the table."""
+    folder = home / "lora"
+    folder.mkdir(parents=True, exist_ok=True)
+    examples = write_examples(folder / "instructions.parquet", size.steps * size.batch_size)
+    base = make_base(folder / "base", examples, size)
+    found: dict[str, list[dict[str, float]]] = {what: [] for what in ROWS}
+
+    def measure(what: str) -> float:
+        full, how = ROWS[what]
+        options = {"steps": size.steps, "batch_size": size.batch_size, "full": full, "how": how}
+        result = run_child(tune_once, base=base, examples=examples, **options).result
+        found[what].append(result)
+        return float(result["cpu"])
+
+    interleaved({what: lambda what=what: measure(what) for what in ROWS}, size.repeats)
+    head = [
+        "| what | CPU s per step (range) | tokens/s | padding | peak memory, MB, beyond the opened model | "
+        "trained, MB with optimiser |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    rows = [row(what, found[what][1:], size.steps) for what in ROWS]
+    facts = found["LoRA, buckets"][0]
+    note = (
+        f"A Llama-shaped model of {facts['parameters'] / 1e6:.1f} M parameters, float32, one thread, rank 16 on all "
+        f"linear modules; {size.steps} steps of {size.batch_size} examples, each example once: one half plans (short), "
+        f"one half questions with lines of evidence ({facts['tokens'] / size.steps / size.batch_size:.0f} tokens in "
+        f"the mean). Median of {size.repeats} rounds in turn. Tokens are those of the examples; a row of Trainer's "
+        "defaults pads to the longest of a random batch and has a loss, and so logits, at every token."
+    )
+    write_section("LoRA", "\n".join([*head, *rows, "", note, *gpu_lines(size)]), "python -m benchmarks lora")
+
+
+def row(what: str, found: Sequence[dict[str, float]], steps: int) -> str:
+    """Return a row of the table."""
+    seconds = [one["cpu"] / steps for one in found]
+    last = found[-1]
+    return (
+        f"| {what} | {median(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f}) | "
+        f"{last['tokens'] / steps / median(seconds):,.0f} | {1 - last['tokens'] / last['read']:.0%} | "
+        f"{median([one['peak'] for one in found]):,.0f} | {last['trained'] * 12 / 1e6:.1f} |"
+    )
+
+
+def write_examples(path: Path, count: int) -> Path:
+    """Write as many plans as questions with evidence, of the demo graph; what they say is of no matter."""
+    draw, graph = random.Random(0), make_graph(0)
+    texts = [render(graph, asked) for asked in make_questions(graph, 0)["train"]]
+    names = sorted(graph.names.values())
+    rows = []
+    for number in range(count):
+        text = draw.choice(texts)
+        one = {"question_id": str(number), "split": "train", "system": "", "weight": 1.0}
+        if number % 2:
+            steps = "<SEP>".join(draw.choices(["directed_by", "^starred_actors", "has_genre"], k=draw.randint(1, 3)))
+            one |= {"instruction": "plan", "prompt": f"Plan: {text}", "target": f"<PATH>{steps}</PATH>"}
+        else:
+            lines = [" -> ".join(draw.choices(names, k=3)) for _ in range(int(2 ** draw.uniform(1, 5)))]
+            asked = "\n".join([*lines, f"Answer: {text}"])
+            one |= {"instruction": "reason", "prompt": asked, "target": "\n".join(draw.choices(names, k=2))}
+        rows.append(one)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schemas.INSTRUCTIONS), path)
+    return path
+
+
+def make_base(folder: Path, examples: Path, size: Size) -> Path:
+    """Make a Llama-shaped model with random weights and a tokenizer of the examples."""
+    import tokenizers
+    import transformers
+
+    texts = [f"{row['prompt']} {row['target']}" for row in pq.read_table(examples).to_pylist()]
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=4000, special_tokens=["<s>", "</s>"], show_progress=False)
+    bpe.train_from_iterator(texts, trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>")
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=size.width,
+        intermediate_size=size.width * 8 // 3,
+        num_hidden_layers=size.layers,
+        num_attention_heads=max(1, size.width // 48),
+        max_position_embeddings=2048,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tune_once(base: str, examples: str, steps: int, batch_size: int, full: bool, how: str) -> dict[str, float]:
+    """Tune in this process and return what it cost; called in a process of its own."""
+    settings = TuneSettings(
+        tuning="full" if full else "lora", max_steps=steps, batch_size=batch_size, dev_examples=0, **OURS.get(how, {})
+    )
+    with TemporaryDirectory() as scratch:
+        if how == "defaults":
+            return with_defaults(Path(base), Path(examples), settings, Path(scratch))
+        return with_ours(Path(base), Path(examples), settings, Path(scratch))
+
+
+def with_ours(base: Path, examples: Path, settings: TuneSettings, scratch: Path) -> dict[str, float]:
+    """Tune as the pipeline does."""
+    from kgqa_core.lm.tune.loop import Loop
+    from kgqa_core.lm.tune.run import tune
+
+    read: list[int] = []
+    steps, before = Loop.training_step, 0.0
+
+    def counted(loop: Any, model: Any, inputs: Any, *rest: Any) -> Any:
+        nonlocal before
+        before = before or peak_megabytes()  # everything is opened, nothing was computed yet
+        read.append(inputs["input_ids"].numel())
+        return steps(loop, model, inputs, *rest)
+
+    Loop.training_step = counted  # type: ignore[method-assign]
+    report = tune(base, examples, settings, TuneRun(scratch / "out"))
+    return {
+        "cpu": report.cpu_seconds,
+        "tokens": report.num_tokens,
+        "read": sum(read),
+        "peak": peak_megabytes() - before,
+        "trained": report.num_trainable,
+        "parameters": report.num_parameters,
+    }
+
+
+def with_defaults(base: Path, examples: Path, settings: TuneSettings, scratch: Path) -> dict[str, float]:
+    """Tune with transformers' Trainer as it comes: its own sampler, collator, optimiser and loss."""
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments
+
+    from kgqa_core.lm.tune.base import open_tunable
+    from kgqa_core.lm.tune.tokens import read_tokens, write_tokens
+
+    torch.set_num_threads(1)
+    tunable = open_tunable(base, settings, base_sha256="0" * 64)
+    tunable.tokenizer.pad_token = tunable.tokenizer.eos_token
+    write_tokens([examples], tunable.tokenizer, scratch / "tokens", max_length=settings.max_length)
+    tokens = read_tokens(scratch / "tokens")
+    rows = [{"input_ids": row.tolist()} for row in map(tokens.tokens.__getitem__, spans(tokens.starts))]
+    read, clock = [], {"started": 0.0, "ended": 0.0, "peak": 0.0}
+
+    class Clock(TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            clock.update(started=time.process_time(), peak=peak_megabytes())
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            clock["ended"] = time.process_time()
+
+    collate = DataCollatorForLanguageModeling(tunable.tokenizer, mlm=False)
+
+    def counted(batch: Any) -> Any:
+        made = collate(batch)
+        read.append(made["input_ids"].numel())
+        return made
+
+    Trainer(
+        model=tunable.model,
+        args=TrainingArguments(
+            str(scratch / "trainer"),
+            per_device_train_batch_size=settings.batch_size,
+            max_steps=settings.max_steps or -1,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        ),
+        train_dataset=rows,
+        data_collator=counted,
+        callbacks=[Clock()],
+    ).train()
+    return {
+        "cpu": clock["ended"] - clock["started"],
+        "tokens": int(tokens.starts[-1]),
+        "read": sum(read),
+        "peak": peak_megabytes() - clock["peak"],
+        "trained": sum(one.numel() for one in tunable.trainable().values()),
+        "parameters": sum(one.numel() for one in tunable.model.parameters()),
+    }
+
+
+def spans(starts: Any) -> list[slice]:
+    """Return where each example lies."""
+    return [slice(int(first), int(last)) for first, last in pairwise(starts)]
+
+
+def gpu_lines(size: Size) -> list[str]:
+    """Return the table of a GPU; nothing without one."""
+    if not torch.cuda.is_available() or not size.shapes:
+        return []
+    from benchmarks.lora_gpu import table
+
+    return ["", *table(size.shapes)]
