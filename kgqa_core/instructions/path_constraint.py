@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
+from kgqa_core.graph.around_kernels import LEADS, LEADS_ON, find_dead_ends, find_leading, leave_by
+from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.follow_kernels import I64
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.label_paths import write_step
-from kgqa_core.graph.paths import reach
 from kgqa_core.instructions.plan_text import END, SEPARATOR, START, render_step
 
 MAX_TOPICS = 1024  # sets of topics whose frontiers a ``PathConstraints`` keeps
@@ -39,9 +39,9 @@ class PathConstraint:
         """Stand at ``topics``: distinct entity ids, ascending."""
         self.key = f"{space.key}:{','.join(map(str, topics))}"
         self._space = space
-        self._start: Ints = np.array(topics, dtype=np.int64)
-        self._barred: Ints = np.empty(0, dtype=np.int64) if space.reenter_topic else self._start
-        self._frontiers: dict[tuple[int, ...], Ints] = {(): self._start}
+        start = np.array(topics, dtype=np.int64)
+        self._barred: I64 = np.empty(0, dtype=np.int64) if space.reenter_topic else start
+        self._frontiers: dict[tuple[int, ...], I64] = {(): start}
         self._pieces: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
@@ -60,47 +60,31 @@ class PathConstraint:
             return ()
         if not pieces:
             return (START,) if self.next_relations(())[0].size else ()
-        path = tuple(self._space.relation_of[piece.removesuffix(SEPARATOR)] for piece in pieces[1:])
+        space = self._space
+        path = tuple(space.relation_of[piece] for piece in pieces[1:])
         ending, going_on = self.next_relations(path)
-        steps = self._space.steps
-        ends = tuple(steps[relation] + END for relation in ending.tolist())
-        if len(path) + 1 >= self._space.max_hops:
+        ends = tuple(space.ends[relation] for relation in ending.tolist())
+        if len(path) + 1 >= space.max_hops:
             return ends
-        return ends + tuple(steps[relation] + SEPARATOR for relation in going_on.tolist())
+        return ends + tuple(space.goes_on[relation] for relation in going_on.tolist())
 
     def next_relations(self, path: tuple[int, ...]) -> tuple[Ints, Ints]:
         """Return the relations that lead somewhere after ``path``, and those of them after which one more does."""
-        graph, frontier = self._space.graph, self._frontier(path)
-        groups = expand_ranges(graph.group_ptr[frontier], graph.group_ptr[frontier + 1])
-        relations = np.asarray(graph.group_relation[groups])
-        starts, ends = graph.edge_ptr[groups], graph.edge_ptr[groups + 1]
-        ending = _leading_past(self._barred, graph.edge_tail, relations, starts, ends)
-        going_on = _leading_past(self._dead_ends, graph.edge_tail, relations, starts, ends)
-        return ending, going_on
+        space = self._space
+        leads = find_leading(space.csr, self._frontier(path), self._barred, self._dead_ends, len(space.steps))
+        return np.flatnonzero(leads & LEADS), np.flatnonzero(leads & LEADS_ON)
 
-    def _frontier(self, path: tuple[int, ...]) -> Ints:
+    def _frontier(self, path: tuple[int, ...]) -> I64:
         found = self._frontiers.get(path)
         if found is None:
-            reached = reach(self._space.graph, self._frontier(path[:-1]), path[-1])
-            found = self._frontiers[path] = reached[~np.isin(reached, self._barred)] if len(self._barred) else reached
+            before = self._frontier(path[:-1])
+            found = self._frontiers[path] = leave_by(self._space.csr, before, path[-1], self._barred)
         return found
 
     @cached_property
-    def _dead_ends(self) -> Ints:
-        """The topics, and the entities all of whose edges lead to topics: no plan goes on from there.
-
-        Edges stand in the graph from both ends: these are neighbours of topics, with as many edges to them as in all.
-        """
-        if not len(self._barred):
-            return self._barred
-        graph = self._space.graph
-        tails = graph.edge_tail
-        first, last = (graph.edge_ptr[graph.group_ptr[self._start + side]] for side in (0, 1))
-        near = np.sort(tails[expand_ranges(first, last)])
-        entities = sorted_distinct(near)
-        to_topics = np.searchsorted(near, entities, "right") - np.searchsorted(near, entities, "left")
-        degrees = graph.edge_ptr[graph.group_ptr[entities + 1]] - graph.edge_ptr[graph.group_ptr[entities]]
-        return sorted_distinct(np.concatenate([self._start, entities[to_topics == degrees]]))
+    def _dead_ends(self) -> I64:
+        """The topics, and the entities all of whose edges lead to topics: no plan goes on from there."""
+        return find_dead_ends(self._space.csr, self._barred)
 
 
 class PathConstraints:
@@ -110,7 +94,10 @@ class PathConstraints:
         """Allow plans of 1..``max_hops`` steps."""
         self.graph, self.max_hops, self.reenter_topic = graph, max_hops, reenter_topic
         self.steps = all_steps(graph.relation_labels)
-        self.relation_of = {step: relation for relation, step in enumerate(self.steps)}
+        self.ends = [step + END for step in self.steps]
+        self.goes_on = [step + SEPARATOR for step in self.steps]
+        self.relation_of = {piece: relation for relation, piece in enumerate(self.goes_on)}
+        self.csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
         self.key = f"paths:{_identity(graph)}:{max_hops}:{int(reenter_topic)}"
         self._kept: OrderedDict[tuple[int, ...], PathConstraint] = OrderedDict()
 
@@ -150,23 +137,6 @@ class RelationConstraint:
     def may_end(self, pieces: tuple[str, ...]) -> bool:
         """Say whether the plan is whole."""
         return bool(pieces) and pieces[-1].endswith(END)
-
-
-def _leading_past(barred: Ints, tails: Ints, relations: Ints, starts: Ints, ends: Ints) -> Ints:
-    """Return the relations, ascending, of which a group of edges has a tail that is not in ``barred`` (ascending)."""
-    if not len(barred):
-        return sorted_distinct(relations)
-    sure = ends - starts > len(barred)  # more tails, all distinct, than there are to avoid
-    past = sorted_distinct(relations[sure])
-    open_ = np.flatnonzero(~sure & ~np.isin(relations, past))
-    edges = expand_ranges(starts[open_], ends[open_])
-    owners = np.repeat(relations[open_], ends[open_] - starts[open_])
-    return sorted_distinct(np.concatenate([past, owners[~_among(tails[edges], barred)]]))
-
-
-def _among(values: Ints, ordered: Ints) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
-    return found
 
 
 def _identity(graph: KnowledgeGraph) -> str:

@@ -114,12 +114,12 @@ def _make_tokenizer(
         name: find_frames(_asked(row) for row in rows if row.instruction == name)
         for name in dict.fromkeys(row.instruction for row in rows)
     }
-    texts = []
+    texts: list[str] = []
     for row in rows:
         text = _asked(row)
         for frame in frames[row.instruction]:
             text = text.removeprefix(frame).removesuffix(frame)
-        texts += [text, row.target]
+        texts += [text, row.target] * max(1, round(row.weight))  # as often as the data has it: names are many
     whole = [*markers, *(frame for own in frames.values() for frame in own)]
     single = steps if settings.relations == "single" else ()
     return train_tokenizer([*texts, *names], whole=whole, steps=single, vocabulary=settings.vocabulary)
