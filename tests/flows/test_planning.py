@@ -1,0 +1,120 @@
+"""Planning end to end on the embedded dataset: every stage for real, small; what it leaves is what others load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.summary import summarise
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.planning import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_model
+from kgqa_core.score_plans import score_plan_file
+from kgqa_core.tracking import read_record
+from tasks.stage import StageOutcome
+
+pytestmark = pytest.mark.slow
+
+RUN = """\
+dataset: {name: tiny, source: embedded, seed: 0}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
+plans: {planners: [generator, dense]}
+lm: {kind: embedded, width: 32, layers: 1, heads: 2, steps: 40, batch_size: 32}
+reasoner: {objective: rog, max_steps: 3, batch_size: 4, paths_per_question: 1, max_paths: 3, rank: 2}
+dense: {max_steps: 2}
+tracking: {enabled: false}
+"""
+PLANNING = [
+    "supervision",
+    "instructions",
+    "lm",
+    "reasoner-seed0",
+    "dense-seed0",
+    "plans-generator-seed0",
+    "plans-dense-seed0",
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipeline], list[str]]) -> Pipeline:
+    """A run with everything in it, built once."""
+    folder = tmp_path_factory.mktemp("planning")
+    (folder / "tiny.yaml").write_text(RUN, encoding="utf-8")
+    pipeline = Pipeline(read_config(folder / "tiny.yaml", [f"runtime.home={folder / 'home'}"]))
+    assert build_stages(pipeline)[-7:] == PLANNING
+    return pipeline
+
+
+def test_a_second_run_does_nothing(built: Pipeline, build_stages: Callable[[Pipeline], list[str]]) -> None:
+    assert build_stages(Pipeline(built.config)) == []
+
+
+def test_every_plan_of_either_planner_can_be_followed(built: Pipeline) -> None:
+    for name in ("generator", "dense"):
+        folder = built.artifact(f"plans-{name}-seed0").folder
+        scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        assert scores["figures"]["all"]["valid"] == 100.0
+        assert scores["figures"]["all"]["n"] > 100
+        plans = pq.read_table(folder / "plans.parquet").to_pylist()
+        assert {row["planner"] for row in plans} == {name}
+        assert max(row["rank"] for row in plans) == 3
+
+
+def test_scores_are_recorded_per_planner_and_seed(built: Pipeline) -> None:
+    record = read_record(built.artifact("plans-generator-seed0").folder)
+    assert (record.system, record.seed) == ("generator", 0)
+    assert {"hit_at_1", "hit_at_3", "valid", "f1", "lm.num_calls"} <= record.metrics.keys()
+    assert record.metrics["lm.num_calls"] == record.metrics["n"] + record.metrics["n_without_paths"]
+    assert "plans" in record.tables
+    outcomes = [StageOutcome(key, built.artifact(key), False) for key in PLANNING]
+    summary = summarise(built, outcomes)
+    assert [one["planner"] for one in summary.planners] == ["generator", "dense"]
+    assert "| hops | planner |" in summary.markdown
+
+
+def test_the_adapter_loads_in_plain_peft_onto_the_embedded_model(built: Pipeline) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = built.artifact("lm").folder / MODEL_FOLDER
+    adapter = built.artifact("reasoner-seed0").folder / ADAPTER_FOLDER
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
+    assert model.peft_config["default"].r == 2
+    assert str(built.home) not in (adapter / "adapter_config.json").read_text(encoding="utf-8")
+
+
+def test_the_model_of_a_seed_is_the_base_with_its_adapter(built: Pipeline) -> None:
+    facts = model_facts(built)
+    assert facts["kind"] == "embedded"
+    assert facts["parameters"] < 300_000
+    assert open_model(built, 0).name != facts["name"]  # that of the base alone
+
+
+def test_planners_are_scored_on_any_file_and_what_cannot_be_used_is_said(built: Pipeline, tmp_path: Path) -> None:
+    asked = pq.read_table(built.artifact("questions").folder / "questions.parquet").to_pylist()
+    text = next(row["text"] for row in asked if row["split"] == "test" and row["topics"])
+    path = pq.read_table(built.artifact("supervision").folder / "paths.parquet")["path"][0].as_py()
+    rows = [{"id": "a", "question": text, "relation_paths": [path]}, {"id": "b", "question": text}, {"id": "c"}]
+    rows.append({"id": "d", "question": "what of nobody at all?", "relation_paths": [path]})
+    (tmp_path / "plans.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    scores, rejects = score_plan_file(built, tmp_path / "plans.jsonl")
+    assert scores.keys() == {"generator", "dense"}
+    assert [(score.figures["n"], score.figures["n_without_paths"]) for score in scores.values()] == [(1, 1)] * 2
+    assert sorted(reject.reason for reject in rejects) == ["no entity name in the text", "no question text"]
+    (tmp_path / "none.jsonl").write_text('{"id": "d", "question": "what of nobody at all?"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="holds no usable question"):
+        score_plan_file(built, tmp_path / "none.jsonl")
+
+
+def test_a_run_without_planners_says_so(tiny_config: object, tmp_path: Path) -> None:
+    pipeline = Pipeline(tiny_config)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="trains no planner"):
+        score_plan_file(pipeline, tmp_path / "plans.jsonl")
+    with pytest.raises(ConfigError, match="has no language model"):
+        model_facts(pipeline)
