@@ -34,7 +34,7 @@ def generate_batch(
 ) -> list[list[Generation]]:
     """Return the texts of one batch of prompts (their tokens), best first; samples in order of drawing.
 
-    A constraint that allows fewer texts than were asked for gives fewer, one that allows none an unfinished empty one.
+    Where a constraint allows fewer texts than were asked for, the rest are empty, unfinished and without log_prob.
     """
     import torch
 
@@ -60,7 +60,8 @@ def generate_batch(
     results: list[list[Generation]] = [[] for _ in prompts]
     for search in searches:
         results[search.prompt] += search.texts(ending)
-    return [texts or [Generation("", finished=False)] for texts in results]
+    missing = Generation("", finished=False)
+    return [[*texts, *[missing] * (decoding.num_returns - len(texts))] for texts in results]
 
 
 def _start(prompts: Sequence[Sequence[int]], decoding: Decoding) -> list[Search]:

@@ -40,8 +40,9 @@ class LocalModel:
         return [len(tokens) for tokens in encode_prompts(self.tokenizer, prompts)]
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
-        """Return up to ``num_returns`` texts per prompt, best first; samples in order of drawing.
+        """Return ``num_returns`` texts per prompt, best first; samples in order of drawing.
 
+        The texts of a beam are distinct. Where a constraint allows fewer, the rest are empty and unfinished.
         A prompt that leaves no room for ``max_new_tokens`` in the context is ``too_long``. ``log_prob`` is the model's
         own: neither constraint nor temperature changes it, and it equals ``score`` of a finished text.
 
@@ -51,7 +52,7 @@ class LocalModel:
         """
         check_decoding(decoding)
         rows = encode_prompts(self.tokenizer, prompts)
-        results = [[Generation("", finished=False, problem="too_long")] for _ in prompts]
+        results = [[Generation("", problem="too_long")] * decoding.num_returns for _ in prompts]
         fitting = [number for number, row in enumerate(rows) if len(row) + decoding.max_new_tokens <= self.context]
 
         def run(batch: list[int]) -> list[list[Generation]]:

@@ -18,6 +18,8 @@ Candidates = list[tuple[int, float]]
 Legal = Sequence[Sequence[int] | None] | None
 """Per row the allowed tokens, None: all; None in place of the rows: no row is constrained."""
 
+USUAL_NUCLEUS = 64  # tokens
+
 
 def pick_best(logits: Tensor, count: int, legal: Legal) -> list[Candidates]:
     """Return the ``count`` most probable tokens of each row of logits [B, V]."""
@@ -39,19 +41,28 @@ def pick_sample(logits: Tensor, draws: Sequence[float], decoding: Decoding, lega
     import torch
 
     scores, tokens, norm = _narrow(logits, legal)
-    probs = torch.softmax(scores.double() / decoding.temperature, dim=1)  # a row without any allowed token: NaN
+    probs = torch.softmax(scores / decoding.temperature, dim=1).nan_to_num(0)  # rows where nothing is allowed
     if decoding.top_p < 1:
-        ranked, order = probs.sort(dim=1, descending=True, stable=True)
-        kept = ranked.cumsum(dim=1) - ranked < decoding.top_p  # the first always
-        probs = probs * torch.zeros_like(kept).scatter(1, order, kept)
-    sums = probs.cumsum(dim=1)
-    points = torch.tensor(draws, dtype=sums.dtype, device=sums.device)[:, None] * sums[:, -1:]
+        probs = probs.where(probs >= _least_of_nucleus(probs, decoding.top_p), 0)
+    sums = probs.cumsum(dim=1, dtype=torch.float64)  # by token id: near ties stay where they are in any batch
+    total = sums[:, -1:].contiguous()
+    points = torch.tensor(draws, dtype=sums.dtype, device=sums.device)[:, None] * total
     places = torch.searchsorted(sums, points, right=True)
-    last = (probs > 0).long().cumsum(dim=1).argmax(dim=1, keepdim=True)  # rounding must not pass the last possible
+    last = torch.searchsorted(sums, total)  # rounding must not pass the last possible one
     places = torch.minimum(places, last)
     values = (scores.gather(1, places) - norm)[:, 0].tolist()
     found = (places if tokens is None else tokens.gather(1, places))[:, 0].tolist()
     return [[(token, value)] if value > float("-inf") else [] for token, value in zip(found, values, strict=True)]
+
+
+def _least_of_nucleus(probs: Tensor, mass: float) -> Tensor:
+    """Return each row's least probability [B, 1] among the fewest tokens that have ``mass`` together."""
+    few = min(USUAL_NUCLEUS, probs.shape[1])
+    ranked = probs.topk(few, dim=1).values  # sorting all takes ten times as long
+    if few < probs.shape[1] and bool((ranked.sum(dim=1) < mass).any()):
+        ranked = probs.sort(dim=1, descending=True).values
+    kept = ranked.cumsum(dim=1) - ranked < mass  # the first always
+    return ranked.where(kept, 1).amin(dim=1, keepdim=True)
 
 
 def _narrow(logits: Tensor, legal: Legal) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -91,4 +91,5 @@ def test_a_prompt_that_leaves_no_room_for_its_answer_is_too_long(any_model: Path
     for num_tokens, texts in zip(model.count_tokens(prompts), answers, strict=True):
         too_long = num_tokens + 7 > model.context
         assert (texts[0].problem == "too_long") == too_long == (texts[0].num_tokens == 0)
+        assert len(texts) == 1
     assert {texts[0].problem for texts in answers} == {"", "too_long"}

@@ -15,6 +15,7 @@ from kgqa_core.lm.generate import generate_batch
 from kgqa_core.lm.local import LocalModel, open_local
 from kgqa_core.lm.searches import Ending
 from kgqa_core.lm.types import Decoding, Prompt
+from tests.lm.tiny_models import make_mistral
 
 TEXTS = ["who directed Heat ?", "what is the genre of the film that Michael Mann directed ?", "x", "the plan is"]
 PROMPTS = [Prompt(text) for text in TEXTS]
@@ -125,6 +126,16 @@ def test_log_prob_is_the_score_of_the_text(any_model: Path) -> None:
         assert [text.num_tokens for text in texts] == [len(spelled[options.index(text.text)]) for text in texts]
 
 
+def test_a_window_of_attention_needs_a_cache_of_its_own_kind(tmp_path: Path) -> None:
+    model = open_local(make_mistral(tmp_path / "mistral", sliding_window=7))
+    rows, ending = encode_prompts(model.tokenizer, PROMPTS), ending_often(model)
+    assert max(map(len, rows)) > 7
+    for prompt, texts in zip(rows, generate_batch(model.model, rows, BEAM, ending=ending), strict=True):
+        expected = plain_beam_search(model, prompt, BEAM, ending)
+        assert [text.text for text in texts] == [text for text, _ in expected]
+        assert [text.log_prob for text in texts] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
 def test_prompts_with_and_without_constraints_share_a_batch(qwen2: Path) -> None:
     model = open_local(qwen2)
     free, bound = Prompt("the plan is"), Prompt("the plan is", constraint=Choices(["drama", "Heat"]))
@@ -138,15 +149,16 @@ def test_fewer_allowed_texts_than_asked_for(qwen2: Path) -> None:
     model = open_local(qwen2)
     prompt = Prompt("the plan is", constraint=Choices(["drama"]))
     texts = model.generate([prompt], Decoding(max_new_tokens=20, method="beam", num_beams=3, num_returns=3))[0]
-    assert [text.text for text in texts] == ["drama"]
+    assert [(text.text, text.finished) for text in texts] == [("drama", True), ("", False), ("", False)]
+    assert [text.log_prob is None for text in texts] == [False, True, True]
 
 
-def test_a_dead_end_gives_an_unfinished_empty_text(qwen2: Path) -> None:
+def test_a_dead_end_gives_unfinished_empty_texts(qwen2: Path) -> None:
     model = open_local(qwen2)
     rows = encode_prompts(model.tokenizer, PROMPTS[:1])
     ending = Ending(model.tokenizer, frozenset(model.ends))
     texts = generate_batch(model.model, rows, BEAM, ending=ending, allowed=lambda row, tokens: [])
-    assert [(text.text, text.finished, text.problem) for text in texts[0]] == [("", False, "")]
+    assert [(text.text, text.finished, text.problem) for text in texts[0]] == [("", False, "")] * BEAM.num_returns
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])

@@ -33,6 +33,16 @@ def make_llama(folder: Path, *, template: str | None = None, **sizes: int) -> Pa
     return _save(folder, tokenizer, transformers.LlamaForCausalLM, config)
 
 
+def make_mistral(folder: Path, *, sliding_window: int) -> Path:
+    """Mistral's kind: a token sees only so many before it."""
+    import transformers
+
+    tokenizer = _sentencepiece_like(None)
+    sizes = {**_sizes(len(tokenizer)), "num_key_value_heads": 1, "sliding_window": sliding_window}
+    config = transformers.MistralConfig(**sizes, bos_token_id=1, eos_token_id=2)
+    return _save(folder, tokenizer, transformers.MistralForCausalLM, config)
+
+
 def make_qwen2(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
     """Qwen2's kind: byte-level tokens, nothing before a text, <|im_end|> or <|endoftext|> after."""
     import transformers
