@@ -1,0 +1,305 @@
+"""The embedded model as a planner on MetaQA: hits, plans that exist, what training and constraints cost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import run_child
+from benchmarks.measure import write_section
+from benchmarks.path_cases import build_folders
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.label_paths import to_labels
+from kgqa_core.graph.supervision import read_supervision, write_supervision
+from kgqa_core.instructions.example_settings import ExampleSettings, read_path_rows
+from kgqa_core.instructions.examples import make_examples, write_examples
+from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint, all_steps
+from kgqa_core.instructions.plan import PlanCase, PlanInstruction
+from kgqa_core.instructions.plan_text import END, SEPARATOR, START
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.lm.types import Constraint, Decoding, LanguageModel
+from kgqa_core.planners.evaluate import BATCH, Ground, ask_planner
+from kgqa_core.planners.generator import GeneratorPlanner
+from kgqa_core.planners.score import score_plans
+from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
+from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.subset import Subset, take_subset
+from kgqa_core.types import SPLITS, Question
+
+MAX_HOPS = 3
+HOPS = (1, 2, 3)
+ASKED = {1: 99, 2: 99, 3: 97}  # hit@1, percent
+HELD_OUT = 0.2  # of the masked texts
+NOTHING, FIRST = "nothing", "compiled code is loaded"
+FIGURES = ("as good", "hit@1", "hit@3", "gold", "valid", "f1")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    seeds: tuple[int, ...]
+    draws: tuple[int, ...]  # of held-out wordings
+    steps: int | None  # of training; None: as the settings say
+    test: int | None  # test questions per number of hops; None: all
+    pools: int  # questions per number of hops whose plans are weighed
+
+
+FULL = Size(seeds=(0, 1, 2), draws=(0, 1), steps=None, test=None, pools=100)
+SMALL = Size(seeds=(0,), draws=(0,), steps=3, test=20, pools=3)
+
+
+def run(home: Path, size: Size = FULL) -> None:
+    """Train and ask, each seed in a process of its own, and write the section."""
+    graph, questions = build_folders(home)
+    folders: dict[str, Any] = {"graph": graph, "questions": questions, "work": home / "embedded-planner"}
+    run_child(supervise, **folders)
+    whole = [
+        run_child(learn, **folders, seed=seed, steps=size.steps, test=size.test, pools=size.pools).result
+        for seed in size.seeds
+    ]
+    held = [run_child(learn, **folders, draw=draw, steps=size.steps, test=size.test).result for draw in size.draws]
+    write_section("Embedded planner", report(whole, held), "python -m benchmarks embedded_planner")
+
+
+def report(whole: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]) -> str:
+    """Return the section."""
+    table = [
+        "| hops | asked | best-executing, by seed | best-executing | one of the shortest | of three plans one is | "
+        "gold chain | valid | F1 of the first plan |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|",
+        *(_row(hops, whole) for hops in HOPS),
+    ]
+    wordings = [
+        "| hops | questions | best-executing | one of the shortest | gold chain | valid | F1 of the first plan |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        *(
+            f"| {hops} | {_mean(held, hops, 'n'):.0f} | "
+            + " | ".join(f"{_mean(held, hops, name):.1f}" for name in ("as good", "hit@1", "gold", "valid", "f1"))
+            + " |"
+            for hops in HOPS
+        ),
+    ]
+    times = [
+        "| beam search of 3 plans, held to | questions per CPU s |",
+        "|---|---:|",
+        *(f"| {name} | {max(run['speed'][name] for run in whole):,.0f} |" for name in whole[0]["speed"]),
+    ]
+    unseen = (
+        f"Unseen wordings: {HELD_OUT:.0%} of the masked texts are asked by the test split alone; "
+        f"mean of {len(held)} draws."
+    )
+    parts = [_facts(whole), _terms(whole[0]), table, unseen, wordings, times, _weighed(whole)]
+    return "\n\n".join(part if isinstance(part, str) else "\n".join(part) for part in parts)
+
+
+def _facts(whole: Sequence[dict[str, Any]]) -> str:
+    one, spent = whole[0], " / ".join(f"{run['cpu_seconds']:.0f}" for run in whole)
+    return (
+        f"One model for all hops, {one['num_parameters']:,} parameters, {one['num_tokens']:,} tokens. It reads "
+        f"{one['num_examples']:,} distinct pairs of a masked wording and a best-executing shortest path, all that "
+        f"{one['num_questions']:,} training questions hold, in {one['num_steps']} steps. Making it took {spent} CPU s "
+        f"(asked: at most 120), tokenizer included: {one['flops'] / 1e12:.2f} TFLOP of matrix products, "
+        f"{one['flops'] / one['cpu_seconds'] / 1e9:.0f} GFLOP/s."
+    )
+
+
+def _terms(one: dict[str, Any]) -> str:
+    shares = " / ".join(f"{one['gold is shortest'][str(hops)]:.1f}" for hops in HOPS)
+    return (
+        "Percent of the test questions, mean over the seeds. Best-executing: what the first plan reaches has an F1 as "
+        "high as the best of the question's shortest paths has, or higher. One of the shortest: the plan is itself one "
+        f"of those best, which is hit@1 as tables of plans count it. For {shares} % of the questions of 1 / 2 / 3 hops "
+        "the gold chain is; an answer of the others happens to lie nearer to the topic, and no wording tells which."
+    )
+
+
+def _weighed(whole: Sequence[dict[str, Any]]) -> str:
+    pools = " / ".join(f"{_mean(whole, hops, 'pool'):.1f}" for hops in HOPS)
+    return (
+        "Three plans weighed, the gold chain and two others of its length that exist around the topic: the likeliest "
+        f"is the gold chain for {pools} % of the questions of 1 / 2 / 3 hops."
+    )
+
+
+def _row(hops: int, runs: Sequence[dict[str, Any]]) -> str:
+    each = " / ".join(f"{run['hops'][str(hops)]['as good']:.1f}" for run in runs)
+    return (
+        f"| {hops} | >= {ASKED[hops]} | {each} | "
+        + " | ".join(f"{_mean(runs, hops, name):.1f}" for name in FIGURES)
+        + " |"
+    )
+
+
+def _mean(runs: Sequence[dict[str, Any]], hops: int, name: str) -> float:
+    values = [float(run["hops"][str(hops)][name]) for run in runs if str(hops) in run["hops"]]
+    return sum(values) / len(values)
+
+
+def supervise(graph: str, questions: str, work: str) -> None:
+    """Find the paths of all questions."""
+    out = Path(work) / "paths.parquet"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    every = [question for split in SPLITS for question in read_questions(Path(questions), split)]
+    write_supervision(open_graph(Path(graph)), every, out, max_hops=MAX_HOPS)
+
+
+def learn(
+    graph: str,
+    questions: str,
+    work: str,
+    seed: int = 0,
+    draw: int | None = None,
+    steps: int | None = None,
+    test: int | None = None,
+    pools: int = 0,
+) -> dict[str, Any]:
+    """Make a model and let it plan for the test questions; ``draw``: for wordings that training never has."""
+    from kgqa_core.lm.embedded.make import make_embedded
+    from kgqa_core.lm.embedded.settings import EmbeddedSettings
+    from kgqa_core.lm.local import open_local
+
+    opened, prompts, folder = open_graph(Path(graph)), read_prompts(), Path(work)
+    every = [question for split in SPLITS for question in read_questions(Path(questions), split)]
+    if draw is not None:
+        every, _ = take_subset(every, Subset(hold_out_templates=HELD_OUT, draw=draw))
+    name = f"seed{seed}" if draw is None else f"draw{draw}"
+    taught = [question for question in every if question.split == "train"]
+    settings = ExampleSettings(weights={"plan": 1.0})
+    examples = make_examples(
+        opened, taught, read_path_rows(folder / "paths.parquet"), prompts=prompts, settings=settings
+    )
+    write_examples(examples, folder / f"{name}.parquet")
+    shape = EmbeddedSettings(seed=seed, steps=steps or EmbeddedSettings().steps)
+    shutil.rmtree(folder / name, ignore_errors=True)  # of an earlier run: the first to get there would stay
+    made = make_embedded(
+        folder / f"{name}.parquet",
+        shape,
+        folder / name,
+        steps=all_steps(opened.relation_labels),
+        markers=(START, SEPARATOR, END),
+        names=opened.entity_names,
+    )
+    asked = [question for hops in HOPS for question in _some(every, hops, test)]
+    cases = [PlanQuestion(question.id, question.masked, question.topics) for question in asked]
+    model, around = open_local(folder / name), PathConstraints(opened, max_hops=MAX_HOPS)
+    best = read_supervision(folder / "paths.parquet", best_only=True)
+    speed = speeds(model, PlanInstruction(prompts), cases, around)
+    planner = GeneratorPlanner(model, prompts, space=around)
+    plans = ask_planner(planner, cases, num_plans=3)
+    found = figures(opened, asked, plans, best)
+    for hops in HOPS if pools else ():
+        found[hops]["pool"] = weigh(opened, planner, [one for one in asked if one.hops == hops][:pools])
+    shares = {
+        hops: [to_labels(opened, one.chain) in best.get(one.id, ()) for one in asked if one.hops == hops and one.chain]
+        for hops in HOPS
+    }
+    told = ("num_parameters", "num_tokens", "num_examples", "cpu_seconds", "flops")
+    return {
+        **{name: getattr(made, name) for name in told},
+        "num_steps": len(made.losses),
+        "num_questions": len(taught),
+        "hops": found,
+        "speed": speed,
+        "gold is shortest": {hops: 100 * sum(own) / max(1, len(own)) for hops, own in shares.items()},
+    }
+
+
+def _some(questions: Iterable[Question], hops: int, count: int | None) -> list[Question]:
+    return [question for question in questions if question.split == "test" and question.hops == hops][:count]
+
+
+def figures(
+    graph: KnowledgeGraph,
+    asked: Sequence[Question],
+    plans: Sequence[Sequence[Plan]],
+    best: dict[str, tuple[LabelPath, ...]],
+) -> dict[int, dict[str, float]]:
+    """Return the figures by number of hops, percent."""
+    ground = Ground(graph, max_hops=MAX_HOPS)
+    f1 = ground.f1_of_first(asked, plans)
+    rows = defaultdict(list)
+    for at, question in enumerate(asked):
+        rows[question.hops or 0].append(at)
+    reachable = ground.f1_of_first(asked, [[Plan(best[one.id][0], 0.0)] if one.id in best else [] for one in asked])
+    found: dict[int, dict[str, float]] = {}
+    for hops, own in rows.items():
+        scored = score_plans(
+            [PlanQuestion(asked[at].id, "", asked[at].topics, best.get(asked[at].id, ())) for at in own],
+            [plans[at] for at in own],
+            signed=True,
+            is_valid=ground.is_valid(),
+        ).summary()
+        gold = [
+            bool(plans[at])
+            and asked[at].chain is not None
+            and plans[at][0].path == to_labels(graph, asked[at].chain or ())
+            for at in own
+        ]
+        found[hops] = {
+            **scored,
+            "as good": 100 * sum(f1[at] >= reachable[at] - 1e-9 for at in own) / len(own),
+            "gold": 100 * sum(gold) / len(own),
+            "f1": sum(f1[at] for at in own) / len(own),
+        }
+    return found
+
+
+def speeds(
+    model: LanguageModel, instruction: PlanInstruction, asked: Sequence[PlanQuestion], around: PathConstraints
+) -> dict[str, float]:
+    """Return questions per CPU second of the same beam search under each constraint, met for the first time."""
+    known = RelationConstraint(all_steps(around.graph.relation_labels), max_hops=MAX_HOPS)
+    found: dict[str, float] = {}
+    decoding = Decoding(max_new_tokens=40, method="beam", num_returns=3, num_beams=3)
+    for name in (FIRST, NOTHING, "known relations", "paths around the topics"):
+        started = time.process_time()
+        for start in range(0, 1 if name == FIRST else len(asked), BATCH):
+            batch = asked[start : start + (1 if name == FIRST else BATCH)]
+            held_to: dict[str, Callable[[PlanQuestion], Constraint]] = {
+                "known relations": lambda _: known,
+                "paths around the topics": lambda one: around.around(one.topics),
+                FIRST: lambda one: around.around(one.topics),
+            }
+            allowed = [held_to[name](one) if name in held_to else None for one in batch]
+            cases = [PlanCase(one.text, one.id, paths_allowed=own) for one, own in zip(batch, allowed, strict=True)]
+            model.generate([instruction.render(case) for case in cases], decoding)
+        found[name] = len(asked) / (time.process_time() - started)
+    return {name: value for name, value in found.items() if name != FIRST}
+
+
+def weigh(graph: KnowledgeGraph, planner: GeneratorPlanner, asked: Sequence[Question]) -> float:
+    """Return how often, in percent, the gold chain is likelier than two others of its length around the topic."""
+    space = PathConstraints(graph, max_hops=MAX_HOPS)
+    pools = []
+    for question in asked:
+        gold = to_labels(graph, question.chain or ())
+        others = walks(space, question, len(gold), random.Random(question.id)) - {gold}
+        pools.append([gold, *random.Random(question.id).sample(sorted(others), min(2, len(others)))])
+    cases = [PlanQuestion(question.id, question.masked, question.topics) for question in asked]
+    scores = planner.weigh(cases, pools)
+    return 100 * sum(own[0] == max(own) for own in scores) / len(scores)
+
+
+def walks(
+    space: PathConstraints, question: Question, hops: int, draw: random.Random, tries: int = 30
+) -> set[LabelPath]:
+    """Return some relation paths of ``hops`` steps around a question's topics, each step drawn evenly."""
+    around, found = space.around(question.topics), set()
+    for _ in range(tries):
+        path: tuple[int, ...] = ()
+        while len(path) < hops:
+            ending, going_on = around.next_relations(path)
+            options = ending if len(path) == hops - 1 else going_on
+            if not len(options):
+                break
+            path = (*path, int(draw.choice(options.tolist())))
+        else:
+            found.add(to_labels(space.graph, path))
+    return found
