@@ -183,6 +183,7 @@ def test_our_own_predictions_can_be_scored(finished):
     assert figures["strict"]["f1"] == pytest.approx(learned["f1"])
 
 
+@pytest.mark.usefixtures("used_home")
 def test_an_error_inside_a_flow_is_one_message(tmp_path):
     run = write_run(tmp_path)
     with (tmp_path / "triples.tsv").open("a", encoding="utf-8") as file:

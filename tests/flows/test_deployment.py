@@ -43,8 +43,10 @@ def ask_server(url: str, path: str, body: dict[str, Any]) -> list[dict[str, Any]
     return found
 
 
-def test_a_worker_runs_the_scheduled_retrain_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, run_file = tmp_path / "home", tmp_path / "quick.yaml"
+def test_a_worker_runs_the_scheduled_retrain_once(
+    used_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, run_file = used_home, tmp_path / "quick.yaml"
     run_file.write_text(QUICK_RUN, encoding="utf-8")
     monkeypatch.setenv("KGQA_HOME", str(home))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")

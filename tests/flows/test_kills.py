@@ -139,7 +139,7 @@ def kill_group(run: subprocess.Popen[str]) -> None:
 
 
 def test_killed_at_random_points_a_build_ends_with_the_bytes_of_one_that_was_not(
-    build: Build, undisturbed: Run, tmp_path: Path
+    build: Build, undisturbed: Run, used_home: Path, tmp_path: Path
 ) -> None:
     log, expected = tmp_path / "log.txt", undisturbed.expected
     timed = build(tmp_path / "timed", *ON_WORKERS)
@@ -149,9 +149,9 @@ def test_killed_at_random_points_a_build_ends_with_the_bytes_of_one_that_was_not
     seconds = time.monotonic() - began
     assert visible_files(tmp_path / "timed") == expected  # two workers or none
 
-    home, chance, left_half_made = tmp_path / "home", random.Random(11), 0
+    home, chance, left_half_made = used_home, random.Random(11), 0
     for number in range(NUM_KILLS):
-        run = build(home, *ON_WORKERS, code=COMMAND if number % 3 == 0 else STAGES)
+        run = build(home, *ON_WORKERS, code=COMMAND if number == NUM_KILLS - 1 else STAGES)
         with suppress(AssertionError):  # all that was left is done already
             wait_for_stage(run, home)
         kill_at = time.monotonic() + seconds * (number + chance.random()) / (NUM_KILLS + 1)

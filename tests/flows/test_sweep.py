@@ -19,6 +19,7 @@ import pytest
 
 import flows.stages
 import flows.sweep
+from flows.cli_sweep import print_sweep, sweep_document
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
@@ -143,7 +144,9 @@ def test_a_sweep_that_stopped_goes_on_where_it_was(run: Run, monkeypatch: pytest
     assert [label for label, keys in done.built.items() if keys] == ["edge_budget=all"]
 
 
-def test_seeds_are_repetitions_and_runs_train_only_what_differs(run: Run) -> None:
+def test_seeds_are_repetitions_and_runs_train_only_what_differs(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = run("base: ../tiny.yaml\nset: {explorer.seeds: [0, 1]}\nvary: {explorer.width: [7, 5]}\n")
     assert done.built["width=7"] == ["explorer-seed1", "evaluation-seed1"]
     assert done.built["width=5"] == ["explorer-seed0", "explorer-seed1", "evaluation-seed0", "evaluation-seed1"]
@@ -155,6 +158,14 @@ def test_seeds_are_repetitions_and_runs_train_only_what_differs(run: Run) -> Non
     rows = pq.read_table(done.artifact.folder / "rows.parquet").to_pylist()
     for point, pair in zip(points, (rows[:2], rows[2:]), strict=True):
         assert point["figures"]["hits1"]["mean"] == pytest.approx(sum(row["hits1"] for row in pair) / 2)
+    plan = read_sweep(tmp_path / "sweeps" / "budgets.yaml")
+    capsys.readouterr()
+    print_sweep(plan, sweep_document(plan, done))
+    out = capsys.readouterr().out
+    assert "Sweep budgets: 2 runs; n explorers each, mean ± standard deviation" in out
+    assert "2 runs had something to do, 0 were there." in out
+    assert "width" in out
+    assert "mlflow" not in out  # tracking is off
 
 
 # From the command line, in real processes
@@ -217,6 +228,7 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("used_home")
 def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path) -> None:
     sweep = write_rivers(tmp_path)
     scores = tmp_path / "home" / "artifacts" / "evaluation"
@@ -239,8 +251,14 @@ def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path) -> None
     assert all(Path(plot).is_file() for plot in document["plots"])
     assert "mlflow ui" in document["mlflow_ui"]
 
-    again = finish(start(sweep, "--json"))
-    assert not any(again["built"].values())
+    process = start(sweep)  # again, for people to read
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "Sweep sizes: 4 runs" in out
+    assert "train_size" in out
+    assert "0 runs had something to do, 4 were there." in out
+    assert "1-training-size.png" in out
+    assert "mlflow ui" in out
     check_mlflow(tmp_path / "home", document)
 
 
@@ -267,19 +285,6 @@ def check_mlflow(home: Path, document: dict[str, Any]) -> None:
     assert {"plots", "tables", "summary.json", "rows.json", "sweep.yaml"} <= files
     plots = {file.path for file in client.list_artifacts(whole.info.run_id, "plots")}
     assert plots == {f"plots/{Path(plot).name}" for plot in document["plots"]}
-
-
-@pytest.mark.slow
-def test_a_sweep_prints_its_table_and_where_to_look(tmp_path: Path) -> None:
-    sweep = write_rivers(tmp_path)
-    process = start(sweep, "--set", "tracking.enabled=false", "--set", "explorer.seeds=[0, 1]")
-    out, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "Sweep sizes: 4 runs; n explorers each, mean ± standard deviation" in out
-    assert "train_size" in out
-    assert "4 runs had something to do, 0 were there." in out
-    assert "1-training-size.png" in out
-    assert "mlflow" not in out
 
 
 def test_a_sweep_that_cannot_run_says_so_before_anything_runs(tmp_path: Path) -> None:

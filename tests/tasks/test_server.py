@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -55,9 +56,11 @@ def no_server_of_the_developers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home whose first server makes the database, which takes longest."""
-    return tmp_path_factory.mktemp("home")
+def home(prefect_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose database an earlier server made."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copytree(prefect_folder, home / "prefect")
+    return home
 
 
 def start_run(home: Path, *more: str) -> subprocess.Popen[str]:
