@@ -18,16 +18,18 @@ class EmbeddedLmSection(Section):
     width: Annotated[int, Field(ge=8)] = 128  # D
     layers: Annotated[int, Field(ge=1)] = 4
     heads: Annotated[int, Field(ge=1)] = 4
+    feed_forward: Annotated[float, Field(gt=0)] = 2.6875  # width of the layers' middle, in widths
     vocabulary: Annotated[int, Field(ge=300)] = 2048  # tokens at most, relations and frames of prompts included
     relations: Literal["single", "pieces"] = "single"  # a step of a plan is one token, or spelled like any text
     context: Annotated[int, Field(ge=32)] = 1024  # tokens of prompt and answer together
     train_on: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("plan",)  # instructions it learns
-    steps: Annotated[int, Field(ge=1)] = 600  # of the optimiser
-    batch_size: Annotated[int, Field(ge=1)] = 128  # examples drawn per step
+    steps: Annotated[int, Field(ge=1)] = 250  # of the optimiser
+    batch_size: Annotated[int, Field(ge=1)] = 64  # examples drawn per step
     flatten: Share = 0.5  # a prompt is drawn by its weight to this power: 1 as the data has it, 0 evenly
     learning_rate: Annotated[float, Field(gt=0)] = 3e-3
     warmup: Share = 0.05  # share of the steps
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    gradient_norm: Annotated[float, Field(gt=0)] = 1.0  # gradients are clipped to it
     seed: Annotated[int, Field(ge=0)] = 0
 
 
@@ -138,6 +140,7 @@ class ReasonerSection(Section):
     rank: Annotated[int, Field(ge=1)] = 16  # of LoRA's update
     alpha: Annotated[float, Field(gt=0)] = 32.0  # LoRA's update is scaled by alpha / rank
     dropout: Share = 0.0  # of what enters LoRA's update
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = "all-linear"  # modules with one
     path_tokens: bool = False  # make <PATH>, <SEP> and </PATH> single tokens where they are not
     epochs: Annotated[float, Field(gt=0)] = 3.0
     max_steps: Annotated[int, Field(ge=1)] | None = None  # optimiser steps, in place of epochs
@@ -149,11 +152,15 @@ class ReasonerSection(Section):
     lr_schedule: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
     warmup: Share = 0.03  # share of the steps
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    adam_beta2: Annotated[float, Field(gt=0, lt=1)] = 0.999
+    gradient_norm: Annotated[float, Field(ge=0)] = 1.0  # gradients are clipped to it; 0: never
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 on a GPU
     gradient_checkpointing: bool = False
     phases: Annotated[tuple[PhaseSection, ...], Field(strict=False)] = ()  # such as planning first; empty: one
     loss_mean: Literal["token", "example"] = "token"  # what counts the same: each target token, or each target
     keep: Literal["last", "best"] = "last"  # best: of the lowest loss on dev
+    num_evaluations: Annotated[int, Field(ge=1)] = 3  # on dev, evenly over the training
+    dev_examples: Annotated[int, Field(ge=1)] = 500  # per instruction, at most
 
     @model_validator(mode="before")
     @classmethod
@@ -186,4 +193,5 @@ class DensePlannerSection(Section):
     neighbour_loss: Annotated[float, Field(ge=0)] = 0.0  # weight of the loss of the neighbours' vote
     spread: Share = 0.9  # how much a further plan has to serve neighbours that the plans before it miss
     num_unseen: Annotated[int, Field(ge=0)] = 8  # width of the beam for paths that no training question has
+    guess_unseen: bool = False  # propose such paths also where no graph tells that they exist
     unseen_penalty: Annotated[float, Field(ge=0)] = 3.0  # natural log: how much less probable than their text says
