@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kgqa_core.lm.meter import Meter
     from kgqa_core.lm.metered import Metered
     from kgqa_core.lm.types import LanguageModel
+    from kgqa_core.planners.dense import DensePlanner
     from kgqa_core.planners.evaluate import Ground
     from kgqa_core.planners.generator import GeneratorPlanner
     from kgqa_core.planners.score import IsValid
@@ -205,7 +206,7 @@ def metered(pipeline: Pipeline, model: LanguageModel, *, system: str) -> Iterato
         yield Metered(model, meter=Meter(), cache=cache, system=system, price=price)
 
 
-def _dense(pipeline: Pipeline, seed: int) -> Planner:
+def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:
     from kgqa_core.planners.dense import open_dense
     from kgqa_core.planners.dense_beam import steps_around
 
