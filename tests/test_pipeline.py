@@ -368,7 +368,15 @@ OTHERWISE = {
 }
 LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
 MACHINE = ("runtime.", "cluster.", "tracking.")
-PLANNING = ("plans.", "lm.", "reasoner.", "dense.", "prompts", "dataset.plan_files", "dataset.max_reject")  # see test_stage_specs_lm.py
+PLANNING = (
+    "plans.",
+    "lm.",
+    "reasoner.",
+    "dense.",
+    "prompts",
+    "dataset.plan_files",
+    "dataset.max_reject",
+)  # see test_stage_specs_lm.py
 PLANNING_STAGES = {"supervision", "candidates", "instructions", "lm", "reasoner", "dense", "plans"}
 DRIFT = "dataset.drift."  # settings that stop a run, and shape nothing
 GUARDED = (

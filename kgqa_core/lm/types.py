@@ -13,8 +13,8 @@ Problem = Literal["", "budget", "too_long", "timeout", "rate_limit", "bad_respon
 class Constraint(Protocol):
     """Which texts may be generated, piece by piece: an automaton over texts, so that any tokenizer can follow it.
 
-    A text is allowed if it is the concatenation of pieces p1 p2 ... pn with each in ``next_pieces`` of those before it,
-    and ``may_end`` after the last. Pieces that may follow each other must not be ambiguous: none is a prefix of another.
+    A text is allowed if it is the concatenation of pieces p1 p2 ... pn, each in ``next_pieces`` of those before it, and
+    ``may_end`` after the last. Pieces that may follow each other must not be ambiguous: none is a prefix of another.
     """
 
     @property
