@@ -19,6 +19,7 @@ from kgqa_core.lm.score import score_batch
 from kgqa_core.lm.searches import Ending
 from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
 
+SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
 VERSION = 1  # of how texts are made from weights; part of a model's name
 
 
@@ -118,7 +119,7 @@ def open_local(
     dtype: Dtype = "auto",
     quantise: Quantise = "none",
     device: str = "cpu",
-    batch_size: int = 64,
+    batch_size: int | None = None,
     hash_file: HashFile = hash_file,
 ) -> LocalModel:
     """Open a transformers folder as a language model.
@@ -129,7 +130,8 @@ def open_local(
         dtype: of the weights; "auto" is float32 on a CPU and elsewhere as they were saved.
         quantise: weights in 8 or 4 bits; needs bitsandbytes and a GPU.
         device: as torch names it.
-        batch_size: texts (beams and samples count) that grow at a time; halved when memory runs out.
+        batch_size: texts (beams and samples count) that grow at a time, halved when memory runs out; None: 64, and 256
+            of a small model.
         hash_file: ``FileHashes(...).hash`` spares a large model's hashing after the first time.
 
     Raises:
@@ -142,4 +144,5 @@ def open_local(
     name = f"local-v{VERSION}-{loaded.dtype}-{quantise}-{hash_model(folder, hash_file)}"
     if adapter is not None:
         name += f"+{hash_adapter(adapter, hash_file)}"
-    return LocalModel(loaded, name, batch_size=batch_size)
+    is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
+    return LocalModel(loaded, name, batch_size=batch_size or (256 if is_small else 64))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
@@ -69,6 +69,7 @@ def test_an_end_token_that_a_tokenizer_adds_is_taken_off(tmp_path: Path) -> None
     assert encode_prompts(tokenizer, [Prompt("x")]) == plain
 
 
+@settings(max_examples=30)
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\u2581"), max_size=20))
 def test_an_answer_survives_its_tokens(any_model: Path, text: str) -> None:
     tokenizer = TOKENIZERS.setdefault(any_model, load_tokenizer(any_model))
