@@ -65,7 +65,9 @@ def make_embedded(
         ConfigError: settings that do not fit each other.
     """
     import torch
+    import transformers
 
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     began, cpu = time.perf_counter(), time.process_time()
     rows = read_distinct([examples] if isinstance(examples, Path) else list(examples))
     taught = [row for row in rows if row.instruction in settings.train_on]
