@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -163,21 +164,21 @@ def with_ours(base: Path, examples: Path, settings: TuneSettings, scratch: Path)
     from kgqa_core.lm.tune.run import tune
 
     read: list[int] = []
-    steps, before = Loop.training_step, 0.0
+    before: list[float] = []
+    step = Loop.training_step
 
     def counted(loop: Any, model: Any, inputs: Any, *rest: Any) -> Any:
-        nonlocal before
-        before = before or peak_megabytes()  # everything is opened, nothing was computed yet
+        before.append(peak_megabytes())  # of the first step: all is opened, nothing was computed yet
         read.append(inputs["input_ids"].numel())
-        return steps(loop, model, inputs, *rest)
+        return step(loop, model, inputs, *rest)
 
-    Loop.training_step = counted  # type: ignore[method-assign]
-    report = tune(base, examples, settings, TuneRun(scratch / "out"))
+    with patch.object(Loop, "training_step", counted):
+        report = tune(base, examples, settings, TuneRun(scratch / "out"))
     return {
         "cpu": report.cpu_seconds,
         "tokens": report.num_tokens,
         "read": sum(read),
-        "peak": peak_megabytes() - before,
+        "peak": peak_megabytes() - before[0],
         "trained": report.num_trainable,
         "parameters": report.num_parameters,
     }

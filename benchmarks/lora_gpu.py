@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.gpu import wait
 from benchmarks.workload import median
 from kgqa_core.lm.tune.base import precision_of, with_lora
 from kgqa_core.lm.tune.batches import draw_batches
@@ -87,33 +88,35 @@ def matrix_rate() -> float:
     return 2 * MATRIX**3 / median(seconds[PRODUCTS // 2 :])
 
 
-def measure(shape: str, way: Way) -> tuple[float, float, int]:
+def measure(shape: str, way: Way, device: str = "cuda") -> tuple[float, float, int]:
     """Return tokens per second, GiB at the peak, and the parameters that are multiplied with."""
     settings = TuneSettings(
         max_steps=STEPS, batch_size=way.micro_batch, micro_batch=way.micro_batch, max_length=1024, **way.options
     )
     tokens = random_tokens(STEPS * way.micro_batch)
     batches = draw_batches(tokens, settings)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    model = random_model(shape)
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    model = random_model(shape, device)
     parameters = sum(one.numel() for one in model.parameters()) - model.get_input_embeddings().weight.numel()
-    run = TuneRun(Path(), device="cuda")
+    run = TuneRun(Path(), device=device)
+    precision = precision_of(settings, device)
     parts = Parts(tokens, batches, row_length=1024 if settings.batching == "packed" else None)
     seconds: list[float] = []
     with TemporaryDirectory() as scratch:
         loop = TimedLoop(
-            model=with_lora(model, None, settings, precision_of(settings, "cuda")),
+            model=with_lora(model, None, settings, precision),
             args=arguments_of(settings, run, Path(scratch), batches, steps=STEPS),
             parts=parts,
             all_steps=STEPS,
-            precision=precision_of(settings, "cuda"),
+            precision=precision,
         )
         loop.seconds = seconds
         loop.train()
     read = tokens.lengths[batches].sum(axis=(1, 2, 3))
     speeds = [count / passed for count, passed in zip(read, seconds, strict=True)]
-    memory = torch.cuda.max_memory_allocated() / 2**30
+    memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     return median(speeds[WARM:]), memory, parameters
 
 
@@ -124,13 +127,13 @@ class TimedLoop(Loop):
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
         """Begin a step."""
-        torch.cuda.synchronize()
+        wait(self.args.device)
         self._started = time.perf_counter()
         return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """End a step."""
-        torch.cuda.synchronize()
+        wait(self.args.device)
         if "loss" in logs:
             self.seconds.append(time.perf_counter() - self._started)
 
@@ -152,8 +155,8 @@ def random_tokens(count: int) -> Tokens:
     )
 
 
-def random_model(shape: str) -> Any:
-    """Return a Llama of that shape on the GPU, its weights drawn there."""
+def random_model(shape: str, device: str) -> Any:
+    """Return a Llama of that shape on the device, its weights drawn there."""
     import transformers
 
     hidden, intermediate, layers, heads = SHAPES[shape]
@@ -167,5 +170,5 @@ def random_model(shape: str) -> Any:
         dtype=torch.bfloat16,
     )
     torch.manual_seed(0)
-    with torch.device("cuda"):
+    with torch.device(device):
         return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)

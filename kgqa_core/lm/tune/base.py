@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,9 @@ def with_lora(model: Any, tokenizer: Any, settings: TuneSettings, precision: tor
         trainable_token_indices=_trained_rows(model, tokenizer, settings.path_tokens),
     )
     try:
-        adapted = get_peft_model(model, config)
+        with warnings.catch_warnings():  # peft still asks under a name that transformers gave up
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+            adapted = get_peft_model(model, config)
     except ValueError as problem:
         raise ConfigError(f"no LoRA weights for targets {targets!r}: {shorten(str(problem))}") from problem
     if precision != torch.float32:  # autocast casts; peft's own cast to float32 before it would be for nothing

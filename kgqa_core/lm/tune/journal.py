@@ -42,7 +42,7 @@ class Journal:
     Args:
         folder: where; made when it is first needed.
         identity: what the tuning is made of; the state of another one is never gone on with.
-        every: seconds between two entries, at least.
+        every: seconds between two entries, at least; more where saving takes long. 0: an entry after each step.
     """
 
     def __init__(self, folder: Path, identity: str, every: float) -> None:
@@ -75,7 +75,7 @@ class Journal:
         for folder in self._steps()[2:]:
             shutil.rmtree(folder, ignore_errors=True)
         took = time.monotonic() - started
-        self._next = time.monotonic() + max(self._every, took * SHARE)
+        self._next = time.monotonic() + (max(self._every, took * SHARE) if self._every else 0)
 
     def load(self) -> State | None:
         """Return the last state of this tuning that can be read; None: begin anew."""

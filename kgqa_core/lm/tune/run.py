@@ -126,6 +126,7 @@ def _train(task: _Task, journal: Journal, scratch: Path) -> Watch:
         journal=journal,
         processes=task.processes,
     )
+    watch.tell_again()
     if watch.step < num_steps:
         loop = Loop(
             model=task.tunable.model,
@@ -136,7 +137,7 @@ def _train(task: _Task, journal: Journal, scratch: Path) -> Watch:
             callbacks=[watch],
         )
         loop.train()
-    if task.settings.keep == "best" and 0 < watch.notes.best_step < num_steps:
+    if task.settings.keep == "best" and watch.notes.best_step:
         set_weights(weights, journal.load_best(watch.notes.best_step))
     return watch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,9 @@ class Tokens:
 
 def tokens_key(examples: Sequence[Path], tokenizer: Any, max_length: int) -> str:
     """Return what the tokens are made of: the contents of files and tokenizer, and the limit."""
-    told = [tokenizer.backend_tokenizer.to_str(), tokenizer.chat_template, tokenizer.eos_token_id]
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+    told = [rules, tokenizer.chat_template, tokenizer.eos_token_id]
     return hash_json([[hash_file(file) for file in examples], told, max_length])
 
 
@@ -69,22 +72,20 @@ def write_tokens(examples: Sequence[Path], tokenizer: Any, folder: Path, *, max_
     folder.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(folder) as partial:
         partial.mkdir()
-        kept: dict[str, list[Any]] = {name: [] for name in ("length", "prompt", "weight", "instruction", "dev")}
-        too_long: dict[str, int] = {}
+        columns, too_long = _Columns(), dict[str, int]()
         with _Growing(partial / "tokens.npy") as grow:
             for row in _rows(examples, tokenizer):
                 if row.length > max_length:
                     too_long[row.instruction] = too_long.get(row.instruction, 0) + 1
                     continue
                 grow(row.prompt + row.target)
-                for name, value in zip(kept, row.kept(), strict=True):
-                    kept[name].append(value)
-        names = sorted(set(kept["instruction"]))
-        if not kept["dev"] or all(kept["dev"]):
+                columns.add(row)
+        if all(columns.dev):
             dropped = f"; {sum(too_long.values())} are longer than max_length {max_length}" if too_long else ""
             raise InputError(f"no training example is in {', '.join(map(str, examples))}{dropped}")
-        _save_columns(partial, kept, names)
-        (partial / "facts.json").write_text(json.dumps({"names": names, "too_long": too_long}, sort_keys=True))
+        columns.save(partial)
+        facts = {"names": sorted(columns.numbers), "too_long": too_long}
+        (partial / "facts.json").write_text(json.dumps(facts, sort_keys=True), encoding="utf-8")
 
 
 def read_tokens(folder: Path) -> Tokens:
@@ -114,9 +115,6 @@ class _Row:
     def length(self) -> int:
         return len(self.prompt) + len(self.target)
 
-    def kept(self) -> tuple[int, int, float, str, bool]:
-        return self.length, len(self.prompt), self.weight, self.instruction, self.dev
-
 
 def _rows(examples: Sequence[Path], tokenizer: Any) -> Iterator[_Row]:
     for file in examples:
@@ -135,16 +133,34 @@ def _rows(examples: Sequence[Path], tokenizer: Any) -> Iterator[_Row]:
                 yield _Row(row["instruction"], dev, row["weight"], prompt, [*target, tokenizer.eos_token_id])
 
 
-def _save_columns(folder: Path, kept: dict[str, list[Any]], names: list[str]) -> None:
-    dev, weights = np.array(kept["dev"]), np.array(kept["weight"])
-    mean = weights[~dev].mean()
-    if not mean > 0 or weights.min() < 0:
-        raise InputError(f"the weights of the training examples must not be negative, nor all 0; their mean is {mean}")
-    np.save(folder / "starts.npy", np.concatenate([[0], np.cumsum(kept["length"])]).astype(np.int64))
-    np.save(folder / "num_prompt.npy", np.array(kept["prompt"], np.int32))
-    np.save(folder / "weights.npy", (weights / mean).astype(np.float32))
-    np.save(folder / "instruction.npy", np.searchsorted(names, kept["instruction"]).astype(np.int16))
-    np.save(folder / "dev.npy", dev)
+class _Columns:
+    """All but the tokens: a few bytes per example."""
+
+    def __init__(self) -> None:
+        self.length, self.prompt, self.instruction = array("i"), array("i"), array("h")
+        self.weight, self.dev = array("d"), array("b")
+        self.numbers: dict[str, int] = {}  # instruction -> its number in order of appearance
+
+    def add(self, row: _Row) -> None:
+        """Append an example."""
+        self.length.append(row.length)
+        self.prompt.append(len(row.prompt))
+        self.instruction.append(self.numbers.setdefault(row.instruction, len(self.numbers)))
+        self.weight.append(row.weight)
+        self.dev.append(row.dev)
+
+    def save(self, folder: Path) -> None:
+        """Write what ``read_tokens`` reads; instructions are numbered in order of their names."""
+        dev, weights = np.array(self.dev, np.bool_), np.array(self.weight)
+        mean = weights[~dev].mean()
+        if not mean > 0 or weights.min() < 0:
+            raise InputError(f"the weights of the training examples must not be negative, nor all 0: mean {mean}")
+        ranks = np.array([sorted(self.numbers).index(name) for name in self.numbers], np.int16)
+        np.save(folder / "starts.npy", np.concatenate([[0], np.cumsum(self.length, dtype=np.int64)]))
+        np.save(folder / "num_prompt.npy", np.array(self.prompt, np.int32))
+        np.save(folder / "weights.npy", (weights / mean).astype(np.float32))
+        np.save(folder / "instruction.npy", ranks[np.array(self.instruction)])
+        np.save(folder / "dev.npy", dev)
 
 
 class _Growing:

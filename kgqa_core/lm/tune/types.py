@@ -31,7 +31,8 @@ class TuneSettings:
     alpha: float = 32.0  # LoRA's update is scaled by alpha / rank
     dropout: float = 0.0  # of what enters LoRA's update
     targets: str | tuple[str, ...] = "all-linear"  # modules that get an update: names, or all linear ones but the head
-    path_tokens: tuple[str, ...] = ()  # texts that become single tokens where they are not; their rows are trained
+    path_tokens: tuple[str, ...] = ()  # texts that become single tokens where they are not; their rows are trained.
+    # With LoRA they are in the adapter as peft's trainable tokens, which vLLM cannot read yet (vllm issue 36501)
     epochs: float = 3.0  # how often as many examples are drawn as there are (RoG: 3, EPERM: 5)
     max_steps: int | None = None  # optimiser steps, in place of epochs
     batch_size: int = ROG_BATCH  # examples per optimiser step, over all processes and accumulated parts together
@@ -81,7 +82,9 @@ class TuneRun:
     device: str = "cpu"  # or cuda; under torchrun each process takes the GPU of its rank
     threads: int = 1
     curve_every: int = 10  # steps per point of the training curves
-    save_every: float = 20.0  # seconds between two journal entries, at least; more where saving takes long
+    save_every: float = (
+        20.0  # seconds between two journal entries, at least; more where saving takes long; 0: each step
+    )
 
 
 @dataclass(frozen=True, slots=True)

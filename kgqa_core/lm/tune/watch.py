@@ -29,7 +29,7 @@ class Notes:
     points: list[tuple[str, int, float]] = field(default_factory=list)  # of curves, as told to on_point
     since: list[list[float]] = field(default_factory=list)  # CURVES of the steps after the last point
     best_step: int = 0
-    best_loss: float = math.inf
+    best_loss: float | None = None  # None: dev was not judged yet
     dev_losses: dict[str, float] = field(default_factory=dict)  # of the weights that are kept
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
@@ -63,6 +63,13 @@ class Watch(TrainerCallback):
         self.step = state.step if state else 0
         self.notes = Notes(**state.notes) if state else Notes()
         self._started = (0.0, 0.0)
+        self._kept_best = 0  # best step when the journal was last written
+
+    def tell_again(self) -> None:
+        """Tell the points of the training that is gone on with."""
+        if self._processes.is_first:
+            for point in self.notes.points:
+                self._run.on_point(*point)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set optimiser, schedule and random numbers to where they stood."""
@@ -70,9 +77,6 @@ class Watch(TrainerCallback):
             kwargs["optimizer"].load_state_dict(self._state.optimizer)
             kwargs["lr_scheduler"].load_state_dict(self._state.scheduler)
             set_random_state(self._state.random, args.device, self._processes.rank)
-            if self._processes.is_first:
-                for point in self.notes.points:
-                    self._run.on_point(*point)
         self._state = None
         self._started = (time.process_time() - self.notes.cpu_seconds, time.perf_counter() - self.notes.wall_seconds)
 
@@ -91,7 +95,7 @@ class Watch(TrainerCallback):
         if self.step in self._evaluate_at:
             self._evaluate()
         self._stop_clocks()
-        if self._processes.agree(self._journal.is_due()):
+        if self._run.journal is not None and self._processes.agree(self._journal.is_due()):
             self._save(args, kwargs["optimizer"], kwargs["lr_scheduler"])
         if self._processes.is_first:
             self._run.progress(self.step, self._last)
@@ -114,7 +118,8 @@ class Watch(TrainerCallback):
         for name, loss in losses.items():
             self._point(f"dev.loss.{name}", loss)
         mean = math.fsum(losses.values()) / len(losses)
-        if self._settings.keep == "last" or mean < self.notes.best_loss:
+        best = self.notes.best_loss
+        if self._settings.keep == "last" or best is None or mean < best:
             self.notes.best_loss, self.notes.best_step, self.notes.dev_losses = mean, self.step, losses
             if self._settings.keep == "best" and self._processes.is_first:
                 self._journal.save_best(self.step, self._weights)
@@ -125,6 +130,8 @@ class Watch(TrainerCallback):
             notes = {name: getattr(self.notes, name) for name in self.notes.__dataclass_fields__}
             states = optimizer.state_dict(), scheduler.state_dict()
             self._journal.save(State(self.step, self._weights, *states, random, notes))
+            self._journal.forget_best(before=self._kept_best)  # the state before this one may still need its own
+        self._kept_best = self.notes.best_step
 
     def _point(self, name: str, value: float) -> None:
         self.notes.points.append((name, self.step, value))

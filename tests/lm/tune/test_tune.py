@@ -181,3 +181,35 @@ def test_evaluations_are_even_and_the_last_is_at_the_end() -> None:
     assert evaluation_steps(90, 3) == [30, 60, 90]
     assert evaluation_steps(2, 5) == [1, 2]
     assert evaluation_steps(7, 0) == [7]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+def test_a_gpu_learns_in_bfloat16_what_a_cpu_learns(
+    batching: str, qwen2: Path, instructions: Path, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, max_steps=30, batching=batching)
+    found = {
+        device: tune(qwen2, instructions, settings, TuneRun(tmp_path / device, device=device))
+        for device in ("cpu", "cuda")
+    }
+    assert found["cuda"].dev_losses == pytest.approx(found["cpu"].dev_losses, rel=0.1)
+    load(qwen2, adapter=found["cuda"].folder)
+
+
+@pytest.mark.gpu
+def test_a_tuning_on_a_gpu_goes_on_after_a_stop(llama: Path, instructions: Path, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done == 7:
+            raise Stop
+
+    settings = replace(SETTINGS, dropout=0.3)
+    run = TuneRun(tmp_path / "out", tmp_path / "journal", device="cuda", save_every=0)
+    with pytest.raises(Stop):
+        tune(llama, instructions, settings, replace(run, progress=stop))
+    stopped = tune(llama, instructions, settings, run)
+    whole = tune(llama, instructions, settings, TuneRun(tmp_path / "whole", device="cuda"))
+    assert stopped.dev_losses == pytest.approx(whole.dev_losses, rel=1e-2)
