@@ -21,7 +21,7 @@ def score_planner(pipeline: Pipeline, planner: str, seed: int) -> StageOutcome:
     key = f"plans-{planner}-seed{seed}"
 
     def write(folder: Path, recorder: Recorder) -> None:
-        from kgqa_core.planners.cases import read_cases, read_hops
+        from kgqa_core.planners.cases import read_best_f1, read_cases, read_hops
         from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, write_plans
         from kgqa_core.planning import open_planner, plan_ground, validity
 
@@ -55,6 +55,7 @@ def score_planner(pipeline: Pipeline, planner: str, seed: int) -> StageOutcome:
             is_valid=validity(pipeline, ground),
             f1=f1,
             hops=read_hops(source),
+            best_f1=read_best_f1(source),
         )
         write_plans(folder / "plans.parquet", planner, questions, plans, signed=ground is not None)
         write_json(folder / SCORES_FILE, {"planner": planner, "seed": seed, "figures": figures})

@@ -95,3 +95,13 @@ def read_hops(folder: Path) -> dict[str, int | None]:
     """Return the number of hops of each question, where the dataset says it."""
     table = pq.read_table(folder / ASKED_FILE, columns=["question_id", "hops"])
     return dict(zip(table["question_id"].to_pylist(), table["hops"].to_pylist(), strict=True))
+
+
+def read_best_f1(folder: Path) -> dict[str, float]:
+    """Return the F1, in percent, of each question's best shortest path; questions without one are not in it."""
+    best: dict[str, float] = {}
+    table = pq.read_table(folder / PATHS_FILE, columns=["question_id", "f1"], filters=[("best", "=", True)])
+    for question_id, f1 in zip(table["question_id"].to_pylist(), table["f1"].to_pylist(), strict=True):
+        if f1 is not None:
+            best[question_id] = 100.0 * f1
+    return best

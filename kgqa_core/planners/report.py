@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HEADER = ("hops", "planner", "n", "hit@1", "hit@3", "valid", "F1 of first plan")
-FIGURES = ("hit@1", "hit@3", "valid", "f1")
+HEADER = ("hops", "planner", "n", "hit@1", "hit@3", "as good", "valid", "F1 of first plan")
+FIGURES = ("hit@1", "hit@3", "as_good", "valid", "f1")
 
 Scores = Mapping[str, Any]
 """What stage plans writes as scores.json: planner, seed, figures by hops."""

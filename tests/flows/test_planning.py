@@ -69,7 +69,7 @@ def test_every_plan_of_either_planner_can_be_followed(built: Pipeline) -> None:
 def test_scores_are_recorded_per_planner_and_seed(built: Pipeline) -> None:
     record = read_record(built.artifact("plans-generator-seed0").folder)
     assert (record.system, record.seed) == ("generator", 0)
-    assert {"hit_at_1", "hit_at_3", "valid", "f1", "lm.num_calls"} <= record.metrics.keys()
+    assert {"hit_at_1", "hit_at_3", "as_good", "valid", "f1", "lm.num_calls"} <= record.metrics.keys()
     assert record.metrics["lm.num_calls"] == record.metrics["n"] + record.metrics["n_without_paths"]
     assert "plans" in record.tables
     outcomes = [StageOutcome(key, built.artifact(key), False) for key in PLANNING]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.planners.cases import PATHS_FILE, Teaching, read_cases, read_hops, write_asked, write_given
+from kgqa_core.planners.cases import PATHS_FILE, Teaching, read_best_f1, read_cases, read_hops, write_asked, write_given
 from kgqa_core.planners.types import LabelPath, PlanQuestion
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import Question
@@ -60,3 +60,10 @@ def test_given_paths_all_count(tmp_path: Path) -> None:
     write_given([("train", asked), ("dev", PlanQuestion("b", "why?"))], tmp_path)
     assert read_cases(tmp_path, "train", Teaching("precise", 1.0)) == [asked]
     assert read_cases(tmp_path, "dev") == [PlanQuestion("b", "why?")]
+
+
+def test_the_best_shortest_path_of_a_question_is_what_a_plan_is_compared_with(folder: Path, tmp_path: Path) -> None:
+    assert read_best_f1(folder) == {"q1": 50.0}
+    (tmp_path / "given").mkdir()
+    write_given([("train", PlanQuestion("a", "what?", paths=(("r1",),)))], tmp_path / "given")
+    assert read_best_f1(tmp_path / "given") == {}
