@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgqa_core.config_lm import EmbeddedLmSection, EndpointLmSection, LocalLmSection
 from kgqa_core.errors import ConfigError
+from kgqa_core.file_hashes import FileHashes
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.types import Split
 
@@ -75,6 +76,7 @@ def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
         dtype=local.dtype if local else "auto",
         quantise=local.quantise if local else "none",
         device=device_of(config),
+        hash_file=FileHashes(pipeline.home / "cache" / "file_hashes.json").hash,
     )
 
 
