@@ -16,11 +16,12 @@ import numpy as np
 
 from kgqa_core.graph.around_kernels import LEADS, LEADS_ON, find_dead_ends, find_leading, leave_by
 from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.follow_kernels import I64
+from kgqa_core.graph.follow_kernels import I64, U8
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.label_paths import write_step
 from kgqa_core.instructions.plan_text import END, SEPARATOR, START, render_step
 
+MAX_PIECES = 50_000  # sets of pieces that it keeps
 MAX_TOPICS = 1024  # sets of topics whose frontiers a ``PathConstraints`` keeps
 
 
@@ -59,20 +60,19 @@ class PathConstraint:
         if self.may_end(pieces):
             return ()
         if not pieces:
-            return (START,) if self.next_relations(())[0].size else ()
+            return (START,) if self._leads(()).any() else ()
         space = self._space
         path = tuple(space.relation_of[piece] for piece in pieces[1:])
-        ending, going_on = self.next_relations(path)
-        ends = tuple(space.ends[relation] for relation in ending.tolist())
-        if len(path) + 1 >= space.max_hops:
-            return ends
-        return ends + tuple(space.goes_on[relation] for relation in going_on.tolist())
+        return space.pieces_of(self._leads(path), may_go_on=len(path) + 1 < space.max_hops)
 
     def next_relations(self, path: tuple[int, ...]) -> tuple[Ints, Ints]:
         """Return the relations that lead somewhere after ``path``, and those of them after which one more does."""
-        space = self._space
-        leads = find_leading(space.csr, self._frontier(path), self._barred, self._dead_ends, len(space.steps))
+        leads = self._leads(path)
         return np.flatnonzero(leads & LEADS), np.flatnonzero(leads & LEADS_ON)
+
+    def _leads(self, path: tuple[int, ...]) -> U8:
+        space = self._space
+        return find_leading(space.csr, self._frontier(path), self._barred, self._dead_ends, len(space.steps))
 
     def _frontier(self, path: tuple[int, ...]) -> I64:
         found = self._frontiers.get(path)
@@ -100,6 +100,19 @@ class PathConstraints:
         self.csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
         self.key = f"paths:{_identity(graph)}:{max_hops}:{int(reenter_topic)}"
         self._kept: OrderedDict[tuple[int, ...], PathConstraint] = OrderedDict()
+        self._pieces: dict[tuple[bytes, bool], tuple[str, ...]] = {}
+
+    def pieces_of(self, leads: U8, *, may_go_on: bool) -> tuple[str, ...]:
+        """Return the pieces of relations [2R], as ``find_leading`` tells of them: few sets, met again and again."""
+        key = (leads.tobytes(), may_go_on)
+        found = self._pieces.get(key)
+        if found is None:
+            ends = [self.ends[relation] for relation in np.flatnonzero(leads & LEADS)]
+            on = [self.goes_on[relation] for relation in np.flatnonzero(leads & LEADS_ON)] if may_go_on else []
+            if len(self._pieces) >= MAX_PIECES:
+                self._pieces.clear()
+            found = self._pieces[key] = (*ends, *on)
+        return found
 
     def around(self, topics: Sequence[int]) -> PathConstraint:
         """Return the plans that exist around ``topics``; no text is allowed where there is none."""

@@ -63,10 +63,10 @@ def shared_start(first: str, last: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """What may follow inside a set of pieces, ``done`` bytes into them."""
+    """What may follow inside a set of pieces, some bytes into them."""
 
-    inside: tuple[tuple[int, bytes], ...]  # token, bytes done after it
-    ends: tuple[tuple[int, str], ...]  # token, piece that it ends
+    after: dict[int, tuple[str, bytes]]  # by token: the piece that it ends, b""; or "" and the bytes done after it
+    tokens: list[int]  # all of ``after``
     beyond: tuple[tuple[str, bytes], ...]  # piece, text of which longer tokens begin: they reach into the next
 
 
@@ -90,8 +90,7 @@ class _Vocabulary:
         return found
 
     def _within(self, pieces: tuple[str, ...], done: bytes, taken: bytes) -> _Within:
-        inside: dict[int, bytes] = {}
-        ends: list[tuple[int, str]] = []
+        after: dict[int, tuple[str, bytes]] = {}
         beyond: list[tuple[str, bytes]] = []
         for piece in pieces:
             body = piece.encode()
@@ -101,15 +100,12 @@ class _Vocabulary:
             for length in range(1, len(rest) + 1):
                 text = taken + rest[:length]
                 for token in self.texts.ids.get(text, ()):
-                    if length == len(rest):
-                        ends.append((token, piece))
-                    else:
-                        inside[token] = done + rest[:length]
+                    after[token] = (piece, b"") if length == len(rest) else ("", done + rest[:length])
                 if text not in self.texts.starts:
                     break
             else:
                 beyond.append((piece, text))
-        return _Within(tuple(inside.items()), tuple(ends), tuple(beyond))
+        return _Within(after, list(after), tuple(beyond))
 
 
 @dataclass(slots=True)
@@ -119,7 +115,10 @@ class _State:
     pieces: tuple[str, ...]
     done: bytes
     first: bool = False  # before any token: a blank that the tokenizer takes away again may come
-    after: dict[int, tuple[tuple[str, ...], bytes]] | None = None  # by token: where it leads; None: not worked out
+    within: _Within | None = None  # None: not worked out yet
+    further: dict[int, tuple[tuple[str, ...], bytes]] = field(
+        default_factory=dict
+    )  # tokens that reach into later pieces
     allowed: list[int] = field(default_factory=list)  # the end token first, where the text may end
 
 
@@ -136,16 +135,17 @@ class Automaton:
 
     def allowed(self, state: _State) -> list[int]:
         """Return the tokens that may follow; the end token alone where nothing may."""
-        if state.after is None:
+        if state.within is None:
             self._work_out(state)
         return state.allowed
 
     def step(self, state: _State, token: int) -> _State | None:
         """Return the state after a token; None after one that was not allowed, and after the end."""
-        if state.after is None:
-            self._work_out(state)
-        assert state.after is not None
-        found = state.after.get(token)
+        within = state.within or self._work_out(state)
+        if token in within.after:
+            piece, done = within.after[token]
+            return self._state((*state.pieces, piece) if piece else state.pieces, done)
+        found = state.further.get(token)
         return None if found is None else self._state(*found)
 
     def _state(self, pieces: tuple[str, ...], done: bytes) -> _State:
@@ -161,27 +161,28 @@ class Automaton:
             found = self._options[pieces] = tuple(self._constraint.next_pieces(pieces))
         return found
 
-    def _work_out(self, state: _State) -> None:
-        after: dict[int, tuple[tuple[str, ...], bytes]] = {}
-        self._follow(state.pieces, state.done, b"", after)
-        if state.first:
-            for token in self._vocabulary.texts.ids.get(b" ", ()):
-                after.setdefault(token, ((), b""))
-            self._follow((), b"", b" ", after)
-        may_end = not state.done and self._constraint.may_end(state.pieces)
-        ends = [self._vocabulary.end] if may_end or not after else []
-        state.allowed = [*ends, *after]
-        state.after = after
-
-    def _follow(self, pieces: tuple[str, ...], done: bytes, taken: bytes, after: dict[int, Any]) -> None:
-        """Add the tokens that begin with ``taken`` and go on from here, those that reach into later pieces too."""
-        if taken and taken not in self._vocabulary.texts.starts:
-            return
-        within = self._vocabulary.within(self._next(pieces), done, taken)
-        after.update((token, (pieces, reached)) for token, reached in within.inside)
-        after.update((token, ((*pieces, piece), b"")) for token, piece in within.ends)
+    def _work_out(self, state: _State) -> _Within:
+        within = state.within = self._vocabulary.within(self._next(state.pieces), state.done)
         for piece, text in within.beyond:
-            self._follow((*pieces, piece), b"", text, after)
+            self._follow((*state.pieces, piece), text, state.further)
+        if state.first:
+            state.further.update((token, ((), b"")) for token in self._vocabulary.texts.ids.get(b" ", ()))
+            self._follow((), b" ", state.further)
+        may_end = not state.done and self._constraint.may_end(state.pieces)
+        ends = [self._vocabulary.end] if may_end or not (within.tokens or state.further) else []
+        more = [*ends, *(token for token in state.further if token not in within.after)]
+        state.allowed = [*more, *within.tokens] if more else within.tokens
+        return within
+
+    def _follow(self, pieces: tuple[str, ...], taken: bytes, further: dict[int, tuple[tuple[str, ...], bytes]]) -> None:
+        """Add the tokens that begin with ``taken`` and go on along what follows ``pieces``."""
+        if taken not in self._vocabulary.texts.starts:
+            return
+        within = self._vocabulary.within(self._next(pieces), b"", taken)
+        for token, (piece, done) in within.after.items():
+            further[token] = ((*pieces, piece) if piece else pieces, done)
+        for piece, text in within.beyond:
+            self._follow((*pieces, piece), text, further)
 
 
 class CompiledConstraints:
