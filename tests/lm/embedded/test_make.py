@@ -64,8 +64,8 @@ def test_spelled_relations_need_no_tokens_of_their_own(examples: Path, tmp_path:
 
 def test_the_same_data_and_seed_give_the_same_bytes(examples: Path, tmp_path: Path) -> None:
     short = replace(TINY, steps=3)
-    for name, settings in (("a", short), ("b", short), ("c", replace(short, seed=1))):
-        make_embedded(examples, settings, tmp_path / name, steps=STEPS, markers=MARKERS)
+    for name, chosen in (("a", short), ("b", short), ("c", replace(short, seed=1))):
+        make_embedded(examples, chosen, tmp_path / name, steps=STEPS, markers=MARKERS)
     a, b, c = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
     assert a == b != c
     assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "c" / "tokenizer.json").read_bytes()
