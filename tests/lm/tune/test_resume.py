@@ -18,7 +18,7 @@ from kgqa_core.lm.tune.run import tune
 from kgqa_core.lm.tune.types import Phase, TuneRun, TuneSettings
 
 SETTINGS = TuneSettings(
-    max_steps=14,
+    max_steps=10,
     batch_size=4,
     micro_batch=2,
     rank=3,
@@ -27,7 +27,7 @@ SETTINGS = TuneSettings(
     max_length=250,
     path_tokens=("<PATH>",),
     phases=(Phase(0.4, {"plan": 1}), Phase(1.0)),
-    num_evaluations=4,
+    num_evaluations=3,
     keep="best",
 )
 
@@ -69,7 +69,7 @@ def test_a_stopped_tuning_goes_on_exactly(
     changed: dict[str, object], llama: Path, instructions: Path, tmp_path: Path
 ) -> None:
     whole = curve_of(llama, instructions, tmp_path / "whole", **changed)
-    assert not curve_of(llama, instructions, tmp_path / "stopped", until=9, **changed)
+    assert not curve_of(llama, instructions, tmp_path / "stopped", until=6, **changed)
     assert curve_of(llama, instructions, tmp_path / "stopped", **changed) == whole
     kind = "model" if changed else "adapter"
     assert files_of(tmp_path / "stopped" / "out" / kind) == files_of(tmp_path / "whole" / "out" / kind)
