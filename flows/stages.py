@@ -94,9 +94,8 @@ def planner_stages(pipeline: Pipeline) -> list[StageOutcome]:
     """What ``planning_stages`` adds to graph and questions; nothing where the run does not plan."""
     if pipeline.config.plans is None:
         return []
-    from tasks.dense import train_dense_planner
-
     from tasks.candidates import find_candidates
+    from tasks.dense import train_dense_planner
     from tasks.instructions import make_instructions
     from tasks.lm import make_embedded_model
     from tasks.plans import score_planner
