@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
@@ -11,8 +12,51 @@ from kgqa_core.instructions.plan_text import END, render_plan
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.allowed import is_allowed
-from kgqa_core.lm.types import Constraint, Decoding, Generation, LanguageModel
+from kgqa_core.lm.types import Decoding, Generation, LanguageModel
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAsker:
+    """How a language model is asked for plans, and how its texts are read."""
+
+    instruction: PlanInstruction
+    space: PathConstraints | RelationConstraint | None  # the plans that exist; None: any text is a plan
+    num_beams: int = 1  # of beam search; at least as many as plans are asked for are taken
+    max_new_tokens: int = 160  # of one plan
+
+    def decoding(self, num_plans: int) -> Decoding:
+        """Return how ``num_plans`` plans are searched for."""
+        width = max(num_plans, self.num_beams)
+        return Decoding(
+            max_new_tokens=self.max_new_tokens,
+            method="beam",
+            num_returns=width,
+            num_beams=width,
+            stop=() if self.space is not None else (END,),  # a constraint ends the text by itself
+        )
+
+    def case(self, question: PlanQuestion) -> PlanCase:
+        """Return what the instruction is asked about a question."""
+        space = self.space
+        allowed = space.around(question.topics) if isinstance(space, PathConstraints) else space
+        return PlanCase(question.text, question.id, paths_allowed=allowed)
+
+    def read(self, case: PlanCase, texts: Sequence[Generation]) -> list[Plan]:
+        """Return the distinct plans of a question's texts, best first; equal ones are one, of their probabilities' sum.
+
+        One plan can be written in several ways, token by token.
+        """
+        found: dict[LabelPath, float] = {}
+        for text in texts:
+            parsed = self.instruction.parse(text.text, case)
+            if text.problem or isinstance(parsed, ParseFailure):
+                continue
+            log_prob = text.log_prob if text.log_prob is not None else -math.log(2) * (len(found) + 1)
+            for path in parsed:
+                if case.paths_allowed is None or is_allowed(case.paths_allowed, render_plan(path)):
+                    found[path] = _add(found[path], log_prob) if path in found else log_prob
+        return [Plan(path, log_prob) for path, log_prob in sorted(found.items(), key=lambda one: -one[1])]
 
 
 class GeneratorPlanner:
@@ -39,51 +83,22 @@ class GeneratorPlanner:
             num_beams: of beam search; at least as many as plans are asked for are taken.
             max_new_tokens: of one plan.
         """
-        self._model, self._space = model, space
-        self._instruction = PlanInstruction(prompts)
-        self._num_beams, self._max_new_tokens = num_beams, max_new_tokens
+        self._model = model
+        self._asker = PlanAsker(PlanInstruction(prompts), space, num_beams, max_new_tokens)
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first; none where none exists."""
-        cases = [self._case(question) for question in questions]
-        width = max(num_plans, self._num_beams)
-        decoding = Decoding(
-            max_new_tokens=self._max_new_tokens,
-            method="beam",
-            num_returns=width,
-            num_beams=width,
-            stop=() if self._space is not None else (END,),  # a constraint ends the text by itself
-        )
-        texts = self._model.generate([self._instruction.render(case) for case in cases], decoding)
-        return [self._read(case, given)[:num_plans] for case, given in zip(cases, texts, strict=True)]
+        asker = self._asker
+        cases = [asker.case(question) for question in questions]
+        prompts = [asker.instruction.render(case) for case in cases]
+        texts = self._model.generate(prompts, asker.decoding(num_plans))
+        return [asker.read(case, given)[:num_plans] for case, given in zip(cases, texts, strict=True)]
 
     def weigh(self, questions: Sequence[PlanQuestion], paths: Sequence[Sequence[LabelPath]]) -> list[list[float]]:
         """Return the log-probability of each question's ``paths`` as whole answers, whether they exist or not."""
-        prompts = [self._instruction.render(self._case(question)) for question in questions]
+        asker = self._asker
+        prompts = [asker.instruction.render(asker.case(question)) for question in questions]
         return self._model.score(prompts, [[render_plan(path) for path in own] for own in paths])
-
-    def _case(self, question: PlanQuestion) -> PlanCase:
-        return PlanCase(question.text, question.id, paths_allowed=self._allowed(question))
-
-    def _allowed(self, question: PlanQuestion) -> Constraint | None:
-        space = self._space
-        return space.around(question.topics) if isinstance(space, PathConstraints) else space
-
-    def _read(self, case: PlanCase, texts: Sequence[Generation]) -> list[Plan]:
-        """Return the distinct plans of a question's texts, best first; equal ones are one, of their probabilities' sum.
-
-        One plan can be written in several ways, token by token.
-        """
-        found: dict[LabelPath, float] = {}
-        for text in texts:
-            parsed = self._instruction.parse(text.text, case)
-            if text.problem or isinstance(parsed, ParseFailure):
-                continue
-            log_prob = text.log_prob if text.log_prob is not None else -math.log(2) * (len(found) + 1)
-            for path in parsed:
-                if case.paths_allowed is None or is_allowed(case.paths_allowed, render_plan(path)):
-                    found[path] = _add(found[path], log_prob) if path in found else log_prob
-        return [Plan(path, log_prob) for path, log_prob in sorted(found.items(), key=lambda one: -one[1])]
 
 
 def _add(first: float, second: float) -> float:

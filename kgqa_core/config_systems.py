@@ -1,0 +1,127 @@
+"""The section about systems: which are compared, how each is set, who answers for them, and under which limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kgqa_core.config_base import FilePath, Section, Share
+
+SystemName = Literal["etd", "dualr", "rog", "eperm", "fiske", "direct", "cot", "tog", "explorer", "ours"]
+SYSTEMS: tuple[SystemName, ...] = ("etd", "dualr", "rog", "eperm", "fiske", "direct", "cot", "tog", "explorer", "ours")
+PlanSourceName = Literal["lm", "generator", "dense", "mixture", "random", "none"]
+Answerer = Literal["lm", "oracle", "random", "first"]
+"""Who plays the language model: the run's own; one that knows the golds but says only what its prompt shows; one that
+picks at random from what its prompt shows; one that always picks the first."""
+
+
+class EtdSection(Section):
+    """EtD: explore, then determine by one multiple-choice call (§3.3, Table 4, appendix E)."""
+
+    num_candidates: Annotated[int, Field(ge=1, le=26)] = 3  # N
+    multiple_choice: bool = True  # False, w/o mcp: one list of names, without labels
+    candidates: bool = True  # False, w/o candidates: names are not shown
+    probabilities: bool = True  # False, w/o probabilities
+    paths: bool = True  # False, w/o paths: no evidence chains
+    renormalise: Literal["all", "shown"] = "all"  # Eq. 3 over all candidates, or over those shown
+    only_candidates: bool = False  # hold the model to the labels; the paper leaves it free
+    determine: Literal["text", "likelihood"] = "text"  # likelihood: the most probable label line is the choice
+
+
+class DualrSection(EtdSection):
+    """DualR: EtD's way with first-and-last-layer encodings, its prompt, and a tuned ``choose`` (§4.3, Table 5)."""
+
+    explorer: FilePath | None = None  # run configuration of an explorer on first+last encodings; None: EtD's own
+
+
+class RogSection(Section):
+    """RoG: plan, retrieve, reason (§4, Algorithm 1)."""
+
+    plans: PlanSourceName = "lm"  # none: w/o planning, all paths of max_hops; random: random plans (Table 2)
+    num_plans: Annotated[int, Field(ge=1)] = 3  # top-K of the beam
+    reasoning: Literal["lm", "none", "vote"] = "lm"  # none: all that is reached; vote: the most often reached
+    vote_top: Annotated[int, Field(ge=1)] = 5  # answers of vote
+    max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths in the prompt
+    explain: bool = False  # ask for an explanation with the answers
+
+
+class EpermSection(Section):
+    """EPERM: retriever, evidence path finder, answer predictor (§3, Fig. 3, Tables 3-4)."""
+
+    num_plans: Annotated[int, Field(ge=1)] = 5  # s: weighted plans of the generator
+    plans: PlanSourceName = "lm"
+    retriever: bool = True  # False: plans are followed in the whole neighbourhood
+    retriever_width: Annotated[int, Field(ge=1)] = 3  # K of the beam of relations
+    retriever_depth: Annotated[int, Field(ge=1)] | None = None  # steps; None: the explorer's
+    weighted_plans: bool = True  # False: all plans weigh alike
+    entity_scores: bool = True  # False: all entities weigh alike, and none is asked about
+    top_entities: Annotated[int, Field(ge=1)] = 4  # S per plan and hop
+    num_neighbours: Annotated[int, Field(ge=0)] = 5  # triples shown around an entity
+    finder: Literal["single", "batch"] = "batch"  # one call per candidate entity (EPERM), or per frontier (ours)
+    max_paths: Annotated[int, Field(ge=1)] = 40
+    path_scores: bool = True  # show a score after each path
+
+
+class FiskeSection(Section):
+    """FiSKE: clues, starting entities by name, alternating relation and entity mapping (§3, Table 6)."""
+
+    state: bool = True  # False, w/o stateful exploration: all clues in every round
+    end_flag: bool = True  # False, w/o ending flag: evidence is always given, and there is no fallback
+    merge_branches: bool = (
+        True  # ours: branches of equal state are asked about together; False: one by one, as published
+    )
+    relation_batch: Annotated[int, Field(ge=1)] = 20  # relations per call
+    min_relation_score: Annotated[float, Field(ge=0, le=10)] = 5.0
+    max_entities: Annotated[int, Field(ge=1)] = 80  # per call
+    max_starts: Annotated[int, Field(ge=1)] = 10  # starting entities
+    max_rounds: Annotated[int, Field(ge=1)] | None = None  # None: as many as there are clues
+    answer_triples: Annotated[int, Field(ge=1)] = 30  # in the answer prompt
+
+
+class TogSection(Section):
+    """Think-on-Graph: a beam of relations and entities, pruned by the model (Sun et al., 2024)."""
+
+    width: Annotated[int, Field(ge=1)] = 3
+    depth: Annotated[int, Field(ge=1)] = 3
+    entity_prune: Literal["lm", "none"] = "lm"  # none: entities in order of id, without a call
+    max_entities: Annotated[int, Field(ge=1)] = 20  # candidates per relation that the model sees
+
+
+class OursSection(Section):
+    """Ours: explorer and planner fused, the language model only where the two disagree."""
+
+    planner: Literal["generator", "dense", "mixture"] = "generator"
+    num_plans: Annotated[int, Field(ge=1)] = 3
+    disagreement: Literal["lm", "fused"] = "lm"  # who decides then
+    max_paths: Annotated[int, Field(ge=1)] = 40
+
+
+class OracleSection(Section):
+    """A stand-in for a large model: answers from its prompt alone, right with probability 1 - error."""
+
+    error: Share = 0.0  # e
+    knows: Share = 0.0  # share of the questions that it can answer without any fact in the prompt
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class SystemsSection(Section):
+    """The comparison of systems: ``kgqa evaluate --systems``."""
+
+    run: Annotated[tuple[SystemName, ...], Field(strict=False)] = SYSTEMS
+    answered_by: Annotated[tuple[Answerer, ...], Field(strict=False, min_length=1)] = ("lm",)
+    topics: Literal["gold", "linked"] = "gold"  # linked: topic entities from the text alone, for every system
+    pool: Literal["none", "hard"] = "none"  # hard: the gold plan and two wrong ones that exist, in place of retrieval
+    num_questions: Annotated[int, Field(ge=1)] | None = None  # asked at most, drawn by seed; None: all
+    draw: Annotated[int, Field(ge=0)] = 0  # the seed of that draw
+    max_calls: Annotated[int, Field(ge=1)] | None = 30  # per question and system (FiSKE §4.1); None: no limit
+    chunk: Annotated[int, Field(ge=1)] = 256  # questions answered together: what a killed run loses at most
+    max_traces: Annotated[int, Field(ge=0)] = 50  # questions per system whose calls MLflow shows, failures first
+    oracle: OracleSection = OracleSection()
+    etd: EtdSection = EtdSection()
+    dualr: DualrSection = DualrSection()
+    rog: RogSection = RogSection()
+    eperm: EpermSection = EpermSection()
+    fiske: FiskeSection = FiskeSection()
+    tog: TogSection = TogSection()
+    ours: OursSection = OursSection()

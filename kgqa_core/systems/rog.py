@@ -1,0 +1,89 @@
+"""RoG: plan, retrieve, reason (Luo et al., 2024; §4, Algorithm 1), with its ablations (Table 2)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kgqa_core.config_systems import RogSection
+from kgqa_core.instructions.evidence import Evidence, end_of, gather_evidence
+from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
+from kgqa_core.instructions.explained import Explained
+from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
+from kgqa_core.planners.plan_weights import weigh_plans
+from kgqa_core.planners.types import Plan
+from kgqa_core.systems.answering import answer_by_name, answer_with
+from kgqa_core.systems.plan_source import PlanSource
+from kgqa_core.systems.types import Ask, Reply, Steps, SystemAnswer
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import Question
+
+NO_PROMPT = 10_000  # reasoning paths of a question where no prompt has to hold them
+
+
+@dataclass(frozen=True, slots=True)
+class Rog:
+    """Plans followed in the graph; all that they lead along in one prompt. Implements ``System``.
+
+    The beam only picks plans: a path has no score of its own, and all go into the prompt (A.10).
+    """
+
+    walk: Walk
+    prompts: Prompts
+    plans: PlanSource
+    settings: RogSection
+    name: str = "rog"
+    needs_topic: bool = True
+    on_rows: bool = True
+
+    def prepare(self, questions: Sequence[Question]) -> Sequence[list[Plan] | None]:
+        """Return the plans that do not have to be asked for."""
+        return self.plans.prepare(questions, self.settings.num_plans)
+
+    def steps(self, question: Question, prepared: list[Plan] | None) -> Steps:
+        """Plan, retrieve, reason."""
+        plans = prepared
+        if plans is None:
+            (reply,) = yield [self.plans.ask(question, self.settings.num_plans)]
+            plans = self.plans.read(reply, self.settings.num_plans)
+        found = self._retrieve(question, plans)
+        counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
+        if self.settings.reasoning != "lm":
+            answer = answer_with(question, self._without_reasoning(found), found.steps)
+        else:
+            (reply,) = yield [self._reason(question, found)]
+            answer = answer_by_name(self.walk, question, _answers(reply), found.steps, on_rows=self.on_rows)
+        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
+
+    def _retrieve(self, question: Question, plans: Sequence[Plan]) -> Evidence:
+        """Return the reasoning paths along the plans (Algorithm 1)."""
+        weights = weigh_plans([plan.log_prob for plan in plans])
+        return gather_evidence(
+            self.walk.graph,
+            question.topics,
+            [(plan.path, weight) for plan, weight in zip(plans, weights, strict=True)],
+            max_paths=self.settings.max_paths if self.settings.reasoning == "lm" else NO_PROMPT,
+            names=self.walk.names,
+            reenter_topic=self.walk.reenter_topic,
+        )
+
+    def _without_reasoning(self, found: Evidence) -> list[int]:
+        """Return all that the paths end at, or the few that most of them do."""
+        if self.settings.reasoning == "none":
+            return list(found.ends)
+        votes = Counter(end_of(path) for path in found.steps)
+        ranked = sorted(found.ends, key=lambda end: -votes[end])  # of equals the first found
+        return ranked[: self.settings.vote_top]
+
+    def _reason(self, question: Question, found: Evidence) -> Ask[Any]:
+        shown = tuple(dict.fromkeys(self.walk.names.name_of(end) for end in found.ends))
+        if self.settings.explain:
+            return Ask(ExplainInstruction(self.prompts), ExplainCase(question.text, "", found.paths, shown))
+        return Ask(ReasonInstruction(self.prompts), ReasonCase(question.text, "", found.paths, shown))
+
+
+def _answers(reply: Reply[Any]) -> Any:
+    return reply.result.answers if isinstance(reply.result, Explained) else reply.result

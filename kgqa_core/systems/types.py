@@ -1,0 +1,109 @@
+"""What a system is: an order of instructions over the graph and the explorer, question by question.
+
+A system is written for one question, as a generator: it yields what it asks a language model, gets the replies, and
+returns its answer. Whoever runs it (``systems.runner``) takes many questions one step at a time, so that the model
+always gets large batches, and what goes wrong with one question stays with that question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from kgqa_core.instructions.types import Instruction, ParseFailure
+from kgqa_core.lm.types import GREEDY, Decoding, Generation
+from kgqa_core.types import Prediction, Question
+
+Result = TypeVar("Result")
+
+Status = Literal["answered", "abstained", "skipped", "failed"]
+"""skipped: without a topic, where the system needs one; failed: the system raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[Result]):
+    """One call of a language model."""
+
+    instruction: Instruction[Any, Result]
+    case: Any  # of the instruction; its question_id is filled in by the runner
+    decoding: Decoding = GREEDY
+    options: tuple[str, ...] = ()  # texts to be weighed; empty: a text is generated
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[Result]):
+    """What came of one call."""
+
+    result: Result | ParseFailure  # of the first text; where options were weighed, a failure only if the call failed
+    case: Any  # as it was asked: what did not fit the context is left out of it
+    texts: tuple[Generation, ...] = ()  # best first, as many as the decoding asks for
+    log_probs: tuple[float, ...] = ()  # of the options, natural log; -inf where nobody could tell
+
+
+@dataclass(frozen=True, slots=True)
+class SystemAnswer:
+    """What a system answers to one question."""
+
+    prediction: Prediction  # answers first among the candidates, each with its evidence path, () where it has none
+    unmatched: tuple[str, ...] = ()  # names that were answered, and that nothing in the graph bears
+    counts: Mapping[str, float] = field(default_factory=dict)  # of whatever the system counts: num_paths, conflicts
+
+
+Steps = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], SystemAnswer]
+"""Yields the calls of one round, which do not depend on each other; is sent their replies in the same order."""
+
+
+class System(Protocol):
+    """Answers questions, each by itself."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its row in tables."""
+        ...
+
+    @property
+    def needs_topic(self) -> bool:
+        """Say whether a question without a topic entity is beyond it."""
+        ...
+
+    @property
+    def on_rows(self) -> bool:
+        """Say whether it walks itself, and gets questions whose entities are those of ``Walk.graph``.
+
+        That is another graph only where each question has its own subgraph: there an entity has a row per question.
+        """
+        ...
+
+    def prepare(self, questions: Sequence[Question]) -> Sequence[Any]:
+        """Return for each question what is found for many at once: the explorer's candidates, a planner's plans."""
+        ...
+
+    def steps(self, question: Question, prepared: Any) -> Steps:
+        """Answer one question; ``prepared`` is its own part of what ``prepare`` returned."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """One call as it is kept for whoever opens a question."""
+
+    round: int  # from 1; calls of a round do not depend on each other
+    instruction: str
+    prompt: str
+    system_prompt: str
+    texts: tuple[str, ...]  # what was said; of weighed options: each with its log-probability
+    problem: str  # of the call, or why its text holds no result; empty where all went well
+    num_tokens: int  # given
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One question with what a system made of it."""
+
+    question: Question
+    answer: SystemAnswer
+    status: Status
+    error: str = ""  # traceback, where the system raised
+    calls: tuple[AskedCall, ...] = ()
+    faithful: tuple[bool, ...] = ()  # per answer of the prediction: is there a path in the graph that ends in it?
