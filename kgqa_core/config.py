@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from kgqa_core.config_base import EdgeBudget, FilePath, Hops, Name, Section, Seeds, Share, Size
 from kgqa_core.config_lm import DensePlannerSection, LmSection, PlansSection, ReasonerSection
+from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.types import Split
 
@@ -269,6 +270,7 @@ class ClusterSection(Section):
     memory_limit: Size = "2GB"  # per local worker: one that outgrows it is ended, and its task is tried again
     spill_folder: FilePath | None = None  # scratch space of local workers; None: run/dask in runtime.home
     fan_out_bytes: Annotated[int, Field(ge=1)] = 256 * 2**20  # inputs above this size go to the cluster
+    fan_out_questions: Annotated[int, Field(ge=1)] = 20_000  # so many questions of a system go to the cluster
 
 
 class RunConfig(Section):
@@ -284,6 +286,7 @@ class RunConfig(Section):
     dense: DensePlannerSection | None = None
     prompts: FilePath | None = None  # a folder with wordings of one's own for some prompts, or all
     evaluation: EvaluationSection = EvaluationSection()
+    systems: SystemsSection | None = None  # systems compared side by side; None: the explorer beside its controls
     tracking: TrackingSection = TrackingSection()
     cluster: ClusterSection = ClusterSection()
     runtime: RuntimeSection
@@ -303,6 +306,8 @@ class RunConfig(Section):
                 raise ValueError(f"missing key '{name}'")
             if not has_graph and getattr(self, name) is not None:
                 raise ValueError(f"{name}: a dataset of plans has no graph to explore; leave it out")
+        if not has_graph and self.systems is not None:
+            raise ValueError("systems: a dataset of plans has no graph to answer from; leave them out")
         if not has_graph and self.plans is None:
             raise ValueError("missing key 'plans': a dataset of plans is for planners")
         wanted = set(self.plans.planners) if self.plans else set()
@@ -316,7 +321,20 @@ class RunConfig(Section):
             raise ValueError("reasoner: adapters are trained on a model that is here: lm.kind embedded or local")
         if self.reasoner is not None and self.plans is None:
             raise ValueError("missing key 'plans': a reasoner learns from the relation paths that it says how to find")
+        self._check_systems()
         return self
+
+    def _check_systems(self) -> None:
+        systems = self.systems
+        if systems is None or "lm" not in systems.answered_by or not set(systems.run) - {"explorer"}:
+            return
+        if self.lm is None:
+            raise ValueError(
+                "systems.answered_by: give 'lm', the language model that answers; or let one answer that needs no "
+                "model: systems.answered_by: [oracle]"
+            )
+        if self.lm.kind == "embedded" and (self.plans is None or "generator" not in self.plans.trained):
+            raise ValueError("systems: the embedded model is trained on plans: give 'plans' with a generator")
 
     @property
     def exploration(self) -> ExplorerSection:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kgqa_core.config_base import FilePath, Section, Share
+from kgqa_core.config_base import FilePath, Section, Seeds, Share
 
 SystemName = Literal["etd", "dualr", "rog", "eperm", "fiske", "direct", "cot", "tog", "explorer", "ours"]
 SYSTEMS: tuple[SystemName, ...] = ("etd", "dualr", "rog", "eperm", "fiske", "direct", "cot", "tog", "explorer", "ours")
@@ -114,6 +114,7 @@ class SystemsSection(Section):
     pool: Literal["none", "hard"] = "none"  # hard: the gold plan and two wrong ones that exist, in place of retrieval
     num_questions: Annotated[int, Field(ge=1)] | None = None  # asked at most, drawn by seed; None: all
     draw: Annotated[int, Field(ge=0)] = 0  # the seed of that draw
+    seeds: Seeds | None = None  # each system answers once per seed; None: those of the explorer
     max_calls: Annotated[int, Field(ge=1)] | None = 30  # per question and system (FiSKE §4.1); None: no limit
     chunk: Annotated[int, Field(ge=1)] = 256  # questions answered together: what a killed run loses at most
     max_traces: Annotated[int, Field(ge=0)] = 50  # questions per system whose calls MLflow shows, failures first

@@ -40,6 +40,8 @@ VERSIONS = {
     "reasoner": 1,
     "dense": 1,
     "plans": 1,
+    "fusion": 1,
+    "system": 1,
 }
 """Of each stage's code: raised whenever the same input would give other bytes; tests/test_golden.py holds the proof."""
 

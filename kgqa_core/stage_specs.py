@@ -23,6 +23,7 @@ from kgqa_core.config import (
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError, nearest
 from kgqa_core.stage_specs_lm import planning_specs
+from kgqa_core.stage_specs_systems import system_specs
 from kgqa_core.stage_types import Borrowed, StageSpec
 from kgqa_core.types import SPLITS
 
@@ -59,7 +60,8 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
         specs.append(
             StageSpec(f"evaluation-seed{seed}", "evaluation", section, (*base, f"explorer-seed{seed}", "controls"))
         )
-    return [*specs, *planning_specs(config, ("graph", *blocks, "questions"))]
+    specs += planning_specs(config, ("graph", *blocks, "questions"))
+    return [*specs, *system_specs(config, ("graph", *blocks, "questions"), {spec.key: spec for spec in specs})]
 
 
 def _start_files(explorer: ExplorerSection) -> dict[str, Path]:

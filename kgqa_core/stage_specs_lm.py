@@ -20,7 +20,7 @@ def planning_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec]:
     """
     plans = config.plans
     if plans is None:
-        return []
+        return [_supervision(config, base)] if needs_gold_plans(config) else []
     specs = [_supervision(config, base)]
     if config.lm is not None and "generator" in plans.trained:
         specs += _generator_specs(config, base)
@@ -32,6 +32,12 @@ def planning_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec]:
         ]
     specs += [_scored(config, base, planner, seed) for planner in plans.planners for seed in plans.seeds]
     return specs
+
+
+def needs_gold_plans(config: RunConfig) -> bool:
+    """Say whether the run's systems read the right plans of the questions asked: an oracle does, and a hard pool."""
+    systems = config.systems
+    return systems is not None and ("oracle" in systems.answered_by or systems.pool == "hard")
 
 
 def _scored(config: RunConfig, base: tuple[str, ...], planner: Planner, seed: int) -> StageSpec:
@@ -49,8 +55,8 @@ def _scored(config: RunConfig, base: tuple[str, ...], planner: Planner, seed: in
     if planner in ("generator", "mixture"):
         needs += ["lm"] if isinstance(config.lm, EmbeddedLmSection) else []
         needs += [f"reasoner-seed{seed}"] if config.reasoner else []
-        section |= {**_answering_model(config), "prompts": _prompt_hashes(config)}
-        files = _model_files(config)
+        section |= {**answering_model(config), "prompts": prompt_hashes(config)}
+        files = model_files(config)
     if planner in ("dense", "mixture"):
         needs.append(f"dense-seed{seed}")
     return StageSpec(f"plans-{planner}-seed{seed}", "plans", section, (*base, "supervision", *needs), files)
@@ -82,7 +88,7 @@ def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
     specs = []
     if isinstance(lm, EmbeddedLmSection) or reasoner is not None:
-        section: dict[str, Any] = {**teaching, **asked, "prompts": _prompt_hashes(config)}
+        section: dict[str, Any] = {**teaching, **asked, "prompts": prompt_hashes(config)}
         needs = (*base, "supervision")
         if reasoner is not None and "choose" in reasoner.mixture:
             specs.append(_candidates(config, base))
@@ -92,10 +98,10 @@ def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec
         specs.append(StageSpec("lm", "lm", lm.model_dump(mode="json"), (*base, "instructions")))
     if reasoner is not None:
         read = ("instructions", "lm") if isinstance(lm, EmbeddedLmSection) else ("instructions",)
-        section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **_answering_model(config)}
+        section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **answering_model(config)}
         section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
         specs += [
-            StageSpec(f"reasoner-seed{seed}", "reasoner", {**section, "seed": seed}, read, _model_files(config))
+            StageSpec(f"reasoner-seed{seed}", "reasoner", {**section, "seed": seed}, read, model_files(config))
             for seed in plans.seeds
         ]
     return specs
@@ -125,7 +131,7 @@ HOW_ASKED = {
 }
 
 
-def _answering_model(config: RunConfig) -> dict[str, Any]:
+def answering_model(config: RunConfig) -> dict[str, Any]:
     """Return what the configuration says of a model that is not made here; its files, or its name, say the rest."""
     if isinstance(config.lm, LocalLmSection):
         return {"lm": config.lm.model_dump(mode="json", exclude={"path", "adapter", "batch_size"})}
@@ -134,7 +140,7 @@ def _answering_model(config: RunConfig) -> dict[str, Any]:
     return {}
 
 
-def _model_files(config: RunConfig) -> Mapping[str, Path]:
+def model_files(config: RunConfig) -> Mapping[str, Path]:
     """Return the files of a local model and of its adapter."""
     if not isinstance(config.lm, LocalLmSection):
         return {}
@@ -153,7 +159,7 @@ def _model_files(config: RunConfig) -> Mapping[str, Path]:
     return found
 
 
-def _prompt_hashes(config: RunConfig) -> dict[str, str]:
+def prompt_hashes(config: RunConfig) -> dict[str, str]:
     """Return the content of all prompts: whoever words one anew asks something else."""
     from kgqa_core.instructions.prompts import read_prompts
 
