@@ -157,6 +157,40 @@ PREDICTIONS = pa.schema(
     ]
 )
 
+SYSTEM_PREDICTIONS = pa.schema(
+    [
+        *PREDICTIONS,
+        pa.field("status", pa.string(), nullable=False),  # answered, abstained, skipped (no topic), failed (it raised)
+        pa.field("error", pa.string()),  # traceback of a question that failed
+        pa.field("topics", pa.list_(pa.int32()), nullable=False),  # entity ids that the system was given
+        pa.field("topic_source", pa.string(), nullable=False),  # gold, linked, none: it uses none
+        pa.field("unmatched", pa.list_(pa.string()), nullable=False),  # names answered that nothing in the graph bears
+        pa.field("faithful", pa.list_(pa.bool_()), nullable=False),  # parallel to answer_ids: is its path in the graph?
+        pa.field("num_calls", pa.int64(), nullable=False),  # logical figures, as in METER, over all instructions
+        pa.field("num_prompt_tokens", pa.int64(), nullable=False),
+        pa.field("num_tokens", pa.int64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("money", pa.float64()),  # null: a model that was asked has no price
+        pa.field("stopped", pa.string()),  # the limit of the budget that ended it: calls, tokens, seconds, money
+        pa.field("counts", pa.map_(pa.string(), pa.float64()), nullable=False),  # what the system counts: num_paths
+        pa.field("raw", pa.string()),  # what the model said last; null: it was not asked
+    ]
+)
+
+SYSTEM_CALLS = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("round", pa.int32(), nullable=False),  # from 1; calls of a round do not depend on each other
+        pa.field("number", pa.int32(), nullable=False),  # from 1, of the question's calls
+        pa.field("instruction", pa.string(), nullable=False),
+        pa.field("prompt", pa.string(), nullable=False),
+        pa.field("system_prompt", pa.string(), nullable=False),
+        pa.field("texts", pa.list_(pa.string()), nullable=False),  # best first; of options: each with its likelihood
+        pa.field("problem", pa.string(), nullable=False),  # why there is no result; empty where there is one
+        pa.field("num_tokens", pa.int64(), nullable=False),  # given
+    ]
+)
+
 DUMP_TRIPLES = pa.schema(
     [
         pa.field("head", pa.int64(), nullable=False),  # codes of labels, see graph/dump/codes.py
