@@ -27,6 +27,7 @@ class EtdSection(Section):
     renormalise: Literal["all", "shown"] = "all"  # Eq. 3 over all candidates, or over those shown
     only_candidates: bool = False  # hold the model to the labels; the paper leaves it free
     determine: Literal["text", "likelihood"] = "text"  # likelihood: the most probable label line is the choice
+    answer_set: Literal["chosen", "tied"] = "chosen"  # tied: with those beyond N that tie with one chosen (ours)
 
 
 class DualrSection(EtdSection):
