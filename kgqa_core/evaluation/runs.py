@@ -49,6 +49,16 @@ def read_run(path: Path, name: str) -> EvaluatedRun:
 
     Raises ``InputError`` where it is missing, damaged, empty, repeats a question or does not name its graph.
     """
+    source = require_source(path, name)
+    outcomes, asked = read_answers(path, name)
+    return judge_run(name, path, source, asked, outcomes)
+
+
+def require_source(path: Path, name: str) -> Source:
+    """Return on which graph a predictions table was made; ``name`` is what messages call the run.
+
+    Raises ``InputError`` where the table is missing, damaged, or does not say.
+    """
     if not path.is_file():
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         near = nearest(path.name, beside)
@@ -59,6 +69,14 @@ def read_run(path: Path, name: str) -> EvaluatedRun:
         raise InputError(
             f"{name}: {shorten(str(path))} does not say on which graph it was made; evaluate that run again"
         )
+    return source
+
+
+def read_answers(path: Path, name: str) -> tuple[list[Outcome], dict[str, Asked]]:
+    """Return what was answered, in the order of question ids, and what was asked.
+
+    Raises ``InputError`` where the table is damaged, empty, or repeats a question.
+    """
     outcomes: list[Outcome] = []
     asked: dict[str, Asked] = {}
     for batch in read_predictions(path):
@@ -69,7 +87,13 @@ def read_run(path: Path, name: str) -> EvaluatedRun:
             outcomes.append(outcome)
     if not outcomes:
         raise InputError(f"{name}: {shorten(str(path))} holds no predictions; run the evaluation again")
-    outcomes.sort(key=lambda outcome: outcome.question_id)
+    return sorted(outcomes, key=lambda outcome: outcome.question_id), asked
+
+
+def judge_run(
+    name: str, path: Path, source: Source, asked: dict[str, Asked], outcomes: Sequence[Outcome]
+) -> EvaluatedRun:
+    """Return the run whose answers, in the order of question ids, are ``outcomes``."""
     right = np.array([is_picked_right(outcome) for outcome in outcomes])
     return EvaluatedRun(name, path, source, asked, score_outcomes(outcomes), right)
 

@@ -1,0 +1,163 @@
+"""Runs of systems, read from their predictions: what they answered, what that cost, and what it rests on.
+
+Any table of predictions can stand in such a comparison; what only a system's table has is then unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core.errors import InputError, shorten
+from kgqa_core.evaluation.metrics import Outcome, QuestionScores
+from kgqa_core.evaluation.rog import ROG_METRICS, score_rog_question, split_prediction
+from kgqa_core.evaluation.runs import EvaluatedRun, judge_run, read_answers, require_source
+from kgqa_core.evaluation.system_source import SystemSource, read_system_source
+
+Floats = npt.NDArray[np.float64]
+SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
+READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
+HIT = ROG_METRICS.index("hit")
+STATUSES = ("answered", "abstained", "skipped", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What only a system's table has, question by question [B], in the order of question ids."""
+
+    status: tuple[str, ...]  # of ``STATUSES``
+    stopped: tuple[str | None, ...]  # the limit of the budget that ended the question
+    spent: dict[str, Floats]  # by name as in ``SPENT``; money NaN where nobody knows
+    num_supported: Floats  # answers whose path stands in the graph and ends in them
+    num_claimed: Floats  # all answers, names that nothing in the graph bears among them
+    counts: dict[str, Floats]  # what the system counted, NaN where it did not
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRun:
+    """One run of one system, judged. Questions are in the order of their ids, so that runs line up."""
+
+    run: EvaluatedRun
+    outcomes: tuple[Outcome, ...]
+    hit: Floats  # the published evaluator's Hit [B], percent
+    about: SystemSource | None  # None: no system's table
+    record: Record | None
+
+    @property
+    def name(self) -> str:
+        """Return what the user calls the run."""
+        return self.run.name
+
+
+def read_system_run(path: Path, name: str = "") -> SystemRun:
+    """Read and judge any table of predictions; ``name``: what to call it, else as the file says.
+
+    Raises:
+        InputError: it is missing, damaged, empty, repeats a question or does not name its graph.
+    """
+    source = require_source(path, name or path.name)
+    about = read_system_source(path)
+    called = name or source.system
+    outcomes, asked = read_answers(path, called)
+    run = judge_run(called, path, source, asked, outcomes)
+    order, hit = _read_hits(path)
+    record = None if about is None else _read_record(path, order)
+    return SystemRun(run, tuple(outcomes), hit, about, record)
+
+
+def _read_hits(path: Path) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return the rows of a table in the order of question ids, and the published evaluator's Hit in that order."""
+    table = pq.read_table(path, columns=["question_id", "prediction", "ground_truth"], partitioning=None)
+    order = np.array(_order(table), dtype=np.int64)
+    pairs = zip(table["prediction"].to_pylist(), table["ground_truth"].to_pylist(), strict=True)
+    hits = [score_rog_question(split_prediction(names), golds)[HIT] for names, golds in pairs]
+    return order, 100 * np.array(hits)[order]
+
+
+def _order(table: pa.Table) -> list[int]:
+    ids = table["question_id"].to_pylist()
+    return sorted(range(len(ids)), key=ids.__getitem__)
+
+
+def _read_record(path: Path, order: npt.NDArray[np.int64]) -> Record:
+    """Read the columns that only a system's table has."""
+    try:
+        table = pq.read_table(path, columns=list(READ), partitioning=None).take(order)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{shorten(str(path))} lacks what a system's predictions say of costs and evidence: {shorten(str(error))}"
+        ) from error
+    faithful = table["faithful"].to_pylist()
+    claimed = [len(own) + len(names) for own, names in zip(faithful, table["unmatched"].to_pylist(), strict=True)]
+    return Record(
+        status=tuple(table["status"].to_pylist()),
+        stopped=tuple(table["stopped"].to_pylist()),
+        spent={name: table[name].to_numpy().astype(np.float64) for name in SPENT},
+        num_supported=np.array([float(sum(own)) for own in faithful]),
+        num_claimed=np.array(claimed, dtype=np.float64),
+        counts=_columns_of(table["counts"].to_pylist()),
+    )
+
+
+def _columns_of(counts: Sequence[Sequence[tuple[str, float]]]) -> dict[str, Floats]:
+    """Return each count as a column, NaN where a question has it not."""
+    columns: dict[str, Floats] = {}
+    for row, pairs in enumerate(counts):
+        for name, value in pairs:
+            columns.setdefault(name, np.full(len(counts), np.nan))[row] = value
+    return dict(sorted(columns.items()))
+
+
+def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
+    """Return the mean over several runs of one system (its seeds), question by question.
+
+    ``picked_right`` is then a share: of the runs that are right.
+    """
+    if len(runs) == 1:
+        return replace(runs[0], name=name)
+    first = runs[0].scores
+    values = {metric: np.mean([run.scores.values[metric] for run in runs], axis=0) for metric in first.values}
+    scores = QuestionScores(first.question_ids, first.hops, first.num_answers, values)
+    picked = np.mean([run.picked_right for run in runs], axis=0)
+    return replace(runs[0], name=name, scores=scores, picked_right=picked)
+
+
+def with_direct(run: SystemRun, direct: SystemRun) -> SystemRun:
+    """Return a run that answers with the union of its own answers and those of ``direct`` (FiSKE, Table 2).
+
+    It ranks as ``run`` where that answers, else as ``direct``; a true/false question goes by whoever has a verdict,
+    ``run`` first. It costs what both cost, and what only ``direct`` answers has no evidence.
+    """
+    pairs = list(zip(run.outcomes, direct.outcomes, strict=True))
+    outcomes = tuple(unite(own, other) for own, other in pairs)
+    name = f"{run.name} + {direct.name}"
+    judged = judge_run(name, run.run.path, run.run.source, run.run.asked, outcomes)
+    record = None
+    if run.record is not None and direct.record is not None:
+        added = np.array([len(other.answers - own.answers) for own, other in pairs], dtype=np.float64)
+        record = replace(
+            run.record,
+            spent={column: run.record.spent[column] + direct.record.spent[column] for column in SPENT},
+            num_claimed=run.record.num_claimed + added,
+        )
+    return SystemRun(judged, outcomes, np.maximum(run.hit, direct.hit), run.about, record)
+
+
+def unite(own: Outcome, other: Outcome) -> Outcome:
+    """Return one question's outcome with the answers of both; see ``with_direct``."""
+    leading = own if own.answers else other
+    return replace(
+        own,
+        candidates=leading.candidates,
+        scores=leading.scores,
+        evident=leading.evident,
+        answers=own.answers | other.answers,
+        covered=own.covered or other.covered,
+        verdict=other.verdict if own.verdict is None else own.verdict,
+    )

@@ -1,0 +1,130 @@
+"""What a system answered, at rest: a predictions table with its costs (schemas.SYSTEM_PREDICTIONS), and its calls.
+
+Both are written in parts, as questions are answered, and put together at the end without holding them in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core.disk import written_whole
+from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, make_row
+from kgqa_core.evaluation.system_source import SystemSource
+from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
+from kgqa_core.systems.types import Answered
+from kgqa_core.types import ReasoningPath
+
+SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds")
+FREE: dict[str, Any] = {"num_calls": 0, "num_prompt_tokens": 0, "num_tokens": 0, "seconds": 0.0, "money": 0.0}
+
+
+def write_answered(
+    path: Path,
+    answered: Sequence[Answered],
+    *,
+    source: SystemSource,
+    entity_names: Sequence[str],
+    render_path: Callable[[ReasoningPath], str],
+    usage: pa.Table | None = None,
+    stopped: Mapping[str, str] | None = None,
+) -> None:
+    """Write one row per question, in order.
+
+    Args:
+        path: the file; it appears only when it is complete.
+        answered: what the runner returned.
+        source: who answered.
+        entity_names: by entity id.
+        render_path: makes an evidence path readable.
+        usage: rows of schemas.METER of this system and these questions, perhaps of more; None: nothing was asked.
+        stopped: questions that a budget stopped, with the limit (``Meter.stopped``).
+    """
+    spent = sum_usage(usage) if usage is not None else {}
+    limits = stopped or {}
+    rows = [
+        make_row(one.question, one.answer.prediction, entity_names=entity_names, render_path=render_path)
+        | _system_row(one, source.topics)
+        | spent.get(one.question.id, FREE)
+        | {"stopped": limits.get(one.question.id)}
+        for one in answered
+    ]
+    schema = SYSTEM_PREDICTIONS.with_metadata(source.metadata())
+    with written_whole(path) as partial:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial, compression="zstd")
+
+
+def write_calls(path: Path, answered: Iterable[Answered]) -> None:
+    """Write one row per call of each question, in order; see schemas.SYSTEM_CALLS."""
+    rows = [
+        {
+            "question_id": one.question.id,
+            "round": call.round,
+            "number": number,
+            "instruction": call.instruction,
+            "prompt": call.prompt,
+            "system_prompt": call.system_prompt,
+            "texts": call.texts,
+            "problem": call.problem,
+            "num_tokens": call.num_tokens,
+        }
+        for one in answered
+        for number, call in enumerate(one.calls, start=1)
+    ]
+    with written_whole(path) as partial:
+        pq.write_table(pa.Table.from_pylist(rows, schema=SYSTEM_CALLS), partial, compression="zstd")
+
+
+def merge_parts(parts: Sequence[Path], path: Path) -> None:
+    """Put files of one schema together, in order; at most a part and ``ROWS_AT_ONCE`` rows are in memory.
+
+    The same rows give the same bytes, however they were cut into parts. Raises ``ValueError`` without any part.
+    """
+    if not parts:
+        raise ValueError(f"there is no part to make {path.name} of")
+    schema = pq.read_schema(parts[0])
+    waiting = schema.empty_table()
+    with written_whole(path) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+        for part in parts:
+            waiting = pa.concat_tables([waiting, pq.read_table(part, partitioning=None)])
+            while waiting.num_rows >= ROWS_AT_ONCE:
+                writer.write_table(waiting.slice(0, ROWS_AT_ONCE).combine_chunks())
+                waiting = waiting.slice(ROWS_AT_ONCE)
+        if waiting.num_rows:
+            writer.write_table(waiting.combine_chunks())
+
+
+def sum_usage(usage: pa.Table) -> dict[str, dict[str, Any]]:
+    """Return what each question spent over all rows; money is None where a model that was asked has no price."""
+    totals: dict[str, dict[str, Any]] = {}
+    columns = [usage.column(name).to_pylist() for name in ("question_id", "money", *SPENT)]
+    for question, money, *figures in zip(*columns, strict=True):
+        total = totals.setdefault(question, dict(FREE))
+        for name, figure in zip(SPENT, figures, strict=True):
+            total[name] += figure
+        if figures[0]:
+            total["money"] = None if money is None or total["money"] is None else total["money"] + money
+    return totals
+
+
+def _system_row(one: Answered, topic_source: str) -> dict[str, Any]:
+    """Return the columns that only a system's table has, apart from what it spent."""
+    prediction, answer = one.answer.prediction, one.answer
+    supported = dict(zip(prediction.answers, one.faithful, strict=False))
+    rank = {entity: place for place, entity in enumerate(prediction.candidates)}
+    ordered = sorted(prediction.answers, key=lambda entity: (rank.get(entity, len(rank)), entity))  # as in make_row
+    texts = one.calls[-1].texts if one.calls else ()
+    return {
+        "status": one.status,
+        "error": one.error.encode("utf-8", "replace").decode() or None,  # a traceback may quote anything
+        "topics": one.question.topics,
+        "topic_source": topic_source,
+        "unmatched": answer.unmatched,
+        "faithful": [supported.get(entity, False) for entity in ordered],
+        "counts": list(answer.counts.items()),
+        "raw": "\n".join(texts) if one.calls else None,
+    }
