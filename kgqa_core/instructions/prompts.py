@@ -86,6 +86,11 @@ class Prompts:
         return _fill(template.text, values), _fill(template.system, values)
 
 
+def split_placeholders(text: str) -> list[str]:
+    """Return a prompt's text cut at its placeholders: literal text, name, literal text, name, ..., literal text."""
+    return _PLACEHOLDER.split(text)
+
+
 def _fill(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
 

@@ -1,0 +1,213 @@
+"""What an oracle knows: of each question the golds, the plans that lead to them, and who stands on the way.
+
+A call is known by its prompt, not by whose it is: equal prompts get equal answers in a cache and in a batch, whichever
+question asked first. So questions of one text are known together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from kgqa_core.graph.follow import Follower
+from kgqa_core.graph.golds import golds_of
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.label_paths import to_labels, to_relations, write_step
+from kgqa_core.graph.paths import reach
+from kgqa_core.graph.shortest_paths import PathFinder
+from kgqa_core.graph.subgraphs import Subgraphs
+from kgqa_core.instructions.evidence import layers_of
+from kgqa_core.instructions.path_constraint import PathConstraint
+from kgqa_core.instructions.render import Names
+from kgqa_core.lm.types import Prompt
+from kgqa_core.types import LabelPath, Question
+
+Plans = Mapping[str, Sequence[LabelPath]]  # question id -> relation paths, best first
+
+
+class Walked(Protocol):
+    """What systems walk on: ``systems.walk.Walk``."""
+
+    @property
+    def graph(self) -> KnowledgeGraph:
+        """Return what is walked."""
+        ...
+
+    @property
+    def entities(self) -> KnowledgeGraph:
+        """Return what names are looked up in."""
+        ...
+
+    @property
+    def subgraphs(self) -> Subgraphs | None:
+        """Return the questions' subgraphs, where each has its own."""
+        ...
+
+    @property
+    def max_hops(self) -> int:
+        """Return the most steps from a topic."""
+        ...
+
+    @property
+    def reenter_topic(self) -> bool:
+        """Say whether a step may arrive at a topic."""
+        ...
+
+    @property
+    def names(self) -> Names:
+        """Return what entities of ``graph`` are called."""
+        ...
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of one question, by name: prompts show nothing else."""
+
+    id: str  # of the question; of several of one text the first
+    text: str
+    masked: str
+    golds: frozenset[str]
+    topics: tuple[str, ...]
+    plans: tuple[LabelPath, ...]  # gold plans, best first
+    find_layers: Callable[[LabelPath], tuple[frozenset[str], ...]]
+
+    @cached_property
+    def layers(self) -> tuple[tuple[frozenset[str], ...], ...]:
+        """Per plan: the names of the entities on its ways to golds, after 0..length steps."""
+        return tuple(map(self.find_layers, self.plans))
+
+
+class Knowledge:
+    """What is known of many questions; worked out when one is asked about."""
+
+    def __init__(self, walk: Walked, questions: Sequence[Question], plans: Plans | None = None) -> None:
+        """Take the questions of a run.
+
+        Args:
+            walk: what its systems walk on.
+            questions: all that may be asked: what is known of them is part of the oracle's name.
+            plans: the gold plans (``read_supervision(best_only=True)``); of a question without any the gold chain is
+                taken, else its shortest paths of the highest F1.
+        """
+        self.walk = walk
+        self._plans = plans or {}
+        self._questions = {question.id: question for question in questions}
+        self._by_text: dict[str, list[str]] = {}
+        self._by_masked: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for id in sorted(self._questions):
+            question = self._questions[id]
+            self._by_text.setdefault(question.text, []).append(id)
+            self._by_masked.setdefault((question.masked, question.topics), []).append(id)
+        self._first_masked = {masked: ids[0] for (masked, _), ids in reversed(self._by_masked.items())}
+        self._known: dict[tuple[str, ...], Known] = {}
+
+    @cached_property
+    def key(self) -> str:
+        """Return what tells this knowledge from other: a hash of all that it follows from."""
+        digest = hashlib.sha256()
+        for id in sorted(self._questions):
+            question = self._questions[id]
+            told = (id, question.text, question.masked, question.topics, golds_of(question, reenter_topic=True))
+            digest.update(repr((*told[:-1], sorted(told[-1]), question.chain, self._plans.get(id))).encode())
+        graph = self.walk.graph
+        digest.update(repr((graph.num_triples, graph.num_entities, graph.relation_labels)).encode())
+        digest.update(repr((self.walk.max_hops, self.walk.reenter_topic)).encode())
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def steps(self) -> frozenset[str]:
+        """Return all steps that plans are made of."""
+        labels = self.walk.graph.relation_labels
+        return frozenset(write_step(label, backward) for label in labels for backward in (False, True))
+
+    def of_prompt(self, prompt: Prompt, question: str) -> Known | None:
+        """Return what is known of the question that a prompt shows; None of one that nobody told of.
+
+        A masked question alone tells little; with a constraint to plans around topics it tells those, too.
+        """
+        ids = self._by_text.get(question)
+        if ids is None:
+            own = self._questions.get(prompt.question_id)
+            if isinstance(prompt.constraint, PathConstraint) and own is not None:
+                ids = self._by_masked.get((question, own.topics))
+            elif question in self._first_masked:
+                ids = [self._first_masked[question]]
+            if ids is None:
+                ids = [] if own is None else [own.id]
+        return self._of(tuple(ids)) if ids else None
+
+    def of(self, question_id: str) -> Known | None:
+        """Return what is known of one question by id, with others of its text."""
+        question = self._questions.get(question_id)
+        return None if question is None else self._of(tuple(self._by_text[question.text]))
+
+    def _of(self, ids: tuple[str, ...]) -> Known:
+        found = self._known.get(ids)
+        if found is None:
+            found = self._known[ids] = self._work_out([self._questions[id] for id in ids])
+        return found
+
+    def _work_out(self, questions: Sequence[Question]) -> Known:
+        names = self.walk.entities
+        golds = dict.fromkeys(gold for one in questions for gold in sorted(golds_of(one, reenter_topic=True)))
+        topics = dict.fromkeys(topic for one in questions for topic in one.topics)
+        placed = [self._place(one) for one in questions]
+
+        def find_layers(plan: LabelPath) -> tuple[frozenset[str], ...]:
+            found = [self._layers(one, plan) for one in placed]
+            return tuple(frozenset().union(*layer) for layer in zip(*found, strict=True))
+
+        return Known(
+            id=questions[0].id,
+            text=questions[0].text,
+            masked=questions[0].masked,
+            golds=frozenset(map(names.name_of, golds)),
+            topics=tuple(dict.fromkeys(map(names.name_of, topics))),
+            plans=tuple(dict.fromkeys(plan for one in placed for plan in self._gold_plans(one))),
+            find_layers=find_layers,
+        )
+
+    def _place(self, question: Question) -> Question:
+        subgraphs = self.walk.subgraphs
+        return question if subgraphs is None else subgraphs.to_rows(question)
+
+    def _gold_plans(self, question: Question) -> Sequence[LabelPath]:
+        graph, reenter = self.walk.graph, self.walk.reenter_topic
+        if question.id in self._plans:
+            return self._plans[question.id]
+        if question.chain is not None:
+            return [to_labels(graph, question.chain)]
+        golds = golds_of(question, reenter_topic=reenter)
+        if not golds or not question.topics:
+            return []
+        finder, follower = self._search
+        found = finder.find(question.topics, golds).paths
+        reached, right = follower.count(question.topics, found, golds)
+        f1 = [2 * hits / (size + len(golds)) for size, hits in zip(reached, right, strict=True)]
+        return [to_labels(graph, path) for path, score in zip(found, f1, strict=True) if score == max(f1)]
+
+    @cached_property
+    def _search(self) -> tuple[PathFinder, Follower]:
+        graph, hops, reenter = self.walk.graph, self.walk.max_hops, self.walk.reenter_topic
+        finder = PathFinder(graph, max_hops=hops, reenter_topic=reenter)
+        return finder, Follower(graph, max_steps=hops, reenter_topic=reenter)
+
+    def _layers(self, question: Question, plan: LabelPath) -> tuple[frozenset[str], ...]:
+        """Return the names on the ways along ``plan`` that end in golds; empty sets where there is none."""
+        graph = self.walk.graph
+        path = to_relations(graph, plan)
+        if path is None or not question.topics:
+            return (frozenset(),) * (len(plan) + 1)
+        layers = layers_of(graph, question.topics, path, reenter_topic=self.walk.reenter_topic)
+        golds = np.fromiter(golds_of(question, reenter_topic=True), dtype=np.int64)
+        kept = [np.intersect1d(layers[-1], golds)]
+        for relation, layer in zip(reversed(path), reversed(layers[:-1]), strict=True):
+            back = relation - graph.num_relations if relation >= graph.num_relations else relation + graph.num_relations
+            kept.append(np.intersect1d(layer, reach(graph, kept[-1], back)))
+        name_of = self.walk.names.name_of
+        return tuple(frozenset(name_of(entity) for entity in layer.tolist()) for layer in reversed(kept))
