@@ -26,6 +26,8 @@ EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usag
 With --json standard output is one JSON document; logs and progress are on standard error. All figures are in percent.
 Artifacts live in KGQA_HOME (default ~/.local/share/kgqa)."""
 
+TRACKED = ("retrain", "train_reasoner")  # flows that tell MLflow; evaluate does where it compares systems
+
 app = typer.Typer(
     name="kgqa",
     help="Question answering over knowledge graphs: build, train, evaluate and ask.\n\n"
@@ -48,6 +50,14 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. explorer.epochs=3; repeatable."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Systems = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Systems, with commas: etd,dualr,rog,eperm,fiske,direct,cot,tog,explorer,ours."),
+]
+AnsweredBy = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Who plays the language model: lm (the run's own), oracle, random, first."),
+]
 
 
 def show_version(wanted: bool) -> None:
@@ -153,17 +163,24 @@ def evaluate(
     questions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Score on this file, in the format of the dataset's questions.")
     ] = None,
+    systems: Systems = None,
+    answered_by: AnsweredBy = None,
     as_json: Json = False,
 ) -> None:
-    """Score the trained explorers beside their controls, and make what that needs.
+    """Put systems side by side over the same questions, and make what that needs.
+
+    A run without a section `systems` scores its explorers beside their controls, unless --systems names some. What a
+    killed evaluation finished is kept, question by question; calls of a language model are never paid twice.
 
     With --questions, the explorer of the first seed is scored on a file of your own.
 
     \b
     Examples:
       kgqa evaluate conf/demo.yaml
+      kgqa evaluate conf/demo.yaml --systems etd,rog,fiske,direct --answered-by lm,oracle
       kgqa evaluate conf/demo.yaml --questions new_questions.jsonl --json
     """
+    settings = [*(settings or ()), *system_settings(systems, answered_by)]
     if questions is None:
         run_and_print("evaluate", conf, settings, as_json)
         return
@@ -323,11 +340,17 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
         from flows.run import run_flow
 
         summary = run_flow(flow, config, **options)
-        mlflow_ui = mlflow_command(config) if flow in ("retrain", "train_reasoner") else None
+        mlflow_ui = mlflow_command(config) if flow in TRACKED or (flow == "evaluate" and config.systems) else None
     if as_json:
         print_json(summary_document(summary, mlflow_ui))
     else:
         print_summary(summary, config.runtime.home, mlflow_ui)
+
+
+def system_settings(systems: str | None, answered_by: str | None) -> list[str]:
+    """Return what --systems and --answered-by say as overrides of the configuration."""
+    given = {"systems.run": systems, "systems.answered_by": answered_by}
+    return [f"{key}=[{names}]" for key, names in given.items() if names]
 
 
 def mlflow_command(config: RunConfig) -> str | None:

@@ -9,7 +9,15 @@ import yaml
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.stages import all_stages, encoding_stages, evaluation_stages, explorer_stages, graph_stages, planning_stages
+from flows.stages import (
+    all_stages,
+    comparison_stages,
+    encoding_stages,
+    evaluation_stages,
+    explorer_stages,
+    graph_stages,
+    planning_stages,
+)
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import FileDataset, RunConfig
 from kgqa_core.config_file import config_hash, read_config
@@ -50,9 +58,12 @@ def train_explorer(config: RunConfig | Path) -> RunSummary:
 
 @flow(name="evaluate", persist_result=False)
 def evaluate(config: RunConfig | Path) -> RunSummary:
-    """Score the explorers beside their controls."""
+    """Score the explorers beside their controls; a run with systems puts those side by side, and tells MLflow."""
+    started_ms = round(time.time() * 1000)
     pipeline = open_pipeline(config)
-    return summarise(pipeline, evaluation_stages(pipeline))
+    if pipeline.config.systems is None:
+        return summarise(pipeline, evaluation_stages(pipeline))
+    return report(pipeline, summarise(pipeline, comparison_stages(pipeline)), started_ms)
 
 
 @flow(name="train_reasoner", persist_result=False)

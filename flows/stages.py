@@ -125,11 +125,35 @@ def planner_stages(pipeline: Pipeline) -> list[StageOutcome]:
     return outcomes
 
 
+def system_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """Each system of the comparison with each answerer and seed, on what the stages before have made."""
+    keys = [key for key, spec in pipeline.specs.items() if spec.stage in ("fusion", "system")]
+    if not keys:
+        return []
+    from tasks.fusion import choose_fusion
+    from tasks.systems import evaluate_system
+
+    outcomes = []
+    for key in keys:
+        spec = pipeline.specs[key]
+        make_borrowed(pipeline, key)
+        if spec.stage == "fusion":
+            outcomes.append(ensure(pipeline, key, choose_fusion, int(spec.section["seed"])))
+        else:
+            outcomes.append(ensure(pipeline, key, evaluate_system, key))
+    return outcomes
+
+
 def all_stages(pipeline: Pipeline) -> list[StageOutcome]:
-    """All up to the scores: explorers with the controls beside them, then planners."""
+    """All up to the scores: explorers with the controls beside them, planners, then systems side by side."""
     if pipeline.config.explorer is None:
         return planning_stages(pipeline)
-    return [*evaluation_stages(pipeline), *planner_stages(pipeline)]
+    return [*evaluation_stages(pipeline), *planner_stages(pipeline), *system_stages(pipeline)]
+
+
+def comparison_stages(pipeline: Pipeline) -> list[StageOutcome]:
+    """What the systems of the comparison need, and they themselves."""
+    return [*explorer_stages(pipeline), *planner_stages(pipeline), *system_stages(pipeline)]
 
 
 def evaluation_stages(pipeline: Pipeline) -> list[StageOutcome]:

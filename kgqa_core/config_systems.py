@@ -39,7 +39,7 @@ class DualrSection(EtdSection):
 class RogSection(Section):
     """RoG: plan, retrieve, reason (§4, Algorithm 1)."""
 
-    plans: PlanSourceName = "lm"  # none: w/o planning, all paths of max_hops; random: random plans (Table 2)
+    plans: PlanSourceName = "lm"  # none: w/o planning, no path at all; random: random plans (Table 2)
     num_plans: Annotated[int, Field(ge=1)] = 3  # top-K of the beam
     reasoning: Literal["lm", "none", "vote"] = "lm"  # none: all that is reached; vote: the most often reached
     vote_top: Annotated[int, Field(ge=1)] = 5  # answers of vote
@@ -55,13 +55,16 @@ class EpermSection(Section):
     retriever: bool = True  # False: plans are followed in the whole neighbourhood
     retriever_width: Annotated[int, Field(ge=1)] = 3  # K of the beam of relations
     retriever_depth: Annotated[int, Field(ge=1)] | None = None  # steps; None: the explorer's
+    relation_batch: Annotated[int, Field(ge=2)] = 100  # relations per call
     weighted_plans: bool = True  # False: all plans weigh alike
     entity_scores: bool = True  # False: all entities weigh alike, and none is asked about
     top_entities: Annotated[int, Field(ge=1)] = 4  # S per plan and hop
+    max_candidates: Annotated[int, Field(ge=1)] = 20  # entities asked about per plan and hop, of the smallest ids
     num_neighbours: Annotated[int, Field(ge=0)] = 5  # triples shown around an entity
     finder: Literal["single", "batch"] = "batch"  # one call per candidate entity (EPERM), or per frontier (ours)
     max_paths: Annotated[int, Field(ge=1)] = 40
     path_scores: bool = True  # show a score after each path
+    predictor: Literal["lm", "none"] = "lm"  # none: all that the paths end at (Table 4, w/o answer predictor)
 
 
 class FiskeSection(Section):
@@ -77,6 +80,7 @@ class FiskeSection(Section):
     max_entities: Annotated[int, Field(ge=1)] = 80  # per call
     max_starts: Annotated[int, Field(ge=1)] = 10  # starting entities
     max_rounds: Annotated[int, Field(ge=1)] | None = None  # None: as many as there are clues
+    rewrite_question: bool = True  # who, where, when as which person, which place, what time (the released code)
     answer_triples: Annotated[int, Field(ge=1)] = 30  # in the answer prompt
 
 

@@ -78,6 +78,16 @@ class Meter:
         """Say what the calls of ``model`` cost; None: nobody knows."""
         self._prices[model] = price
 
+    def take(self) -> tuple[pa.Table, dict[str, str]]:
+        """Return the table, and the questions that a budget stopped with the limit; all accounts begin anew.
+
+        For whoever keeps them elsewhere, some questions at a time.
+        """
+        with self._guard:
+            table, stopped = self.table(), {question: limit for (_, question), limit in self._stopped.items()}
+            self._accounts, self._spent, self._stopped = {}, {}, {}
+        return table, stopped
+
     def charge(self, account: Account, usage: Usage) -> None:
         """Add ``usage`` to an account and, where the account is a question's, to what that has spent."""
         price = self._prices.get(account.model)

@@ -13,8 +13,7 @@ limit are chosen on dev, as whatever is tuned.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -160,15 +159,11 @@ def _question_scores(questions: Sequence[Question], predictions: Sequence[Predic
     return np.stack([values["hits1"], values["f1"]])
 
 
-def parts_on_dev(points: Sequence[DevPoint]) -> dict[str, DevPoint]:
-    """Return the points of the explorer alone and of the planner alone."""
-    always = [point for point in points if point.stand_out > 1]
+def parts_on_dev(points: Sequence[DevPoint], chosen: Fusion) -> dict[str, DevPoint]:
+    """Return the points of the explorer alone, of the planner alone and of the fusion that was chosen."""
+    by_fusion = {(point.weight, point.stand_out): point for point in points}
     return {
-        "explorer": next(point for point in always if point.weight == 0),
-        "planner": next(point for point in always if point.weight == 1),
+        "explorer": by_fusion[0.0, 0.0],
+        "planner": by_fusion[1.0, ALWAYS],
+        "ours": by_fusion[chosen.weight, chosen.stand_out],
     }
-
-
-def as_json(points: Sequence[DevPoint]) -> list[dict[str, Any]]:
-    """Return the points as plain rows."""
-    return [asdict(point) for point in points]

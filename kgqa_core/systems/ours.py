@@ -90,14 +90,10 @@ class Ours:
             [[plan.path for plan in plans]],
             reenter_topic=self.walk.reenter_topic,
         )
-        return [self._entities(found.reached(0, place).tolist()) for place in range(len(plans))]
+        return [self.walk.to_entities(found.reached(0, place).tolist()) for place in range(len(plans))]
 
     def _placed(self, question: Question) -> Question:
         return self.walk.subgraphs.to_rows(question) if self.walk.subgraphs else question
-
-    def _entities(self, ids: Sequence[int]) -> tuple[int, ...]:
-        rows = self.walk.subgraphs
-        return tuple(ids) if rows is None else tuple(int(rows.entity[row]) for row in ids)
 
     def _decide(
         self, question: Question, inside: Question, plans: Sequence[Plan]
@@ -148,7 +144,7 @@ class Ours:
             for path in walks:
                 if not wanted:
                     return found
-                (end,) = self._entities([end_of(path)])
+                (end,) = self.walk.to_entities([end_of(path)])
                 if end in wanted:
                     found[end] = self._stored(path)
                     wanted.discard(end)
@@ -161,7 +157,8 @@ class Ours:
         if self.walk.subgraphs is None:
             return path
         return tuple(
-            replace(step, head=self._entities([step.head])[0], tail=self._entities([step.tail])[0]) for step in path
+            replace(step, head=self.walk.to_entities([step.head])[0], tail=self.walk.to_entities([step.tail])[0])
+            for step in path
         )
 
 

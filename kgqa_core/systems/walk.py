@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -25,6 +26,10 @@ class Walk:
     def names(self) -> Names:
         """Return what entities and relations of ``graph`` are called."""
         return self.graph if self.subgraphs is None else RowNames(self.entities, self.subgraphs)
+
+    def to_entities(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the entities that some ids of ``graph`` stand for."""
+        return tuple(ids) if self.subgraphs is None else tuple(self.subgraphs.entity[list(ids)].tolist())
 
     def step_label(self, relation: int) -> str:
         """Return a forward or reverse relation id as a step by label: "^" before one that is walked backward."""

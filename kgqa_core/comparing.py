@@ -1,0 +1,359 @@
+"""Opening the systems of a run, each with what it stands on and whoever plays its language model."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from kgqa_core.artifacts import hash_json
+from kgqa_core.config import RunConfig
+from kgqa_core.config_systems import SystemsSection
+from kgqa_core.errors import ConfigError
+from kgqa_core.evaluation.system_source import SystemSource
+from kgqa_core.instructions.prompts import Prompts, read_prompts
+from kgqa_core.pipeline import Pipeline
+from kgqa_core.planning import metered, open_model, open_planner, path_constraints, plan_ground
+from kgqa_core.schemas import METER
+from kgqa_core.stage_specs_systems import explorer_key, planner_seed
+from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.types import Answered, System
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import LabelPath, Question, ReasoningPath
+from kgqa_core.workspace import graph_of, ground_of, open_system
+
+if TYPE_CHECKING:
+    from kgqa_core.lm.meter import Meter
+    from kgqa_core.lm.metered import Metered
+    from kgqa_core.lm.types import LanguageModel
+    from kgqa_core.systems.explorer_system import ExplorerSystem
+    from kgqa_core.systems.plan_source import PlanSource
+
+FUSION_FILE = "fusion.json"
+MAX_DEV = 5000  # dev questions that a fusion is chosen on
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Some questions that were answered together."""
+
+    answered: list[Answered]
+    usage: pa.Table  # schemas.METER
+    stopped: dict[str, str]  # questions that a budget stopped, with the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One system, ready to be asked."""
+
+    system: System
+    walk: Walk
+    model: Metered | None  # None: it asks no language model
+    meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
+    source: SystemSource
+
+    def render(self, path: ReasoningPath) -> str:
+        """Return an evidence path as readable triples, in walking order."""
+        from kgqa_core.explorer.backtrack import render_path
+
+        return render_path(
+            path, entity_names=self.walk.entities.entity_names, relation_labels=self.walk.entities.relation_labels
+        )
+
+    def answer(self, questions: Sequence[Question]) -> Round:
+        """Return what the system answers, and what that cost."""
+        answered = answer_all(self.system, questions, self.walk, self.model)
+        taken = [meter.take() for meter in self.meters]
+        stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
+        return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
+
+
+@contextmanager
+def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
+    """Open the system of a stage.
+
+    Raises:
+        ArtifactError: something that it stands on is not made.
+    """
+    section = pipeline.specs[key].section
+    with ExitStack() as stack:
+        opener = _Opener(pipeline, str(section["system"]), int(section["seed"]), section.get("answered_by"), stack)
+        system = opener.system()
+        source = source_of(pipeline, key, opener.model)
+        yield Bench(system, opener.walk, opener.model, tuple(opener.meters), source)
+
+
+@lru_cache(maxsize=2)
+def kept_bench(config_json: str, key: str) -> tuple[Bench, tuple[Question, ...]]:
+    """Return the system of a stage and all questions, opened once in this process and kept until it ends."""
+    pipeline = Pipeline(RunConfig.model_validate_json(config_json))
+    opened = open_bench(pipeline, key)
+    bench = opened.__enter__()
+    _kept.append(opened)  # closed with the process; the call cache is whole after every call
+    return bench, tuple(read_asked(pipeline))
+
+
+_kept: list[Any] = []
+
+
+def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None) -> SystemSource:
+    """Return what the predictions of a stage say of where they come from."""
+    section, systems = pipeline.specs[key].section, section_of(pipeline)
+    answerer = str(section.get("answered_by", ""))
+    return SystemSource(
+        graph=pipeline.artifact("graph").content,
+        system=str(section["system"]),
+        seed=int(section["seed"]),
+        answered_by=answerer,
+        model=model.name if model else "",
+        prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
+        topics=systems.topics,
+        pool=systems.pool,
+        settings={
+            name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")
+        },
+    )
+
+
+def section_of(pipeline: Pipeline) -> SystemsSection:
+    """Return the section about systems.
+
+    Raises:
+        ConfigError: the run compares none.
+    """
+    systems = pipeline.config.systems
+    if systems is None:
+        name = pipeline.config.name
+        raise ConfigError(f"run {name!r} compares no systems: give its configuration a section 'systems'")
+    return systems
+
+
+def read_asked(pipeline: Pipeline) -> list[Question]:
+    """Return the questions that the systems answer: those of the evaluation split, or some of them drawn by seed.
+
+    Where topics are to be linked, theirs are hidden, and found again in the text alone.
+    """
+    from kgqa_core.questions.hops import fill_hops
+    from kgqa_core.questions.loaders import read_questions
+
+    systems = section_of(pipeline)
+    questions = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
+    if systems.num_questions is not None and systems.num_questions < len(questions):
+        places = random.Random(systems.draw).sample(range(len(questions)), systems.num_questions)
+        questions = [questions[place] for place in sorted(places)]
+    ground = ground_of(pipeline)
+    questions = fill_hops(
+        questions,
+        graph_of(pipeline),
+        reenter_topic=pipeline.config.dataset.reenter_topic,
+        subgraphs=ground.subgraphs,
+    )
+    if systems.topics == "linked":
+        from kgqa_core.questions.linking_text import relink
+
+        taught = read_questions(pipeline.artifact("questions").folder, "train")
+        questions = relink(questions, graph_of(pipeline), examples=taught)
+    return questions
+
+
+def walk_of(pipeline: Pipeline) -> Walk:
+    """Return what a run's systems walk on."""
+    ground, config = ground_of(pipeline), pipeline.config
+    entities = graph_of(pipeline) if ground.subgraphs else ground.graph
+    return Walk(ground.graph, entities, ground.subgraphs, config.exploration.steps, config.dataset.reenter_topic)
+
+
+def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
+    """Return the best-executing plans of the questions that are asked; what an oracle and a hard pool know."""
+    from kgqa_core.planners.cases import Teaching, read_cases
+
+    folder = pipeline.artifact("supervision").folder
+    cases = read_cases(folder, pipeline.config.evaluation.split, Teaching("best", 0.0))
+    return {case.id: case.paths for case in cases}
+
+
+def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
+    """Choose on dev how explorer and planner are fused; return the choice, its parts' figures and all points.
+
+    Raises:
+        ArtifactError: explorer or planner is not made.
+    """
+    from kgqa_core.graph.execute import execute_plans
+    from kgqa_core.planners.plan_weights import weigh_plans
+    from kgqa_core.questions.loaders import read_questions
+    from kgqa_core.systems.fusion import choose_fusion, options_of, parts_on_dev
+    from kgqa_core.systems.plan_source import as_plan_question
+
+    settings, walk = section_of(pipeline).ours, walk_of(pipeline)
+    questions = [one for one in read_questions(pipeline.artifact("questions").folder, "dev") if one.topics]
+    if len(questions) > MAX_DEV:
+        questions = random.Random(0).sample(questions, MAX_DEV)
+    chosen = explorer_key(pipeline.config, seed).rpartition("seed")[2]
+    explored = open_system(pipeline, int(chosen)).answer(questions)
+    placed = ground_of(pipeline).place(questions)
+    with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as opened:
+        asked = [as_plan_question(one, pipeline.config.exploration.mask_topics) for one in placed]
+        plans = opened.planner.plan(asked, num_plans=settings.num_plans)
+    found = execute_plans(
+        walk.graph,
+        [one.topics for one in placed],
+        [[plan.path for plan in own] for own in plans],
+        reenter_topic=walk.reenter_topic,
+    )
+    options = []
+    for place, (one, own) in enumerate(zip(explored, plans, strict=True)):
+        reached = [walk.to_entities(found.reached(place, number).tolist()) for number in range(len(own))]
+        options.append(options_of(one, reached, weigh_plans([plan.log_prob for plan in own])))
+    fusion, points = choose_fusion(questions, explored, options)
+    return {
+        "chosen": asdict(fusion),
+        "num_questions": len(questions),
+        "on_dev": {name: asdict(point) for name, point in parts_on_dev(points, fusion).items()},
+        "points": [asdict(point) for point in points],
+    }
+
+
+class _Opener:
+    """Opens the parts of one system as it needs them."""
+
+    def __init__(self, pipeline: Pipeline, name: str, seed: int, answerer: Any, stack: ExitStack) -> None:
+        self.pipeline, self.name, self.seed, self.stack = pipeline, name, seed, stack
+        self.settings = section_of(pipeline)
+        self.meters: list[Meter] = []
+        self.mask_topics = pipeline.config.exploration.mask_topics
+        self.model = self._model(str(answerer)) if answerer else None
+
+    @cached_property
+    def walk(self) -> Walk:
+        return walk_of(self.pipeline)
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        return read_prompts(self.pipeline.config.prompts)
+
+    @cached_property
+    def golds(self) -> Mapping[str, tuple[LabelPath, ...]]:
+        return gold_plans(self.pipeline)
+
+    def system(self) -> System:
+        name, settings, walk = self.name, self.settings, self.walk
+        cap = settings.max_calls
+        if name == "explorer":
+            from kgqa_core.systems.alone import ExplorerAlone
+
+            return ExplorerAlone(self._explorer())
+        if name == "etd":
+            from kgqa_core.systems.etd import Etd
+
+            return Etd(walk, self.prompts, self._candidates(), settings.etd)
+        if name == "dualr":
+            from kgqa_core.systems.dualr import dualr
+
+            return dualr(walk, self.prompts, self._candidates(), settings.dualr)
+        if name == "rog":
+            from kgqa_core.systems.rog import Rog
+
+            return Rog(walk, self.prompts, self._plans(settings.rog.plans), settings.rog)
+        if name == "eperm":
+            from kgqa_core.systems.eperm import Eperm
+
+            return Eperm(walk, self.prompts, self._plans(settings.eperm.plans), settings.eperm, max_calls=cap)
+        if name == "fiske":
+            from kgqa_core.systems.fiske import Fiske
+
+            return Fiske(walk, self.prompts, settings.fiske, max_calls=cap)
+        if name == "tog":
+            from kgqa_core.systems.tog import Tog
+
+            return Tog(walk, self.prompts, settings.tog, max_calls=cap)
+        if name == "direct":
+            from kgqa_core.systems.direct import Direct
+
+            return Direct(walk, self.prompts)
+        if name == "cot":
+            from kgqa_core.systems.cot import ChainOfThought
+
+            return ChainOfThought(walk, self.prompts)
+        from kgqa_core.systems.fusion import Fusion
+        from kgqa_core.systems.ours import Ours
+
+        file = self.pipeline.artifact(f"fusion-seed{self.seed}").folder / FUSION_FILE
+        fusion = Fusion(**json.loads(file.read_text(encoding="utf-8"))["chosen"])
+        planner = "lm" if settings.ours.planner == "generator" else settings.ours.planner
+        return Ours(walk, self.prompts, self._explorer(), self._plans(planner), fusion, settings.ours)
+
+    def _explorer(self) -> ExplorerSystem:
+        pipeline, seed = self.pipeline, self.seed
+        if self.name == "dualr" and self.settings.dualr.explorer is not None:
+            pipeline = self.pipeline.lender(self.settings.dualr.explorer)
+        chosen = explorer_key(pipeline.config, seed).rpartition("seed")[2]
+        return open_system(pipeline, int(chosen))
+
+    def _candidates(self) -> Any:
+        """Return the explorer, or what plays it on hard pools."""
+        if self.settings.pool == "none":
+            return self._explorer()
+        from kgqa_core.systems.pooled import PooledCandidates
+
+        return PooledCandidates(self.walk, self._pooled())
+
+    def _pooled(self) -> Mapping[str, Sequence[LabelPath]]:
+        """Return each question's hard pool: its right plan and wrong ones that exist."""
+        from kgqa_core.stand_ins.pools import hard_pools
+
+        ground = plan_ground(self.pipeline)
+        assert ground is not None
+        placed = ground_of(self.pipeline).place(read_asked(self.pipeline))
+        seed = self.settings.draw
+        return hard_pools(self.walk.graph, path_constraints(ground), placed, self.golds, seed=seed).plans
+
+    def _plans(self, source: str) -> PlanSource:
+        from kgqa_core.instructions.plan import PlanInstruction
+        from kgqa_core.planners.generator import PlanAsker
+        from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PooledPlans, RandomPlans
+
+        if self.settings.pool == "hard":
+            return GivenPlans(PooledPlans(self._pooled()), self.mask_topics)
+        ground = plan_ground(self.pipeline)
+        assert ground is not None
+        space = path_constraints(ground)
+        if source == "lm":
+            return LmPlans(PlanAsker(PlanInstruction(self.prompts), space), self.mask_topics)
+        if source == "random":
+            return GivenPlans(RandomPlans(self.walk.graph, space, self.seed), self.mask_topics)
+        if source == "none":
+            return GivenPlans(PooledPlans({}), self.mask_topics)
+        opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed))
+        planner = self.stack.enter_context(opened)
+        if planner.meter is not None:
+            self.meters.append(planner.meter)
+        return GivenPlans(planner.planner, self.mask_topics)
+
+    def _model(self, answerer: str) -> Metered:
+        """Return whoever plays the language model, metered and held to the cap of calls."""
+        from kgqa_core.lm.budget import Budget
+
+        model = self.stack.enter_context(metered(self.pipeline, self._player(answerer), system=self.name))
+        self.meters.append(model.meter)
+        return model.for_system(self.name, Budget(calls=self.settings.max_calls))
+
+    def _player(self, answerer: str) -> LanguageModel:
+        if answerer == "lm":
+            return open_model(self.pipeline, planner_seed(self.pipeline.config, self.seed))
+        if answerer == "oracle":
+            from kgqa_core.stand_ins.knowledge import Knowledge
+            from kgqa_core.stand_ins.oracle import open_oracle
+
+            placed = ground_of(self.pipeline).place(read_asked(self.pipeline))
+            oracle = self.settings.oracle
+            own = oracle.model_copy(update={"seed": oracle.seed + self.seed})
+            return open_oracle(Knowledge(self.walk, placed, self.golds), self.prompts, settings=own)
+        from kgqa_core.stand_ins.controls import open_first, open_random
+
+        return open_random(self.prompts, seed=self.seed) if answerer == "random" else open_first(self.prompts)

@@ -1,0 +1,170 @@
+"""Where names and aliases stand in texts, whatever their case, accents and punctuation: a lookup of all runs of words.
+
+A name is the sequence of its words, a word the letters and digits between anything else, case-folded and without
+accents: "Alan_PULIDO", "alan pulido" and "Alán Pulido" are one name. Every run of words of every text is looked up at
+once in a sorted array of 64-bit hashes: 12 bytes per name, where an Aho-Corasick automaton of the same names takes
+hundreds (docs/results.md, Linking), and as a run ends where a word does, no match has to be thrown away.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core import schemas
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.records import Span
+
+WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f])*")  # with the accents that follow a letter
+FACTOR = 0x9E3779B97F4A7C15  # odd: every word counts, and so does its place
+MASK = 2**64 - 1
+BATCH = 4096  # texts that are looked up at once
+
+Words = list[tuple[str, int, int]]  # normalised word, where it starts in its text, one past its end
+U64 = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundName:
+    """A run of words that is a name."""
+
+    first: int  # place of its first word in the text
+    last: int  # of its last
+    rows: tuple[int, ...]  # of NameIndex: all names with these words, ascending
+
+
+@lru_cache(maxsize=2**18)
+def fold_word(word: str) -> str:
+    """Return a word without case and accents: "Ödön" is "odon", "STRASSE" and "Straße" are one."""
+    if word.isascii():
+        return word.lower()
+    parts = unicodedata.normalize("NFKD", word.casefold())
+    return "".join(part for part in parts if not unicodedata.combining(part)).casefold()
+
+
+def words_of(text: str) -> Words:
+    """Return the words of a text and where they stand."""
+    return [(fold_word(found.group()), *found.span()) for found in WORD.finditer(text)]
+
+
+def hash_words(words: Iterable[str]) -> int:
+    """Return a hash of a sequence of words; another process gives another one."""
+    key = 0
+    for word in words:
+        key = (key * FACTOR + hash(word)) & MASK
+    return key
+
+
+class NameIndex:
+    """All names and aliases of a graph by their words. Rows 0..N-1 are the entities' names, N.. the aliases."""
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        """Read every name once. Names without a letter or digit are left out, as are those of nameless nodes."""
+        self.graph = graph
+        self._alias_ids, self._aliases = _read_aliases(graph)
+        keys, rows, sizes = array("Q"), array("i"), set()
+        for row, name in self.names():
+            words = [word for word, _, _ in words_of(name)]
+            if words:
+                keys.append(hash_words(words))
+                rows.append(row)
+                sizes.add(len(words))
+        order = np.argsort(np.frombuffer(keys, np.uint64), kind="stable") if keys else np.zeros(0, np.int64)
+        self._keys: U64 = np.frombuffer(keys, np.uint64)[order] if keys else np.zeros(0, np.uint64)
+        self._rows = np.frombuffer(rows, np.int32)[order] if rows else np.zeros(0, np.int32)
+        self._sizes = sizes  # numbers of words that names have
+
+    def names(self) -> Iterator[tuple[int, str]]:
+        """Yield (row, name) of all names and aliases, without keeping them."""
+        with pq.ParquetFile(self.graph.folder / "entities.parquet") as file:
+            row = 0
+            columns = [name for name in ("name", "kind") if name in file.schema_arrow.names]
+            for batch in file.iter_batches(columns=columns):
+                kinds = batch["kind"].to_pylist() if "kind" in columns else [None] * batch.num_rows
+                for name, kind in zip(batch["name"].to_pylist(), kinds, strict=True):
+                    if kind not in ("cvt", "foreign"):
+                        yield row, name
+                    row += 1
+        for batch in self._aliases.to_batches():
+            for alias in batch["alias"].to_pylist():
+                yield row, alias
+                row += 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory that looking up takes, aliases included, names not: those stay on disk."""
+        return self._keys.nbytes + self._rows.nbytes + self._aliases.nbytes + self._alias_ids.nbytes
+
+    def name_of(self, row: int) -> str:
+        """Return the name or alias of a row."""
+        aliased = row - self.graph.num_entities
+        return self.graph.name_of(row) if aliased < 0 else str(self._aliases["alias"][aliased])
+
+    def entity_of(self, row: int) -> int:
+        """Return the entity that bears the name of a row."""
+        aliased = row - self.graph.num_entities
+        return row if aliased < 0 else int(self._alias_ids[aliased])
+
+    def find(self, texts: Sequence[Words]) -> list[list[FoundName]]:
+        """Return all runs of words that are names, for each text, by first and last word."""
+        return [found for at in range(0, len(texts), BATCH) for found in self._find(texts[at : at + BATCH])]
+
+    def _find(self, texts: Sequence[Words]) -> list[list[FoundName]]:
+        lengths = np.array([len(words) for words in texts], dtype=np.int64)
+        hashes = np.array([hash(word) & MASK for words in texts for word, _, _ in words], dtype=np.uint64)
+        ends = np.cumsum(lengths)
+        left = np.repeat(ends, lengths) - np.arange(len(hashes))  # words from each one to the end of its text
+        found: list[list[FoundName]] = [[] for _ in texts]
+        starts, keys = np.arange(len(hashes)), np.zeros(len(hashes), np.uint64)
+        for size in range(1, max(self._sizes, default=0) + 1):
+            going = left[starts] >= size
+            starts, keys = starts[going], keys[going]
+            keys = keys * np.uint64(FACTOR) + hashes[starts + size - 1]
+            if size not in self._sizes:
+                continue
+            low = np.searchsorted(self._keys, keys)
+            hits = np.flatnonzero(self._keys[np.minimum(low, len(self._keys) - 1)] == keys)
+            high = np.searchsorted(self._keys, keys[hits], side="right")
+            owners = np.searchsorted(ends, starts[hits], side="right")
+            for start, owner, first_row, last_row in zip(
+                starts[hits].tolist(), owners.tolist(), low[hits].tolist(), high.tolist(), strict=True
+            ):
+                place = start - int(ends[owner] - lengths[owner])
+                wanted = [word for word, _, _ in texts[owner][place : place + size]]
+                rows = tuple(row for row in self._rows[first_row:last_row].tolist() if self._has(row, wanted))
+                if rows:
+                    found[owner].append(FoundName(place, place + size - 1, rows))
+        return [sorted(of_text, key=lambda one: (one.first, one.last)) for of_text in found]
+
+    def _has(self, row: int, wanted: list[str]) -> bool:
+        """Are these the words of the name, and not only their hash?"""
+        return [word for word, _, _ in words_of(self.name_of(row))] == wanted
+
+
+def _read_aliases(graph: KnowledgeGraph) -> tuple[npt.NDArray[np.int32], pa.Table]:
+    path = graph.folder / "aliases.parquet"
+    table = pq.read_table(path, schema=schemas.ALIASES) if path.is_file() else schemas.ALIASES.empty_table()
+    return table["entity_id"].to_numpy(), table
+
+
+def letter_span(text: str, span: Span, name: str) -> tuple[Span, bool]:
+    """Return where ``name`` stands around the words at ``span``, and whether it does so letter for letter.
+
+    The punctuation of the name is taken in where the text has it ("[REC]", "+1"); case does not count for the span.
+    """
+    first = WORD.search(name)
+    start = span[0] - (first.start() if first else 0)
+    piece = text[max(start, 0) : start + len(name)]
+    if start < 0 or piece.casefold() != name.casefold():
+        return span, False
+    return (start, start + len(name)), piece == name
+
