@@ -8,6 +8,7 @@ import pytest
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.types import Question
+from tests.forty_triples import Forty, make_forty
 
 FILMS = {  # film: (directors, actors, year)
     "Ash": (["Dan"], ["Ann", "Bob"], "1999"),
@@ -30,6 +31,12 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     (folder / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
     return open_graph(folder / "graph")
+
+
+@pytest.fixture(scope="session")
+def forty(tmp_path_factory: pytest.TempPathFactory) -> Forty:
+    """Return forty triples of films, people and cities, with questions of one to three hops."""
+    return make_forty(tmp_path_factory.mktemp("forty"))
 
 
 Ids = Callable[..., tuple[int, ...]]
