@@ -15,7 +15,6 @@ from kgqa_core.questions.linking_index import MASK, NameIndex, Words, words_of
 
 ARTICLES = ("the", "a", "an")
 MAX_JOINED = 8  # words that are tried as one
-MIN_LETTERS = 2  # of a word that may be misspelt, and of the right one
 SHORT = 5  # letters up to which one edit is as much as a word bears
 MAX_MISSPELT = 6  # words of a text that are doubted, the longest
 NUM_NEAR = 60  # words tried for each
@@ -54,8 +53,8 @@ class LooseNames:
 
     @cached_property
     def _vocabulary(self) -> dict[int, list[str]]:
-        """The words of all names that are long enough to be misspelt, by number of letters."""
-        words = {word for _, name in self.index.names() for word, _, _ in words_of(name) if len(word) >= MIN_LETTERS}
+        """The words of all names, by number of letters."""
+        words = {word for _, name in self.index.names() for word, _, _ in words_of(name)}
         by_length: dict[int, list[str]] = {}
         for word in sorted(words):
             by_length.setdefault(len(word), []).append(word)
@@ -88,7 +87,7 @@ class LooseNames:
 
         One edit (a letter more, less or other, two exchanged) in words of up to SHORT letters, two in longer ones.
         """
-        doubtful = [place for place, (word, _, _) in enumerate(words) if len(word) >= MIN_LETTERS and word not in known]
+        doubtful = [place for place, (word, _, _) in enumerate(words) if word not in known]
         doubtful = sorted(doubtful, key=lambda place: (-len(words[place][0]), place))[:MAX_MISSPELT]
         places = [(place, word) for place in doubtful for word in self.near_words(words[place][0])]
         variants = [[*words[:place], (word, *words[place][1:]), *words[place + 1 :]] for place, word in places]

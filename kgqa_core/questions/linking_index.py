@@ -102,7 +102,7 @@ class NameIndex:
     @property
     def num_bytes(self) -> int:
         """Return the memory that looking up takes, aliases included, names not: those stay on disk."""
-        return self._keys.nbytes + self._rows.nbytes + self._aliases.nbytes + self._alias_ids.nbytes
+        return sum(int(part.nbytes) for part in (self._keys, self._rows, self._aliases, self._alias_ids))
 
     def name_of(self, row: int) -> str:
         """Return the name or alias of a row."""
@@ -167,4 +167,3 @@ def letter_span(text: str, span: Span, name: str) -> tuple[Span, bool]:
     if start < 0 or piece.casefold() != name.casefold():
         return span, False
     return (start, start + len(name)), piece == name
-

@@ -1,4 +1,4 @@
-"""Topic entities from the text alone: names that stand in it, ranked, with all that bear them; else what is nearly one."""
+"""Topic entities from the text alone: the names in it, ranked, each with those who bear it; else what is nearly one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Literal, Protocol
 from rapidfuzz import fuzz
 
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.linking import mask_topics, spans_of
 from kgqa_core.questions.linking_fuzzy import LooseNames, NearName
 from kgqa_core.questions.linking_index import FoundName, NameIndex, Words, letter_span, words_of
-from kgqa_core.questions.linking_wording import Wording, learn_wording, relations_around
+from kgqa_core.questions.linking_wording import Wording, relations_around
 from kgqa_core.questions.records import Span
-from kgqa_core.types import Question
 
 How = Literal["exact", "normalised", "joined", "misspelt"]
 """exact: letter for letter; normalised: but for case, accents, punctuation; the others: see ``linking_fuzzy``."""
@@ -151,7 +149,7 @@ class TextLinker:
         return text != text.lower() if self.wording.cased is None else self.wording.cased
 
     def _near(self, text: str, words: Words) -> list[_Option]:
-        """Return names that the text does not quite have: those that differ in blanks and articles, and misspelt ones."""
+        """Return names that the text does not quite have: written together or apart, without an article, misspelt."""
         misspelt = self._loose.find_misspelt(words, self.wording.words)
         joined = self._near_options(text, words, self._loose.find_joined(words), "joined")
         return joined + self._near_options(text, words, misspelt, "misspelt")
@@ -209,50 +207,3 @@ def _apart(span: Span, other: Span) -> bool:
 def _degree(graph: KnowledgeGraph, entity: int) -> int:
     first, last = graph.group_ptr[entity], graph.group_ptr[entity + 1]
     return int(graph.edge_ptr[last] - graph.edge_ptr[first])
-
-
-def relink(
-    questions: Sequence[Question],
-    graph: KnowledgeGraph,
-    *,
-    settings: LinkSettings | None = None,
-    examples: Sequence[Question] = (),
-    context: Context | None = None,
-) -> list[Question]:
-    """Return the questions as if nobody had said what they are about: topics and masked text from the text alone.
-
-    What is claimed of a true/false question stays known, and is no topic. A question without a topic has an empty
-    tuple; answers and chains stay, so a wrong link costs what it costs.
-
-    Args:
-        questions: whose topics are hidden.
-        graph: whose names and aliases are looked for.
-        settings: see ``LinkSettings``.
-        examples: training questions: their masked texts tell names from wording. None needed, but without any a
-            graph's entity "director" is found wherever the word stands.
-        context: tells homonyms apart; None: what surrounds the topics of ``examples``.
-    """
-    index = NameIndex(graph)
-    linker = TextLinker(index, learn_wording(index, examples), settings=settings, context=context)
-    return relink_with(linker, questions)
-
-
-def relink_with(linker: TextLinker, questions: Sequence[Question]) -> list[Question]:
-    """Return ``relink(questions, …)`` by a linker that was made before: making one reads all names."""
-    graph = linker.index.graph
-    claims = [() if one.claim is None else (graph.name_of(one.claim),) for one in questions]
-    linked = linker.link([_without(one.text, names) for one, names in zip(questions, claims, strict=True)])
-    relinked = []
-    for question, names, mentions in zip(questions, claims, linked, strict=True):
-        pieces = {question.text[slice(*mention.span)] for mention in mentions}
-        topics = tuple(sorted({entity for mention in mentions for entity in mention.entities}))
-        relinked.append(replace(question, topics=topics, masked=mask_topics(question.text, pieces, claims=names)))
-    return relinked
-
-
-def _without(text: str, names: Iterable[str]) -> str:
-    """Return the text with blanks where the names stand."""
-    for name in names:
-        for start, end in spans_of(text, name):
-            text = text[:start] + " " * (end - start) + text[end:]
-    return text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.linking import TOPIC
@@ -78,7 +78,11 @@ def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
     rows = {row for found in index.find(texts) for name in found for row in name.rows}
     cased = sum(question.text != question.text.lower() for question in linked) >= CASED * len(linked)
     mentions = Counter(question.masked.count(TOPIC) for question in linked)
-    several = [count for count in mentions if sum(mentions[more] for more in mentions if more >= count) >= SEVERAL * len(linked)]
+    several = [
+        count
+        for count in mentions
+        if sum(mentions[more] for more in mentions if more >= count) >= SEVERAL * len(linked)
+    ]
     return Wording(
         rows=frozenset(rows),
         words=frozenset(word for words in texts for word, _, _ in words),
