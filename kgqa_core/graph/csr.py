@@ -104,3 +104,13 @@ def sorted_distinct(values: NDArray[Number]) -> NDArray[Number]:
     """Return the distinct values, ascending. Sort and mask: np.unique is far slower on large arrays."""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+def shared_sorted(one: NDArray[Number], other: NDArray[Number]) -> NDArray[Number]:
+    """Return what two ascending arrays of distinct values share; the shorter is looked up in the longer."""
+    few, many = (one, other) if len(one) <= len(other) else (other, one)
+    if not len(many):
+        return few
+    places = np.minimum(np.searchsorted(many, few), len(many) - 1)
+    shared: NDArray[Number] = few[many[places] == few]
+    return shared

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
 
-from kgqa_core.graph.csr import Ints, sorted_distinct
+from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.label_paths import to_relations
 from kgqa_core.graph.paths import reach
@@ -99,8 +99,31 @@ def reasoning_paths(
 ) -> Iterator[ReasoningPath]:
     """Yield the paths along ``path``: first one to every end, ends ascending, then what other ways there are."""
     layers = layers_of(graph, topics, path, reenter_topic=reenter_topic)
-    before = [frozenset(layer.tolist()) for layer in layers[:-1]]
-    walks = [_walk_back(graph, before, path, len(path), end) for end in layers[-1].tolist()]
+
+    def before(here: int, place: int) -> Ints:
+        return enter_from(graph, here, path[place], layers[place])
+
+    yield from paths_through(layers[-1].tolist(), path, before, num_relations=graph.num_relations)
+
+
+def enter_from(graph: KnowledgeGraph, here: int, relation: int, layer: Ints) -> Ints:
+    """Return the entities of ``layer``, ascending, from which a step of ``relation`` (0..2R-1) leads to ``here``."""
+    back = (relation + graph.num_relations) % graph.identity
+    return shared_sorted(graph.neighbors(here, back), layer)
+
+
+def paths_through(
+    ends: Iterable[int], path: RelationPath, before: Callable[[int, int], Ints], *, num_relations: int
+) -> Iterator[ReasoningPath]:
+    """Yield the ways along ``path`` to ``ends``: one to each end in turns, so that a cap starves none.
+
+    Args:
+        ends: entities.
+        path: relation ids, forward or reverse.
+        before: from an entity and the place of a step in ``path`` to where that step may have come from.
+        num_relations: R.
+    """
+    walks = [_walk_back(path, before, len(path), end, num_relations) for end in ends]
     while walks:
         going_on = []
         for walk in walks:
@@ -112,20 +135,15 @@ def reasoning_paths(
 
 
 def _walk_back(
-    graph: KnowledgeGraph, layers: Sequence[frozenset[int]], path: RelationPath, place: int, here: int
+    path: RelationPath, before: Callable[[int, int], Ints], place: int, here: int, num_relations: int
 ) -> Iterator[ReasoningPath]:
-    """Yield the ways to ``here`` after ``place`` steps; predecessors in order of id."""
+    """Yield the ways to ``here`` after ``place`` steps, in the order of ``before``."""
     if place == 0:
         yield ()
         return
     relation = path[place - 1]
-    reverse = relation >= graph.num_relations
-    forward = relation - graph.num_relations if reverse else relation
-    back = forward if reverse else forward + graph.num_relations
-    layer = layers[place - 1]
-    for previous in graph.neighbors(here, back).tolist():
-        if previous not in layer:
-            continue
+    reverse = relation >= num_relations
+    for previous in before(here, place - 1).tolist():
         head, tail = (here, previous) if reverse else (previous, here)
-        for before in _walk_back(graph, layers, path, place - 1, previous):
-            yield (*before, Step(head, forward, tail, reverse=reverse))
+        for way in _walk_back(path, before, place - 1, previous, num_relations):
+            yield (*way, Step(head, relation % num_relations, tail, reverse=reverse))
