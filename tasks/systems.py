@@ -93,11 +93,15 @@ def section_of(config: RunConfig) -> SystemsSection:
 
 
 def shown_name(pipeline: Pipeline, key: str) -> str:
-    """Return what a system is called in tables and MLflow: with who answered for it, where that is not the run's lm."""
+    """Return what a system is called in tables and MLflow: with who answered for it, where that is not the run's lm.
+
+    The explorer alone must not go under the name of the stages that train and score it.
+    """
     section = pipeline.specs[key].section
     who = section.get("answered_by", "lm")
-    name = "explorer alone" if section["system"] == "explorer" else section["system"]
-    return name if who == "lm" else f"{name} ({who})"
+    name = "explorer alone" if section["system"] == "explorer" else str(section["system"])
+    pool = " (hard pool)" if section["pool"] == "hard" else ""
+    return f"{name}{'' if who == 'lm' else f' by {who}'}{pool}"
 
 
 @contextmanager

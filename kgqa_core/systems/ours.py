@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from kgqa_core.config_systems import OursSection
@@ -14,13 +15,14 @@ from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.planners.plan_weights import weigh_plans
 from kgqa_core.planners.types import Plan
+from kgqa_core.systems.alone import ALL_CANDIDATES
 from kgqa_core.systems.answering import answer_by_name
 from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.systems.fusion import Fusion, Option, fuse, options_of
 from kgqa_core.systems.plan_source import PlanSource
 from kgqa_core.systems.types import Ask, Steps, SystemAnswer
 from kgqa_core.systems.walk import Walk
-from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, RelationPath
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Ours:
 
     def prepare(self, questions: Sequence[Question]) -> list[Prepared]:
         """Explore all questions; plan for those in doubt where that takes no call."""
-        explored = self.explorer.answer(questions)
+        explored = replace(self.explorer, evidence_paths=ALL_CANDIDATES).answer(questions)
         doubted = [place for place, one in enumerate(explored) if self.fusion.is_in_doubt(one)]
         inside = [self._placed(questions[place]) for place in doubted]
         plans = dict(zip(doubted, self.plans.prepare(inside, self.settings.num_plans), strict=True))
@@ -120,36 +122,21 @@ class Ours:
         chosen: Option | None,
     ) -> tuple[ReasoningPath, ...]:
         """Return a path for each answer: along the chosen plan, else the explorer's own and others along those."""
-        own = dict(zip(explored.candidates, explored.paths, strict=False))
-        found: dict[int, ReasoningPath] = {entity: path for entity, path in own.items() if path}
+        found = dict(zip(explored.candidates, explored.paths, strict=False))
         if chosen is not None and chosen.plan is not None:
-            found |= self._along([plans[chosen.plan].path], inside, prediction.answers)
-        elif missing := [entity for entity in prediction.answers if entity not in found]:
-            found |= self._along_relations(_relations(self.walk, found.values()), inside, missing)
+            found |= self._along(plans[chosen.plan].path, inside, prediction.answers)
         return tuple(found.get(entity, ()) for entity in prediction.candidates)
 
-    def _along(
-        self, plans: Sequence[LabelPath], inside: Question, entities: Sequence[int]
-    ) -> Mapping[int, ReasoningPath]:
-        known = [relations for plan in plans if (relations := to_relations(self.walk.graph, plan))]
-        return self._along_relations(known, inside, entities)
-
-    def _along_relations(
-        self, paths: Sequence[RelationPath], inside: Question, entities: Sequence[int]
-    ) -> dict[int, ReasoningPath]:
-        """Return the first path to each of ``entities`` along relation paths, in their order."""
-        wanted, found = set(entities), dict[int, ReasoningPath]()
-        for relations in paths:
-            walks = reasoning_paths(self.walk.graph, inside.topics, relations, reenter_topic=self.walk.reenter_topic)
-            for path in walks:
-                if not wanted:
-                    return found
-                (end,) = self.walk.to_entities([end_of(path)])
-                if end in wanted:
-                    found[end] = self._stored(path)
-                    wanted.discard(end)
-                elif end in found:
-                    break  # a second way to an end: every end has had its first
+    def _along(self, plan: LabelPath, inside: Question, entities: Sequence[int]) -> dict[int, ReasoningPath]:
+        """Return the first path along a plan to each of ``entities``, all of which it reaches."""
+        relations = to_relations(self.walk.graph, plan)
+        found: dict[int, ReasoningPath] = {}
+        if relations is None:
+            return found
+        walks = reasoning_paths(self.walk.graph, inside.topics, relations, reenter_topic=self.walk.reenter_topic)
+        for path in islice(walks, len(entities)):  # the first path to every end comes before any second
+            (end,) = self.walk.to_entities([end_of(path)])
+            found[end] = self._stored(path)
         return found
 
     def _stored(self, path: ReasoningPath) -> ReasoningPath:
@@ -160,13 +147,6 @@ class Ours:
             replace(step, head=self.walk.to_entities([step.head])[0], tail=self.walk.to_entities([step.tail])[0])
             for step in path
         )
-
-
-def _relations(walk: Walk, paths: Any) -> list[RelationPath]:
-    """Return the distinct relation paths of some reasoning paths, in their order."""
-    back = walk.graph.num_relations
-    found = [tuple(step.relation + back if step.reverse else step.relation for step in path) for path in paths if path]
-    return list(dict.fromkeys(found))
 
 
 def _nearest(options: Sequence[Option], said: Sequence[int]) -> Option | None:
