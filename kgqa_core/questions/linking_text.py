@@ -156,7 +156,8 @@ class TextLinker:
 
     def _near_options(self, text: str, words: Words, found: Iterable[NearName], how: How) -> list[_Option]:
         """Return an option for each run of words, with the names most like it."""
-        cased, least = self._cased(text), self.settings.min_similarity / 100
+        cased = self._cased(text)
+        least = self.settings.min_similarity / 100 if how == "misspelt" else 0.0  # joined: the same letters
         best: dict[range, tuple[tuple[float, float], set[int]]] = {}
         for near in found:
             places = range(near.first, near.last + 1)
