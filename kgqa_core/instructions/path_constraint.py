@@ -98,7 +98,7 @@ class PathConstraints:
         self.goes_on = [step + SEPARATOR for step in self.steps]
         self.relation_of = {piece: relation for relation, piece in enumerate(self.goes_on)}
         self.csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
-        self.key = f"paths:{_identity(graph)}:{max_hops}:{int(reenter_topic)}"
+        self.key = f"paths:{identity_of(graph)}:{max_hops}:{int(reenter_topic)}"
         self._kept: OrderedDict[tuple[int, ...], PathConstraint] = OrderedDict()
         self._pieces: dict[tuple[bytes, bool], tuple[str, ...]] = {}
 
@@ -152,7 +152,7 @@ class RelationConstraint:
         return bool(pieces) and pieces[-1].endswith(END)
 
 
-def _identity(graph: KnowledgeGraph) -> str:
+def identity_of(graph: KnowledgeGraph) -> str:
     """Return what tells this graph from others: a hash of its manifest, which holds its files', else of its arrays."""
     digest = hashlib.sha256()
     manifest = graph.folder / "manifest.json"

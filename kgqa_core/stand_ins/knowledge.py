@@ -7,13 +7,15 @@ question asked first. So questions of one text are known together.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from kgqa_core.errors import InputError
 from kgqa_core.graph.follow import Follower
 from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -22,12 +24,13 @@ from kgqa_core.graph.paths import reach
 from kgqa_core.graph.shortest_paths import PathFinder
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.instructions.evidence import layers_of
-from kgqa_core.instructions.path_constraint import PathConstraint
+from kgqa_core.instructions.path_constraint import PathConstraint, identity_of
 from kgqa_core.instructions.render import Names
 from kgqa_core.lm.types import Prompt
 from kgqa_core.types import LabelPath, Question
 
 Plans = Mapping[str, Sequence[LabelPath]]  # question id -> relation paths, best first
+MAX_KEPT = 4096  # questions that it keeps the names of
 
 
 class Walked(Protocol):
@@ -104,7 +107,7 @@ class Knowledge:
             self._by_text.setdefault(question.text, []).append(id)
             self._by_masked.setdefault((question.masked, question.topics), []).append(id)
         self._first_masked = {masked: ids[0] for (masked, _), ids in reversed(self._by_masked.items())}
-        self._known: dict[tuple[str, ...], Known] = {}
+        self._known: OrderedDict[tuple[str, ...], Known] = OrderedDict()
 
     @cached_property
     def key(self) -> str:
@@ -112,11 +115,12 @@ class Knowledge:
         digest = hashlib.sha256()
         for id in sorted(self._questions):
             question = self._questions[id]
-            told = (id, question.text, question.masked, question.topics, golds_of(question, reenter_topic=True))
-            digest.update(repr((*told[:-1], sorted(told[-1]), question.chain, self._plans.get(id))).encode())
-        graph = self.walk.graph
-        digest.update(repr((graph.num_triples, graph.num_entities, graph.relation_labels)).encode())
-        digest.update(repr((self.walk.max_hops, self.walk.reenter_topic)).encode())
+            golds = sorted(golds_of(question, reenter_topic=True))
+            wording = (id, question.text, question.masked)
+            digest.update(repr((wording, question.topics, golds, question.chain, self._plans.get(id))).encode())
+        walk = self.walk
+        told = (identity_of(walk.graph), identity_of(walk.entities), walk.max_hops, walk.reenter_topic)
+        digest.update(repr(told).encode())
         return digest.hexdigest()[:16]
 
     @cached_property
@@ -128,28 +132,25 @@ class Knowledge:
     def of_prompt(self, prompt: Prompt, question: str) -> Known | None:
         """Return what is known of the question that a prompt shows; None of one that nobody told of.
 
-        A masked question alone tells little; with a constraint to plans around topics it tells those, too.
+        A masked question stands for many: a constraint to the plans around topics tells which is meant, else it is
+        the first of them.
         """
         ids = self._by_text.get(question)
-        if ids is None:
-            own = self._questions.get(prompt.question_id)
-            if isinstance(prompt.constraint, PathConstraint) and own is not None:
-                ids = self._by_masked.get((question, own.topics))
-            elif question in self._first_masked:
-                ids = [self._first_masked[question]]
-            if ids is None:
-                ids = [] if own is None else [own.id]
+        own = self._questions.get(prompt.question_id)
+        if ids is None and question in self._first_masked:
+            at_topics = isinstance(prompt.constraint, PathConstraint) and own is not None
+            ids = self._by_masked.get((question, own.topics)) if at_topics and own else None
+            ids = ids or [self._first_masked[question]]
+        if ids is None and own is not None:  # whoever asks has worded it anew
+            ids = self._by_text[own.text]
         return self._of(tuple(ids)) if ids else None
-
-    def of(self, question_id: str) -> Known | None:
-        """Return what is known of one question by id, with others of its text."""
-        question = self._questions.get(question_id)
-        return None if question is None else self._of(tuple(self._by_text[question.text]))
 
     def _of(self, ids: tuple[str, ...]) -> Known:
         found = self._known.get(ids)
         if found is None:
             found = self._known[ids] = self._work_out([self._questions[id] for id in ids])
+            if len(self._known) > MAX_KEPT:
+                self._known.popitem(last=False)
         return found
 
     def _work_out(self, questions: Sequence[Question]) -> Known:
@@ -173,8 +174,13 @@ class Knowledge:
         )
 
     def _place(self, question: Question) -> Question:
-        subgraphs = self.walk.subgraphs
-        return question if subgraphs is None else subgraphs.to_rows(question)
+        """Return the question in what is walked; without a topic where it has no place there."""
+        if self.walk.subgraphs is None:
+            return question
+        try:
+            return self.walk.subgraphs.to_rows(question)
+        except InputError:
+            return replace(question, topics=(), answers=(), claim=None)
 
     def _gold_plans(self, question: Question) -> Sequence[LabelPath]:
         graph, reenter = self.walk.graph, self.walk.reenter_topic

@@ -1,7 +1,8 @@
 """An oracle: a stand-in for a large language model that answers from its prompt alone, right with probability 1 - e.
 
-It knows golds and gold plans, and says of them only what the prompt shows; what the prompt lacks it cannot say. Whether
-a call goes wrong follows from the seed, the question, the instruction and the prompt, whatever was asked before.
+It knows golds and gold plans, and says of them only what the prompt shows: what the prompt lacks it cannot say. Whether
+a call goes wrong, and how, follows from the seed, the question, the instruction and the prompt, whatever was asked
+before.
 """
 
 from __future__ import annotations
@@ -13,20 +14,16 @@ from dataclasses import dataclass
 
 from kgqa_core.config_systems import OracleSection
 from kgqa_core.instructions.answers import ABSTENTION
+from kgqa_core.instructions.plan_text import render_plan
 from kgqa_core.instructions.prompts import Prompts
-from kgqa_core.lm.allowed import finite_texts
-from kgqa_core.lm.constraints import Choices
-from kgqa_core.lm.types import Constraint, Prompt
+from kgqa_core.lm.types import Prompt
 from kgqa_core.stand_ins.clues import clues_of
 from kgqa_core.stand_ins.knowledge import Knowledge, Known
-from kgqa_core.stand_ins.options import Options, choice_lines, options_of, say_picks
-from kgqa_core.stand_ins.oracle_plans import gold_and_other_plans
-from kgqa_core.stand_ins.plan_texts import plan_text
+from kgqa_core.stand_ins.options import Options, held_to, options_of, say_picks, ways_to_say
+from kgqa_core.stand_ins.oracle_plans import SURE, gold_plans, log_probs, other_plans
 from kgqa_core.stand_ins.reading import PromptReader, ReadPrompt
 from kgqa_core.stand_ins.right import right_options
 from kgqa_core.stand_ins.stand_in import CONTEXT, NO_TEXT, VERSION, Said, StandIn, seed_of, share_of
-
-SURE = 0.9  # probability of all that is right together
 
 
 def open_oracle(
@@ -37,12 +34,28 @@ def open_oracle(
     Args:
         knowledge: of all questions that it may be asked.
         prompts: the prompt files that it is asked with; ``others`` where some system has its own.
-        settings: error, share of questions known without facts, seed.
+        settings: error, share of the questions known without facts, seed.
         context: tokens that prompt and answer may have together, estimated.
     """
     mind = Oracle(knowledge, PromptReader(prompts, *others, steps=knowledge.steps), settings)
     told = f"{settings.error:g}-{settings.knows:g}-{settings.seed}"
     return StandIn(f"oracle-v{VERSION}-{told}-{knowledge.key}", mind, context)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call as the oracle understands it."""
+
+    prompt: Prompt
+    shown: ReadPrompt
+    known: Known | None  # None: of this question it was told nothing
+    is_wrong: bool
+    seed: tuple[object, ...]  # of all that is drawn for it
+
+    @property
+    def chance(self) -> random.Random:
+        """Return its own chance, the same whenever it is asked."""
+        return random.Random(seed_of("which", *self.seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,111 +67,80 @@ class Oracle:
     settings: OracleSection
 
     def say(self, prompt: Prompt, num: int) -> list[Said]:
-        """Return the oracle's texts."""
-        shown = self.reader.read(prompt)
-        known = None if shown is None else self.knowledge.of_prompt(prompt, shown.question)
-        if shown is None:
-            return [(ABSTENTION, math.log(SURE))]
-        if shown.instruction == "plan":
-            return self._plans(prompt, shown, known, num)
-        if shown.instruction == "extract_clues":
-            return [(self._clues(prompt, known), math.log(SURE))]
-        text = self._picked(prompt, shown, known)
-        return [(_held_to(prompt.constraint, text), math.log(SURE))]
+        """Return plans, best first, or the one text that answers any other instruction."""
+        call = self._understand(prompt)
+        if call.shown.instruction == "plan":
+            return _say_plans(call, num)
+        if call.shown.instruction == "extract_clues":
+            return [(_say_clues(call), math.log(SURE))]
+        options, picks = self._pick(call)
+        return [(held_to(prompt.constraint, say_picks(call.shown, options, picks)), math.log(SURE))]
 
     def weigh(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
-        """Share ``SURE`` among the options that the oracle could say, the rest among the others."""
-        good = self._good_texts(prompt)
-        right = [text.strip() in good for text in options]
-        num_right = sum(right)
-        return [
-            math.log((SURE if num_right < len(options) else 1.0) / num_right)
-            if hit
-            else math.log((1 - SURE if num_right else 1.0) / (len(options) - num_right))
-            for hit in right
-        ]
+        """Let the options that it would say share ``SURE``, and the others the rest."""
+        good = self._good_texts(self._understand(prompt))
+        is_good = [option.strip() in good for option in options]
+        num_good = sum(is_good)
+        num_bad = len(options) - num_good
+        share = SURE if num_good and num_bad else 1.0
+        left = 1 - SURE if num_good else 1.0
+        return [math.log(share / num_good if one else left / num_bad) for one in is_good]
 
-    def _good_texts(self, prompt: Prompt) -> set[str]:
-        """Return what the oracle would say, as a whole, line by line, and plan by plan."""
+    def _understand(self, prompt: Prompt) -> _Call:
         shown = self.reader.read(prompt)
-        known = None if shown is None else self.knowledge.of_prompt(prompt, shown.question)
-        if shown is not None and shown.instruction == "plan":
-            if self._is_wrong(prompt, known):
-                return {text for text, _ in self._plans(prompt, shown, known, 1)}
-            return {plan_text(plan) for plan in known.plans} if known else set()
-        text = self.say(prompt, 1)[0][0]
-        lines = text.split("\n")
-        found = {text, *lines}
-        if shown is not None and shown.instruction == "choose":
-            options = options_of(shown)
-            for line, name, candidate in zip(
-                choice_lines(shown, options), options.names, shown.candidates, strict=True
-            ):
-                if line in lines:
-                    found |= {name, candidate.label}
-        if shown is not None and shown.instruction == "score_relations":
-            found |= {line.split(": ", 1)[-1].rsplit(" = ", 1)[0] for line in lines if not line.endswith(" = 0.00")}
-        return found
+        known = self.knowledge.of_prompt(prompt, shown.question)
+        constraint = "" if prompt.constraint is None else prompt.constraint.key
+        whose = known.id if known else ""
+        seed = (self.settings.seed, whose, prompt.instruction, prompt.system, prompt.text, constraint)
+        return _Call(prompt, shown, known, share_of("error", *seed) < self.settings.error, seed)
 
-    def _picked(self, prompt: Prompt, shown: ReadPrompt, known: Known | None) -> str:
-        if shown.instruction in ("direct", "chain_of_thought"):
-            names = sorted(known.golds) if known and self._knows(known) and not self._is_wrong(prompt, known) else []
-            free = Options(shown.instruction, tuple(names))
-            return say_picks(shown, free, range(len(names)))
-        options = options_of(shown)
-        picks = right_options(shown, options, known) if known else []
-        if self._is_wrong(prompt, known):
-            picks = _wrong_picks(options, picks, self._chance(prompt, known))
-        return say_picks(shown, options, picks)
-
-    def _plans(self, prompt: Prompt, shown: ReadPrompt, known: Known | None, num: int) -> list[Said]:
-        wrong = self._is_wrong(prompt, known)
-        chance = self._chance(prompt, known)
-        gold, others = gold_and_other_plans(prompt.constraint, known, shown, chance, num if not wrong else num + 1)
-        if wrong:
-            gold = []
-        plans = [*gold, *others][:num]
-        shares = [SURE / max(len(gold), 1)] * len(gold)
-        rest = 1 - SURE if gold else 1.0
-        shares += [rest / 2 ** (place + 1) for place in range(len(others))]
-        floor = min(shares[: len(gold)], default=1.0)
-        said = [(plan_text(plan), math.log(min(share, floor))) for plan, share in zip(plans, shares, strict=False)]
-        return said or [("", NO_TEXT)]
-
-    def _clues(self, prompt: Prompt, known: Known | None) -> str:
-        clues = clues_of(known) if known else ()
-        if clues and self._is_wrong(prompt, known):
-            lost = self._chance(prompt, known).randrange(len(clues))
-            clues = clues[:lost] + clues[lost + 1 :]
-        return "\n".join(clues) or ABSTENTION
+    def _pick(self, call: _Call) -> tuple[Options, list[int]]:
+        """Return what there is to pick from, and what the oracle picks; of questions alone: what it knows by heart."""
+        if call.shown.instruction in ("direct", "chain_of_thought"):
+            golds = sorted(call.known.golds) if call.known and self._knows(call.known) and not call.is_wrong else []
+            return Options(call.shown.instruction, tuple(golds)), list(range(len(golds)))
+        options = options_of(call.shown)
+        right = right_options(call.shown, options, call.known) if call.known else []
+        return options, _wrong_picks(options, right, call.chance) if call.is_wrong else right
 
     def _knows(self, known: Known) -> bool:
-        return share_of(self.settings.seed, "knows", known.id) < self.settings.knows
+        return share_of("knows", self.settings.seed, known.id) < self.settings.knows
 
-    def _is_wrong(self, prompt: Prompt, known: Known | None) -> bool:
-        return share_of(*self._parts(prompt, known)) < self.settings.error
+    def _good_texts(self, call: _Call) -> set[str]:
+        """Return all that would be weighed as what the oracle says."""
+        if call.shown.instruction == "plan":
+            golds = [] if call.is_wrong or not call.known else call.known.plans
+            return {render_plan(plan) for plan in golds} or {text for text, _ in _say_plans(call, 1)}
+        if call.shown.instruction == "extract_clues":
+            return {_say_clues(call)}
+        options, picks = self._pick(call)
+        text = say_picks(call.shown, options, picks)
+        return {text}.union(*(ways_to_say(call.shown, options, pick) for pick in picks))
 
-    def _chance(self, prompt: Prompt, known: Known | None) -> random.Random:
-        return random.Random(seed_of("which", *self._parts(prompt, known)))
 
-    def _parts(self, prompt: Prompt, known: Known | None) -> tuple[object, ...]:
-        constraint = "" if prompt.constraint is None else prompt.constraint.key
-        return (self.settings.seed, known.id if known else "", prompt.instruction, prompt.text, constraint)
+def _say_plans(call: _Call, num: int) -> list[Said]:
+    """Return gold plans, then others; of a call that goes wrong others alone."""
+    constraint = call.prompt.constraint
+    gold = [] if call.is_wrong else gold_plans(constraint, call.known)[:num]
+    others = other_plans(constraint, call.known, call.shown, call.chance, num - len(gold))
+    texts = [render_plan(plan) for plan in (*gold, *others)]
+    return list(zip(texts, log_probs(len(gold), len(others)), strict=True)) or [("", NO_TEXT)]
+
+
+def _say_clues(call: _Call) -> str:
+    """Return the question's clues, one per line; a call that goes wrong leaves one out."""
+    clues = clues_of(call.known) if call.known else ()
+    if clues and call.is_wrong:
+        lost = call.chance.randrange(len(clues))
+        clues = clues[:lost] + clues[lost + 1 :]
+    return "\n".join(clues) or ABSTENTION
 
 
 def _wrong_picks(options: Options, right: Sequence[int], chance: random.Random) -> list[int]:
-    """Return another option than the right ones, or none at all; where none is right, one."""
-    wrong = [index for index in range(len(options)) if index not in set(right)]
-    if options.kind == "enough_information":
+    """Return the other verdict, another option than the right ones, or none; where none is right, one."""
+    wrong = sorted(set(range(len(options))).difference(right))
+    if options.instruction == "enough_information":
         return wrong
     if not wrong or (right and chance.random() < 0.5):
         return []
     return [wrong[chance.randrange(len(wrong))]]
-
-
-def _held_to(constraint: Constraint | None, text: str) -> str:
-    """Return the first line of ``text`` that may be answered, else the first text that may."""
-    if constraint is None or not isinstance(constraint, Choices):
-        return text
-    texts = finite_texts(constraint) or [text]
-    return next((line for line in (text, *text.split("\n")) if line in texts), texts[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 from kgqa_core.instructions.plan_text import render_plan
@@ -12,20 +13,38 @@ from kgqa_core.stand_ins.plan_texts import near_plans
 from kgqa_core.stand_ins.reading import ReadPrompt
 from kgqa_core.types import LabelPath
 
+SURE = 0.9  # probability of all that is right together
 
-def gold_and_other_plans(
+
+def gold_plans(constraint: Constraint | None, known: Known | None) -> list[LabelPath]:
+    """Return the gold plans that may be answered, best first."""
+    plans = [plan for plan in known.plans if plan] if known else []
+    return [plan for plan in plans if constraint is None or is_allowed(constraint, render_plan(plan))]
+
+
+def other_plans(
     constraint: Constraint | None, known: Known | None, shown: ReadPrompt, chance: random.Random, num: int
-) -> tuple[list[LabelPath], list[LabelPath]]:
-    """Return the gold plans that may be answered, and so many others that there are ``num`` in all, if there are."""
-    plans = known.plans if known else ()
-    gold = [plan for plan in plans if plan and (constraint is None or is_allowed(constraint, render_plan(plan)))]
-    others: dict[LabelPath, None] = {}
-    if constraint is not None:
-        for plan in near_plans(constraint, gold[0] if gold else None, chance):
-            if len(gold) + len(others) >= num + 1:
-                break
-            if plan not in plans:
-                others[plan] = None
-    else:
-        others.update(dict.fromkeys((label,) for label in shown.relations if (label,) not in plans))
-    return gold[:num], list(others)
+) -> list[LabelPath]:
+    """Return up to ``num`` plans that may be answered and are not gold, the most like a gold one first.
+
+    Without a constraint these are the single relations that the prompt shows.
+    """
+    golds = set(known.plans) if known else set()
+    if constraint is None:
+        single: list[LabelPath] = [(label,) for label in shown.relations]
+        return [plan for plan in single if plan not in golds][:num]
+    gold = gold_plans(constraint, known)
+    found: dict[LabelPath, None] = {}
+    near = near_plans(constraint, gold[0] if gold else (), chance)
+    while len(found) < num and (plan := next(near, None)):
+        if plan not in golds:
+            found[plan] = None
+    return list(found)
+
+
+def log_probs(num_gold: int, num_others: int) -> list[float]:
+    """Return non-increasing log-probabilities: gold plans share ``SURE``, others halve what is left again and again."""
+    share = SURE / num_gold if num_gold else 1.0
+    left = 1 - SURE if num_gold else 1.0
+    others = [min(share, left / 2 ** (place + 1)) for place in range(num_others)]
+    return [math.log(one) for one in [share] * num_gold + others]

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 
 from kgqa_core.evaluation.normalise import normalise_name
 from kgqa_core.instructions.enough_information import NO, YES
-from kgqa_core.stand_ins.clues import clues_of, step_clues
+from kgqa_core.stand_ins.clues import step_clues
 from kgqa_core.stand_ins.knowledge import Known
-from kgqa_core.stand_ins.options import Options, Pair
+from kgqa_core.stand_ins.options import Options
 from kgqa_core.stand_ins.reading import ReadPrompt
+
+_MORE = re.compile(r" and \d+ more\Z")
 
 
 def right_options(shown: ReadPrompt, options: Options, known: Known) -> list[int]:
-    """Return the places of the right options, in the order shown; of instructions that offer options."""
-    kind = shown.instruction
-    if kind == "score_relations":
-        right = _next_steps(known, shown.path)
-        return [place for place, step in enumerate(options.names) if step in right]
-    if kind == "score_entities":
-        on_way = _on_way(known, shown.plan)
-        return [place for place, name in enumerate(options.names) if name in on_way]
-    if kind == "enough_information":
-        enough = any(end in known.golds for path in shown.paths for end in path.ends)
-        return [options.names.index(YES if enough else NO)]
-    if kind == "map_relations":
-        pairs = _relation_pairs(shown, known)
-        return [place for place, pair in enumerate(options.pairs) if pair in pairs]
-    if kind == "map_entities":
-        return _right_entities(shown, options, known)
-    return [place for place, name in enumerate(options.names) if name in known.golds]
+    """Return the places of the right options, in the order shown."""
+    match options.instruction:
+        case "score_relations":
+            right: Collection[str] = _next_steps(known, shown.path)
+        case "score_entities":
+            right = _on_the_way(known, shown.plan)
+        case "enough_information":
+            right = (YES,) if any(end in known.golds for path in shown.paths for end in path.ends) else (NO,)
+        case "map_relations":
+            pairs = set(_clue_of_relation(shown, known))
+            return _places_of_pairs(options, pairs)
+        case "map_entities":
+            pairs = {(clue, name) for clue in shown.clues for name in shown.entities if _is_name(clue, name)}
+            named = {name for _, name in pairs}
+            pairs |= {(clue, name) for clue, name in _clue_of_entity(shown, known) if name not in named}
+            return _places_of_pairs(options, pairs)
+        case _:
+            right = known.golds
+    return [place for place, name in enumerate(options.names) if name in right]
+
+
+def _places_of_pairs(options: Options, pairs: set[tuple[str, str]]) -> list[int]:
+    return [at for at, pair in enumerate(zip(options.clues, options.names, strict=True)) if pair in pairs]
 
 
 def _next_steps(known: Known, path: Sequence[str]) -> set[str]:
@@ -38,46 +47,43 @@ def _next_steps(known: Known, path: Sequence[str]) -> set[str]:
     return {plan[size] for plan in known.plans if len(plan) > size and plan[:size] == tuple(path)}
 
 
-def _on_way(known: Known, plan: Sequence[str]) -> set[str]:
-    """Return the names on the ways of the gold plans that begin with ``plan``, topics left out."""
+def _on_the_way(known: Known, plan: Sequence[str]) -> set[str]:
+    """Return the names on the ways to golds, topics left out, along the gold plans that begin with ``plan``."""
     size = len(plan)
     layers = [own for gold, own in zip(known.plans, known.layers, strict=True) if gold[:size] == tuple(plan)]
     return {name for own in layers for layer in own[1:] for name in layer}
 
 
-def _relation_pairs(shown: ReadPrompt, known: Known) -> set[Pair]:
-    """Return (clue, relation) of every step that a gold way takes from the entity shown, and whose clue is left."""
-    if not known.plans:
-        return set()
-    steps = list(zip(known.plans[0], step_clues(known), known.layers[0], strict=False))
-    left = _folded(shown.clues)
-    return {
-        (left[normalise_name(clue)], step)
-        for step, clue, layer in steps
-        if normalise_name(clue) in left and (not shown.entity or shown.entity in layer)
-    }
+def _clue_of_relation(shown: ReadPrompt, known: Known) -> Iterator[tuple[str, str]]:
+    """Yield (clue, step) of each step that goes on from the entity shown, and whose clue is left."""
+    for clue, step, place in _steps_left(shown, known):
+        if not shown.entity or _stands_in(shown.entity, known.layers[0][place]):
+            yield clue, step
 
 
-def _right_entities(shown: ReadPrompt, options: Options, known: Known) -> list[int]:
-    """Return the pairs of a clue with the entity that it names, or that its step leads to along a gold way."""
-    right = {(clue, name) for clue in shown.clues for name in shown.names if clue.casefold() == name.casefold()}
-    named = {name for _, name in right}
-    if known.plans:
-        left = _folded(shown.clues)
-        layers = known.layers[0]
-        for place, (step, clue) in enumerate(zip(known.plans[0], step_clues(known), strict=True)):
-            own = left.get(normalise_name(clue))
-            starts = not shown.entity or shown.entity in layers[place]
-            if own is not None and starts and (not shown.relation or shown.relation == step):
-                right |= {(own, name) for name in shown.names if name in layers[place + 1] and name not in named}
-    return [place for place, pair in enumerate(options.pairs) if pair in right]
+def _clue_of_entity(shown: ReadPrompt, known: Known) -> Iterator[tuple[str, str]]:
+    """Yield (clue, name) of each entity that the clue's own step leads to on a way to golds."""
+    for clue, step, place in _steps_left(shown, known):
+        starts = not shown.entity or _stands_in(shown.entity, known.layers[0][place])
+        if starts and shown.relation in ("", step):
+            after = known.layers[0][place + 1]
+            yield from ((clue, name) for name in shown.entities if name in after)
 
 
-def _folded(clues: Sequence[str]) -> dict[str, str]:
-    return {normalise_name(clue): clue for clue in clues}
+def _steps_left(shown: ReadPrompt, known: Known) -> Iterator[tuple[str, str, int]]:
+    """Yield (clue as shown, step, place) of each step of the first gold plan whose clue is left."""
+    left = {normalise_name(clue): clue for clue in shown.clues}
+    for place, (step, own) in enumerate(zip(known.plans[0] if known.plans else (), step_clues(known), strict=True)):
+        clue = left.get(normalise_name(own))
+        if clue is not None:
+            yield clue, step, place
 
 
-def start_clues(known: Known) -> tuple[str, ...]:
-    """Return the clues that name topics."""
-    steps = set(step_clues(known))
-    return tuple(clue for clue in clues_of(known) if clue not in steps)
+def _stands_in(entity: str, layer: frozenset[str]) -> bool:
+    """Say whether a name is in ``layer``, or of several names ("A, B and 3 more") one of them."""
+    shown = _MORE.sub("", entity)
+    return entity in layer or shown in layer or any(name in layer for name in shown.split(", "))
+
+
+def _is_name(clue: str, name: str) -> bool:
+    return normalise_name(clue) == normalise_name(name)
