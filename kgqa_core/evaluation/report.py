@@ -69,18 +69,22 @@ def render_report(rows: Sequence[ReportRow]) -> str:
 
     After them the table by the number of answers.
     """
-    lines = _table(HEADER, report_cells(rows))
+    lines = _report_table(HEADER, report_cells(rows))
     remarks = list(render_remarks(rows))
     if remarks:
         lines += ["", *(f"- {remark}" for remark in remarks)]
     by_answers = answer_cells(rows)
     if by_answers:
-        lines += ["", *_table(ANSWER_HEADER, by_answers)]
+        lines += ["", *_report_table(ANSWER_HEADER, by_answers)]
     return "\n".join(lines) + "\n"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    figures = [name in COLUMNS.values() for name in header]
+def _report_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown_table(header, rows, [name in COLUMNS.values() for name in header])
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], figures: Sequence[bool]) -> list[str]:
+    """Return the lines of a table in Markdown; ``figures``: which columns stand to the right."""
     lines = ["| " + " | ".join(header) + " |", "|" + "".join("---:|" if right else "---|" for right in figures)]
     return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
 
@@ -185,4 +189,6 @@ def _mean_groups(groups: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
 
 
 def _mean(figures: Sequence[Figures]) -> dict[str, float]:
-    return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0]}
+    """Return the mean of the figures that all runs have."""
+    shared = set(figures[0]).intersection(*figures)
+    return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0] if name in shared}

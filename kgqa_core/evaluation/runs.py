@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from kgqa_core.errors import InputError, nearest, shorten
 from kgqa_core.evaluation.metrics import Mask, Outcome, QuestionScores, decides_claim, end_of_tie, score_outcomes
 from kgqa_core.evaluation.predictions import Source, read_predictions, read_source
+
+Floats = npt.NDArray[np.float64]
 
 NUM_EXAMPLES = 3
 TEXT_SHOWN = 60  # characters of a question in a message
@@ -41,7 +44,7 @@ class EvaluatedRun:
     source: Source
     asked: dict[str, Asked]  # by question id
     scores: QuestionScores
-    picked_right: Mask  # [B] was the fixed pick right?
+    picked_right: Mask | Floats  # [B] was the fixed pick right? of a mean over seeds: in which share of them
 
 
 def read_run(path: Path, name: str) -> EvaluatedRun:

@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import Outcome, QuestionScores
 from kgqa_core.evaluation.rog import ROG_METRICS, score_rog_question, split_prediction
-from kgqa_core.evaluation.runs import EvaluatedRun, judge_run, read_answers, require_source
+from kgqa_core.evaluation.runs import EvaluatedRun, Floats, judge_run, read_answers, require_source
 from kgqa_core.evaluation.system_source import SystemSource, read_system_source
 
-Floats = npt.NDArray[np.float64]
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
 READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
 HIT = ROG_METRICS.index("hit")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -34,19 +34,29 @@ class SystemSource:
 
     @property
     def row(self) -> str:
-        """Return the name of its row in tables: runs of several seeds share it."""
-        played = f" by {self.answered_by}" if self.answered_by not in ("", "lm") else ""
-        return f"{self.system}{played}{' (hard pool)' if self.pool == 'hard' else ''}"
+        """Return the name of its row in tables, which the runs of several seeds share: ``rog (oracle, hard pool)``."""
+        return _named(self.system, self._notes())
 
     @property
     def name(self) -> str:
-        """Return the name of the one run."""
-        return self.row if self.seed is None else f"{self.row} (seed {self.seed})"
+        """Return the name of the one run: ``rog (oracle, seed 1)``."""
+        return _named(self.system, [*self._notes(), *([] if self.seed is None else [f"seed {self.seed}"])])
+
+    def _notes(self) -> list[str]:
+        """Return in words what is unusual about it."""
+        player = [self.answered_by] if self.answered_by not in ("", "lm") else []
+        pool = [f"{self.pool} pool"] if self.pool != "none" else []
+        return [*player, *(["linked topics"] if self.topics == "linked" else []), *pool]
 
     def metadata(self) -> dict[bytes, bytes]:
         """Return what the Parquet schema carries; ``predictions.read_source`` reads graph and name of it."""
         about = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
         return {GRAPH_KEY: self.graph.encode(), SYSTEM_KEY: self.name.encode(), ABOUT_KEY: about.encode()}
+
+
+def _named(system: str, notes: Sequence[str]) -> str:
+    shown = "explorer alone" if system == "explorer" else system
+    return f"{shown} ({', '.join(notes)})" if notes else shown
 
 
 def read_system_source(path: Path) -> SystemSource | None:

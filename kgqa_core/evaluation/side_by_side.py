@@ -1,0 +1,245 @@
+"""Systems side by side: who is better beyond noise, what the language model adds, and what ``direct`` knows anyway.
+
+Every statement is a paired test over the same questions (see ``compare``). A figure is within noise of the best where
+its system and the best one tie, p corrected by Holm's method for the number of systems beside the best. A language
+model adds something where its system does better in Hits@1 than the same system with a model that picks at random, and
+than with one that takes the first, on the same pool; both have to hold, and Holm's correction is over such systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from kgqa_core.evaluation.compare import PairRow, Scope, compare_pair, judge
+from kgqa_core.evaluation.intervals import INTERVAL_METRICS
+from kgqa_core.evaluation.overrules import NOBODY, Decision, Overrules, count_overrules
+from kgqa_core.evaluation.report import ReportRow
+from kgqa_core.evaluation.runs import EvaluatedRun, require_comparable
+from kgqa_core.evaluation.significance import holm
+from kgqa_core.evaluation.system_runs import SystemRun, mean_run, with_direct
+from kgqa_core.evaluation.system_source import STAND_INS, SystemSource
+from kgqa_core.evaluation.systems import OVERRULING, lift_figures, system_row
+
+DIRECT = "direct"
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """One row of the comparison: a system and whoever answered for it, over all its seeds."""
+
+    name: str
+    runs: tuple[SystemRun, ...]  # one per seed
+    mean: EvaluatedRun  # over the seeds, question by question
+    row: ReportRow
+    lift: Mapping[str, float] = field(default_factory=dict)  # over ``direct``, see ``systems.lift_figures``
+
+    @property
+    def about(self) -> SystemSource | None:
+        """Return who answered; None for a table that is no system's."""
+        return self.runs[0].about
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Was the language model one that knows nothing?"""
+        return self.about is not None and self.about.answered_by in STAND_INS
+
+
+@dataclass(frozen=True, slots=True)
+class Merit:
+    """Whether a language model adds anything: its system against the same with models that know nothing."""
+
+    system: str  # name of the row
+    hits1: float
+    against: dict[str, float]  # Hits@1 by stand-in
+    p_holm: dict[str, float]  # by stand-in
+    adds: bool  # better than both
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """The whole comparison."""
+
+    num_questions: int
+    entrants: list[Entrant]
+    best: dict[str, frozenset[str]]  # metric -> rows within noise of the best figure, the best among them
+    pairs: list[PairRow]  # every paired test that a statement rests on; p_holm as in its family
+    merits: list[Merit]
+    united: list[ReportRow]  # X + direct, a row per system
+    overrules: list[tuple[str, Overrules]]  # with the name of the row
+
+
+def side_by_side(groups: Mapping[str, Sequence[SystemRun]]) -> SideBySide:
+    """Compare systems; ``groups`` holds the runs of each row (its seeds) by name, in order of display.
+
+    Raises:
+        InputError: questions or graphs differ; the message says how.
+    """
+    require_comparable([run.run for runs in groups.values() for run in runs])
+    entrants = [
+        Entrant(name, tuple(runs), mean_run(name, [run.run for run in runs]), system_row(name, runs))
+        for name, runs in groups.items()
+    ]
+    tests = _Tests()
+    entrants = [_lifted(entrant, entrants, tests) for entrant in entrants]
+    best = {metric: _best(metric, entrants, tests) for metric in INTERVAL_METRICS}
+    merits = _merits(entrants, tests)
+    return SideBySide(
+        num_questions=len(entrants[0].mean.asked),
+        entrants=entrants,
+        best=best,
+        pairs=tests.rows(),
+        merits=merits,
+        united=[row for entrant in entrants for row in _united(entrant, entrants)],
+        overrules=[(entrant.name, row) for entrant in entrants for row in _overrules(entrant)],
+    )
+
+
+def group_runs(runs: Sequence[SystemRun]) -> dict[str, list[SystemRun]]:
+    """Return the runs of each row by its name, in order: seeds of one system, model and setting belong together.
+
+    Rows that would share a name get the name of their first run in brackets.
+    """
+    rows: dict[str, list[SystemRun]] = {}
+    for run in runs:
+        key = run.name if run.about is None else repr(replace(run.about, seed=None))
+        rows.setdefault(key, []).append(run)
+    names = [_row_name(own[0]) for own in rows.values()]
+    return {
+        name if names.count(name) == 1 else f"{name} [{own[0].name}]": own
+        for name, own in zip(names, rows.values(), strict=True)
+    }
+
+
+def _row_name(run: SystemRun) -> str:
+    return run.about.row if run.about is not None else run.name
+
+
+class _Tests:
+    """The paired tests over all questions, each done once however many statements rest on it."""
+
+    def __init__(self) -> None:
+        self._done: dict[tuple[str, str], PairRow] = {}
+
+    def of(self, first: Entrant, second: Entrant) -> PairRow:
+        """Return the test of two rows, not corrected for others."""
+        key = (first.name, second.name)
+        if key not in self._done:
+            everything = np.ones(len(first.mean.asked), dtype=bool)
+            self._done[key] = compare_pair(first.mean, second.mean, Scope("all", "all", everything))
+        return self._done[key]
+
+    def corrected(self, pairs: Sequence[tuple[Entrant, Entrant]], metric: str) -> list[PairRow]:
+        """Return the tests of some pairs, those of ``metric`` corrected for their number."""
+        rows = [self.of(*pair) for pair in pairs]
+        for row, p_holm in zip(rows, holm([row.metrics[metric].p for row in rows]), strict=True):
+            found = row.metrics[metric]
+            row.metrics[metric] = replace(found, p_holm=p_holm, verdict=judge(p_holm, found.low, found.high))
+        return rows
+
+    def rows(self) -> list[PairRow]:
+        return list(self._done.values())
+
+
+def _best(metric: str, entrants: Sequence[Entrant], tests: _Tests) -> frozenset[str]:
+    """Return the rows whose figure is within noise of the highest; stand-ins are no rivals."""
+    rivals = [entrant for entrant in entrants if not entrant.is_stand_in]
+    if len(rivals) < 2:
+        return frozenset()
+    first = max(rivals, key=lambda entrant: entrant.row.overall[metric])
+    others = [rival for rival in rivals if rival is not first]
+    rows = tests.corrected([(first, other) for other in others], metric)
+    tied = {other.name for other, row in zip(others, rows, strict=True) if row.metrics[metric].verdict != "better"}
+    return frozenset({first.name, *tied})
+
+
+def _lifted(entrant: Entrant, entrants: Sequence[Entrant], tests: _Tests) -> Entrant:
+    """Return a row with its lift over ``direct``, where that was answered by the same language model."""
+    direct = _direct_of(entrant, entrants)
+    if direct is None:
+        return entrant
+    return replace(entrant, lift=lift_figures(tests.of(entrant, direct), entrant.mean, direct.mean))
+
+
+def _direct_of(entrant: Entrant, entrants: Sequence[Entrant]) -> Entrant | None:
+    """Return the row of ``direct`` to compare with: of the same model, or the only one for a system that asks none."""
+    if entrant.about is None or entrant.about.system == DIRECT:
+        return None
+    rows = [one for one in entrants if one.about is not None and one.about.system == DIRECT and not one.is_stand_in]
+    same = [one for one in rows if one.about is not None and one.about.model == entrant.about.model]
+    asks = bool(entrant.about.answered_by)
+    return same[0] if same else rows[0] if len(rows) == 1 and not asks else None
+
+
+def _united(entrant: Entrant, entrants: Sequence[Entrant]) -> list[ReportRow]:
+    """Return the row of a system whose answers are joined by those of ``direct``, seed by seed."""
+    direct = _direct_of(entrant, entrants)
+    if direct is None or entrant.is_stand_in:
+        return []
+    by_seed = {run.about.seed: run for run in direct.runs if run.about is not None}
+    seeds = [run.about.seed if run.about is not None else None for run in entrant.runs]
+    pairs = zip(entrant.runs, seeds, strict=True)
+    runs = [with_direct(run, by_seed.get(seed, direct.runs[0])) for run, seed in pairs]
+    return [system_row(f"{entrant.name} + {DIRECT}", runs, grouped=False)]
+
+
+def _merits(entrants: Sequence[Entrant], tests: _Tests) -> list[Merit]:
+    """Return for each row with a language model and both stand-ins beside it what the model adds."""
+    judged = [
+        (entrant, beside)
+        for entrant in entrants
+        if not entrant.is_stand_in and (beside := _stand_ins_of(entrant, entrants))
+    ]
+    pairs = [(entrant, other) for entrant, beside in judged for other in beside.values()]
+    rows = {(row.first, row.second): row.metrics["hits1"] for row in tests.corrected(pairs, "hits1")}
+    merits = []
+    for entrant, beside in judged:
+        found = {player: rows[entrant.name, other.name] for player, other in beside.items()}
+        merits.append(
+            Merit(
+                system=entrant.name,
+                hits1=entrant.row.overall["hits1"],
+                against={player: one.second for player, one in found.items()},
+                p_holm={player: one.p_holm for player, one in found.items()},
+                adds=all(one.verdict == "better" for one in found.values()),
+            )
+        )
+    return merits
+
+
+def _stand_ins_of(entrant: Entrant, entrants: Sequence[Entrant]) -> dict[str, Entrant]:
+    """Return the rows of the same system, pool, topics and settings whose model knows nothing, by player.
+
+    Empty unless all are there, and where the system asked nothing.
+    """
+    about = entrant.about
+    if about is None or not about.answered_by or not entrant.row.overall.get("calls_per_question"):
+        return {}
+    alike = {
+        other.about.answered_by: other
+        for other in entrants
+        if other.about is not None and other.is_stand_in and _task(other.about) == _task(about)
+    }
+    return {player: alike[player] for player in STAND_INS} if len(alike) == len(STAND_INS) else {}
+
+
+def _task(about: SystemSource) -> SystemSource:
+    return replace(about, seed=None, answered_by="", model="")
+
+
+def _overrules(entrant: Entrant) -> list[Overrules]:
+    """Return who was right where a model could overrule the explorer; of several seeds, over all their questions."""
+    columns = [run.record.counts.get(OVERRULING) for run in entrant.runs if run.record is not None]
+    about = entrant.about
+    if about is None or "num_candidates" not in about.settings or any(column is None for column in columns):
+        return []
+    decisions = []
+    for run, column in zip(entrant.runs, columns, strict=True):
+        assert column is not None
+        for outcome, first in zip(run.outcomes, column.tolist(), strict=True):
+            if first == first and outcome.gold_verdict is None:  # NaN: it was not asked
+                answer = next((one for one in outcome.candidates if one in outcome.answers), None)
+                decisions.append(Decision(outcome.golds, None if first == NOBODY else int(first), answer))
+    return [count_overrules(int(about.settings["num_candidates"]), decisions)] if decisions else []

@@ -1,0 +1,205 @@
+"""The comparison of systems as tables of text: one with accuracy, cost and evidence in each row, then the details."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kgqa_core.evaluation.report import ReportRow, markdown_table, report_scopes, show_figure
+from kgqa_core.evaluation.side_by_side import DIRECT, Entrant, Merit, SideBySide
+from kgqa_core.evaluation.system_source import STAND_INS, SystemSource
+from kgqa_core.evaluation.systems import COSTS, ENDS
+
+UNKNOWN = "–"
+BEST, TIED = " *", " ="  # behind a figure
+LEGEND = "all shares in percent, [95 % interval]; * the best figure, = within noise of the best"
+SHOWN_MODEL = 60  # characters of a model's identity
+DECIMALS = {"calls": 2, "tokens": 0, "seconds": 3, "money": 5}
+NAMES = {"calls": "calls", "tokens": "tokens", "seconds": "s", "money": "price"}
+SMALLEST_P = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """One table."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    figures_from: int = 1  # columns from here on are figures
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        figures = [place >= self.figures_from for place in range(len(self.header))]
+        return "\n".join([f"**{self.title}**", "", *markdown_table(self.header, self.rows, figures)])
+
+
+def render_side_by_side(found: SideBySide, published: Mapping[str, str] | None = None) -> str:
+    """Return all tables and sentences as Markdown."""
+    tables = [table.markdown() for table in comparison_tables(found, published)]
+    sentences = [f"- {sentence}" for sentence in merit_sentences(found)]
+    return "\n\n".join([tables[0], *(["\n".join(sentences)] if sentences else []), *tables[1:]]) + "\n"
+
+
+def comparison_tables(found: SideBySide, published: Mapping[str, str] | None = None) -> list[TextTable]:
+    """Return the tables that have rows; ``published``: figures of papers to stand beside ours, by row."""
+    tables = [
+        _main(found, published or {}),
+        _matches(found),
+        _costs(found),
+        *_scoped(found),
+        _united(found),
+        _overruled(found),
+        _answerers(found),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def merit_sentences(found: SideBySide) -> list[str]:
+    """Return for each language model with both stand-ins beside it whether it adds anything."""
+    return [_sentence(merit) for merit in found.merits]
+
+
+def _sentence(merit: Merit) -> str:
+    against = ", ".join(
+        f"{'always first' if player == 'first' else player} {value:.2f} ({_p(merit.p_holm[player])})"
+        for player, value in merit.against.items()
+    )
+    verdict = "the LM adds to chance" if merit.adds else "the LM adds nothing"
+    return f"{merit.system}: {verdict}: Hits@1 {merit.hits1:.2f} against {against}."
+
+
+def _p(p: float) -> str:
+    return f"p < {SMALLEST_P}" if p < SMALLEST_P else f"p = {p:.3f}"
+
+
+def _main(found: SideBySide, published: Mapping[str, str]) -> TextTable:
+    header = ["system", "answered by", "topics", "Hits@1", "F1", *(NAMES[name] for name in COSTS), "supported", "lift"]
+    rows = []
+    for one in found.entrants:
+        figures = one.row.overall
+        row = [one.name, _answerer(one.about), one.about.topics if one.about else UNKNOWN]
+        row += [_marked(found, one, metric) for metric in ("hits1", "f1")]
+        row += [_number(figures.get(f"{name}_per_question"), DECIMALS[name]) for name in COSTS]
+        row += [_number(figures.get("supported_answers"), 1), _number(one.lift.get("lift.hits1"), 2, sign=True)]
+        rows.append((*row, *([published.get(one.name, "")] if published else [])))
+    header += ["published"] if published else []
+    title = f"{found.num_questions} questions, {LEGEND}; cost per question; lift over {DIRECT}"
+    return TextTable(title, tuple(header), rows, 3)
+
+
+def _marked(found: SideBySide, one: Entrant, metric: str) -> str:
+    best = found.best[metric]
+    mark = "" if one.name not in best else BEST if len(best) == 1 else TIED
+    return f"{show_figure(one.row.overall, metric)}{mark}"
+
+
+def _answerer(about: SystemSource | None) -> str:
+    if about is None:
+        return UNKNOWN
+    return about.answered_by or "no LM"
+
+
+def _matches(found: SideBySide) -> TextTable:
+    header = ("system", "EM", "Hit", "partial", "complete", "coverage", "paths", f"Hits@1 where {DIRECT} is right",
+              "wrong")  # fmt: skip
+    rows = []
+    for one in found.entrants:
+        figures = one.row.overall
+        known = [_number(one.lift.get(f"hits1.{what}"), 2) for what in ("known", "unknown")]
+        matches = [show_figure(figures, metric) for metric in ("hit", "partial", "complete")]
+        retrieved = [_number(figures.get(name), 2) for name in ("coverage", "count.num_paths")]
+        rows.append((one.name, _marked(found, one, "em"), *matches, *retrieved, *known))
+    return TextTable("Matches (Hit is the published evaluator's, not Hits@1) and retrieval", header, rows)
+
+
+def _costs(found: SideBySide) -> TextTable:
+    spent_on = [f"{NAMES[name]} / {what}" for what in ("question", "correct") for name in COSTS]
+    header = ("system", *spent_on, *ENDS, "supported questions")
+    rows = []
+    for one in found.entrants:
+        figures = one.row.overall
+        spent = [
+            _number(figures.get(f"{name}_per_{what}"), DECIMALS[name])
+            for what in ("question", "correct")
+            for name in COSTS
+        ]
+        shares = [_number(figures.get(name), 2) for name in (*ENDS, "supported_questions")]
+        rows.append((one.name, *spent, *shares))
+    return TextTable("Cost, and how questions ended", header, rows)
+
+
+def _scoped(found: SideBySide) -> Iterator[TextTable]:
+    """Yield the tables by hops and by the number of answers, where there is more than one group."""
+    rows = [one.row for one in found.entrants]
+    hops = [scope for scope in report_scopes(rows) if any(scope in row.by_hops for row in rows)]
+    answers = list(dict.fromkeys(bucket for row in rows for bucket in row.by_answers))
+    groups: list[tuple[str, list[str], Callable[[ReportRow], Mapping[str, Mapping[str, float]]]]] = [
+        ("hops", hops, lambda row: row.by_hops),
+        ("answers", answers, lambda row: row.by_answers),
+    ]
+    for by, scopes, figures_of in groups:
+        if len(scopes) < 2:
+            continue
+        header = (by, "system", "n", "Hits@1", "F1", "EM", "calls", "supported")
+        cells = [
+            (scope, row.system, *_scope_cells(figures_of(row)[scope]))
+            for scope in scopes
+            for row in rows
+            if scope in figures_of(row)
+        ]
+        yield TextTable(f"By the number of {by}", header, cells, 2)
+
+
+def _scope_cells(figures: Mapping[str, float]) -> tuple[str, ...]:
+    return (
+        f"{figures['n']:.0f}",
+        *(show_figure(figures, metric) for metric in ("hits1", "f1", "em")),
+        _number(figures.get("calls_per_question"), 2),
+        _number(figures.get("supported_answers"), 1),
+    )
+
+
+def _united(found: SideBySide) -> TextTable:
+    rows = [
+        (row.system, *(show_figure(row.overall, metric) for metric in ("partial", "complete", "em", "hits1", "f1")))
+        for row in found.united
+    ]
+    return TextTable(
+        f"Answers joined by those of {DIRECT}", ("system", "partial", "complete", "EM", "Hits@1", "F1"), rows
+    )
+
+
+def _overruled(found: SideBySide) -> TextTable:
+    header = ("system", "N", "questions", "overruled", "silent", "both right", "only explorer", "only LM", "both wrong",
+              "p")  # fmt: skip
+    rows = [
+        (
+            name,
+            *map(str, (row.num_shown, row.num_questions, row.num_overruled, row.num_abstained)),
+            *map(str, (row.both_right, row.only_explorer, row.only_lm, row.both_wrong)),
+            _p(row.p).removeprefix("p ").removeprefix("= "),
+        )
+        for name, row in found.overrules
+    ]
+    return TextTable("Explorer and language model, question by question", header, rows)
+
+
+def _answerers(found: SideBySide) -> TextTable:
+    rows = [
+        (one.name, _answerer(about), about.model[:SHOWN_MODEL], about.prompts, about.topics, about.pool, _seeds(one))
+        for one in found.entrants
+        if (about := one.about) is not None
+    ]
+    header = ("system", "answered by", "model", "prompts", "topics", "pool", "seeds")
+    return TextTable(f"Who answered ({', '.join(STAND_INS)}: no language model)", header, rows, len(header))
+
+
+def _seeds(one: Entrant) -> str:
+    return ", ".join(str(run.about.seed) for run in one.runs if run.about is not None and run.about.seed is not None)
+
+
+def _number(value: float | None, decimals: int, *, sign: bool = False) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:+,.{decimals}f}" if sign else f"{value:,.{decimals}f}"
