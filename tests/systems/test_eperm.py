@@ -1,0 +1,349 @@
+"""EPERM step by step on forty triples: its three modules against runs worked out by hand, its ablations, its limits.
+
+The main example is the kind that EPERM's A.4 prints: terms of office are nodes without a name, and the question's year
+tells which of them is meant. There it is a footballer's season; here it is a mayor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from kgqa_core.config_systems import EpermSection
+from kgqa_core.instructions.plan import PlanInstruction
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.lm.budget import Budget
+from kgqa_core.lm.meter import Meter
+from kgqa_core.lm.metered import Metered
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.planners.types import Plan, PlanQuestion
+from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.systems.eperm import Eperm
+from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PlanSource
+from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.types import Answered
+from tests.forty_triples import Forty
+
+MAYOR, BORN, UNTIL = "mayor > holder", "^born_in", "mayor > until"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Proposes the same plans for every question. Implements ``Planner``."""
+
+    plans: Sequence[tuple[str, float]]  # with probabilities
+    name: str = "planned"
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        made = [Plan(tuple(path.split(" > ")), math.log(share)) for path, share in self.plans]
+        return [made[:num_plans] for _ in questions]
+
+
+def given(*plans: tuple[str, float]) -> GivenPlans:
+    return GivenPlans(Planned(plans))
+
+
+THREE = given((MAYOR, 0.5), (BORN, 0.3), (UNTIL, 0.2))
+
+
+def system(forty: Forty, plans: PlanSource = THREE, max_calls: int | None = None, **settings: object) -> Eperm:
+    section = EpermSection.model_validate({"retriever_width": 2, "retriever_depth": 2, "top_entities": 2} | settings)
+    return Eperm(forty.walk, read_prompts(), plans, section, max_calls=max_calls)
+
+
+def run(forty: Forty, model: ScriptedModel, *, id: str = "mayor", **how: object) -> Answered:
+    (answered,) = answer_all(system(forty, **how), [forty.question(id)], forty.walk, model)  # type: ignore[arg-type]
+    assert answered.error == ""
+    return answered
+
+
+def shown(model: ScriptedModel, instruction: str, heading: str) -> list[list[str]]:
+    """Return the lines under a heading of each prompt of an instruction."""
+    return [text.rsplit(f"{heading}\n", 1)[1].split("\n\n")[0].split("\n") for text in model.prompts_of(instruction)]
+
+
+def paths_shown(model: ScriptedModel) -> list[str]:
+    """Return the evidence paths of the predictor's only prompt."""
+    (prompt,) = model.prompts_of("reason")
+    return prompt.rsplit("Paths:\n", 1)[1].split("\n\nQuestion")[0].split("\n")
+
+
+def retrieved(model: ScriptedModel) -> ScriptedModel:
+    """Let the retriever take mayor and ^born_in, then what goes on from a term of office."""
+    model.on("score_relations", "Path so far: (none)", "2: mayor = 0.90\n1: ^born_in = 0.40")
+    model.on("score_relations", "Path so far: mayor\n", "2: holder = 1.00\n1: since = 0.50")
+    return model.on("score_relations", "Path so far: ^born_in\n", "2: ^directed_by = 1.00\n1: ^starred = 1.00")
+
+
+def found(model: ScriptedModel) -> ScriptedModel:
+    """Let the finder prefer the term that began in 1992."""
+    model.on("score_entities", "Plan: mayor → holder", "1: m.1 = 0.10\n2: m.2 = 0.90")
+    model.on("score_entities", "Plan: ^born_in", "1: Ida Moon = 0.30\n2: Oto Brandt = 0.50")
+    model.on("score_entities", "Plan: mayor → until", "1: m.1 = 0.50\n2: m.2 = 0.50")
+    return model.on("score_entities", "Plan: mayor → holder", "1: Mara Quill = 1.00\n2: Oto Brandt = 0.20")
+
+
+def test_a_whole_run_worked_out_by_hand(forty: Forty) -> None:
+    """Beam: mayor .9, ^born_in .4; then mayor, holder .9 and mayor, since .45 before ^born_in, ^directed_by .4.
+
+    So ``until`` is not in the subgraph, and the third plan ends after a step. Products of plan and entities:
+    .5 x .9 x 1 = .45, .3 x .5 = .15, .3 x .3 = .09, .5 x .1 x .2 = .01; of .70 together.
+    """
+    model = found(retrieved(ScriptedModel(in_order=True))).on("reason", "", "Mara Quill")
+    answered = run(forty, model)
+    model.check_done()
+    assert [call.instruction for call in answered.calls] == ["score_relations"] * 3 + ["score_entities"] * 4 + [
+        "reason"
+    ]
+    assert [call.round for call in answered.calls] == [1, 2, 2, 3, 3, 3, 4, 5]
+    assert shown(model, "score_relations", "Relations:") == [
+        ["located_in", "mayor", "^born_in"],
+        ["holder", "since", "until"],  # ^mayor would lead back to the topic
+        ["^directed_by", "^holder", "^starred"],
+    ]
+    assert paths_shown(model) == [
+        "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.64)",
+        "Port Amber → ^born_in → Oto Brandt (score 0.21)",
+        "Port Amber → ^born_in → Ida Moon (score 0.13)",
+        "Port Amber → mayor → m.1 → holder → Oto Brandt (score 0.01)",
+    ]
+    prediction = answered.answer.prediction
+    assert forty.labels(prediction.answers) == ["Mara Quill"]
+    assert set(forty.labels(prediction.candidates)) == {"Mara Quill", "Oto Brandt", "Ida Moon"}
+    assert answered.faithful == (True,)
+    assert answered.answer.counts == {"num_unsupported": 0, "num_plans": 3, "num_paths": 4, "num_refused": 0}
+
+
+def test_an_entity_is_shown_with_what_stands_around_it(forty: Forty) -> None:
+    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+    run(forty, model, num_neighbours=2)
+    assert shown(model, "score_entities", "Candidates, each with facts about it:")[0] == [
+        "1: m.1",
+        "   (m.1, holder, Oto Brandt)",
+        "   (m.1, since, 1989)",
+        "2: m.2",
+        "   (m.2, holder, Mara Quill)",
+        "   (m.2, since, 1992)",
+    ]
+
+
+def test_the_arithmetic_of_figure_4(forty: Forty) -> None:
+    """Plans of .67, .16 and .17; one path along each of the first two, two along the third; paths .71 .13 .11 .05."""
+    plans = given(("directed_by > born_in", 0.67), ("year > ^since", 0.16), ("starred > born_in", 0.17))
+    model = ScriptedModel()
+    model.on("score_entities", "Plan: directed_by", "1.0").on("score_entities", "Plan: year", "1.0")
+    model.on("score_entities", "Plan: starred", "1: Mara Quill = 1.0\n2: Oto Brandt = 1.0")
+    model.on("score_entities", "Plan: directed_by", "0.85").on("score_entities", "Plan: year", "0.65")
+    model.on("score_entities", "Plan: starred", "1: Port Amber = 0.52\n2: Westerby = 0.235")
+    model.on("reason", "", "Port Amber")
+    run(forty, model, id="born", plans=plans, retriever=False)
+    model.check_done()
+    assert paths_shown(model) == [
+        "Salt Road → directed_by → Ida Moon → born_in → Port Amber (score 0.71)",
+        "Salt Road → year → 1989 → ^since → m.1 (score 0.13)",
+        "Salt Road → starred → Oto Brandt → born_in → Port Amber (score 0.11)",
+        "Salt Road → starred → Mara Quill → born_in → Westerby (score 0.05)",
+    ]
+
+
+def test_one_call_per_candidate_is_what_the_paper_does(forty: Forty) -> None:
+    model = retrieved(ScriptedModel()).on("score_entities", "", "0.80", times=None).on("reason", "", "Mara Quill")
+    answered = run(forty, model, finder="single")
+    asked = [prompt.text.rsplit("1: ", 1)[1].split("\n")[0] for prompt in model.asked if prompt.constraint is not None]
+    assert asked == ["m.1", "m.2", "Ida Moon", "Oto Brandt", "m.1", "m.2", "Mara Quill", "Oto Brandt"]
+    assert len(answered.calls) == 3 + 8 + 1
+
+
+def test_only_the_best_entities_of_a_plan_and_hop_are_kept(forty: Forty) -> None:
+    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+    model.lines[-2].texts = ("1: Mara Quill = 1.00",)  # after S = 1 only m.2 is left, and one candidate behind it
+    run(forty, model, top_entities=1)
+    assert paths_shown(model) == [
+        "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.75)",  # .5 x .9 of .6
+        "Port Amber → ^born_in → Oto Brandt (score 0.25)",
+    ]
+
+
+def test_few_entities_are_asked_about_and_the_others_are_neither_good_nor_bad(forty: Forty) -> None:
+    """Of m.1 and m.2 only the first is shown, and scored low: the other comes before it."""
+    model = ScriptedModel().on("score_entities", "1: m.1", "0.10").on("score_entities", "1: Mara", "1.00")
+    model.on("reason", "", "Mara Quill")
+    run(forty, model, plans=given((MAYOR, 1.0)), retriever=False, max_candidates=1, top_entities=1)
+    assert paths_shown(model) == ["Port Amber → mayor → m.2 → holder → Mara Quill (score 1.00)"]
+
+
+# Ablations (Tables 3 and 4), and settings.
+
+
+def test_without_the_retriever_plans_are_followed_in_the_whole_graph(forty: Forty) -> None:
+    """Now ``until`` is there; its plan is the lightest, and its entities were not asked to be good."""
+    model = found(ScriptedModel()).on("score_entities", "Plan: mayor → until", "0.50").on("reason", "", "Mara Quill")
+    answered = run(forty, model, retriever=False)
+    assert "score_relations" not in [call.instruction for call in answered.calls]
+    assert "Port Amber → mayor → m.1 → until → 1992 (score 0.07)" in paths_shown(model)  # .2 x .5 x .5 of .75
+
+
+def test_without_scores_nobody_is_asked_and_nobody_filtered(forty: Forty) -> None:
+    """Table 3, w/o filtering path: plans alone weigh, all entities are kept, paths of all plans in turns."""
+    model = retrieved(ScriptedModel()).on("reason", "", "Mara Quill")
+    answered = run(forty, model, entity_scores=False, top_entities=1, max_paths=3)
+    assert len(answered.calls) == 3 + 1
+    assert paths_shown(model) == [
+        "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.38)",  # .5 of 1.3
+        "Port Amber → mayor → m.1 → holder → Oto Brandt (score 0.38)",
+        "Port Amber → ^born_in → Ida Moon (score 0.23)",
+    ]
+
+
+def test_plans_may_weigh_alike(forty: Forty) -> None:
+    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+    run(forty, model, weighted_plans=False)
+    assert paths_shown(model)[0].endswith("(score 0.52)")  # .9 of .9 + .5 + .3 + .02
+
+
+def test_scores_may_be_hidden_from_the_predictor(forty: Forty) -> None:
+    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+    run(forty, model, path_scores=False)
+    assert "score" not in model.prompts_of("reason")[0]
+
+
+def test_without_the_predictor_all_ends_are_answers(forty: Forty) -> None:
+    """Table 4: recall, and little precision. Oto Brandt ends two paths, of .15 and .01."""
+    answered = run(forty, found(retrieved(ScriptedModel())), predictor="none")
+    assert forty.labels(answered.answer.prediction.answers) == ["Mara Quill", "Oto Brandt", "Ida Moon"]
+    assert answered.faithful == (True, True, True)
+
+
+def test_the_number_of_plans_is_a_setting(forty: Forty) -> None:
+    model = ScriptedModel().on("score_entities", "Plan: mayor → holder", "0.50", times=2).on("reason", "", "Mara Quill")
+    answered = run(forty, model, num_plans=1, retriever=False)
+    assert answered.answer.counts["num_plans"] == 1
+
+
+def test_the_model_itself_may_plan(forty: Forty) -> None:
+    """Its beam's probabilities are the plans' weights: .6 and .3 of .9."""
+    plans = LmPlans(PlanAsker(PlanInstruction(read_prompts()), space=None))
+    texts = ("<PATH>mayor<SEP>holder</PATH>", "<PATH>^born_in</PATH>")
+    model = retrieved(ScriptedModel()).on("plan", "[topic]", *texts, scores=(math.log(0.6), math.log(0.3)))
+    model.on("reason", "", "Mara Quill")
+    answered = run(forty, model, plans=plans, entity_scores=False)
+    assert [call.instruction for call in answered.calls] == ["score_relations"] * 3 + ["plan", "reason"]
+    assert paths_shown(model)[-1] == "Port Amber → ^born_in → Oto Brandt (score 0.17)"  # 1/3 of 2 x 2/3 + 2 x 1/3
+
+
+def test_the_depth_of_the_retriever_is_a_setting(forty: Forty) -> None:
+    """After one step nothing of a term of office is in the subgraph."""
+    model = (
+        ScriptedModel().on("score_relations", "", "2: mayor = 0.90\n1: ^born_in = 0.40").on("reason", "", "Ida Moon")
+    )
+    run(forty, model, retriever_depth=1, entity_scores=False)
+    assert [path.partition(" (")[0] for path in paths_shown(model)] == [
+        "Port Amber → ^born_in → Ida Moon",
+        "Port Amber → ^born_in → Oto Brandt",
+    ]
+
+
+def test_a_relation_that_stands_alone_is_taken_without_a_call(forty: Forty) -> None:
+    """Nothing but its painter is known of Blue Dunes, and of her nothing but where she was born."""
+    plans = given(("painted_by > born_in", 1.0))
+    model = ScriptedModel().on("reason", "", "Low Ferry")
+    answered = run(forty, model, id="painted", plans=plans, entity_scores=False)
+    assert paths_shown(model) == ["Blue Dunes → painted_by → Ida Moon → born_in → Low Ferry (score 1.00)"]
+    assert len(answered.calls) == 1
+
+
+def test_many_relations_are_shown_in_several_calls(forty: Forty) -> None:
+    model = ScriptedModel().on("score_relations", "located_in", "1: located_in = 0.20")
+    model.on("score_relations", "mayor", "1: mayor = 0.90").on("reason", "", "m.2")
+    run(forty, model, relation_batch=2, retriever_depth=1, retriever_width=1, entity_scores=False)
+    assert shown(model, "score_relations", "Relations:") == [["located_in", "^born_in"], ["mayor"]]
+    assert paths_shown(model) == ["(none)"]  # K = 1: mayor alone, and no plan ends with it
+
+
+# What goes wrong.
+
+
+def test_a_retriever_that_names_nothing_leaves_no_evidence(forty: Forty) -> None:
+    model = ScriptedModel().on("score_relations", "", "well, who knows").on("reason", "", "I do not know")
+    answered = run(forty, model)
+    assert paths_shown(model) == ["(none)"]
+    assert answered.status == "abstained"
+    assert answered.calls[0].problem == "no score of a known option"
+
+
+def test_relations_scored_zero_are_not_taken(forty: Forty) -> None:
+    model = ScriptedModel().on("score_relations", "", "2: mayor = 0.00\n1: ^born_in = 0.00").on("reason", "", "Oto")
+    run(forty, model)
+    assert paths_shown(model) == ["(none)"]
+
+
+def test_entities_of_an_unreadable_answer_are_neither_good_nor_bad(forty: Forty) -> None:
+    model = retrieved(ScriptedModel()).on("score_entities", "", "hard to say", times=None)
+    model.on("reason", "", "Mara Quill")
+    run(forty, model)
+    # .5 x .5 x .5 twice, .3 x .5 twice
+    assert [path.rsplit(" ", 1)[1] for path in paths_shown(model)] == ["0.27)", "0.27)", "0.23)", "0.23)"]
+
+
+def test_plans_that_the_graph_does_not_have_lead_nowhere(forty: Forty) -> None:
+    model = retrieved(ScriptedModel()).on("reason", "", "I do not know")
+    run(forty, model, plans=given(("king > holder", 0.9), ("twin", 0.1)))
+    assert paths_shown(model) == ["(none)"]
+
+
+def test_an_invented_answer_is_kept_and_counted(forty: Forty) -> None:
+    model = found(retrieved(ScriptedModel())).on("reason", "", "Lev Sand\nNobody Known")
+    answered = run(forty, model)
+    assert forty.labels(answered.answer.prediction.answers) == ["Lev Sand"]
+    assert answered.answer.counts["num_unsupported"] == 1
+    assert answered.answer.unmatched == ("Nobody Known",)
+    assert answered.faithful == (False,)
+
+
+@pytest.mark.parametrize(
+    ("max_calls", "made"),
+    [
+        (1, ["reason"]),
+        (2, ["score_relations", "reason"]),
+        (3, ["score_relations", "score_relations", "reason"]),
+        (6, ["score_relations"] * 3 + ["score_entities"] * 2 + ["reason"]),
+        (8, ["score_relations"] * 3 + ["score_entities"] * 4 + ["reason"]),
+        (30, ["score_relations"] * 3 + ["score_entities"] * 4 + ["reason"]),
+    ],
+)
+def test_exploration_always_leaves_a_call_for_the_answer(forty: Forty, max_calls: int, made: list[str]) -> None:
+    """The heaviest plans are scored first; the meter, which would stop an eighth call for good, never has to."""
+    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
+    metered = Metered(model, meter=Meter(), budget=Budget(calls=max_calls))
+    (answered,) = answer_all(system(forty, max_calls=max_calls), [forty.question("mayor")], forty.walk, metered)
+    assert [call.instruction for call in answered.calls] == made
+    assert forty.labels(answered.answer.prediction.answers) == ["Mara Quill"]
+    assert (answered.answer.counts["num_refused"] > 0) == (max_calls < 8)
+
+
+def test_a_plan_that_has_to_be_asked_for_is_paid_before_exploration(forty: Forty) -> None:
+    plans = LmPlans(PlanAsker(PlanInstruction(read_prompts()), space=None))
+    model = retrieved(ScriptedModel()).on("plan", "", "<PATH>^born_in</PATH>").on("reason", "", "Ida Moon")
+    answered = run(forty, model, plans=plans, max_calls=3)
+    assert [call.instruction for call in answered.calls] == ["score_relations", "plan", "reason"]
+
+
+def test_a_claim_is_judged_by_the_answers(forty: Forty) -> None:
+    plans = given(("directed_by", 1.0))
+    for id, verdict in (("right", True), ("wrong", False)):
+        model = ScriptedModel().on("reason", "", "Ida Moon")
+        answered = run(forty, model, id=id, plans=plans, retriever=False, entity_scores=False)
+        assert answered.answer.prediction.verdict is verdict
+
+
+def test_topics_are_not_entered_again_unless_the_run_says_so(forty: Forty) -> None:
+    plans = given(("mayor > ^mayor", 1.0))
+    model = ScriptedModel().on("reason", "", "Port Amber", times=2)
+    how = {"plans": plans, "retriever": False, "entity_scores": False}
+    assert run(forty, model, **how).answer.counts["num_paths"] == 0
+    free = replace(system(forty, **how), walk=replace(forty.walk, reenter_topic=True))  # type: ignore[arg-type]
+    (answered,) = answer_all(free, [forty.question("mayor")], free.walk, model)
+    assert answered.answer.counts["num_paths"] == 2
