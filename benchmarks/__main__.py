@@ -25,6 +25,7 @@ BENCHMARKS = (
     "freebase_workers",
     "freebase_open",
     "freebase_expand",
+    "linking",
     "supervision",
     "embedded_planner",
     "execute_plans",

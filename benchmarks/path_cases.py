@@ -31,11 +31,11 @@ class Cut:
     questions: list[Question]  # of rows; answers outside the subgraph are left out
 
 
-def build_folders(home: Path) -> tuple[Path, Path]:
-    """Build MetaQA where it is not built; return the folders of the graph and of the questions."""
+def build_folders(home: Path, conf: str = CONF) -> tuple[Path, Path]:
+    """Build a run's data (MetaQA) where it is not built; return the folders of the graph and of the questions."""
     data_folder()
-    kgqa(["build", CONF], home)
-    pipeline = Pipeline(read_config(PROJECT / CONF, [f"runtime.home={home}"]))
+    kgqa(["build", conf], home)
+    pipeline = Pipeline(read_config(PROJECT / conf, [f"runtime.home={home}"]))
     return pipeline.artifact("graph").folder, pipeline.artifact("questions").folder
 
 

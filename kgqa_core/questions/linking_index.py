@@ -85,15 +85,8 @@ class NameIndex:
 
     def names(self) -> Iterator[tuple[int, str]]:
         """Yield (row, name) of all names and aliases, without keeping them."""
-        with pq.ParquetFile(self.graph.folder / "entities.parquet") as file:
-            row = 0
-            columns = [name for name in ("name", "kind") if name in file.schema_arrow.names]
-            for batch in file.iter_batches(columns=columns):
-                kinds = batch["kind"].to_pylist() if "kind" in columns else [None] * batch.num_rows
-                for name, kind in zip(batch["name"].to_pylist(), kinds, strict=True):
-                    if kind not in ("cvt", "foreign"):
-                        yield row, name
-                    row += 1
+        yield from named_entities(self.graph)
+        row = self.graph.num_entities
         for batch in self._aliases.to_batches():
             for alias in batch["alias"].to_pylist():
                 yield row, alias
@@ -148,6 +141,19 @@ class NameIndex:
     def _has(self, row: int, wanted: list[str]) -> bool:
         """Are these the words of the name, and not only their hash?"""
         return [word for word, _, _ in words_of(self.name_of(row))] == wanted
+
+
+def named_entities(graph: KnowledgeGraph) -> Iterator[tuple[int, str]]:
+    """Yield (entity id, name) of all that have a name of their own, read piece by piece."""
+    with pq.ParquetFile(graph.folder / "entities.parquet") as file:
+        columns = [name for name in ("entity_id", "name", "kind") if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=columns):
+            kinds = batch["kind"].to_pylist() if "kind" in columns else [None] * batch.num_rows
+            for entity, name, kind in zip(
+                batch["entity_id"].to_pylist(), batch["name"].to_pylist(), kinds, strict=True
+            ):
+                if kind not in ("cvt", "foreign"):
+                    yield entity, name
 
 
 def _read_aliases(graph: KnowledgeGraph) -> tuple[npt.NDArray[np.int32], pa.Table]:

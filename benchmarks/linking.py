@@ -1,0 +1,223 @@
+"""Linking by text alone: topics of MetaQA and WorldCup2014 test questions hidden and found again, and what it costs."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import run_child
+from benchmarks.linking_names import WAYS, measure_way, write_drawn_names
+from benchmarks.measure import write_section
+from benchmarks.path_cases import build_folders
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.linking import find_mention
+from kgqa_core.questions.linking_encoder import EncodedSurroundings
+from kgqa_core.questions.linking_index import NameIndex
+from kgqa_core.questions.linking_score import LinkScore, score_links
+from kgqa_core.questions.linking_text import LinkSettings, TextLinker
+from kgqa_core.questions.linking_wording import Wording, learn_wording
+from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.relink import relink_with
+from kgqa_core.text.minilm import MiniLmEncoder
+from kgqa_core.types import Question
+
+RUNS = {"MetaQA": "conf/metaqa-joint.yaml", "WorldCup2014": "conf/wc2014-mixed.yaml"}
+WARM = 50  # questions linked before the clock starts: what is made on first use is made
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    questions: int | None  # of each dataset; None: all of test
+    names: int  # entities of the drawn graph
+    repeats: int
+
+
+FULL = Size(questions=None, names=1_000_000, repeats=3)
+SMALL = Size(questions=100, names=50_000, repeats=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What one way of asking gave."""
+
+    score: LinkScore
+    by_hops: dict[int, LinkScore]
+    per_question: float  # CPU seconds
+
+
+def run(home: Path, size: Size = FULL) -> None:
+    """Measure quality, then speed and memory in processes of their own, and write the section."""
+    rows, homonyms = quality_header(), []
+    for name, conf in RUNS.items():
+        graph, questions = build_folders(home, conf)
+        opened = open_graph(graph)
+        test, train = read_questions(questions, "test")[: size.questions], read_questions(questions, "train")
+        rows += quality_rows(name, test, train, opened)
+        if name == "MetaQA":
+            homonyms = homonym_rows(test, train, opened)
+            speed = speed_rows(graph, questions, opened, size)
+    body = "\n".join([*rows, "", QUALITY_NOTE, "", *homonyms, "", HOMONYM_NOTE, "", *speed, "", SPEED_NOTE])
+    write_section("Linking", body, "python -m benchmarks linking")
+
+
+QUALITY_NOTE = (
+    "Percent; P, R and F1 of the set of topics, mean over questions. Topics are hidden, and found by the text alone; "
+    "training questions, where used, give their masked texts and topics (no answer). MetaQA's texts have no brackets "
+    "here and capitals in names alone; lower-cased, a film and a tag of one name are one word. Misspelt: one letter "
+    "inside the name lost, doubled or exchanged with the one before it. Longest name: `kgqa ask` without a topic."
+)
+HOMONYM_NOTE = (
+    "MetaQA lower-cased: who bears the name that was found. Naive Bayes: how often topics of training questions with "
+    "these words have the relations that tell the bearers apart. MiniLM: cosine of the words and the relations' texts."
+)
+SPEED_NOTE = (
+    "MetaQA's test questions. Memory is what the process grew by; the sorted names stay on disk, but only the longest "
+    "exact name is searched, without accents or punctuation normalised. The first two give every run of words that is "
+    "a name; the automaton keeps one entity per name."
+)
+
+
+def quality_header() -> list[str]:
+    """Return the header of the table of quality."""
+    return [
+        "| dataset | asked | hops | questions | P | R | F1 | exactly right | gold among them | errors | CPU ms |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---|---:|",
+    ]
+
+
+def quality_rows(name: str, test: Sequence[Question], train: Sequence[Question], graph: KnowledgeGraph) -> list[str]:
+    """Return a row for each way of asking; those of the main way by hops too."""
+    index = NameIndex(graph)
+    taught, lower_taught = learn_wording(index, train), learn_wording(index, lower(train))
+    spoilt = [misspell(question, graph) for question in test]
+    ways: list[tuple[str, Sequence[Question], Wording]] = [
+        ("as written", test, taught),
+        ("lower-cased", lower(test), lower_taught),
+        ("misspelt", spoilt, taught),
+        ("misspelt and lower-cased", lower(spoilt), lower_taught),
+        ("as written, no training questions", test, Wording()),
+        ("lower-cased, no training questions", lower(test), Wording()),
+    ]
+    rows = []
+    for asked, questions, wording in ways:
+        found = measure_links(
+            questions, graph, lambda own, wording=wording: relink_with(TextLinker(index, wording), own)
+        )
+        for hops, score in found.by_hops.items() if len(found.by_hops) > 1 else ():
+            rows.append(quality_row(name, asked, str(hops), score, None))
+        rows.append(quality_row(name, asked, "all", found.score, found.per_question))
+    longest = measure_links(test, graph, lambda own: [longest_name(question, graph) for question in own])
+    rows.append(quality_row(name, "as written, longest name", "all", longest.score, longest.per_question))
+    return rows
+
+
+def measure_links(
+    questions: Sequence[Question], graph: KnowledgeGraph, link: Callable[[Sequence[Question]], Sequence[Question]]
+) -> Linked:
+    """Link the questions, and score them overall and by hops."""
+    link(questions[:WARM])
+    started = time.process_time()
+    linked = link(questions)
+    spent = (time.process_time() - started) / len(questions)
+    hops = sorted({question.hops for question in questions if question.hops is not None})
+    by_hops = {}
+    for hop in hops:
+        pairs = [(one, other) for one, other in zip(questions, linked, strict=True) if one.hops == hop]
+        by_hops[hop] = score_links([one for one, _ in pairs], [other for _, other in pairs], graph)
+    return Linked(score_links(questions, linked, graph), by_hops, spent)
+
+
+def quality_row(name: str, asked: str, hops: str, score: LinkScore, per_question: float | None) -> str:
+    """Return one row of the table of quality."""
+    shares = (score.precision, score.recall, score.f1, score.exact, score.holds_topic)
+    errors = ", ".join(f"{count} {kind}" for kind, count in score.errors.items())
+    spent = "" if per_question is None else f"{1000 * per_question:.2f}"
+    figures = " | ".join(f"{100 * share:.2f}" for share in shares)
+    return f"| {name} | {asked} | {hops} | {score.num_questions:,} | {figures} | {errors} | {spent} |"
+
+
+def homonym_rows(test: Sequence[Question], train: Sequence[Question], graph: KnowledgeGraph) -> list[str]:
+    """Return how each way of telling homonyms apart does where case does not help."""
+    index = NameIndex(graph)
+    wording, asked = learn_wording(index, lower(train)), lower(test)
+    all_alike = replace(wording, surroundings=None)
+    encoded = EncodedSurroundings(MiniLmEncoder(), graph)
+    linkers = {
+        "all of them": TextLinker(index, all_alike),
+        "the one of most edges": TextLinker(index, all_alike, settings=LinkSettings(max_bearers=1)),
+        "MiniLM, the best": TextLinker(index, all_alike, settings=LinkSettings(margin=0.0), context=encoded),
+        "MiniLM, within 0.05": TextLinker(index, all_alike, context=encoded),
+        "naive Bayes, the best": TextLinker(index, wording, settings=LinkSettings(margin=0.0)),
+        "naive Bayes, within 1 nat (default)": TextLinker(index, wording),
+    }
+    rows = [
+        "| bearers of one name | P | R | F1 | exactly right | gold among them | CPU ms |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, linker in linkers.items():
+        found = measure_links(asked, graph, lambda own, linker=linker: relink_with(linker, own))
+        score = found.score
+        shares = (score.precision, score.recall, score.f1, score.exact, score.holds_topic)
+        figures = " | ".join(f"{100 * share:.2f}" for share in shares)
+        rows.append(f"| {name} | {figures} | {1000 * found.per_question:.2f} |")
+    return rows
+
+
+def speed_rows(graph: Path, questions: Path, opened: KnowledgeGraph, size: Size) -> list[str]:
+    """Return what finding names costs each way, with this graph's names and with many more."""
+    titles = {
+        "hashes": "runs of words by hash",
+        "automaton": "pyahocorasick",
+        "sorted": "sorted names on disk, longest",
+    }
+    rows = [
+        "| names | found by | made in CPU s | memory, MB | CPU ms per question | found |",
+        "|---:|---|---:|---:|---:|---:|",
+    ]
+    with tempfile.TemporaryDirectory() as drawn:
+        write_drawn_names(Path(drawn), opened, size.names)
+        for folder, number in ((graph, opened.num_entities), (Path(drawn), size.names)):
+            for way in WAYS:
+                found: dict[str, Any] = run_child(
+                    measure_way, way=way, graph=folder, questions=questions, repeats=size.repeats
+                ).result
+                rows.append(
+                    f"| {number:,} | {titles[way]} | {found['made']:.2f} | {found['memory']:.0f} | "
+                    f"{1000 * found['per_text']:.3f} | {found['found']:,} |"
+                )
+    return rows
+
+
+def lower(questions: Sequence[Question]) -> list[Question]:
+    """Return the questions in lower case."""
+    return [replace(question, text=question.text.lower(), masked=question.masked.lower()) for question in questions]
+
+
+def longest_name(question: Question, graph: KnowledgeGraph) -> Question:
+    """Return the question with all that bear the longest name in its text as topics."""
+    mention = find_mention(question.text, graph)
+    return replace(question, topics=() if mention is None else mention.entities)
+
+
+def misspell(question: Question, graph: KnowledgeGraph) -> Question:
+    """Spoil one letter of the topic's name where it stands; names of fewer than four letters are left alone."""
+    draw, name = random.Random(question.id), graph.name_of(question.topics[0])
+    letters = [place for place, letter in enumerate(name) if letter.isalpha()]
+    if len(letters) < 4:
+        return question
+    place = draw.choice(letters[1:])
+    spoilt = draw.choice(
+        (
+            name[:place] + name[place + 1 :],
+            name[: place + 1] + name[place:],
+            name[: place - 1] + name[place] + name[place - 1] + name[place + 1 :],
+        )
+    )
+    return replace(question, text=question.text.replace(name, spoilt))
