@@ -75,6 +75,8 @@ class FiskeSection(Section):
     merge_branches: bool = (
         True  # ours: branches of equal state are asked about together; False: one by one, as published
     )
+    starts: Literal["all", "proper"] = "proper"  # ours: where a clue with a capital or a digit is a name, only such
+    entity_mapping: Literal["always", "late"] = "late"  # ours: only where no relation takes a clue that is left
     relation_batch: Annotated[int, Field(ge=1)] = 20  # relations per call
     min_relation_score: Annotated[float, Field(ge=0, le=10)] = 5.0
     max_entities: Annotated[int, Field(ge=1)] = 80  # per call

@@ -56,6 +56,18 @@ class Subgraphs:
         """Return ``to_rows`` of each question."""
         return [self.to_rows(question) for question in questions]
 
+    def rows_of(self, question_id: str, entities: Sequence[int]) -> Ints:
+        """Return the rows, ascending, of those entities that are in a question's subgraph; none where it has none."""
+        block = self.block_of.get(question_id)
+        if block is None:
+            return np.empty(0, dtype=np.int64)
+        start, end = int(self.block_ptr[block]), int(self.block_ptr[block + 1])
+        wanted = np.array(sorted(entities), dtype=np.int64)
+        places = np.searchsorted(self.entity[start:end], wanted)
+        inside = places < end - start
+        inside[inside] = self.entity[start + places[inside]] == wanted[inside]
+        return start + places[inside]
+
     def to_entities(self, prediction: Prediction) -> Prediction:
         """Return a prediction made of rows as one made of entities."""
         return replace(

@@ -1,0 +1,190 @@
+"""Think-on-Graph: a beam search over relations and entities, pruned by the language model (Sun et al., 2024).
+
+At most 2ND + D calls for a beam of N and D steps from one topic: per step N relation calls, N entity calls and one
+whether what was found suffices, which the last step does without; then the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kgqa_core.config_systems import TogSection
+from kgqa_core.instructions.chain_of_thought import ChainOfThoughtCase, ChainOfThoughtInstruction
+from kgqa_core.instructions.enough_information import EnoughCase, EnoughInstruction
+from kgqa_core.instructions.explained import Explained
+from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
+from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
+from kgqa_core.instructions.scores import Scores
+from kgqa_core.lm.types import Decoding
+from kgqa_core.systems.calls import CallsLeft, room_for
+from kgqa_core.systems.frontier import relations_around, tails_along
+from kgqa_core.systems.grounding import answer_alone, answer_on_paths, ask_reason, show_paths
+from kgqa_core.systems.types import Ask, Reply, Steps
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import Question, ReasoningPath
+
+VERDICT = Decoding(max_new_tokens=16)
+
+Rounds = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One place of the beam."""
+
+    entity: int  # where it stands
+    path: ReasoningPath = ()  # how it came there
+    relation: int = -1  # chosen to go on along
+    score: float = 1.0  # of that relation, or of it times the entity's
+
+
+@dataclass(slots=True)
+class _Search:
+    """The beam of one question."""
+
+    question: Question
+    calls: CallsLeft
+    topics: tuple[str, ...]  # names
+    paths: dict[ReasoningPath, None] = field(default_factory=dict)  # that were in the beam, the last step's first
+    num_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tog:
+    """Prunes a beam step by step. Implements ``System``."""
+
+    walk: Walk
+    prompts: Prompts
+    settings: TogSection
+    max_calls: int | None = None  # per question; exploration leaves one for the answer
+    name: str = "tog"
+    needs_topic: bool = True
+    on_rows: bool = True
+
+    def prepare(self, questions: Sequence[Question]) -> Sequence[None]:
+        """Return nothing for each question: there is nothing to prepare."""
+        return [None] * len(questions)
+
+    def steps(self, question: Question, prepared: None) -> Steps:
+        """Search until the paths suffice, or to the depth; then reason on them, or without any think aloud."""
+        names = tuple(map(self.walk.names.name_of, question.topics))
+        search = _Search(question, CallsLeft(self.max_calls), names)
+        yield from self._search(search)
+        paths = list(search.paths)
+        if paths:
+            (reply,) = yield [ask_reason(self.walk, self.prompts, question.text, paths)]
+            answer = answer_on_paths(self.walk, question, reply.result, paths)
+        else:
+            (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), ChainOfThoughtCase(question.text))]
+            said = reply.result.answers if isinstance(reply.result, Explained) else reply.result
+            answer = answer_alone(self.walk, question, said)
+        counts = {"num_steps": search.num_steps, "num_paths": len(paths), "num_refused_calls": search.calls.refused}
+        return replace(answer, counts={**answer.counts, **counts})
+
+    def _search(self, search: _Search) -> Rounds:
+        """Walk the beam step by step; what was in it is in ``search.paths``."""
+        beam = [_Item(topic) for topic in search.question.topics]
+        for depth in range(1, self.settings.depth + 1):
+            chosen = yield from self._choose_relations(search, beam)
+            beam = yield from self._choose_entities(search, chosen)
+            if not beam:
+                return
+            search.num_steps = depth
+            search.paths = _with_earlier([item.path for item in beam], search.paths)
+            if depth < self.settings.depth and (yield from self._is_enough(search)):
+                return
+
+    def _choose_relations(self, search: _Search, beam: Sequence[_Item]) -> Rounds:
+        """Return the best (entity, relation) pairs of the whole beam."""
+        instruction = ScoreRelationsInstruction(self.prompts)
+        asks: list[Ask[Any]] = []
+        asked_for: list[tuple[_Item, list[int]]] = []
+        for item in beam:
+            around = relations_around(self.walk.graph, np.array([item.entity]), self._avoided(search.question))
+            if around:
+                labels = tuple(map(self.walk.step_label, around))
+                case = RelationsCase(
+                    search.question.text,
+                    labels,
+                    topics=search.topics,
+                    path=self._labels(item.path),
+                    budget=self.settings.width,
+                )
+                asks.append(Ask(instruction, case))
+                asked_for.append((item, around))
+        replies = yield search.calls.fit(asks)
+        scored = [
+            replace(item, relation=around[option], score=score)
+            for (item, around), reply in zip(asked_for, replies, strict=False)
+            for option, score in _scores(reply)
+        ]
+        return _best(scored, self.settings.width)
+
+    def _choose_entities(self, search: _Search, chosen: Sequence[_Item]) -> Rounds:
+        """Return the best entities that the chosen relations lead to, each on its best path."""
+        tails = [self._tails(search, item) for item in chosen]
+        asks = [
+            self._ask_entities(search, item, reached)
+            for item, reached in zip(chosen, tails, strict=True)
+            if reached[1:]
+        ]
+        replies = iter((yield search.calls.fit(asks if self.settings.entity_prune == "lm" else [])))
+        scored: list[_Item] = []
+        for item, reached in zip(chosen, tails, strict=True):
+            scores: Sequence[tuple[int, float]] = [(place, 1.0) for place in range(len(reached))]
+            if len(reached) > 1 and self.settings.entity_prune == "lm":
+                reply = next(replies, None)
+                scores = () if reply is None else _scores(reply)
+            for place, score in scores:
+                step = self.walk.step(item.entity, item.relation, reached[place])
+                scored.append(_Item(reached[place], (*item.path, step), score=item.score * score))
+        ranked = _best(scored, len(scored))
+        distinct: dict[int, _Item] = {}
+        for item in ranked:
+            distinct.setdefault(item.entity, item)
+        return list(distinct.values())[: self.settings.width]
+
+    def _tails(self, search: _Search, item: _Item) -> list[int]:
+        avoided = self._avoided(search.question)
+        found = tails_along(self.walk.graph, np.array([item.entity]), item.relation, avoided)
+        return [int(entity) for entity in found[: self.settings.max_entities]]
+
+    def _ask_entities(self, search: _Search, item: _Item, reached: Sequence[int]) -> Ask[Scores]:
+        candidates = tuple(EntityCandidate(self.walk.names.name_of(entity)) for entity in reached)
+        plan = (*self._labels(item.path), self.walk.step_label(item.relation))
+        case = EntitiesCase(search.question.text, candidates, topics=search.topics, plan=plan)
+        return Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(candidates)))
+
+    def _is_enough(self, search: _Search) -> Rounds:
+        """Ask whether the paths so far answer the question."""
+        case = EnoughCase(search.question.text, topics=search.topics, paths=show_paths(self.walk, list(search.paths)))
+        replies = yield search.calls.fit([Ask(EnoughInstruction(self.prompts), case, VERDICT)])
+        return bool(replies) and replies[0].result is True
+
+    def _labels(self, path: ReasoningPath) -> tuple[str, ...]:
+        num = self.walk.graph.num_relations
+        return tuple(self.walk.step_label(step.relation + num * step.reverse) for step in path)
+
+    def _avoided(self, question: Question) -> np.ndarray:
+        return np.array([] if self.walk.reenter_topic else question.topics, dtype=np.int64)
+
+
+def _scores(reply: Reply[Any]) -> tuple[tuple[int, float], ...]:
+    """Return the options of a reply that are worth anything; none where it could not be read."""
+    return tuple(pair for pair in reply.result.scores if pair[1] > 0) if isinstance(reply.result, Scores) else ()
+
+
+def _best(items: Sequence[_Item], width: int) -> list[_Item]:
+    """Return the items of the highest scores, of equals the first."""
+    return sorted(items, key=lambda item: -item.score)[:width]
+
+
+def _with_earlier(paths: Sequence[ReasoningPath], earlier: dict[ReasoningPath, None]) -> dict[ReasoningPath, None]:
+    """Return the paths, and behind them the earlier ones that none of them goes on from."""
+    found = dict.fromkeys(paths)
+    return found | {old: None for old in earlier if all(path[: len(old)] != old for path in paths)}
