@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kgqa_core.errors import InputError
+from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
 from kgqa_core.instructions.asking import candidate_request, path_request
 from kgqa_core.instructions.fitting import Request, fit_all
 from kgqa_core.instructions.types import ParseFailure
@@ -43,8 +45,10 @@ def answer_all(
         walk: what it walks on; evidence is checked against it.
         model: who is asked, metered and held to its budget (``lm.metered``); None for a system that never asks.
 
-    A question on which the system raises is a prediction without an answer, with the traceback. What stops the model
-    itself (an endpoint that is gone) raises: the calls made so far are in the call cache.
+    A question on which the system raises, or whose answer is no ranking of entities, is a prediction without an answer,
+    with the traceback. Paths that do not stand in the graph are left out of the prediction, and counted as
+    ``num_invented``: no evidence rests on them. What stops the model itself (an endpoint that is gone) raises: the
+    calls made so far are in the call cache.
     """
     able = [question for question in questions if question.topics or not system.needs_topic]
     runs = _start(system, able, walk)
@@ -184,11 +188,36 @@ def _finish(question: Question, run: _Run | None, system: System, walk: Walk) ->
         return Answered(question, nothing, "skipped")
     if run.error or run.answer is None:
         return Answered(question, nothing, "failed", run.error, tuple(run.calls))
-    answer = run.answer
-    if system.on_rows and walk.subgraphs:
-        answer = replace(answer, prediction=walk.subgraphs.to_entities(answer.prediction))
+    try:
+        answer, faithful = _checked(question, run.answer, system, walk)
+    except Exception:
+        return Answered(question, nothing, "failed", _error(), tuple(run.calls))
     prediction = answer.prediction
-    path_of = dict(zip(prediction.candidates, prediction.paths, strict=False))
-    faithful = tuple(is_evidence(walk.entities, path_of.get(entity, ()), entity) for entity in prediction.answers)
     status: Status = "answered" if prediction.answers or prediction.verdict is not None else "abstained"
     return Answered(question, answer, status, "", tuple(run.calls), faithful)
+
+
+def _checked(
+    question: Question, answer: SystemAnswer, system: System, walk: Walk
+) -> tuple[SystemAnswer, tuple[bool, ...]]:
+    """Return an answer without the paths that do not stand in the graph, which are counted, and which answers have one.
+
+    Raises:
+        InputError: no ranking of entities of the graph, which would spoil the figures of all questions.
+    """
+    if system.on_rows and walk.subgraphs:
+        answer = replace(answer, prediction=walk.subgraphs.to_entities(answer.prediction))
+    prediction, num = answer.prediction, walk.entities.num_entities
+    check_ranking(pair_outcome(question, prediction))
+    if unknown := [entity for entity in (*prediction.candidates, *prediction.answers) if not 0 <= entity < num]:
+        raise InputError(f"{system.name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
+    paths = tuple(
+        path if is_evidence(walk.entities, path, entity) else ()
+        for entity, path in zip(prediction.candidates, prediction.paths, strict=False)
+    )
+    invented = sum(map(bool, prediction.paths)) - sum(map(bool, paths))
+    if invented:
+        prediction = replace(prediction, paths=paths)
+    supported = {entity for entity, path in zip(prediction.candidates, paths, strict=False) if path}
+    faithful = tuple(entity in supported for entity in prediction.answers)
+    return replace(answer, prediction=prediction, counts={**answer.counts, "num_invented": invented}), faithful
