@@ -21,19 +21,22 @@ from kgqa_core.instructions.prompts import Prompts, read_prompts
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.planning import metered, open_model, open_planner, path_constraints, plan_ground
 from kgqa_core.schemas import METER
-from kgqa_core.stage_specs_systems import explorer_key, planner_seed
+from kgqa_core.stage_specs_systems import explorer_key, judged_by_lm, planner_seed
+from kgqa_core.systems.plan_source import as_plan_question
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, System
 from kgqa_core.systems.walk import Walk
-from kgqa_core.types import LabelPath, Question, ReasoningPath
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 from kgqa_core.workspace import graph_of, ground_of, open_system
 
 if TYPE_CHECKING:
     from kgqa_core.lm.meter import Meter
     from kgqa_core.lm.metered import Metered
     from kgqa_core.lm.types import LanguageModel
+    from kgqa_core.planners.types import Plan, PlanQuestion
     from kgqa_core.systems.explorer_system import ExplorerSystem
-    from kgqa_core.systems.plan_source import PlanSource
+    from kgqa_core.systems.fusion import DevPoint, DevQuestion
+    from kgqa_core.systems.plan_source import LmPlans, PlanSource
 
 FUSION_FILE = "fusion.json"
 MAX_DEV = 5000  # dev questions that a fusion is chosen on
@@ -155,7 +158,7 @@ def read_asked(pipeline: Pipeline) -> list[Question]:
         subgraphs=ground.subgraphs,
     )
     if systems.topics == "linked":
-        from kgqa_core.questions.linking_text import relink
+        from kgqa_core.questions.relink import relink
 
         taught = read_questions(pipeline.artifact("questions").folder, "train")
         questions = relink(questions, graph_of(pipeline), examples=taught)
@@ -184,39 +187,92 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     Raises:
         ArtifactError: explorer or planner is not made.
     """
-    from kgqa_core.graph.execute import execute_plans
-    from kgqa_core.planners.plan_weights import weigh_plans
     from kgqa_core.questions.loaders import read_questions
-    from kgqa_core.systems.fusion import choose_fusion, options_of, parts_on_dev
-    from kgqa_core.systems.plan_source import as_plan_question
+    from kgqa_core.systems.fusion import choose_fusion, judge
 
-    settings, walk = section_of(pipeline).ours, walk_of(pipeline)
     questions = [one for one in read_questions(pipeline.artifact("questions").folder, "dev") if one.topics]
     if len(questions) > MAX_DEV:
         questions = random.Random(0).sample(questions, MAX_DEV)
-    chosen = explorer_key(pipeline.config, seed).rpartition("seed")[2]
-    explored = open_system(pipeline, int(chosen)).answer(questions)
-    placed = ground_of(pipeline).place(questions)
-    with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as opened:
-        asked = [as_plan_question(one, pipeline.config.exploration.mask_topics) for one in placed]
-        plans = opened.planner.plan(asked, num_plans=settings.num_plans)
-    found = execute_plans(
-        walk.graph,
-        [one.topics for one in placed],
-        [[plan.path for plan in own] for own in plans],
-        reenter_topic=walk.reenter_topic,
-    )
-    options = []
-    for place, (one, own) in enumerate(zip(explored, plans, strict=True)):
-        reached = [walk.to_entities(found.reached(place, number).tolist()) for number in range(len(own))]
-        options.append(options_of(one, reached, weigh_plans([plan.log_prob for plan in own])))
-    fusion, points = choose_fusion(questions, explored, options)
+    asked, planned = _dev_questions(pipeline, seed, questions)
+    fusion, tried = choose_fusion(asked)
+    on_dev = {"ours": dict(tried)[fusion], "explorer": judge(questions, [one.explored for one in asked]), **planned}
     return {
         "chosen": asdict(fusion),
         "num_questions": len(questions),
-        "on_dev": {name: asdict(point) for name, point in parts_on_dev(points, fusion).items()},
-        "points": [asdict(point) for point in points],
+        "on_dev": {name: asdict(point) for name, point in on_dev.items()},
+        "beats_its_parts": all(
+            on_dev["ours"].objective > point.objective for name, point in on_dev.items() if name != "ours"
+        ),
+        "tried": [{**asdict(one), **asdict(point)} for one, point in tried],
     }
+
+
+def _dev_questions(
+    pipeline: Pipeline, seed: int, questions: Sequence[Question]
+) -> tuple[list[DevQuestion], dict[str, DevPoint]]:
+    """Return all that is fused of these dev questions, and what each planner gives alone."""
+    from kgqa_core.planners.plan_weights import weigh_plans
+    from kgqa_core.systems.fusion import DevQuestion, disagree, options_of
+
+    settings, walk = section_of(pipeline).ours, walk_of(pipeline)
+    chosen = explorer_key(pipeline.config, seed).rpartition("seed")[2]
+    explored = open_system(pipeline, int(chosen)).answer(questions)
+    asked = [
+        as_plan_question(one, pipeline.config.exploration.mask_topics) for one in ground_of(pipeline).place(questions)
+    ]
+    with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as opened:
+        plans = opened.planner.plan(asked, num_plans=settings.num_plans)
+    reached = _reach(walk, asked, plans)
+    planned: dict[str, DevPoint] = {settings.planner: _first_plan(questions, reached)}
+    options = [options_of(one, own) for one, own in zip(explored, reached, strict=True)]
+    apart = [place for place, own in enumerate(options) if disagree(own)]
+    lm_weights: dict[int, list[float]] = {}
+    if judged_by_lm(pipeline.config):
+        with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as opened:
+            generator: Any = opened.planner
+            paths = [[plan.path for plan in plans[place]] for place in apart]
+            said = generator.weigh([asked[place] for place in apart], paths)
+            lm_weights = {place: weigh_plans(own) for place, own in zip(apart, said, strict=True)}
+            own = _reach(walk, asked, generator.plan(asked, num_plans=1))
+            planned["lm as planner"] = _first_plan(questions, own)
+    rows = [
+        DevQuestion(
+            question,
+            explored[place],
+            options[place],
+            tuple(weigh_plans([plan.log_prob for plan in plans[place]])),
+            tuple(lm_weights[place]) if place in lm_weights else None,
+        )
+        for place, question in enumerate(questions)
+    ]
+    return rows, planned
+
+
+def _reach(walk: Walk, asked: Sequence[PlanQuestion], plans: Sequence[Sequence[Plan]]) -> list[list[tuple[int, ...]]]:
+    """Return the entities that each plan of each question reaches."""
+    from kgqa_core.graph.execute import execute_plans
+
+    found = execute_plans(
+        walk.graph,
+        [one.topics for one in asked],
+        [[plan.path for plan in own] for own in plans],
+        reenter_topic=walk.reenter_topic,
+    )
+    return [
+        [walk.to_entities(found.reached(place, number).tolist()) for number in range(len(own))]
+        for place, own in enumerate(plans)
+    ]
+
+
+def _first_plan(questions: Sequence[Question], reached: Sequence[Sequence[tuple[int, ...]]]) -> DevPoint:
+    """Return the figures of whoever answers all that the first plan reaches."""
+    from kgqa_core.systems.fusion import judge
+
+    answers = [own[0] if own else () for own in reached]
+    predictions = [
+        Prediction(question.id, own, (1.0,) * len(own), own) for question, own in zip(questions, answers, strict=True)
+    ]
+    return judge(questions, predictions)
 
 
 class _Opener:
@@ -286,7 +342,8 @@ class _Opener:
         file = self.pipeline.artifact(f"fusion-seed{self.seed}").folder / FUSION_FILE
         fusion = Fusion(**json.loads(file.read_text(encoding="utf-8"))["chosen"])
         planner = "lm" if settings.ours.planner == "generator" else settings.ours.planner
-        return Ours(walk, self.prompts, self._explorer(), self._plans(planner), fusion, settings.ours)
+        judge = self._lm_plans()
+        return Ours(walk, self._explorer(), self._plans(planner), judge, fusion, settings.ours)
 
     def _explorer(self) -> ExplorerSystem:
         pipeline, seed = self.pipeline, self.seed
@@ -314,9 +371,7 @@ class _Opener:
         return hard_pools(self.walk.graph, path_constraints(ground), placed, self.golds, seed=seed).plans
 
     def _plans(self, source: str) -> PlanSource:
-        from kgqa_core.instructions.plan import PlanInstruction
-        from kgqa_core.planners.generator import PlanAsker
-        from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PooledPlans, RandomPlans
+        from kgqa_core.systems.plan_source import GivenPlans, PooledPlans, RandomPlans
 
         if self.settings.pool == "hard":
             return GivenPlans(PooledPlans(self._pooled()), self.mask_topics)
@@ -324,7 +379,7 @@ class _Opener:
         assert ground is not None
         space = path_constraints(ground)
         if source == "lm":
-            return LmPlans(PlanAsker(PlanInstruction(self.prompts), space), self.mask_topics)
+            return self._lm_plans()
         if source == "random":
             return GivenPlans(RandomPlans(self.walk.graph, space, self.seed), self.mask_topics)
         if source == "none":
@@ -334,6 +389,16 @@ class _Opener:
         if planner.meter is not None:
             self.meters.append(planner.meter)
         return GivenPlans(planner.planner, self.mask_topics)
+
+    def _lm_plans(self) -> LmPlans:
+        """Return the language model that answers as a source of plans, held to those that exist."""
+        from kgqa_core.instructions.plan import PlanInstruction
+        from kgqa_core.planners.generator import PlanAsker
+        from kgqa_core.systems.plan_source import LmPlans
+
+        ground = plan_ground(self.pipeline)
+        assert ground is not None
+        return LmPlans(PlanAsker(PlanInstruction(self.prompts), path_constraints(ground)), self.mask_topics)
 
     def _model(self, answerer: str) -> Metered:
         """Return whoever plays the language model, metered and held to the cap of calls."""

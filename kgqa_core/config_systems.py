@@ -98,10 +98,8 @@ class TogSection(Section):
 class OursSection(Section):
     """Ours: explorer and planner fused, the language model only where the two disagree."""
 
-    planner: Literal["generator", "dense", "mixture"] = "generator"
+    planner: Literal["generator", "dense", "mixture"] = "dense"  # a generator costs a call for every question
     num_plans: Annotated[int, Field(ge=1)] = 3
-    disagreement: Literal["lm", "fused"] = "lm"  # who decides then
-    max_paths: Annotated[int, Field(ge=1)] = 40
 
 
 class OracleSection(Section):

@@ -95,12 +95,20 @@ def _fusion(config: RunConfig, base: tuple[str, ...], seed: int, made: Mapping[s
     systems = config.systems
     assert systems is not None
     ours: OursSection = systems.ours
-    section = {**ours.model_dump(mode="json", include={"planner", "num_plans"}), "seed": seed, **_exploring(config)}
+    section = {**ours.model_dump(mode="json"), "seed": seed, **_exploring(config)}
     needs = ["encodings", explorer_key(config, seed), *plan_stages(config, ours.planner, seed)]
-    if ours.planner != "dense":
+    judged = judged_by_lm(config)
+    if judged:
+        needs += model_stages(config, seed)
+    if judged or ours.planner != "dense":
         section |= {"prompts": prompt_hashes(config), **answering_model(config)}
     key = f"fusion-seed{seed}"
     return StageSpec(key, "fusion", section, (*base, *_known(key, needs, made)), model_files(config))
+
+
+def judged_by_lm(config: RunConfig) -> bool:
+    """Say whether the run has a language model that may decide where explorer and planner disagree."""
+    return config.lm is not None and config.plans is not None and "generator" in config.plans.trained
 
 
 def _exploring(config: RunConfig) -> dict[str, Any]:

@@ -22,8 +22,10 @@ def choose_fusion(pipeline: Pipeline, seed: int) -> StageOutcome:
         write_json(folder / FUSION_FILE, found)
         for part, point in found["on_dev"].items():
             for figure in ("hits1", "f1", "asked"):
+                part = part.replace(" ", "_")
                 recorder.metric(f"dev.{part}.{figure}", 100 * point[figure] if figure == "asked" else point[figure])
-        for name, value in found["chosen"].items():
-            recorder.metric(f"fusion.{name}", value)
+        recorder.param("fusion.weight", found["chosen"]["weight"])
+        recorder.param("fusion.decided_by", found["chosen"]["decided_by"])
+        recorder.param("fusion.beats_its_parts_on_dev", found["beats_its_parts"])
 
     return run_stage(pipeline, f"fusion-seed{seed}", write, seed=seed, system="ours")

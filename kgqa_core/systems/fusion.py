@@ -5,26 +5,26 @@ The options of a question are the explorer's answer set and what each plan reach
     (1 - weight) * agreement with the explorer + weight * the plan's probability among the question's plans
 
 so that weight 0 is the explorer alone and 1 the planner alone. Agreement is F1 with fuzzy membership: a candidate
-belongs to the explorer's side as far as its probability is that of the best. A plan costs a call of a language model,
-so plans are asked for only where the explorer is in doubt: where its answers stand out less than a limit. Weight and
-limit are chosen on dev, as whatever is tuned.
+belongs to the explorer's side as far as its probability is that of the best. Where the explorer and the first plan
+disagree, a language model may say how probable it thinks the plans, and is believed in the planner's place. The weight,
+and whether the model's word is worth its calls, are chosen on dev.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.types import Prediction, Question
 
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
-QUANTILES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # of doubt on dev: limits that are tried
-ALWAYS = 1.1  # nothing stands out so far
-WORTH = 0.01  # points of the objective below the best that fewer calls are worth
+WORTH = 0.01  # points of the objective that a language model has to add to be asked
+
+DecidedBy = Literal["planner", "lm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +32,26 @@ class Option:
     """One possible answer set."""
 
     entities: tuple[int, ...]
-    probability: float = 0.0  # of its plan among the question's plans; 0 of the explorer's own set
-    plan: int | None = None  # its place among the plans; None: the explorer's own
+    plans: tuple[int, ...] = ()  # the places of those that reach it; none: the explorer's alone
+    explored: bool = False  # is it the explorer's?
+
+    def probability(self, weights: Sequence[float]) -> float:
+        """Return the probability of its plans."""
+        return sum(weights[place] for place in self.plans)
 
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """How much the planner counts, and when it is asked."""
+    """How much the plans count, and who says how probable they are where explorer and planner disagree."""
 
     weight: float  # 0..1
-    stand_out: float  # plans are asked for where the explorer's answers stand out less; 0: never, ALWAYS: always
+    decided_by: DecidedBy = "planner"
 
-    def is_in_doubt(self, explored: Prediction) -> bool:
-        """Say whether plans are worth a call."""
-        return stands_out(explored) < self.stand_out
-
-    def choose(self, explored: Prediction, options: Sequence[Option]) -> Option:
-        """Return the option of the highest score; of equals the first."""
+    def choose(self, explored: Prediction, options: Sequence[Option], weights: Sequence[float]) -> Option:
+        """Return the option of the highest score, of equals the first; ``weights`` are the plans' probabilities."""
         side = membership(explored)
         scores = [
-            (1 - self.weight) * agreement(side, option.entities) + self.weight * option.probability
+            (1 - self.weight) * agreement(side, option.entities) + self.weight * option.probability(weights)
             for option in options
         ]
         return options[int(np.argmax(scores))]
@@ -59,18 +59,27 @@ class Fusion:
 
 @dataclass(frozen=True, slots=True)
 class DevPoint:
-    """What one fusion gives on dev."""
+    """What one way of answering gives on dev."""
 
-    weight: float
-    stand_out: float
-    hits1: float
-    f1: float
-    asked: float  # share of the questions, 0..1
+    hits1: float  # percent
+    f1: float  # percent
+    asked: float = 0.0  # share of the questions with a call of a language model, 0..1
 
     @property
     def objective(self) -> float:
         """What is maximised: the mean of Hits@1 and F1."""
         return (self.hits1 + self.f1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class DevQuestion:
+    """One dev question with all that is fused."""
+
+    question: Question
+    explored: Prediction
+    options: tuple[Option, ...]
+    weights: tuple[float, ...]  # of the planner
+    lm_weights: tuple[float, ...] | None = None  # of the language model; None: not asked, or the run has none
 
 
 def membership(explored: Prediction) -> dict[int, float]:
@@ -79,31 +88,48 @@ def membership(explored: Prediction) -> dict[int, float]:
     return {entity: score / best for entity, score in zip(explored.candidates, explored.scores, strict=True)}
 
 
-def stands_out(explored: Prediction) -> float:
-    """Return by how much the least of the answers is above the best of the others, as a share of the best: 0..1."""
-    side, answers = membership(explored), set(explored.answers)
-    least = min((side[entity] for entity in answers if entity in side), default=0.0)
-    return max(0.0, least - max((value for entity, value in side.items() if entity not in answers), default=0.0))
-
-
 def agreement(side: Mapping[int, float], entities: Sequence[int]) -> float:
     """Return the F1 of a set with a fuzzy one: twice the shared membership by the sum of both sizes."""
     size = len(entities) + sum(side.values())
     return 2 * sum(side.get(entity, 0.0) for entity in entities) / size if size else 0.0
 
 
-def options_of(explored: Prediction, reached: Sequence[Sequence[int]], weights: Sequence[float]) -> list[Option]:
-    """Return the explorer's set, then what each plan reaches, those of equal sets together and empty ones left out."""
+def options_of(explored: Prediction, reached: Sequence[Sequence[int]]) -> tuple[Option, ...]:
+    """Return the explorer's set, then what each plan reaches; equal sets are one option, empty ones none."""
     found: dict[frozenset[int], Option] = {}
     if explored.answers:
-        found[frozenset(explored.answers)] = Option(explored.answers)
-    for place, (entities, weight) in enumerate(zip(reached, weights, strict=True)):
-        key = frozenset(entities)
-        if key:
-            before = found.get(key, Option(tuple(entities), plan=place))
-            plan = place if before.plan is None else before.plan
-            found[key] = Option(before.entities, before.probability + weight, plan)
-    return list(found.values())
+        found[frozenset(explored.answers)] = Option(explored.answers, explored=True)
+    for place, entities in enumerate(reached):
+        if key := frozenset(entities):
+            before = found.get(key, Option(tuple(entities)))
+            found[key] = replace(before, plans=(*before.plans, place))
+    return tuple(found.values())
+
+
+def disagree(options: Sequence[Option]) -> bool:
+    """Say whether the first plan that reaches anything does not reach what the explorer answers."""
+    first = min((place for option in options for place in option.plans), default=None)
+    return first is not None and not any(option.explored and first in option.plans for option in options)
+
+
+def fuse(
+    question: Question, explored: Prediction, options: Sequence[Option], weights: Sequence[float], fusion: Fusion
+) -> tuple[Prediction, Option | None]:
+    """Return the fused prediction without evidence, and the option it took; None where there is none."""
+    if not options:
+        return explored, None
+    chosen = fusion.choose(explored, options, weights)
+    candidates, scores = ranked(explored, chosen)
+    golds = set(question.answers)
+    prediction = Prediction(
+        question.id,
+        candidates,
+        scores,
+        chosen.entities,
+        covered=explored.covered or any(entity in golds for entity in candidates),
+        verdict=question.claim in chosen.entities if question.claim is not None else None,
+    )
+    return prediction, chosen
 
 
 def ranked(explored: Prediction, chosen: Option) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -115,55 +141,37 @@ def ranked(explored: Prediction, chosen: Option) -> tuple[tuple[int, ...], tuple
     return (*order, *rest), tuple(scores)
 
 
-def fuse(
-    question: Question, explored: Prediction, options: Sequence[Option], fusion: Fusion
-) -> tuple[Prediction, Option | None]:
-    """Return the fused prediction without evidence, and the option it took; None where there is none."""
-    if not options:
-        return explored, None
-    chosen = fusion.choose(explored, options)
-    candidates, scores = ranked(explored, chosen)
-    verdict = question.claim in chosen.entities if question.claim is not None else None
-    golds = set(question.answers)
-    covered = explored.covered or any(entity in golds for entity in candidates)
-    return Prediction(question.id, candidates, scores, chosen.entities, covered=covered, verdict=verdict), chosen
-
-
-def choose_fusion(
-    questions: Sequence[Question], explored: Sequence[Prediction], options: Sequence[Sequence[Option]]
-) -> tuple[Fusion, list[DevPoint]]:
-    """Return the best fusion on these (dev) questions, and all points tried, the parts alone among them.
-
-    ``options`` are those with all plans. Of fusions within ``WORTH`` of the best, the one that asks least is taken.
-    """
-    doubts = np.array([stands_out(one) for one in explored])
-    limits = sorted({0.0, *np.quantile(doubts, QUANTILES[:-1]).tolist(), ALWAYS})
-    unasked = _question_scores(questions, explored)  # the explorer's own set is then the only option
-    points = []
-    for weight in WEIGHTS:
-        fusion = Fusion(weight, ALWAYS)
-        fused = [fuse(*of_one, fusion)[0] for of_one in zip(questions, explored, options, strict=True)]
-        asked = _question_scores(questions, fused)
-        for limit in limits:
-            doubted = doubts < limit
-            hits1, f1 = np.where(doubted, asked, unasked).mean(axis=1).tolist()
-            points.append(DevPoint(weight, float(limit), hits1, f1, float(doubted.mean())))
-    best = max(point.objective for point in points)
-    chosen = min((point for point in points if point.objective >= best - WORTH), key=lambda p: (p.asked, -p.objective))
-    return Fusion(chosen.weight, chosen.stand_out), points
-
-
-def _question_scores(questions: Sequence[Question], predictions: Sequence[Prediction]) -> npt.NDArray[np.float64]:
-    """Return Hits@1 and F1 of each question [2, B]."""
-    values = score_predictions(questions, predictions).values
-    return np.stack([values["hits1"], values["f1"]])
-
-
-def parts_on_dev(points: Sequence[DevPoint], chosen: Fusion) -> dict[str, DevPoint]:
-    """Return the points of the explorer alone, of the planner alone and of the fusion that was chosen."""
-    by_fusion = {(point.weight, point.stand_out): point for point in points}
-    return {
-        "explorer": by_fusion[0.0, 0.0],
-        "planner": by_fusion[1.0, ALWAYS],
-        "ours": by_fusion[chosen.weight, chosen.stand_out],
+def choose_fusion(asked: Sequence[DevQuestion]) -> tuple[Fusion, list[tuple[Fusion, DevPoint]]]:
+    """Return the best fusion on dev, and all that were tried; the model decides only where that is worth its calls."""
+    tried = [(fusion, _on_dev(asked, fusion)) for fusion in _fusions(asked)]
+    best = {
+        who: max((one for one in tried if one[0].decided_by == who), key=lambda one: one[1].objective, default=None)
+        for who in ("planner", "lm")
     }
+    planner, lm = best["planner"], best["lm"]
+    assert planner is not None
+    if lm is not None and lm[1].objective > planner[1].objective + WORTH:
+        return lm[0], tried
+    return planner[0], tried
+
+
+def _fusions(asked: Sequence[DevQuestion]) -> list[Fusion]:
+    has_lm = any(one.lm_weights is not None for one in asked)
+    deciders: tuple[DecidedBy, ...] = ("planner", "lm") if has_lm else ("planner",)
+    return [Fusion(weight, who) for who in deciders for weight in WEIGHTS]
+
+
+def _on_dev(asked: Sequence[DevQuestion], fusion: Fusion) -> DevPoint:
+    predictions, num_asked = [], 0
+    for one in asked:
+        use_lm = fusion.decided_by == "lm" and one.lm_weights is not None
+        weights = one.lm_weights if use_lm and one.lm_weights is not None else one.weights
+        num_asked += use_lm
+        predictions.append(fuse(one.question, one.explored, one.options, weights, fusion)[0])
+    return judge([one.question for one in asked], predictions, num_asked / max(1, len(asked)))
+
+
+def judge(questions: Sequence[Question], predictions: Sequence[Prediction], asked: float = 0.0) -> DevPoint:
+    """Return the figures of some predictions."""
+    figures = score_predictions(questions, predictions).summary()
+    return DevPoint(figures["hits1"], figures["f1"], asked)
