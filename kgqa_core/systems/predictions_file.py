@@ -125,6 +125,6 @@ def _system_row(one: Answered, topic_source: str) -> dict[str, Any]:
         "topic_source": topic_source,
         "unmatched": answer.unmatched,
         "faithful": [supported.get(entity, False) for entity in ordered],
-        "counts": list(answer.counts.items()),
+        "counts": [*answer.counts.items(), ("num_invented", one.num_invented)],
         "raw": "\n".join(texts) if one.calls else None,
     }

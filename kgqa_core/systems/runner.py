@@ -46,9 +46,9 @@ def answer_all(
         model: who is asked, metered and held to its budget (``lm.metered``); None for a system that never asks.
 
     A question on which the system raises, or whose answer is no ranking of entities, is a prediction without an answer,
-    with the traceback. Paths that do not stand in the graph are left out of the prediction, and counted as
-    ``num_invented``: no evidence rests on them. What stops the model itself (an endpoint that is gone) raises: the
-    calls made so far are in the call cache.
+    with the traceback. Paths that do not stand in the graph are left out of the prediction, and counted: they are no
+    evidence. What stops the model itself (an endpoint that is gone) raises: the calls made so far are in the call
+    cache.
     """
     able = [question for question in questions if question.topics or not system.needs_topic]
     runs = _start(system, able, walk)
@@ -189,18 +189,18 @@ def _finish(question: Question, run: _Run | None, system: System, walk: Walk) ->
     if run.error or run.answer is None:
         return Answered(question, nothing, "failed", run.error, tuple(run.calls))
     try:
-        answer, faithful = _checked(question, run.answer, system, walk)
+        answer, faithful, invented = _checked(question, run.answer, system, walk)
     except Exception:
         return Answered(question, nothing, "failed", _error(), tuple(run.calls))
     prediction = answer.prediction
     status: Status = "answered" if prediction.answers or prediction.verdict is not None else "abstained"
-    return Answered(question, answer, status, "", tuple(run.calls), faithful)
+    return Answered(question, answer, status, "", tuple(run.calls), faithful, invented)
 
 
 def _checked(
     question: Question, answer: SystemAnswer, system: System, walk: Walk
-) -> tuple[SystemAnswer, tuple[bool, ...]]:
-    """Return an answer without the paths that do not stand in the graph, which are counted, and which answers have one.
+) -> tuple[SystemAnswer, tuple[bool, ...], int]:
+    """Return an answer without invented paths, which of its entities have a path then, and how many were invented.
 
     Raises:
         InputError: no ranking of entities of the graph, which would spoil the figures of all questions.
@@ -220,4 +220,4 @@ def _checked(
         prediction = replace(prediction, paths=paths)
     supported = {entity for entity, path in zip(prediction.candidates, paths, strict=False) if path}
     faithful = tuple(entity in supported for entity in prediction.answers)
-    return replace(answer, prediction=prediction, counts={**answer.counts, "num_invented": invented}), faithful
+    return (replace(answer, prediction=prediction) if invented else answer), faithful, invented

@@ -107,3 +107,4 @@ class Answered:
     error: str = ""  # traceback, where the system raised
     calls: tuple[AskedCall, ...] = ()
     faithful: tuple[bool, ...] = ()  # per answer of the prediction: is there a path in the graph that ends in it?
+    num_invented: int = 0  # paths that do not stand in the graph or end elsewhere; the prediction has () in their place
