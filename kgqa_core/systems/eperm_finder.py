@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kgqa_core.config_systems import EpermSection
-from kgqa_core.graph.csr import Ints, sorted_distinct
+from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.label_paths import to_relations
 from kgqa_core.instructions.evidence import paths_through
 from kgqa_core.instructions.prompts import Prompts
@@ -20,7 +20,7 @@ from kgqa_core.instructions.scores import Scores
 from kgqa_core.planners.plan_weights import score_paths, weigh_plans
 from kgqa_core.planners.types import Plan
 from kgqa_core.systems.calls import CallsLeft, room_for
-from kgqa_core.systems.eperm_subgraph import Part, without
+from kgqa_core.systems.eperm_subgraph import Part
 from kgqa_core.systems.types import Ask, Reply
 from kgqa_core.systems.walk import Walk, ends_of
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath
@@ -36,7 +36,8 @@ class _Trail:
     labels: LabelPath
     relations: RelationPath
     weight: float
-    layers: list[Ints]  # entities kept after 0, 1, ... steps, ascending
+    open: list[Ints]  # entities after 0, 1, ... steps that may be kept, ascending
+    layers: list[Ints]  # those kept
     scores: list[dict[int, float]] = field(default_factory=list)  # of the entities of each layer but the first
 
     @property
@@ -76,12 +77,12 @@ class Finder:
     ) -> Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Found]:
         """Return the weighted evidence paths along ``plans`` in ``part``.
 
-        Where calls run out, the entities of the lighter plans go unscored first.
+        With ``look_ahead`` plans that lead nowhere, and entities from which a plan's rest does, are left out before
+        anybody is asked. Where calls run out, the entities of the lighter plans go unscored first.
         """
-        topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
-        trails = self._trails(plans, topics)
+        trails = self._trails(question, plans, part)
         while walking := [trail for trail in trails if trail.is_open]:
-            reached = [self._reach(trail, part, topics) for trail in walking]
+            reached = [self._reach(trail, part) for trail in walking]
             groups = [
                 (trail, group) for trail, layer in zip(walking, reached, strict=True) for group in self._groups(layer)
             ]
@@ -96,19 +97,23 @@ class Finder:
                 trail.layers.append(np.array(sorted(best), dtype=np.int64) if self.settings.entity_scores else layer)
         return self._gather(trails, part)
 
-    def _trails(self, plans: Sequence[Plan], topics: Ints) -> list[_Trail]:
-        """Return the plans that the graph has relations for, heaviest first."""
+    def _trails(self, question: Question, plans: Sequence[Plan], part: Part) -> list[_Trail]:
+        """Return the plans that lead somewhere, as far as is known, heaviest first."""
+        topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
+        barred = topics[:0] if self.walk.reenter_topic else topics
         weights = weigh_plans([plan.log_prob if self.settings.weighted_plans else 0.0 for plan in plans])
-        trails = [
-            _Trail(plan.path, relations, weight, [topics])
-            for plan, weight in zip(plans, weights, strict=True)
-            if (relations := to_relations(self.walk.graph, plan.path))
-        ]
+        trails = []
+        for plan, weight in zip(plans, weights, strict=True):
+            relations = to_relations(self.walk.graph, plan.path) or ()
+            layers = part.layers(topics, relations, barred=barred)
+            layers = part.whole(layers, relations) if self.settings.look_ahead else layers
+            if relations and len(layers[0]):
+                trails.append(_Trail(plan.path, relations, weight, layers, layers[:1]))
         return sorted(trails, key=lambda trail: -trail.weight)
 
-    def _reach(self, trail: _Trail, part: Part, topics: Ints) -> Ints:
-        reached = part.reach(trail.layers[-1], trail.relations[len(trail.scores)])
-        return reached if self.walk.reenter_topic else without(reached, topics)
+    def _reach(self, trail: _Trail, part: Part) -> Ints:
+        step = len(trail.scores)
+        return shared_sorted(part.reach(trail.layers[-1], trail.relations[step]), trail.open[step + 1])
 
     def _groups(self, layer: Ints) -> list[tuple[int, ...]]:
         """Return the entities that are asked about, call by call."""

@@ -5,7 +5,7 @@ It is told by where each relation was taken from, not edge by edge, so a hub cos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.paths import reach
 from kgqa_core.instructions.evidence import enter_from
+from kgqa_core.types import RelationPath
 
 NOTHING: Ints = np.empty(0, dtype=np.int64)
 
@@ -36,6 +37,21 @@ class Part:
             return onward
         back = shared_sorted(reach(self.graph, frontier, relation), other_way)
         return sorted_distinct(np.concatenate([onward, back]))
+
+    def layers(self, topics: Ints, path: RelationPath, *, barred: Ints) -> list[Ints]:
+        """Return the entities (ascending) after 0..len(path) steps; no step arrives at one of ``barred``."""
+        found = [topics]
+        for relation in path:
+            found.append(without(self.reach(found[-1], relation), barred))
+        return found
+
+    def whole(self, layers: Sequence[Ints], path: RelationPath) -> list[Ints]:
+        """Return of ``layers`` the entities from which the rest of ``path`` leads on: none at all, where it ends."""
+        found = list(layers)
+        for place in range(len(path) - 1, -1, -1):
+            back = self.reach(found[place + 1], self._inverse(path[place]))
+            found[place] = shared_sorted(back, found[place])
+        return found
 
     def before(self, here: int, relation: int, layer: Ints) -> Ints:
         """Return the entities of ``layer``, ascending, from which a step of ``relation`` leads to ``here``."""
