@@ -43,13 +43,15 @@ def answer_with(question: Question, answers: Sequence[int], paths: Sequence[Reas
     """Return a prediction of ``answers``, best first, then all else that the paths end at.
 
     A model gives no probabilities: the answers are scored by their places, 1, 1/2, 1/3, ..., what was retrieved and not
-    taken by 0. Each candidate has the first path that ends in it as evidence.
+    taken by 0. Each candidate has the first path that ends in it as evidence. Without an answer nothing is ranked: what
+    was retrieved is not what the model said, and would be a hit where it is a gold.
     """
     evidence: dict[int, ReasoningPath] = {}
     for path in paths:
         evidence.setdefault(end_of(path), path)
     taken = dict.fromkeys(answers)
-    candidates = (*taken, *(end for end in sorted(evidence) if end not in taken))
+    reached = (*taken, *(end for end in sorted(evidence) if end not in taken))
+    candidates = reached if taken else ()
     scores = [1 / (place + 1) for place in range(len(taken))] + [0.0] * (len(candidates) - len(taken))
     golds = set(question.answers)
     return SystemAnswer(
@@ -59,7 +61,7 @@ def answer_with(question: Question, answers: Sequence[int], paths: Sequence[Reas
             scores=tuple(scores),
             answers=tuple(taken),
             paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
-            covered=any(candidate in golds for candidate in candidates),
+            covered=not golds.isdisjoint(reached),
             verdict=decide(question, tuple(taken)),
             abstained=not taken,
         )

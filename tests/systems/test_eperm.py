@@ -282,6 +282,12 @@ def test_a_retriever_that_names_nothing_leaves_no_evidence(forty: Forty) -> None
     assert answered.calls[0].problem == "no score of a known option"
 
 
+def test_an_abstention_is_no_hit_whatever_was_found(forty: Forty) -> None:
+    answered = run(forty, found(retrieved(ScriptedModel())).on("reason", "", "I do not know"))
+    prediction = answered.answer.prediction
+    assert (prediction.candidates, prediction.covered, prediction.abstained) == ((), True, True)
+
+
 def test_relations_scored_zero_are_not_taken(forty: Forty) -> None:
     model = ScriptedModel().on("score_relations", "", "2: mayor = 0.00\n1: ^born_in = 0.00").on("reason", "", "Oto")
     run(forty, model)
