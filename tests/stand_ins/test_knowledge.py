@@ -1,0 +1,140 @@
+"""What the oracle knows of the questions about forty triples, and which clues it takes out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kgqa_core.graph.paths import follow_path
+from kgqa_core.instructions.path_constraint import PathConstraints
+from kgqa_core.lm.types import Prompt
+from kgqa_core.stand_ins.clues import clues_of, step_clues
+from kgqa_core.stand_ins.knowledge import Knowledge, Known
+from kgqa_core.types import Question
+from tests.forty_triples import Forty
+
+Recall = Callable[[str], Known]
+
+
+@pytest.fixture(scope="module")
+def recall(forty: Forty) -> Recall:
+    """What is known of one question."""
+    knowledge = Knowledge(forty.walk, forty.questions)
+
+    def of(id: str) -> Known:
+        known = knowledge.of_prompt(Prompt("", question_id=id), forty.question(id).text)
+        assert known is not None
+        return known
+
+    return of
+
+
+def test_the_questions_are_as_they_are_said_to_be(forty: Forty) -> None:
+    assert forty.graph.num_triples == 40
+    for question in forty.questions:
+        assert question.topics == () or set(question.answers) <= set(
+            follow_path(forty.graph, question.topics, question.chain or ()).tolist()
+        )
+    both = follow_path(forty.graph, forty.ids("Port Amber"), forty.question("mayor").chain or ())
+    assert forty.labels(both.tolist()) == ["Mara Quill", "Oto Brandt"]  # the plan alone does not tell the year
+    assert len(forty.graph.ids_of_name("Ida Moon")) == 2
+
+
+def test_golds_topics_and_plans_are_known_by_name(recall: Recall) -> None:
+    born = recall("born")
+    assert (born.golds, born.topics, born.plans) == ({"Port Amber"}, ("Salt Road",), (("directed_by", "born_in"),))
+    assert born.layers == (({"Salt Road"}, {"Ida Moon"}, {"Port Amber"}),)
+    assert recall("painted").golds == {"Ida Moon"}  # as its label is not what prompts show
+    assert recall("wrong").golds == {"Ida Moon"}
+    nothing = recall("no topic")
+    assert (nothing.golds, nothing.topics, nothing.plans, nothing.layers) == (frozenset(), (), (), ())
+
+
+def test_ways_lead_to_golds_alone(recall: Recall) -> None:
+    assert recall("mayor").layers == (({"Port Amber"}, {"m.2"}, {"Mara Quill"}),)
+    (years,) = recall("years").layers
+    assert years[1] == {"Lev Sand", "Oto Brandt"} and years[2] == {"Glass Harbour", "Salt Road"}
+
+
+def test_given_plans_come_before_the_chain_and_that_before_shortest_paths(forty: Forty) -> None:
+    born = forty.question("born")
+    prompt = Prompt("", question_id="born")
+    plan = ("starred", "born_in")
+    given = Knowledge(forty.walk, [born], {"born": [plan]}).of_prompt(prompt, born.text)
+    assert given is not None and given.plans == (plan,)
+    found = Knowledge(forty.walk, [replace(born, chain=None)]).of_prompt(prompt, born.text)
+    assert found is not None and found.plans == (("directed_by", "born_in"),)  # starred finds Westerby, too
+
+
+def test_a_plan_that_the_graph_cannot_follow_has_no_way(forty: Forty) -> None:
+    born = forty.question("born")
+    knowledge = Knowledge(forty.walk, [born], {"born": [("made_up", "born_in"), ("capital", "twin")]})
+    known = knowledge.of_prompt(Prompt("", question_id="born"), born.text)
+    assert known is not None and known.layers[0] == (frozenset(),) * 3 and not known.layers[1][0]
+
+
+def test_questions_of_one_text_are_known_together_whoever_asks_first(forty: Forty) -> None:
+    """Equal prompts are one call, in a batch and in a cache: the answer must not hang on whose call it is."""
+    first = Question("a", "where is it?", "where is it?", forty.ids("Salt Road"), forty.ids("drama"), "test")
+    second = replace(first, id="b", topics=forty.ids("Nightjar"), answers=forty.ids("1995"))
+    knowledge = Knowledge(forty.walk, [second, first])
+    asked = [knowledge.of_prompt(Prompt("", question_id=id), first.text) for id in ("a", "b", "elsewhere")]
+    assert asked[0] is not None and asked[0].golds == {"drama", "1995"} and asked[0].id == "a"
+    assert asked[1] == asked[0] == asked[2]
+    assert knowledge.of_prompt(Prompt("", question_id="b"), "in which place is it?") == asked[0]  # worded anew
+    assert knowledge.of_prompt(Prompt("", question_id="c"), "what is that?") is None
+
+
+def test_a_masked_question_is_known_by_its_constraint(forty: Forty) -> None:
+    first = replace(forty.question("directed"), id="a")
+    film = forty.ids("Nightjar")
+    second = Question("b", "who directed Nightjar?", first.masked, film, forty.ids("Mara Quill"), "test")
+    knowledge = Knowledge(forty.walk, [first, second])
+    space = PathConstraints(forty.graph)
+
+    def golds(id: str, constraint: bool) -> frozenset[str]:
+        around = space.around(film if id == "b" else first.topics) if constraint else None
+        known = knowledge.of_prompt(Prompt("", constraint=around, question_id=id), first.masked)
+        assert known is not None
+        return known.golds
+
+    assert (golds("a", True), golds("b", True)) == ({"Ida Moon"}, {"Mara Quill"})
+    assert golds("a", False) == golds("b", False) == {"Ida Moon"}  # equal prompts: the first of them is meant
+
+
+def test_the_key_tells_knowledge_apart(forty: Forty) -> None:
+    whole = Knowledge(forty.walk, forty.questions)
+    assert whole.key == Knowledge(forty.walk, list(reversed(forty.questions))).key
+    others = [
+        Knowledge(forty.walk, forty.questions[:-1]),
+        Knowledge(forty.walk, forty.questions, forty.plans),
+        Knowledge(forty.walk, [*forty.questions[1:], replace(forty.questions[0], answers=())]),
+        Knowledge(replace(forty.walk, reenter_topic=True), forty.questions),
+    ]
+    assert len({whole.key, *(other.key for other in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("id", "clues"),
+    [
+        ("directed", ("Salt Road", "directed")),
+        ("starred", ("Mara Quill", "starred")),
+        ("born", ("Salt Road", "director", "born")),  # the question's own words
+        ("other", ("Salt Road", "director", "direct")),  # each word once
+        ("mayor", ("Port Amber", "mayor", "holder")),  # no word of the question: the relation's
+        ("years", ("Nightjar", "starred", "starred 2", "year")),
+        ("no topic", ()),
+    ],
+)
+def test_clues_are_the_topic_and_one_per_step(recall: Recall, id: str, clues: tuple[str, ...]) -> None:
+    known = recall(id)
+    assert clues_of(known) == clues
+    assert step_clues(known) == clues[1:]
+
+
+def test_a_topic_is_written_as_in_the_question(forty: Forty) -> None:
+    question = replace(forty.question("directed"), text="who directed salt road?")
+    known = Knowledge(forty.walk, [question]).of_prompt(Prompt("", question_id="directed"), question.text)
+    assert known is not None and clues_of(known)[0] == "salt road"

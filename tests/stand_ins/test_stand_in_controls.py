@@ -1,0 +1,123 @@
+"""Chance and always-the-first answer every instruction in its form, and see nothing but the prompt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kgqa_core.instructions.chain_of_thought import ChainOfThoughtCase, ChainOfThoughtInstruction
+from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction
+from kgqa_core.instructions.direct import DirectCase, DirectInstruction
+from kgqa_core.instructions.enough_information import EnoughCase, EnoughInstruction
+from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
+from kgqa_core.instructions.extract_clues import CluesCase, ExtractCluesInstruction
+from kgqa_core.instructions.map_entities import MapEntitiesCase, MapEntitiesInstruction
+from kgqa_core.instructions.map_relations import MapRelationsCase, MapRelationsInstruction
+from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
+from kgqa_core.instructions.plan import PlanCase, PlanInstruction
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
+from kgqa_core.instructions.render import ScoredPath
+from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
+from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
+from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.lm.allowed import is_allowed
+from kgqa_core.lm.types import Decoding
+from kgqa_core.stand_ins.controls import open_first, open_random
+from kgqa_core.stand_ins.stand_in import StandIn
+from tests.forty_triples import Forty
+
+PROMPTS = read_prompts()
+PATHS = tuple(map(ScoredPath, ("a → r → b", "a → s → c", "a → r → d", "a → s → e → r → f")))
+NAMES = ("b", "c", "d", "e")
+ENTITIES = tuple(map(EntityCandidate, NAMES))
+CANDIDATES = tuple(Candidate(name, 0.25) for name in NAMES)
+BEAM = Decoding(method="beam", num_returns=3, num_beams=3)
+
+FIRST: list[tuple[Any, Any, Any]] = [
+    (ScoreRelationsInstruction(PROMPTS), RelationsCase("who?", NAMES, budget=2), ((0, 0.95), (1, 0.90))),
+    (ScoreEntitiesInstruction(PROMPTS), EntitiesCase("who?", ENTITIES), ((0, 0.95), (1, 0.05), (2, 0.05), (3, 0.05))),
+    (ScoreEntitiesInstruction(PROMPTS), EntitiesCase("who?", ENTITIES[:1]), ((0, 0.95),)),
+    (ReasonInstruction(PROMPTS), ReasonCase("who?", paths=PATHS), ("b", "d")),  # all that the first way ends at
+    (ReasonInstruction(PROMPTS, scored=True), ReasonCase("who?", paths=PATHS), ("b", "d")),
+    (ChooseInstruction(PROMPTS), ChooseCase("who?", candidates=CANDIDATES), (0,)),
+    (ChooseInstruction(PROMPTS, only_candidates=True), ChooseCase("who?", candidates=CANDIDATES), (0,)),
+    (ExtractCluesInstruction(PROMPTS), CluesCase("who made this film?"), ("who", "made", "this")),
+    (EnoughInstruction(PROMPTS), EnoughCase("who?", paths=PATHS), True),
+    (DirectInstruction(PROMPTS), DirectCase("who?"), ()),
+]
+
+
+def result(model: StandIn, instruction: Any, case: Any) -> Any:
+    """Return the part of a parsed answer that tells what was picked."""
+    found = instruction.parse(model.generate([instruction.render(case)])[0][0].text, case)
+    assert not isinstance(found, ParseFailure)
+    for part in ("scores", "chosen", "pairs", "names"):
+        found = getattr(found, part, found)
+    return found
+
+
+@pytest.mark.parametrize(("instruction", "case", "picked"), FIRST, ids=lambda value: getattr(value, "name", ""))
+def test_the_first_of_what_is_shown(instruction: Any, case: Any, picked: Any) -> None:
+    assert result(open_first(PROMPTS), instruction, case) == picked
+
+
+def test_the_first_clue_goes_to_the_first_option() -> None:
+    relations, entities = MapRelationsInstruction(PROMPTS), MapEntitiesInstruction(PROMPTS)
+    (pair,) = result(open_first(PROMPTS), relations, MapRelationsCase("who?", ("x", "y"), NAMES))
+    assert (pair.clue, pair.option, pair.score) == (0, 0, 9)
+    (pair,) = result(open_first(PROMPTS), entities, MapEntitiesCase("who?", ("x", "y"), NAMES))
+    assert (pair.clue, pair.option) == (0, 0)
+
+
+@pytest.mark.parametrize(("instruction", "case", "picked"), FIRST[:-1], ids=lambda value: getattr(value, "name", ""))
+def test_chance_picks_differently_by_seed_and_the_same_by_prompt(instruction: Any, case: Any, picked: Any) -> None:
+    models = [open_random(PROMPTS, seed=seed) for seed in range(10)]
+    found = [result(model, instruction, case) for model in models]
+    assert found == [result(model, instruction, case) for model in models]
+    assert len(set(map(str, found))) > 1
+
+
+def test_chance_spreads_over_ways_not_over_paths() -> None:
+    """Two of four paths go one way: it is picked a third of the time, as each of the others."""
+    model, instruction = open_random(PROMPTS), ReasonInstruction(PROMPTS)
+    counts = Counter(result(model, instruction, ReasonCase(f"who {at}?", paths=PATHS)) for at in range(600))
+    assert set(counts) == {("b", "d"), ("c",), ("f",)} and min(counts.values()) > 150
+
+
+@pytest.mark.parametrize("model", [open_first(PROMPTS), open_random(PROMPTS)], ids=["first", "random"])
+def test_nothing_shown_is_nothing_picked(model: StandIn) -> None:
+    assert result(model, ReasonInstruction(PROMPTS), ReasonCase("who?")) == ()
+    assert result(model, ChooseInstruction(PROMPTS), ChooseCase("who?")) == ()
+    assert result(model, MapRelationsInstruction(PROMPTS), MapRelationsCase("who?", ("x",), ())) == ()
+    for case, instruction in (
+        (ChainOfThoughtCase("who?"), ChainOfThoughtInstruction(PROMPTS)),
+        (ExplainCase("who?"), ExplainInstruction(PROMPTS)),
+    ):
+        found = instruction.parse(model.generate([instruction.render(case)])[0][0].text, case)  # type: ignore[arg-type]
+        assert not isinstance(found, ParseFailure) and found.answers.abstained
+
+
+@pytest.mark.parametrize("model", [open_first(PROMPTS), open_random(PROMPTS)], ids=["first", "random"])
+def test_plans_are_those_that_exist(model: StandIn, forty: Forty) -> None:
+    space = PathConstraints(forty.graph)
+    for question in forty.questions[:9]:
+        around = space.around(question.topics)
+        prompt = PlanInstruction(PROMPTS).render(PlanCase(question.masked, question.id, paths_allowed=around))
+        (given,) = model.generate([prompt], BEAM)
+        texts = [one.text for one in given if one.text]
+        assert texts and len(set(texts)) == len(texts) and all(is_allowed(around, text) for text in texts)
+    nowhere = PlanInstruction(PROMPTS).render(PlanCase("who?", paths_allowed=RelationConstraint(())))
+    assert [one.text for one in model.generate([nowhere], BEAM)[0]] == ["", "", ""]
+    free = PlanInstruction(PROMPTS).render(PlanCase("who?"))
+    assert model.generate([free])[0][0].text == ""  # nothing is shown that a plan could be made of
+
+
+def test_options_are_weighed_by_place_or_by_chance() -> None:
+    prompt = DirectInstruction(PROMPTS).render(DirectCase("who?"))
+    first, second, third = open_first(PROMPTS).score([prompt], [["x", "y", "z"]])[0]
+    assert first > second > third
+    drawn = {tuple(open_random(PROMPTS, seed=seed).score([prompt], [["x", "y", "z"]])[0]) for seed in range(40)}
+    assert len(drawn) == 6
