@@ -1,0 +1,107 @@
+"""Predictions of made-up systems, written as an evaluation writes them and read back as runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kgqa_core.evaluation.system_runs import SystemRun, read_system_run
+from kgqa_core.evaluation.system_source import SystemSource
+from kgqa_core.schemas import METER
+from kgqa_core.systems.predictions_file import write_answered
+from kgqa_core.systems.types import Answered, AskedCall, Status, SystemAnswer
+from kgqa_core.types import Prediction, Question, Step
+
+GRAPH = "ab" * 32
+NAMES = [f"entity {number}" for number in range(31)]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a made-up system does with one question."""
+
+    answers: Sequence[int] = ()
+    supported: Sequence[int] = ()  # of them, those whose path stands in the graph
+    unmatched: Sequence[str] = ()
+    status: Status | None = None  # None: as the answers say
+    calls: int = 0
+    tokens: int = 0  # read by each call; as many as 10 are given
+    money: float | None = 0.0  # of each call; None: the model has no price
+    stopped: str | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)
+    verdict: bool | None = None
+    error: str = ""
+
+    def answered(self, question: Question) -> Answered:
+        """Return it as a runner would."""
+        path = (Step(0, 0, 1),)
+        prediction = Prediction(
+            question.id,
+            tuple(self.answers),
+            tuple(1 / (place + 1) for place in range(len(self.answers))),
+            tuple(self.answers),
+            tuple(path if entity in self.supported else () for entity in self.answers),
+            covered=bool({*self.answers} & {*question.answers}),
+            verdict=self.verdict,
+        )
+        calls = [AskedCall(1, "reason", f"prompt {n}", "", (f"text {n}",), "", 10) for n in range(self.calls)]
+        return Answered(
+            question,
+            SystemAnswer(prediction, tuple(self.unmatched), self.counts),
+            self.status or ("answered" if self.answers or self.verdict is not None else "abstained"),
+            self.error,
+            tuple(calls),
+            tuple(entity in self.supported for entity in self.answers),
+        )
+
+    def usage(self, question: Question) -> dict[str, Any]:
+        """Return the row of the meter."""
+        nothing = {one.name: 0 for one in METER if pa.types.is_integer(one.type) or pa.types.is_floating(one.type)}
+        return {
+            **nothing,
+            "system": "s",
+            "model": "m",
+            "instruction": "reason",
+            "question_id": question.id,
+            "num_calls": self.calls,
+            "num_prompt_tokens": self.calls * self.tokens,
+            "num_tokens": self.calls * 10,
+            "seconds": self.calls / 4,
+            "money": None if self.money is None else self.calls * self.money,
+        }
+
+
+def ask(id: str, *golds: int, **more: Any) -> Question:
+    """Return a question about entity 0."""
+    return Question(id, f"what is {id}?", f"what is {id}?", (0,), golds, "test", **more)
+
+
+def write_system(
+    folder: Path, system: str, questions: Sequence[Question], replies: Sequence[Reply], **about: Any
+) -> Path:
+    """Write the predictions of a made-up system and return their path; ``about``: of its source."""
+    source = SystemSource(**{"graph": GRAPH, "system": system, "seed": 0, **about})
+    path = folder / f"{source.name}.parquet"
+    pairs = list(zip(questions, replies, strict=True))
+    rows = [reply.usage(question) for question, reply in pairs if reply.calls]
+    write_answered(
+        path,
+        [reply.answered(question) for question, reply in pairs],
+        source=source,
+        entity_names=NAMES,
+        render_path=str,
+        usage=pa.Table.from_pylist(rows, schema=METER),
+        stopped={question.id: reply.stopped for question, reply in pairs if reply.stopped},
+    )
+    return path
+
+
+def make_system(
+    folder: Path, system: str, questions: Sequence[Question], replies: Sequence[Reply], **about: Any
+) -> SystemRun:
+    """Write the predictions of a made-up system, and read them as a run."""
+    return read_system_run(write_system(folder, system, questions, replies, **about))
