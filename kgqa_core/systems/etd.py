@@ -16,6 +16,7 @@ from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseI
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.instructions.render import render_triples
 from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.systems.alone import ALL_CANDIDATES
 from kgqa_core.systems.answering import decide
 from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.systems.types import Ask, Reply, Steps, SystemAnswer
@@ -50,10 +51,11 @@ class Etd:
     on_rows: bool = False  # the explorer turns rows back into entities itself
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
-        """Return the explorer's candidates, the first N with their evidence."""
+        """Return the explorer's candidates with the evidence of those that may become answers."""
         source = self.explorer
         if isinstance(source, ExplorerSystem):
-            source = replace(source, evidence_paths=self.settings.num_candidates)
+            needed = self.settings.num_candidates if self.settings.answer_set == "chosen" else ALL_CANDIDATES
+            source = replace(source, evidence_paths=needed)
         return source.answer(questions)
 
     def steps(self, question: Question, prepared: Prediction) -> Steps:

@@ -67,6 +67,8 @@ def test_as_many_candidates_as_are_shown_have_evidence(explorer: ExplorerSystem,
     system = Etd(walk, read_prompts(), explorer, EtdSection(num_candidates=5))
     (prepared,) = system.prepare([question])
     assert len(prepared.paths) == 5
+    (prepared,) = Etd(walk, read_prompts(), explorer, EtdSection(answer_set="tied")).prepare([question])
+    assert len(prepared.paths) == len(prepared.candidates) > 5
     model = ScriptedModel().on("choose", "", "A")
     (answered,) = answer_all(system, [question], walk, model)
     assert answered.answer.prediction.answers == prepared.candidates[:1]
