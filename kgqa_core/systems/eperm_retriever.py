@@ -52,10 +52,10 @@ class Retriever:
     def retrieve(
         self, question: Question, calls: CallsLeft
     ) -> Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Part]:
-        """Return the question's subgraph: nothing, where no relation was named.
+        """Return the question's subgraph: the whole graph, where no relation was named at all.
 
-        A path whose call fails, has no room, or names no relation above 0 ends there. Of a single relation there is
-        nothing to choose: it is taken without a call.
+        A path whose call fails, has no room, or names no relation above 0 ends there: that may be where the answer is.
+        Of a single relation there is nothing to choose: it is taken without a call.
         """
         topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
         barred = topics[:0] if self.walk.reenter_topic else topics
@@ -73,7 +73,7 @@ class Retriever:
                 beam.append(_Branch((*branch.path, relation), branch.score * score, reached))
                 known = starts.get(relation, branch.frontier)
                 starts[relation] = sorted_distinct(np.concatenate([known, branch.frontier]))
-        return Part(self.walk.graph, starts)
+        return Part(self.walk.graph, starts or None)
 
     def _offers(self, branch: _Branch, barred: Ints) -> list[_Offer]:
         """Return the relations that go on from a path, ascending, in calls of about equal size."""

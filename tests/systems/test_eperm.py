@@ -274,12 +274,12 @@ def test_many_relations_are_shown_in_several_calls(forty: Forty) -> None:
 # What goes wrong.
 
 
-def test_a_retriever_that_names_nothing_leaves_no_evidence(forty: Forty) -> None:
-    model = ScriptedModel().on("score_relations", "", "well, who knows").on("reason", "", "I do not know")
-    answered = run(forty, model)
-    assert paths_shown(model) == ["(none)"]
-    assert answered.status == "abstained"
-    assert answered.calls[0].problem == "no score of a known option"
+@pytest.mark.parametrize("text", ["well, who knows", "2: mayor = 0.00\n1: ^born_in = 0.00"])
+def test_a_retriever_that_names_nothing_restricts_nothing(forty: Forty, text: str) -> None:
+    model = ScriptedModel().on("score_relations", "", text).on("reason", "", "Mara Quill")
+    answered = run(forty, model, entity_scores=False, max_paths=3)
+    assert paths_shown(model)[-1] == "Port Amber → mayor → m.1 → until → 1992 (score 0.20)"
+    assert [call.instruction for call in answered.calls] == ["score_relations", "reason"]
 
 
 def test_an_abstention_is_no_hit_whatever_was_found(forty: Forty) -> None:
@@ -288,10 +288,14 @@ def test_an_abstention_is_no_hit_whatever_was_found(forty: Forty) -> None:
     assert (prediction.candidates, prediction.covered, prediction.abstained) == ((), True, True)
 
 
-def test_relations_scored_zero_are_not_taken(forty: Forty) -> None:
-    model = ScriptedModel().on("score_relations", "", "2: mayor = 0.00\n1: ^born_in = 0.00").on("reason", "", "Oto")
-    run(forty, model)
-    assert paths_shown(model) == ["(none)"]
+def test_a_path_of_the_beam_that_names_nothing_ends(forty: Forty) -> None:
+    """After mayor nothing is said, so no plan goes on from there; the other path goes on."""
+    model = ScriptedModel().on("score_relations", "Path so far: (none)", "2: mayor = 0.90\n1: ^born_in = 0.40")
+    model.on("score_relations", "Path so far: mayor\n", "2: holder = 0.00")
+    model.on("score_relations", "Path so far: ^born_in\n", "1: ^starred = 0.50").on("reason", "", "Salt Road")
+    plans = given((MAYOR, 0.9), ("^born_in > ^starred", 0.1))
+    run(forty, model, plans=plans, entity_scores=False, max_paths=1)
+    assert paths_shown(model) == ["Port Amber → ^born_in → Ida Moon → ^starred → Capital (score 1.00)"]
 
 
 def test_entities_of_an_unreadable_answer_are_neither_good_nor_bad(forty: Forty) -> None:
