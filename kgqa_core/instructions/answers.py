@@ -145,20 +145,19 @@ def match_answers(
 
     Args:
         answers: names as ``parse_answers`` gives them.
-        candidates: name by entity id of what the prompt showed, or what plans reached; all of one name are meant.
+        candidates: name by entity id of what the prompt showed, or what plans reached; all that are called
+            exactly so are meant, else all whatever their case.
         graph: where names are looked up that no candidate has: as they are, then whatever their case; of several
             entities with one name the smallest id is meant.
     """
-    by_name: dict[str, list[int]] = {}
-    for entity, name in sorted(candidates.items()):
-        by_name.setdefault(normalise_name(name), []).append(entity)
+    shown = _Shown(candidates)
     found: dict[int, bool] = {}
     unmatched: list[str] = []
     for name in answers.names if isinstance(answers, Answers) else answers:
-        parts = [name] if _ids(name, by_name, graph) else [part for part in _PARTS.split(name) if part]
-        for part in parts if any(_ids(part, by_name, graph) for part in parts) else [name]:
-            ids = _ids(part, by_name, graph)
-            supported = normalise_name(part) in by_name
+        parts = [name] if _ids(name, shown, graph) else [part for part in _PARTS.split(name) if part]
+        for part in parts if any(_ids(part, shown, graph) for part in parts) else [name]:
+            ids = _ids(part, shown, graph)
+            supported = bool(shown.find(part))
             for entity in ids:
                 found.setdefault(entity, supported)
             if not ids:
@@ -168,9 +167,23 @@ def match_answers(
     )
 
 
-def _ids(name: str, by_name: Mapping[str, list[int]], graph: KnowledgeGraph | None) -> list[int]:
+class _Shown:
+    """Candidates by name: as it is written ("prince", a tag, is not "Prince", who directs), else whatever its case."""
+
+    def __init__(self, candidates: Mapping[int, str]) -> None:
+        self._exact: dict[str, list[int]] = {}
+        self._folded: dict[str, list[int]] = {}
+        for entity, name in sorted(candidates.items()):
+            self._exact.setdefault(name, []).append(entity)
+            self._folded.setdefault(normalise_name(name), []).append(entity)
+
+    def find(self, name: str) -> list[int]:
+        return self._exact.get(name) or self._folded.get(normalise_name(name), [])
+
+
+def _ids(name: str, shown: _Shown, graph: KnowledgeGraph | None) -> list[int]:
     """Return the entities of a name, best known first."""
-    ids = by_name.get(normalise_name(name), [])
+    ids = shown.find(name)
     if ids or graph is None:
         return ids
     return list((graph.ids_of_name(name) or graph.ids_of_folded_name(name))[:1])

@@ -74,6 +74,13 @@ def test_a_text_without_an_answer_is_a_counted_failure(text: str) -> None:
     assert parse_answers(text) == ParseFailure("no answer", text)
 
 
+def test_a_candidate_called_exactly_so_is_meant_alone() -> None:
+    candidates = {1: "Prince", 2: "prince", 3: "prince", 4: "Cher"}
+    assert match_answers(["prince"], candidates).entities == (2, 3)
+    assert match_answers(["Prince"], candidates).entities == (1,)
+    assert match_answers(["PRINCE", "cher"], candidates).entities == (1, 2, 3, 4)
+
+
 def test_names_are_matched_to_candidates_before_anything_else() -> None:
     candidates = {3: "Springfield", 7: "springfield", 9: "Paris, Texas"}
     matched = match_answers(Answers(("Springfield", "Paris, Texas", "Atlantis")), candidates)
