@@ -94,6 +94,7 @@ class TogSection(Section):
     depth: Annotated[int, Field(ge=1)] = 3
     entity_prune: Literal["lm", "none"] = "lm"  # none: entities in order of id, without a call
     max_entities: Annotated[int, Field(ge=1)] = 20  # candidates per relation that the model sees
+    unsure: Literal["alone", "reason"] = "alone"  # at the last step: as published, without the paths; or on them
 
 
 class OursSection(Section):

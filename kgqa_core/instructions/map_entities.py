@@ -20,7 +20,7 @@ class MapEntitiesCase:
     clues: tuple[str, ...]
     entities: tuple[str, ...]  # names; the released code asks about 80 at most
     question_id: str = ""
-    entity: str = ""  # name of the entity that the relation starts at
+    entity: str = ""  # name of the entity that the relation starts at; of several the path that leads to them
     relation: str = ""  # step
 
 

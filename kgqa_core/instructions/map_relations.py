@@ -20,7 +20,7 @@ class MapRelationsCase:
     clues: tuple[str, ...]
     relations: tuple[str, ...]  # steps, "^" before one walked backward; the released code asks about 20 at once
     question_id: str = ""
-    entity: str = ""  # name
+    entity: str = ""  # name; of several entities the path that leads to them
 
 
 @dataclass(frozen=True, slots=True)

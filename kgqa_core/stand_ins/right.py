@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 
 from kgqa_core.evaluation.normalise import normalise_name
 from kgqa_core.instructions.enough_information import NO, YES
+from kgqa_core.instructions.render import ARROW
 from kgqa_core.stand_ins.clues import step_clues
 from kgqa_core.stand_ins.knowledge import Known
 from kgqa_core.stand_ins.options import Options
 from kgqa_core.stand_ins.reading import ReadPrompt
-
-_MORE = re.compile(r" and \d+ more\Z")
 
 
 def right_options(shown: ReadPrompt, options: Options, known: Known) -> list[int]:
@@ -57,15 +55,14 @@ def _on_the_way(known: Known, plan: Sequence[str]) -> set[str]:
 def _clue_of_relation(shown: ReadPrompt, known: Known) -> Iterator[tuple[str, str]]:
     """Yield (clue, step) of each step that goes on from the entity shown, and whose clue is left."""
     for clue, step, place in _steps_left(shown, known):
-        if not shown.entity or _stands_in(shown.entity, known.layers[0][place]):
+        if _stands_at(shown.entity, known, place):
             yield clue, step
 
 
 def _clue_of_entity(shown: ReadPrompt, known: Known) -> Iterator[tuple[str, str]]:
     """Yield (clue, name) of each entity that the clue's own step leads to on a way to golds."""
     for clue, step, place in _steps_left(shown, known):
-        starts = not shown.entity or _stands_in(shown.entity, known.layers[0][place])
-        if starts and shown.relation in ("", step):
+        if _stands_at(shown.entity, known, place) and shown.relation in ("", step):
             after = known.layers[0][place + 1]
             yield from ((clue, name) for name in shown.entities if name in after)
 
@@ -79,10 +76,10 @@ def _steps_left(shown: ReadPrompt, known: Known) -> Iterator[tuple[str, str, int
             yield clue, step, place
 
 
-def _stands_in(entity: str, layer: frozenset[str]) -> bool:
-    """Say whether a name is in ``layer``, or of several names ("A, B and 3 more") one of them."""
-    shown = _MORE.sub("", entity)
-    return entity in layer or shown in layer or any(name in layer for name in shown.split(", "))
+def _stands_at(entity: str, known: Known, place: int) -> bool:
+    """Say whether the first gold plan's step at ``place`` starts at an entity, or at the end of a path to several."""
+    way = ARROW.join(("", *known.plans[0][:place]))
+    return not entity or entity in known.layers[0][place] or (place > 0 and entity.endswith(way))
 
 
 def _is_name(clue: str, name: str) -> bool:

@@ -21,10 +21,11 @@ from kgqa_core.instructions.map_relations import MapRelationsCase, MapRelationsI
 from kgqa_core.instructions.mappings import Mappings
 from kgqa_core.instructions.options import Options
 from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.instructions.render import ARROW
 from kgqa_core.systems.calls import CallsLeft, room_for
 from kgqa_core.systems.fiske_branches import Branch, merge_branches, split_branches
 from kgqa_core.systems.fiske_clues import Clues
-from kgqa_core.systems.frontier import busiest, links_to, relations_around, tails_along
+from kgqa_core.systems.frontier import links_to, relations_around, tails_along
 from kgqa_core.systems.types import Ask, Reply
 from kgqa_core.systems.walk import Walk
 
@@ -256,8 +257,11 @@ class Exploration:
         return [step for step in steps if not self._missing(step)]
 
     def _where(self, branch: Branch) -> str:
-        """Return the name of the entity where a branch stands; of several the one with most ways on speaks for all."""
-        return self.walk.names.name_of(busiest(self.walk.graph, branch.frontier, self._avoided(branch)))
+        """Return the name of the entity where a branch stands; of several the path that leads to all of them."""
+        if len(branch.frontier) == 1:
+            return self.walk.names.name_of(int(branch.frontier[0]))
+        start = self.walk.names.name_of(int(branch.starts[0]))
+        return ARROW.join([start, *map(self.walk.step_label, branch.path)])
 
 
 def _came_by(branch: Branch) -> _Move:

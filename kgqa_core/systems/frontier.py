@@ -20,16 +20,6 @@ def relations_around(graph: KnowledgeGraph, frontier: Ints, avoided: Ints) -> li
     return [int(one) for one in sorted_distinct(graph.group_relation[open_groups])]
 
 
-def busiest(graph: KnowledgeGraph, frontier: Ints, avoided: Ints) -> int:
-    """Return the entity from which most relations lead on, not counting those to ``avoided``; of equals the first."""
-    if len(frontier) == 1:
-        return int(frontier[0])
-    groups = _groups(graph, frontier)
-    owners = np.repeat(np.arange(len(frontier)), graph.group_ptr[frontier + 1] - graph.group_ptr[frontier])
-    counts = np.bincount(owners[_leads_on(graph, groups, avoided)], minlength=len(frontier))
-    return int(frontier[np.argmax(counts)])
-
-
 def tails_along(graph: KnowledgeGraph, frontier: Ints, relation: int, avoided: Ints) -> Ints:
     """Return the entities, ascending, that one step of ``relation`` reaches, without those ``avoided``."""
     tails = reach(graph, frontier, relation)

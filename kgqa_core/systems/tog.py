@@ -1,7 +1,7 @@
 """Think-on-Graph: a beam search over relations and entities, pruned by the language model (Sun et al., 2024).
 
-At most 2ND + D calls for a beam of N and D steps from one topic: per step N relation calls, N entity calls and one
-whether what was found suffices, which the last step does without; then the answer.
+At most 2ND + D + 1 calls for a beam of N and D steps: per step N relation calls, N entity calls and one whether what
+was found suffices; then the answer.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class _Search:
     topics: tuple[str, ...]  # names
     paths: dict[ReasoningPath, None] = field(default_factory=dict)  # that were in the beam, the last step's first
     num_steps: int = 0
+    is_unsure: bool = False  # at the last step the paths did not suffice
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,11 @@ class Tog:
         return [None] * len(questions)
 
     def steps(self, question: Question, prepared: None) -> Steps:
-        """Search until the paths suffice, or to the depth; then reason on them, or without any think aloud."""
+        """Search until the paths suffice, or nothing goes on, and reason on them; else think aloud, without paths."""
         names = tuple(map(self.walk.names.name_of, question.topics))
         search = _Search(question, CallsLeft(self.max_calls), names)
         yield from self._search(search)
-        paths = list(search.paths)
+        paths = [] if search.is_unsure and self.settings.unsure == "alone" else list(search.paths)
         if paths:
             (reply,) = yield [ask_reason(self.walk, self.prompts, question.text, paths)]
             answer = answer_on_paths(self.walk, question, reply.result, paths)
@@ -96,8 +97,12 @@ class Tog:
                 return
             search.num_steps = depth
             search.paths = _with_earlier([item.path for item in beam], search.paths)
-            if depth < self.settings.depth and (yield from self._is_enough(search)):
+            if depth == self.settings.depth and self.settings.unsure == "reason":
                 return
+            replies = yield search.calls.fit([self._ask_enough(search)])
+            if replies and replies[0].result is True:
+                return
+        search.is_unsure = bool(replies)  # not where the cap left no call to ask
 
     def _choose_relations(self, search: _Search, beam: Sequence[_Item]) -> Rounds:
         """Return the best (entity, relation) pairs of the whole beam."""
@@ -160,11 +165,10 @@ class Tog:
         case = EntitiesCase(search.question.text, candidates, topics=search.topics, plan=plan)
         return Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(candidates)))
 
-    def _is_enough(self, search: _Search) -> Rounds:
-        """Ask whether the paths so far answer the question."""
+    def _ask_enough(self, search: _Search) -> Ask[bool]:
+        """Return the call that asks whether the paths so far answer the question."""
         case = EnoughCase(search.question.text, topics=search.topics, paths=show_paths(self.walk, list(search.paths)))
-        replies = yield search.calls.fit([Ask(EnoughInstruction(self.prompts), case, VERDICT)])
-        return bool(replies) and replies[0].result is True
+        return Ask(EnoughInstruction(self.prompts), case, VERDICT)
 
     def _labels(self, path: ReasoningPath) -> tuple[str, ...]:
         num = self.walk.graph.num_relations
