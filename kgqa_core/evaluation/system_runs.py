@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,7 +20,8 @@ from kgqa_core.evaluation.runs import EvaluatedRun, Floats, judge_run, read_answ
 from kgqa_core.evaluation.system_source import SystemSource, read_system_source
 
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
-READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
+NAMED = ("question_id", "prediction", "ground_truth")  # what the published evaluator judges
+READ = ("status", "stopped", "faithful", "unmatched", "counts", *SPENT)
 HIT = ROG_METRICS.index("hit")
 STATUSES = ("answered", "abstained", "skipped", "failed")
 
@@ -65,33 +65,35 @@ def read_system_run(path: Path, name: str = "") -> SystemRun:
     called = name or source.system
     outcomes, asked = read_answers(path, called)
     run = judge_run(called, path, source, asked, outcomes)
-    order, hit = _read_hits(path)
-    record = None if about is None else _read_record(path, order)
-    return SystemRun(run, tuple(outcomes), hit, about, record)
+    table = _read_sorted(path, (*NAMED, *(() if about is None else READ)))
+    record = None if about is None else _record_of(table)
+    return SystemRun(run, tuple(outcomes), _hits_of(table), about, record)
 
 
-def _read_hits(path: Path) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Return the rows of a table in the order of question ids, and the published evaluator's Hit in that order."""
-    table = pq.read_table(path, columns=["question_id", "prediction", "ground_truth"], partitioning=None)
-    order = np.array(_order(table), dtype=np.int64)
-    pairs = zip(table["prediction"].to_pylist(), table["ground_truth"].to_pylist(), strict=True)
-    hits = [score_rog_question(split_prediction(names), golds)[HIT] for names, golds in pairs]
-    return order, 100 * np.array(hits)[order]
-
-
-def _order(table: pa.Table) -> list[int]:
-    ids = table["question_id"].to_pylist()
-    return sorted(range(len(ids)), key=ids.__getitem__)
-
-
-def _read_record(path: Path, order: npt.NDArray[np.int64]) -> Record:
-    """Read the columns that only a system's table has."""
+def _read_sorted(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Return columns in the order of question ids; raises ``InputError`` where one is not there."""
     try:
-        table = pq.read_table(path, columns=list(READ), partitioning=None).take(order)
+        with pq.ParquetFile(path) as file:
+            if missing := [name for name in columns if name not in file.schema_arrow.names]:
+                raise InputError(
+                    f"{shorten(str(path))} lacks what a system's predictions say of costs and evidence: "
+                    f"{shorten(missing)}; evaluate that system again"
+                )
+            table = file.read(columns=list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{shorten(str(path))} lacks what a system's predictions say of costs and evidence: {shorten(str(error))}"
-        ) from error
+        raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
+    ids = table["question_id"].to_pylist()
+    return table.take(sorted(range(len(ids)), key=ids.__getitem__))
+
+
+def _hits_of(table: pa.Table) -> Floats:
+    """Return the published evaluator's Hit, in percent."""
+    pairs = zip(table["prediction"].to_pylist(), table["ground_truth"].to_pylist(), strict=True)
+    return 100 * np.array([score_rog_question(split_prediction(names), golds)[HIT] for names, golds in pairs])
+
+
+def _record_of(table: pa.Table) -> Record:
+    """Return what only a system's table has."""
     faithful = table["faithful"].to_pylist()
     claimed = [len(own) + len(names) for own, names in zip(faithful, table["unmatched"].to_pylist(), strict=True)]
     return Record(

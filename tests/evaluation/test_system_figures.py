@@ -80,8 +80,8 @@ def no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_intervals")
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(ASKED, min_size=1, max_size=6))
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(ASKED, min_size=1, max_size=8))
 def test_figures_are_those_of_going_from_question_to_question(
     tmp_path: Path, asked: list[tuple[list[int], int, Reply]]
 ) -> None:
