@@ -17,6 +17,7 @@ from flows.cli_sweep import sweep
 if TYPE_CHECKING:
     from flows.run import FlowName
     from kgqa_core.ask import Answerer
+    from kgqa_core.ask_system import SystemReply
     from kgqa_core.config import RunConfig
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
@@ -211,6 +212,11 @@ def ask(
         str | None,
         typer.Option(metavar="NAME", help="Name or label of the topic entity. Default: the exact name in the text."),
     ] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The system that answers; default: the explorer alone.")
+    ] = None,
+    answered_by: AnsweredBy = None,
+    trace: Annotated[bool, typer.Option("--trace", help="With --system: show every prompt and what was said.")] = False,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
@@ -220,12 +226,20 @@ def ask(
     Examples:
       kgqa ask conf/demo.yaml "who directed Blue Harbour?"
       kgqa ask conf/demo.yaml "who directed it?" --topic "Blue Harbour"
+      kgqa ask conf/demo.yaml "who directed Blue Harbour?" --system rog --trace
       kgqa ask models:/kgqa-demo@champion "who directed Blue Harbour?"
     """
     from dataclasses import asdict
 
-    from flows.cli_output import print_answer, print_json
+    from flows.cli_output import print_answer, print_json, print_reply
 
+    if system is not None:
+        with working("answering"):
+            reply = open_and_ask(
+                Path(conf), [*(settings or ()), *system_settings(system, answered_by)], question, topic
+            )
+        print_json(asdict(reply)) if as_json else print_reply(reply, trace)
+        return
     with working("answering"):
         answer = open_answerer(conf, settings or []).ask(question, topic)
     print_json(asdict(answer)) if as_json else print_answer(answer)
@@ -328,6 +342,17 @@ def open_answerer(conf: str, settings: list[str]) -> Answerer:
     from kgqa_core.pipeline import Pipeline
 
     return open_explorer(Pipeline(read_config(Path(conf), settings)))
+
+
+def open_and_ask(conf: Path, settings: list[str], question: str, topic: str | None) -> SystemReply:
+    """Ask one system of a run; torch computes with one thread, since one question is too small to share out."""
+    from kgqa_core.ask import torch_threads
+    from kgqa_core.ask_system import ask_system
+    from kgqa_core.config_file import read_config
+    from kgqa_core.pipeline import Pipeline
+
+    with torch_threads(1):
+        return ask_system(Pipeline(read_config(conf, settings)), question, topic)
 
 
 def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool, **options: bool) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from flows.summary import RunSummary
     from kgqa_core.ask import Answer
+    from kgqa_core.ask_system import SystemReply
     from kgqa_core.pipeline import StageStatus
     from kgqa_core.types import Reject
 
@@ -82,7 +83,9 @@ def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> Non
         print_table(
             f"Planners of {summary.name}, {PERCENT}", PLANNER_HEADER, planner_cells(summary.planners), figures_from=2
         )
-    if summary.facts and not summary.rows:
+    if summary.comparison:
+        print_comparison(summary.comparison)
+    if summary.facts and not summary.rows and not summary.comparison:
         print_table("What there is", ("of", "what"), summary.facts)
     if summary.changes:
         from flows.cli_changes import print_changes
@@ -95,6 +98,16 @@ def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> Non
     print_table(f"Artifacts in {home / 'artifacts'}", ("stage", "now", "artifact"), made)
     if mlflow_ui:
         typer.echo(f"To see it in MLflow:\n  {mlflow_ui}")
+
+
+def print_comparison(comparison: Mapping[str, Any]) -> None:
+    """Print systems side by side: the main table with what it says of the models, then the others."""
+    first, *others = comparison["tables"]
+    print_table(first["title"], first["header"], first["rows"], figures_from=first["figures_from"])
+    for sentence in comparison["sentences"]:
+        typer.echo(f"! {sentence}")
+    for table in others:
+        print_table(table["title"], table["header"], table["rows"], figures_from=table["figures_from"])
 
 
 def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, Any]:
@@ -112,6 +125,7 @@ def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, An
         "run": summary.name,
         "results": [asdict(row) for row in summary.rows],
         "planners": list(summary.planners),
+        "systems": summary.comparison["rows"] if summary.comparison else [],
         "facts": dict(summary.facts),
         "changes": summary.changes,
         "stages": stages,
@@ -130,6 +144,35 @@ def print_answer(answer: Answer) -> None:
         for candidate in answer.candidates[:NUM_CANDIDATES]
     ]
     print_table(f"From {topics} (* an answer; scores in percent)", ("", "candidate", "score", "evidence"), rows)
+
+
+def print_reply(reply: SystemReply, trace: bool) -> None:
+    """Print what one system answered and on what evidence; with ``trace``, every prompt and text before it."""
+    if trace:
+        for number, call in enumerate(reply.calls, start=1):
+            typer.echo(f"--- call {number} (round {call.round}): {call.instruction}")
+            for part in (call.system_prompt, call.prompt):
+                if part:
+                    typer.echo(part)
+            for text in call.texts:
+                typer.echo(f">>> {text}")
+            if call.problem:
+                typer.echo(f"!!! {call.problem}")
+        typer.echo("---")
+    topics = ", ".join(reply.topics) or "no topic"
+    spent = f"{len(reply.calls)} calls, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
+    title = f"{reply.system} from {topics}: {reply.status}; {spent} (* an answer)"
+    rows = [
+        ("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path)
+        for one in reply.candidates[:NUM_CANDIDATES]
+    ]
+    print_table(title, ("", "candidate", "score", "evidence"), rows)
+    if reply.verdict is not None:
+        typer.echo(f"verdict: {'true' if reply.verdict else 'false'}")
+    if reply.unmatched:
+        typer.echo(f"answered, and not in the graph: {', '.join(reply.unmatched)}")
+    if reply.error:
+        typer.echo(reply.error)
 
 
 def print_evaluation(figures: Mapping[str, Any]) -> None:

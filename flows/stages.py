@@ -8,6 +8,7 @@ from typing import Any
 from flows.changes import check_changes
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.stage_specs import DUMP
+from kgqa_core.stage_specs_systems import COMPARISON
 from tasks.stage import StageOutcome
 
 
@@ -131,7 +132,7 @@ def system_stages(pipeline: Pipeline) -> list[StageOutcome]:
     if not keys:
         return []
     from tasks.fusion import choose_fusion
-    from tasks.systems import evaluate_system
+    from tasks.systems import compare_systems, evaluate_system
 
     outcomes = []
     for key in keys:
@@ -141,7 +142,7 @@ def system_stages(pipeline: Pipeline) -> list[StageOutcome]:
             outcomes.append(ensure(pipeline, key, choose_fusion, int(spec.section["seed"])))
         else:
             outcomes.append(ensure(pipeline, key, evaluate_system, key))
-    return outcomes
+    return [*outcomes, ensure(pipeline, COMPARISON, compare_systems)]
 
 
 def all_stages(pipeline: Pipeline) -> list[StageOutcome]:

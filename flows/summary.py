@@ -11,6 +11,7 @@ from flows.facts import Fact, read_facts
 from kgqa_core.evaluation.report import ReportRow, mean_row, render_report
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.planners.report import render_planners
+from kgqa_core.stage_specs_systems import COMPARISON
 from tasks.stage import SYSTEM, StageOutcome
 
 
@@ -24,11 +25,13 @@ class RunSummary:
     facts: tuple[Fact, ...] = field(default=())  # what the data stages hold
     changes: dict[str, Any] | None = None  # a BuildDiff: what differs from the last build, where it is another
     planners: tuple[dict[str, Any], ...] = field(default=())  # scores of each planner and seed
+    comparison: dict[str, Any] | None = None  # of systems side by side: its tables, sentences and rows
 
     @property
     def markdown(self) -> str:
         """The report as tables; empty where nothing was evaluated."""
         tables = [render_report(self.rows) if self.rows else "", render_planners(self.planners)]
+        tables += [(self.comparison or {}).get("markdown", "")]
         return "\n".join(table for table in tables if table)
 
     @property
@@ -42,7 +45,7 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
     learned: list[ReportRow] = []
     controls: list[ReportRow] = []
     planners: list[dict[str, Any]] = []
-    changes = None
+    changes = comparison = None
     for outcome in outcomes:
         if outcome.artifact.recipe.stage == "changes":
             changes = json.loads((outcome.artifact.folder / "changes.json").read_text(encoding="utf-8"))
@@ -50,12 +53,14 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
             content = json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8"))
             row, *controls = (ReportRow(**row) for row in content)
             learned.append(row)
+        if outcome.artifact.recipe.stage == COMPARISON:
+            comparison = json.loads((outcome.artifact.folder / "comparison.json").read_text(encoding="utf-8"))
+            comparison["markdown"] = (outcome.artifact.folder / "comparison.md").read_text(encoding="utf-8")
         if outcome.artifact.recipe.stage == "plans":
             planners.append(json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8")))
     if len(learned) > 1:
         mean = mean_row(f"{SYSTEM} (mean of {len(learned)} seeds)", learned)
         learned = [*(replace(row, role="seed") for row in learned), mean]
     rows = (*learned, *controls)
-    return RunSummary(
-        pipeline.config.name, tuple(outcomes), rows, tuple(read_facts(outcomes)), changes, tuple(planners)
-    )
+    facts = tuple(read_facts(outcomes))
+    return RunSummary(pipeline.config.name, tuple(outcomes), rows, facts, changes, tuple(planners), comparison)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def _scored(config: RunConfig, base: tuple[str, ...], planner: Planner, seed: in
     if planner in ("generator", "mixture"):
         needs += ["lm"] if isinstance(config.lm, EmbeddedLmSection) else []
         needs += [f"reasoner-seed{seed}"] if config.reasoner else []
-        section |= {**answering_model(config), "prompts": prompt_hashes(config)}
+        section |= {**answering_model(config), "prompts": prompt_hashes(config, "plan")}
         files = model_files(config)
     if planner in ("dense", "mixture"):
         needs.append(f"dense-seed{seed}")
@@ -88,7 +89,7 @@ def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
     specs = []
     if isinstance(lm, EmbeddedLmSection) or reasoner is not None:
-        section: dict[str, Any] = {**teaching, **asked, "prompts": prompt_hashes(config)}
+        section: dict[str, Any] = {**teaching, **asked, "prompts": prompt_hashes(config, *_taught(config))}
         needs = (*base, "supervision")
         if reasoner is not None and "choose" in reasoner.mixture:
             specs.append(_candidates(config, base))
@@ -105,6 +106,12 @@ def _generator_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec
             for seed in plans.seeds
         ]
     return specs
+
+
+def _taught(config: RunConfig) -> set[str]:
+    """Return the instructions whose examples are made."""
+    own = set(config.lm.train_on) if isinstance(config.lm, EmbeddedLmSection) else set()
+    return own | (set(config.reasoner.mixture) if config.reasoner else set())
 
 
 def _candidates(config: RunConfig, base: tuple[str, ...]) -> StageSpec:
@@ -159,8 +166,16 @@ def model_files(config: RunConfig) -> Mapping[str, Path]:
     return found
 
 
-def prompt_hashes(config: RunConfig) -> dict[str, str]:
-    """Return the content of all prompts: whoever words one anew asks something else."""
+def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
+    """Return the content of the prompts of some instructions, or of all: who words one anew asks something else."""
     from kgqa_core.instructions.prompts import read_prompts
 
-    return read_prompts(config.prompts).hashes
+    hashes = read_prompts(config.prompts).hashes
+    if not instructions:
+        return hashes
+    return {name: content for name, content in hashes.items() if any(_is_of(name, one) for one in instructions)}
+
+
+def _is_of(prompt: str, instruction: str) -> bool:
+    """Is this the prompt of an instruction, of a variant of it, or what the system says beside one?"""
+    return re.fullmatch(rf"{re.escape(instruction)}([_.].*)?", prompt) is not None

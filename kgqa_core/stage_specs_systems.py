@@ -15,6 +15,7 @@ from kgqa_core.stage_types import Borrowed, StageSpec
 
 EXPLORING = {"etd", "dualr", "explorer", "ours"}  # they start from the trained explorer
 WITHOUT_LM = {"explorer"}
+COMPARISON = "comparison"  # of all systems, answerers and seeds
 SHARED = ("topics", "pool", "num_questions", "draw", "max_calls")  # settings of the comparison that shape each answer
 
 
@@ -47,7 +48,8 @@ def system_specs(config: RunConfig, base: tuple[str, ...], made: Mapping[str, St
     }
     fusion = [_fusion(config, base, seed, made) for seed in seeds] if "ours" in systems.run else []
     known = {**made, **{spec.key: spec for spec in fusion}}
-    return [*fusion, *(_spec(config, base, known, key, *what) for key, what in wanted.items())]
+    specs = [_spec(config, base, known, key, *what) for key, what in wanted.items()]
+    return [*fusion, *specs, StageSpec(COMPARISON, COMPARISON, {}, tuple(wanted))]
 
 
 def _spec(
@@ -101,7 +103,7 @@ def _fusion(config: RunConfig, base: tuple[str, ...], seed: int, made: Mapping[s
     if judged:
         needs += model_stages(config, seed)
     if judged or ours.planner != "dense":
-        section |= {"prompts": prompt_hashes(config), **answering_model(config)}
+        section |= {"prompts": prompt_hashes(config, "plan"), **answering_model(config)}
     key = f"fusion-seed{seed}"
     return StageSpec(key, "fusion", section, (*base, *_known(key, needs, made)), model_files(config))
 

@@ -14,6 +14,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import InputError
 from kgqa_core.pipeline import Pipeline
+from kgqa_core.stage_specs_systems import COMPARISON
 from kgqa_core.tracking import Recorder
 from tasks.evaluation import record_scores
 from tasks.runtime import pipeline_task
@@ -75,15 +76,46 @@ def evaluate_system(pipeline: Pipeline, key: str) -> StageOutcome:
 
 def record_system(pipeline: Pipeline, key: str, folder: Path, recorder: Recorder) -> None:
     """Score what a system answered, and record it."""
-    from kgqa_core.evaluation.metrics import score_outcomes
-    from kgqa_core.evaluation.predictions import read_predictions
-    from kgqa_core.evaluation.report import report_row
+    from kgqa_core.comparing import read_asked
+    from kgqa_core.evaluation.system_runs import read_system_run
+    from kgqa_core.evaluation.systems import system_row
+    from kgqa_core.questions.coverage import find_answerable
+    from kgqa_core.workspace import graph_of, subgraphs_of
 
-    outcomes = [outcome for batch in read_predictions(folder / "predictions.parquet") for outcome in batch.outcomes]
-    row = asdict(report_row(shown_name(pipeline, key), "learned", score_outcomes(outcomes)))
+    name = shown_name(pipeline, key)
+    run = read_system_run(folder / "predictions.parquet", name)
+    by_id = {question.id: question for question in read_asked(pipeline)}
+    questions = [by_id[outcome.question_id] for outcome in run.outcomes]
+    answerable = find_answerable(questions, graph_of(pipeline), subgraphs=subgraphs_of(pipeline))
+    row = asdict(system_row(name, [run], answerable))
     write_json(folder / "scores.json", [row])
     record_scores(recorder, row, ())
-    recorder.table("predictions", "predictions.parquet")
+    for table in ("predictions", "calls"):
+        recorder.table(table, f"{table}.parquet")
+
+
+@pipeline_task("compare systems")
+def compare_systems(pipeline: Pipeline) -> StageOutcome:
+    """Put all systems of the run side by side: figures, ties, what the language model adds, what it overruled."""
+
+    def write(folder: Path, recorder: Recorder) -> None:
+        from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
+        from kgqa_core.evaluation.side_by_side_text import comparison_tables, merit_sentences, render_side_by_side
+        from kgqa_core.evaluation.system_runs import read_system_run
+
+        keys = pipeline.specs[COMPARISON].needs
+        runs = [read_system_run(pipeline.artifact(key).folder / "predictions.parquet") for key in keys]
+        found = side_by_side(group_runs(runs))
+        document = {
+            "num_questions": found.num_questions,
+            "tables": [asdict(table) for table in comparison_tables(found)],
+            "sentences": merit_sentences(found),
+            "rows": [asdict(entrant.row) | {"lift": dict(entrant.lift)} for entrant in found.entrants],
+        }
+        write_json(folder / "comparison.json", document)
+        (folder / "comparison.md").write_text(render_side_by_side(found), encoding="utf-8")
+
+    return run_stage(pipeline, COMPARISON, write)
 
 
 def section_of(config: RunConfig) -> SystemsSection:
