@@ -24,6 +24,7 @@ from kgqa_core.evaluation.system_source import STAND_INS, SystemSource
 from kgqa_core.evaluation.systems import OVERRULING, lift_figures, system_row
 
 DIRECT = "direct"
+SHOWN_VALUE = 40  # characters of a setting, where it tells rows apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +101,36 @@ def side_by_side(groups: Mapping[str, Sequence[SystemRun]]) -> SideBySide:
 def group_runs(runs: Sequence[SystemRun]) -> dict[str, list[SystemRun]]:
     """Return the runs of each row by its name, in order: seeds of one system, model and setting belong together.
 
-    Rows that would share a name get the name of their first run in brackets.
+    Rows of one name are told apart by what differs between them: ``etd [num_candidates 5]``.
     """
     rows: dict[str, list[SystemRun]] = {}
     for run in runs:
-        key = run.name if run.about is None else repr(replace(run.about, seed=None))
+        key = f"{run.run.path}" if run.about is None else repr(replace(run.about, seed=None))
         rows.setdefault(key, []).append(run)
-    names = [_row_name(own[0]) for own in rows.values()]
-    return {
-        name if names.count(name) == 1 else f"{name} [{own[0].name}]": own
-        for name, own in zip(names, rows.values(), strict=True)
+    alike: dict[str, list[str]] = {}
+    for key, own in rows.items():
+        alike.setdefault(own[0].about.row if own[0].about is not None else own[0].name, []).append(key)
+    names = {
+        key: name if len(keys) == 1 else f"{name} [{_difference(rows[key][0], [rows[one][0] for one in keys])}]"
+        for name, keys in alike.items()
+        for key in keys
     }
+    return {names[key]: own for key, own in rows.items()}
 
 
-def _row_name(run: SystemRun) -> str:
-    return run.about.row if run.about is not None else run.name
+def _difference(run: SystemRun, others: Sequence[SystemRun]) -> str:
+    """Return in words what tells a run from others of the same name."""
+    known = [_described(other) for other in others]
+    own = _described(run)
+    differing = [name for name in own if any(other.get(name) != own[name] for other in known)]
+    return ", ".join(f"{name} {own[name]}" for name in differing)
+
+
+def _described(run: SystemRun) -> dict[str, str]:
+    if run.about is None:
+        return {"file": str(run.run.path)}
+    about = {**run.about.settings, "model": run.about.model, "prompts": run.about.prompts}
+    return {name: str(value)[:SHOWN_VALUE] for name, value in about.items()}
 
 
 class _Tests:

@@ -1,0 +1,192 @@
+"""Systems side by side: who is best, what ties, what the language model adds, and how it all is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgqa_core.errors import InputError
+from kgqa_core.evaluation.compare import Scope, compare_pair
+from kgqa_core.evaluation.side_by_side import Entrant, SideBySide, group_runs, side_by_side
+from kgqa_core.evaluation.side_by_side_text import comparison_tables, merit_sentences, render_side_by_side
+from kgqa_core.evaluation.significance import holm
+from kgqa_core.evaluation.system_runs import SystemRun
+from tests.evaluation.made_up import Reply, ask, make_system
+
+NUM = 60
+QUESTIONS = [ask(f"q{n:02}", 1, *(() if n % 3 else (2, 3)), hops=n % 2 + 1) for n in range(NUM)]
+
+
+class Bench:
+    """Makes runs that are right on the first so many questions, or on those given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, system: str, right: int | Sequence[int], *, calls: int = 1, **about: Any) -> SystemRun:
+        chosen = set(range(right) if isinstance(right, int) else right)
+        replies = [
+            Reply(
+                question.answers if n in chosen else (9,),
+                supported=(1, 2, 3),
+                calls=calls,
+                tokens=100,
+                counts={"num_paths": 3, "explorer_first": 1 if n % 5 else -1},
+            )
+            for n, question in enumerate(QUESTIONS)
+        ]
+        return make_system(self.folder, system, QUESTIONS, replies, **{"answered_by": "lm", "model": "a 7B", **about})
+
+    def compare(self, *runs: SystemRun) -> SideBySide:
+        return side_by_side(group_runs(runs))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def named(found: SideBySide, name: str) -> Entrant:
+    (one,) = [entrant for entrant in found.entrants if entrant.name == name]
+    return one
+
+
+def test_what_is_within_noise_of_the_best_ties_with_it(bench: Bench) -> None:
+    found = bench.compare(bench.run("etd", 50), bench.run("rog", 53), bench.run("tog", 20))
+    assert found.best["hits1"] == found.best["em"] == {"etd", "rog"}
+    table = comparison_tables(found)[0]
+    cells = {row[0]: row[3] for row in table.rows}
+    assert cells["rog"].endswith("=")
+    assert cells["etd"].endswith("=")
+    assert cells["tog"][-1] == "]"
+    found = bench.compare(bench.run("etd", 30), bench.run("rog", 53), bench.run("tog", 20))
+    assert found.best["hits1"] == {"rog"}
+    assert {row[0]: row[3][-1] for row in comparison_tables(found)[0].rows} == {"etd": "]", "rog": "*", "tog": "]"}
+
+
+def test_ties_are_paired_tests_corrected_for_their_number(bench: Bench) -> None:
+    runs = [bench.run("etd", 52), bench.run("rog", 60), bench.run("tog", 53), bench.run("eperm", 54)]
+    found = bench.compare(*runs)
+    everything = Scope("all", "all", runs[0].run.scores.values["hits1"] >= 0)
+    ps = [compare_pair(runs[1].run, other.run, everything).metrics["hits1"].p for other in runs if other is not runs[1]]
+    assert [p < 0.05 for p in ps] == [True, True, True]
+    assert [p < 0.05 for p in holm(ps)] == [True, True, True]
+    assert found.best["hits1"] == {"rog"}
+    rows = [row for row in found.pairs if row.first == "rog"]
+    assert [row.metrics["hits1"].p_holm for row in rows] == holm(ps)
+
+
+def test_one_system_alone_is_no_best(bench: Bench) -> None:
+    found = bench.compare(bench.run("etd", 50))
+    assert found.best["hits1"] == frozenset()
+    assert render_side_by_side(found).startswith("**60 questions")
+
+
+def test_seeds_share_a_row_and_are_averaged_before_they_are_tested(bench: Bench) -> None:
+    found = bench.compare(bench.run("etd", 40, seed=0), bench.run("etd", 50, seed=1), bench.run("rog", 45))
+    assert [entrant.name for entrant in found.entrants] == ["etd", "rog"]
+    etd = named(found, "etd")
+    assert len(etd.runs) == 2
+    assert etd.row.overall["hits1"] == pytest.approx(75)
+    assert etd.mean.picked_right.tolist() == [1] * 40 + [0.5] * 10 + [0] * 10
+    assert found.best["hits1"] == {"etd", "rog"}
+
+
+def test_rows_of_one_name_are_told_apart(bench: Bench, tmp_path: Path) -> None:
+    other = Bench(tmp_path / "other")
+    other.folder.mkdir()
+    first = bench.run("etd", 50, settings={"num_candidates": 3, "paths": True})
+    second = other.run("etd", 50, settings={"num_candidates": 5, "paths": True})
+    assert list(group_runs([first, second])) == ["etd [num_candidates 3]", "etd [num_candidates 5]"]
+
+
+def test_a_model_that_does_not_beat_chance_and_first_adds_nothing(bench: Bench) -> None:
+    runs = [
+        bench.run("etd", 50, settings={"num_candidates": 3}),
+        bench.run("etd", 20, answered_by="random", model="random", settings={"num_candidates": 3}),
+        bench.run("etd", 49, answered_by="first", model="first", settings={"num_candidates": 3}),
+        bench.run("rog", 50),
+        bench.run("rog", 20, answered_by="random", model="random"),
+        bench.run("rog", 30, answered_by="first", model="first"),
+        bench.run("tog", 50),  # nothing beside it: nothing is said
+        bench.run("explorer", 50, calls=0, answered_by="", model=""),
+    ]
+    found = bench.compare(*runs)
+    assert {merit.system: merit.adds for merit in found.merits} == {"etd": False, "rog": True}
+    first, second = merit_sentences(found)
+    assert first == (
+        "etd: the LM adds nothing: Hits@1 83.33 against random 33.33 (p < 0.001), always first 81.67 (p = 1.000)."
+    )
+    assert second.startswith("rog: the LM adds to chance: Hits@1 83.33 against random 33.33 (p < 0.001), always first")
+    assert "the LM adds nothing" in render_side_by_side(found)
+    assert found.best["hits1"] == {"etd", "rog", "tog", "explorer alone"}  # stand-ins are no rivals
+
+
+def test_a_model_is_only_judged_on_the_same_pool_and_settings(bench: Bench) -> None:
+    stand_ins = [bench.run("rog", 20, answered_by=who, model=who, pool="hard") for who in ("random", "first")]
+    assert not bench.compare(bench.run("rog", 50), *stand_ins).merits
+    assert bench.compare(bench.run("rog", 50, pool="hard"), *stand_ins).merits[0].adds
+    other = [bench.run("rog", 20, answered_by=who, model=who, settings={"num_plans": 5}) for who in ("random", "first")]
+    assert not bench.compare(bench.run("rog", 50, settings={"num_plans": 3}), *other).merits
+
+
+def test_lift_and_joined_answers_take_the_direct_of_the_same_model(bench: Bench) -> None:
+    found = bench.compare(
+        bench.run("rog", range(10, 50)),
+        bench.run("direct", 20),
+        bench.run("direct", 10, answered_by="oracle", model="oracle"),
+        bench.run("fiske", 30, answered_by="oracle", model="oracle"),
+        bench.run("explorer", 50, calls=0, answered_by="", model=""),
+    )
+    assert named(found, "rog").lift["lift.hits1"] == pytest.approx(100 * 20 / 60)
+    assert named(found, "fiske (oracle)").lift["lift.hits1"] == pytest.approx(100 * 20 / 60)
+    assert not named(found, "explorer alone").lift  # there are two to choose from
+    assert not named(found, "direct").lift
+    united = {row.system: row.overall for row in found.united}
+    assert set(united) == {"rog + direct", "fiske (oracle) + direct"}
+    assert united["rog + direct"]["partial"] == pytest.approx(100 * 50 / 60)  # direct knows the first ten
+    assert united["rog + direct"]["hits1"] == pytest.approx(100 * 40 / 60)  # but rog ranks first
+
+
+def test_who_was_right_where_the_model_could_overrule_is_counted_per_number_of_candidates(bench: Bench) -> None:
+    runs = [bench.run("etd", 50, settings={"num_candidates": num}, seed=num) for num in (3, 4)]
+    found = bench.compare(*runs, bench.run("rog", 50))
+    assert [(row.num_shown, row.num_questions) for _, row in found.overrules] == [(3, NUM), (4, NUM)]
+    _, row = found.overrules[0]
+    # The explorer is wrong on every fifth question, the model on the last ten.
+    assert (row.both_right, row.only_explorer, row.only_lm, row.both_wrong) == (40, 8, 10, 2)
+    assert "count.explorer_first" not in found.entrants[0].row.overall  # an entity is no number
+
+
+def test_other_questions_or_graphs_are_refused_with_the_difference(bench: Bench, tmp_path: Path) -> None:
+    fewer = make_system(tmp_path, "tog", QUESTIONS[1:], [Reply()] * (NUM - 1))
+    with pytest.raises(InputError, match=r"1 question only in etd \(seed 0\), not in tog \(seed 0\): q00"):
+        bench.compare(bench.run("etd", 50), fewer)
+    with pytest.raises(InputError, match="graphs differ"):
+        bench.compare(bench.run("etd", 50), bench.run("rog", 50, graph="cd" * 32))
+
+
+def test_every_row_shows_accuracy_cost_and_evidence_and_what_answered(bench: Bench) -> None:
+    found = bench.compare(bench.run("rog", 50, prompts="c0de", topics="linked"), bench.run("direct", 20))
+    tables = comparison_tables(found, {"direct": "Hits@1 40.0 (paper)"})
+    main = tables[0]
+    row = dict(zip(main.header, main.rows[0], strict=True))
+    assert row["system"] == "rog (linked topics)"
+    assert (row["answered by"], row["topics"], row["calls"], row["tokens"]) == ("lm", "linked", "1.00", "110")
+    assert (row["s"], row["price"], row["supported"]) == ("0.250", "0.00000", "89.4")  # 84 of 94
+    assert [row[-1] for row in main.rows] == ["", "Hits@1 40.0 (paper)"]
+    assert {"By the number of hops", "By the number of answers"} <= {table.title for table in tables}
+    assert tables[-1].rows[0] == ("rog (linked topics)", "lm", "a 7B", "c0de", "linked", "none", "0")
+    assert all(len(row) == len(table.header) for table in tables for row in table.rows)
+    assert "| rog (linked topics) | lm | linked | 83.33 [" in render_side_by_side(found)
+
+
+def test_what_is_not_known_is_a_dash(bench: Bench, tmp_path: Path) -> None:
+    dear = make_system(tmp_path, "tog", QUESTIONS, [Reply((1,), calls=1, money=None)] * NUM, answered_by="lm")
+    main = comparison_tables(bench.compare(dear, bench.run("rog", 50)))[0]
+    shown = [dict(zip(main.header, row, strict=True)) for row in main.rows]
+    assert [row["price"] for row in shown] == ["–", "0.00000"]
+    assert [row["lift"] for row in shown] == ["–", "–"]
