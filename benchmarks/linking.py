@@ -77,8 +77,8 @@ QUALITY_NOTE = (
     "training questions, where used, give their masked texts and topics (no answer). MetaQA's texts have no brackets "
     "here and capitals in names alone; lower-cased, a film and a tag of one name are one word. Misspelt: one letter "
     "inside the name lost, doubled or exchanged with the one before it. Unseen wordings: a fifth of the masked texts, "
-    "none of which a training question has. Longest name: `kgqa ask` without a topic. The rules for misspelt names were "
-    "set while looking at MetaQA's test questions; its dev questions had not been looked at."
+    "none of which a training question has. Longest name: `kgqa ask` without a topic. The rules for misspelt names "
+    "were set while looking at MetaQA's test questions; its dev questions had not been looked at."
 )
 HOMONYM_NOTE = (
     "MetaQA lower-cased: who bears the name that was found. Naive Bayes: how often topics of training questions with "
