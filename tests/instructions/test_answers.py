@@ -82,7 +82,7 @@ def test_a_candidate_called_exactly_so_is_meant_alone() -> None:
 
 
 def test_names_are_matched_to_candidates_before_anything_else() -> None:
-    candidates = {3: "Springfield", 7: "springfield", 9: "Paris, Texas"}
+    candidates = {3: "Springfield", 7: "Springfield", 9: "Paris, Texas"}
     matched = match_answers(Answers(("Springfield", "Paris, Texas", "Atlantis")), candidates)
     assert (matched.entities, matched.unsupported, matched.unmatched) == ((3, 7, 9), (), ("Atlantis",))
 
