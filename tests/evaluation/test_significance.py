@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from kgqa_core.evaluation import significance
 from kgqa_core.evaluation.significance import holm, mcnemar, randomisation_test
 
 
@@ -41,6 +42,16 @@ def test_random_signs_come_to_what_all_signs_come_to(differences: list[float]) -
 def test_on_yes_or_no_figures_it_is_mcnemars_test(only_first: int, only_second: int) -> None:
     differences = np.repeat([100.0, -100.0, 0.0], [only_first, only_second, 77])
     assert randomisation_test(differences) == pytest.approx(mcnemar(only_first, only_second), abs=0.01)
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0, 4.0])
+def test_drawing_how_many_signs_of_a_size_are_kept_comes_to_drawing_signs(
+    shift: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = np.random.default_rng(7).choice([-100.0, -100 / 3, 20.0, 50.0, 100.0], size=997) + shift
+    fast = randomisation_test(sizes)
+    monkeypatch.setattr(significance, "COUNT_COST", len(sizes))  # no size is frequent enough
+    assert randomisation_test(sizes) == pytest.approx(fast, abs=0.02)
 
 
 def test_no_difference_is_no_evidence_and_a_large_one_has_the_smallest_p_there_is() -> None:
