@@ -109,6 +109,7 @@ class OracleSection(Section):
 
     error: Share = 0.0  # e
     knows: Share = 0.0  # share of the questions that it can answer without any fact in the prompt
+    fill_budget: bool = False  # name as many relations as it may, those that are not right with low scores
     seed: Annotated[int, Field(ge=0)] = 0
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from kgqa_core.graph.label_paths import read_step
 from kgqa_core.instructions.answers import distinct_names
-from kgqa_core.stand_ins.knowledge import Known
+from kgqa_core.stand_ins.knowledge import MAX_KEPT, Known
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _BETWEEN = re.compile(r"[\W_]+")
@@ -24,6 +25,7 @@ def clues_of(known: Known) -> tuple[str, ...]:
     return distinct_names((*topics, *step_clues(known)))
 
 
+@lru_cache(maxsize=MAX_KEPT)
 def step_clues(known: Known) -> tuple[str, ...]:
     """Return a clue for every step of the first gold plan, distinct and none of them a topic's name."""
     if not known.plans:

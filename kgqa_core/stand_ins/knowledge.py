@@ -67,7 +67,7 @@ class Walked(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Known:
     """What is known of one question, by name: prompts show nothing else."""
 

@@ -14,7 +14,7 @@ from kgqa_core.lm.allowed import finite_texts, is_allowed
 from kgqa_core.lm.types import Constraint
 from kgqa_core.stand_ins.reading import ReadPrompt
 
-HIGH, LOW = 0.95, 0.05  # scores of an entity that is picked, and of one that is not
+HIGH, LOW = 0.95, 0.05  # scores of what is picked, and of what is not
 DROP = 0.05  # between the scores of relations that are picked one after the other
 FITS = 9  # of 10: a relation that is picked for a clue
 NO_PAIR = "none"
@@ -57,16 +57,19 @@ def options_of(shown: ReadPrompt) -> Options:
     return Options(kind, names, clues)
 
 
-def say_picks(shown: ReadPrompt, options: Options, picks: Sequence[int]) -> str:
+def say_picks(shown: ReadPrompt, options: Options, picks: Sequence[int], others: Sequence[int] = ()) -> str:
     """Return the text that picks some options, best first, in the instruction's form; without any it abstains.
 
-    Of relations one is always named, with a score of 0 where none was picked.
+    Of relations ``others`` are named, too, with low scores, as far as the budget goes; one is always named, with a
+    score of 0 where there is none to name.
     """
     names = [options.names[pick] for pick in picks]
     match options.instruction:
         case "score_relations":
-            scored = [(pick, max(HIGH - DROP * place, DROP)) for place, pick in enumerate(picks[: shown.budget])]
-            return write_scores(options.names, scored or [(0, 0.0)][: len(options)], budget=shown.budget)
+            scored = [(pick, max(HIGH - DROP * place, DROP)) for place, pick in enumerate(picks)]
+            scored += [(pick, LOW) for pick in others]
+            kept = scored[: shown.budget] or [(0, 0.0)][: len(options)]
+            return write_scores(options.names, kept, budget=shown.budget)
         case "score_entities" if len(options) == 1:
             return f"{HIGH if picks else LOW:.2f}"
         case "score_entities":

@@ -38,7 +38,7 @@ def open_oracle(
         context: tokens that prompt and answer may have together, estimated.
     """
     mind = Oracle(knowledge, PromptReader(prompts, *others, steps=knowledge.steps), settings)
-    told = f"{settings.error:g}-{settings.knows:g}-{settings.seed}"
+    told = f"{settings.error:g}-{settings.knows:g}-{settings.seed}{'-fills' if settings.fill_budget else ''}"
     return StandIn(f"oracle-v{VERSION}-{told}-{knowledge.key}", mind, context)
 
 
@@ -74,7 +74,8 @@ class Oracle:
         if call.shown.instruction == "extract_clues":
             return [(_say_clues(call), math.log(SURE))]
         options, picks = self._pick(call)
-        return [(held_to(prompt.constraint, say_picks(call.shown, options, picks)), math.log(SURE))]
+        text = say_picks(call.shown, options, picks, self._others(call, options, picks))
+        return [(held_to(prompt.constraint, text), math.log(SURE))]
 
     def weigh(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """Let the options that it would say share ``SURE``, and the others the rest."""
@@ -102,6 +103,15 @@ class Oracle:
         options = options_of(call.shown)
         right = right_options(call.shown, options, call.known) if call.known else []
         return options, _wrong_picks(options, right, call.chance) if call.is_wrong else right
+
+    def _others(self, call: _Call, options: Options, picks: Sequence[int]) -> list[int]:
+        """Return what else is named, where the budget is filled up: in an order drawn, without right ones."""
+        if not self.settings.fill_budget or options.instruction != "score_relations":
+            return []
+        right = right_options(call.shown, options, call.known) if call.known else []
+        others = sorted(set(range(len(options))).difference(picks, right))
+        call.chance.shuffle(others)
+        return others
 
     def _knows(self, known: Known) -> bool:
         return share_of("knows", self.settings.seed, known.id) < self.settings.knows
