@@ -21,7 +21,8 @@ class Branch:
     Unmerged, every layer but the last of a complete branch holds a single entity.
     """
 
-    mapped: frozenset[int]  # places of the clues that have a mapping; that of the starting entity is one
+    start: int  # place of the clue that names the starting entities
+    mapped: frozenset[int]  # places of all clues that have a mapping, ``start`` among them
     path: RelationPath  # from the starting entities on
     layers: tuple[Ints, ...]  # entities, ascending, after 0..len(path) steps
 
@@ -37,14 +38,18 @@ class Branch:
 
     def step(self, mapped: Iterable[int], relation: int, reached: Ints) -> Branch:
         """Return the branch after one more step, with these clues mapped on the way."""
-        return Branch(self.mapped.union(mapped), (*self.path, relation), (*self.layers, reached))
+        return Branch(self.start, self.mapped.union(mapped), (*self.path, relation), (*self.layers, reached))
+
+    def before(self) -> Branch:
+        """Return the branch one step earlier, with the same clues mapped."""
+        return replace(self, path=self.path[:-1], layers=self.layers[:-1])
 
 
 def merge_branches(branches: Iterable[Branch]) -> list[Branch]:
-    """Return one branch for those of equal state: the same clues mapped, the same relation path."""
-    groups: dict[tuple[frozenset[int], RelationPath], list[Branch]] = {}
+    """Return one branch for those of equal state: the same clues mapped, the same relation path from the same name."""
+    groups: dict[tuple[int, frozenset[int], RelationPath], list[Branch]] = {}
     for branch in branches:
-        groups.setdefault((branch.mapped, branch.path), []).append(branch)
+        groups.setdefault((branch.start, branch.mapped, branch.path), []).append(branch)
     return [
         group[0] if len(group) == 1 else replace(group[0], layers=_unite([branch.layers for branch in group]))
         for group in groups.values()
@@ -53,12 +58,12 @@ def merge_branches(branches: Iterable[Branch]) -> list[Branch]:
 
 def split_branches(branches: Iterable[Branch], most: int) -> list[Branch]:
     """Return a branch for each entity where one stands, for the first ``most`` of each; equal ones once."""
-    found: dict[tuple[frozenset[int], RelationPath, tuple[int, ...]], Branch] = {}
+    found: dict[tuple[int, frozenset[int], RelationPath, tuple[int, ...]], Branch] = {}
     for branch in branches:
         before = tuple(int(layer[0]) for layer in branch.layers[:-1])
         for entity in branch.frontier[:most].tolist():
             own = replace(branch, layers=(*branch.layers[:-1], np.array([entity])))
-            found.setdefault((branch.mapped, branch.path, (*before, entity)), own)
+            found.setdefault((branch.start, branch.mapped, branch.path, (*before, entity)), own)
     return list(found.values())
 
 

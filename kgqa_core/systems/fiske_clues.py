@@ -46,7 +46,7 @@ class Clues:
             places = [place for place in places if _is_proper(self.texts[place])] or places
         places.sort(key=lambda place: len(names[place]))
         pairs = [(place, entity) for place in places for entity in names[place].tolist()][:most]
-        return [Branch(frozenset([place]), (), (np.array([entity]),)) for place, entity in sorted(pairs)]
+        return [Branch(place, frozenset([place]), (), (np.array([entity]),)) for place, entity in sorted(pairs)]
 
     def naming(self, places: Collection[int], entities: Ints) -> Mapping[int, frozenset[int]]:
         """Return which of ``entities`` some clues name, each with those clues."""

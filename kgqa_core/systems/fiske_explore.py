@@ -8,52 +8,25 @@ left. Until then all tails are followed: merged, they cost no call.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from kgqa_core.config_systems import FiskeSection
 from kgqa_core.graph.csr import Ints
 from kgqa_core.instructions.map_entities import MapEntitiesCase, MapEntitiesInstruction
 from kgqa_core.instructions.map_relations import MapRelationsCase, MapRelationsInstruction
 from kgqa_core.instructions.mappings import Mappings
-from kgqa_core.instructions.options import Options
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.instructions.render import ARROW
 from kgqa_core.systems.calls import CallsLeft, room_for
 from kgqa_core.systems.fiske_branches import Branch, merge_branches, split_branches
 from kgqa_core.systems.fiske_clues import Clues
-from kgqa_core.systems.frontier import links_to, relations_around, tails_along
+from kgqa_core.systems.fiske_moves import Look, Move, Named, last_move, look_ahead, moves_of
 from kgqa_core.systems.types import Ask, Reply
 from kgqa_core.systems.walk import Walk
 
 Rounds = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Any]
-Named = Mapping[int, frozenset[int]]  # entity -> places of the clues that name it
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What lies ahead of one branch before anything is asked."""
-
-    branch: Branch
-    relations: tuple[int, ...]
-    links: Mapping[int, list[int]]  # relation -> entities named by clues left; where there are any, nothing else counts
-    named: Named  # of those entities
-    pairs: dict[int, set[int]]  # relation -> clues that are its label
-    asked: frozenset[int]  # clues that are neither a name nor a label
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """One mapped relation of a branch."""
-
-    branch: Branch
-    relation: int
-    clues: frozenset[int]  # that it is mapped to; may be none where it leads to a named entity
-    tails: Ints
-    named: Named = field(default_factory=dict)  # tails that were mapped without asking
 
 
 @dataclass(slots=True)
@@ -80,13 +53,17 @@ class Exploration:
             self.num_rounds += 1
             moves, stuck = yield from self._map_relations(going)
             if self.settings.entity_mapping == "always":
-                going = self._settle((yield from self._map_entities(moves)))
-                self.ended += stuck
+                found = yield from self._map_entities(moves)
+                moving = {id(move.branch) for move, reached in zip(moves, found, strict=True) if reached}
+                self.ended += [*stuck, *_distinct(move.branch for move in moves if id(move.branch) not in moving)]
+                going = self._settle([branch for reached in found for branch in reached])
             else:
-                reached = [branch for move in moves for branch in self._walk_on(move)]
-                late = yield from self._map_entities([_came_by(branch) for branch in stuck if branch.path])
+                walked = [branch for branch in stuck if branch.path]
+                found = yield from self._map_entities([last_move(branch) for branch in walked])
+                late = [branch for reached in found for branch in reached]
+                self.ended += [branch for branch, reached in zip(walked, found, strict=True) if not reached]
                 self.ended += self._settle(late)  # no relation takes the clues that they have left
-                going = self._settle(reached)
+                going = self._settle([branch for move in moves for branch in move.all_tails()])
         self.ended += going
 
     def refuting(self) -> list[Branch]:
@@ -102,11 +79,11 @@ class Exploration:
     def _settle(self, branches: Sequence[Branch]) -> list[Branch]:
         """Keep the complete branches; return the others, merged or one by one."""
         stops = self.settings.end_flag or self.settings.state  # else a branch with all clues mapped goes on, too
-        merged = merge_branches(branches)
-        done = [branch for branch in merged if stops and branch.path and branch.mapped == self.clues.all]
-        self.complete += done
-        going = [branch for branch in merged if branch.mapped != self.clues.all or not stops]
-        return going if self.settings.merge_branches else split_branches(going, self.settings.max_entities)
+        merges = self.settings.merge_branches
+        own = merge_branches(branches) if merges else branches
+        self.complete += [branch for branch in own if stops and branch.path and not self._missing(branch)]
+        going = [branch for branch in own if self._missing(branch) or not stops]
+        return going if merges else split_branches(going, self.settings.max_entities)
 
     def _left(self, branch: Branch) -> frozenset[int]:
         """Return the clues that a branch is asked about."""
@@ -116,9 +93,6 @@ class Exploration:
         """Return the clues that a branch has no mapping for."""
         return self.clues.all - branch.mapped
 
-    def _avoided(self, branch: Branch) -> Ints:
-        return branch.starts[:0] if self.walk.reenter_topic else branch.starts
-
     def _map_relations(self, branches: Sequence[Branch]) -> Rounds:
         """Ask which clues left each branch's relations stand for.
 
@@ -126,8 +100,8 @@ class Exploration:
         """
         instruction = MapRelationsInstruction(self.prompts)
         asks: list[Ask[Any]] = []
-        asked_for: list[tuple[_Look, tuple[int, ...]]] = []
-        looks = [self._look(branch) for branch in branches]
+        asked_for: list[tuple[Look, tuple[int, ...]]] = []
+        looks = [look_ahead(self.walk, self.clues, branch, self._left(branch)) for branch in branches]
         for look in looks:
             size = self.settings.relation_batch
             for first in range(0, len(look.relations) if look.asked else 0, size):
@@ -143,65 +117,15 @@ class Exploration:
             for pair in reply.result.pairs if isinstance(reply.result, Mappings) else ():
                 if pair.score >= self.settings.min_relation_score:
                     look.pairs.setdefault(batch[pair.option], set()).add(places[pair.clue])
-        moves = [move for look in looks for move in self._moves(look)]
+        moves = [move for look in looks for move in moves_of(self.walk, look)]
         moving = {id(move.branch) for move in moves}
         return moves, [branch for branch in branches if id(branch) not in moving]
 
-    def _look(self, branch: Branch) -> _Look:
-        """Return what of a branch's surroundings is mapped without asking, and what has to be asked."""
-        graph, left = self.walk.graph, self._left(branch)
-        avoided = self._avoided(branch)
-        targets = self.clues.named_by(left)
-        targets = targets[~np.isin(targets, avoided)]
-        links = links_to(graph, branch.frontier, targets) if len(targets) else {}
-        near = np.array(sorted({entity for own in links.values() for entity in own}), dtype=np.int64)
-        named = self.clues.naming(left, near)
-        relations = list(links) or relations_around(graph, branch.frontier, avoided)
-        left = left.difference(*named.values())
-        pairs = self._labelled(left, relations) if len(left) == 1 else {}
-        return _Look(branch, tuple(relations), links, named, pairs, frozenset() if pairs else left)
-
-    def _labelled(self, left: frozenset[int], relations: Sequence[int]) -> dict[int, set[int]]:
-        """Return the relations, of either direction, that the last clue left is the label of: they are not asked about.
-
-        Where several clues are left the model decides, as a label that fits may belong to a later step.
-        """
-        graph = self.walk.graph
-        labels = [graph.relation_labels[one % graph.num_relations] for one in relations]
-        distinct = list(dict.fromkeys(labels))
-        (clue,) = left
-        place = Options(distinct).find(self.clues.texts[clue])
-        same = (
-            [] if place is None else [one for one, own in zip(relations, labels, strict=True) if own == distinct[place]]
-        )
-        return {relation: {clue} for relation in same}
-
-    def _moves(self, look: _Look) -> list[_Move]:
-        """Return the relations that a branch goes on along."""
-        branch = look.branch
-        mapped = [relation for relation in look.relations if look.pairs.get(relation)]
-        if look.links:
-            return [
-                _Move(
-                    branch,
-                    relation,
-                    frozenset(look.pairs.get(relation, ())),
-                    np.array(look.links[relation]),
-                    {entity: look.named[entity] for entity in look.links[relation]},
-                )
-                for relation in mapped or look.relations
-            ]
-        tails = [tails_along(self.walk.graph, branch.frontier, one, self._avoided(branch)) for one in mapped]
-        return [
-            _Move(branch, relation, frozenset(look.pairs[relation]), reached)
-            for relation, reached in zip(mapped, tails, strict=True)
-        ]
-
-    def _map_entities(self, moves: Sequence[_Move]) -> Rounds:
-        """Ask which clues left the tails of each move stand for; return the branches that go on."""
+    def _map_entities(self, moves: Sequence[Move]) -> Rounds:
+        """Ask which clues left the tails of each move stand for; return the branches after each move."""
         instruction = MapEntitiesInstruction(self.prompts)
         asks: list[Ask[Any]] = []
-        asked_for: list[tuple[_Move, Sequence[list[int]]]] = []
+        asked_for: list[tuple[Move, Sequence[list[int]]]] = []
         for move in moves:
             if not move.named:
                 shown = self._by_name(move.tails)
@@ -215,20 +139,11 @@ class Exploration:
         for (move, shown_ids), reply in zip(asked_for, replies, strict=False):
             if isinstance(reply.result, Mappings):
                 found[id(move)] = self._read(move, shown_ids, reply.result)
-        going: list[Branch] = []
+        reached: list[list[Branch]] = []
         for move in moves:
             named = found.get(id(move))
-            reached = [] if named is None else _reached(move, named) or self._without_mapping(move)
-            going += reached
-            if not reached:
-                self.ended.append(move.branch)
-        return going
-
-    def _walk_on(self, move: _Move) -> list[Branch]:
-        """Return the branches after a step that no entity was asked about."""
-        if move.named:
-            return _reached(move, move.named)
-        return [move.branch.step([clue], move.relation, move.tails) for clue in sorted(move.clues)]
+            reached.append([] if named is None else move.reached(named) or self._without_mapping(move))
+        return reached
 
     def _by_name(self, tails: Ints) -> dict[str, list[int]]:
         """Return the first tails by their names: those of one name are one line of a prompt."""
@@ -237,7 +152,7 @@ class Exploration:
             shown.setdefault(self.walk.names.name_of(entity), []).append(entity)
         return shown
 
-    def _read(self, move: _Move, shown: Sequence[list[int]], said: Mappings) -> Named:
+    def _read(self, move: Move, shown: Sequence[list[int]], said: Mappings) -> Named:
         """Return which clues each entity takes: all that it is mapped to."""
         places = sorted(self._left(move.branch))
         taken: dict[int, set[int]] = {}
@@ -246,13 +161,13 @@ class Exploration:
                 taken.setdefault(entity, set()).add(places[pair.clue])
         return {entity: frozenset(own) for entity, own in sorted(taken.items())}
 
-    def _without_mapping(self, move: _Move) -> list[Branch]:
+    def _without_mapping(self, move: Move) -> list[Branch]:
         """Return the branches that keep all tails: where the relation has taken the last clue.
 
         Of a claim it tells something, too, where all clues but names are mapped and no tail has such a name; that
         branch goes no further.
         """
-        steps = self._walk_on(move)
+        steps = move.all_tails()
         self.ended += [step for step in steps if self.has_claim and self._missing(step)]
         return [step for step in steps if not self._missing(step)]
 
@@ -264,19 +179,5 @@ class Exploration:
         return ARROW.join([start, *map(self.walk.step_label, branch.path)])
 
 
-def _came_by(branch: Branch) -> _Move:
-    """Return the last step of a branch as one whose tails have still to be asked about."""
-    before = Branch(branch.mapped, branch.path[:-1], branch.layers[:-1])
-    return _Move(before, branch.path[-1], frozenset(), branch.frontier)
-
-
-def _reached(move: _Move, named: Named) -> list[Branch]:
-    """Return a branch for each way to map: a clue of the relation (or none), and the clues of an entity (§3.4, 1-2)."""
-    by_clues: dict[frozenset[int], list[int]] = {}
-    for entity, clues in named.items():
-        by_clues.setdefault(clues, []).append(entity)
-    return [
-        move.branch.step(clues.union(own), move.relation, np.array(entities))
-        for own in ([{clue} for clue in sorted(move.clues)] or [set()])
-        for clues, entities in by_clues.items()
-    ]
+def _distinct(branches: Iterable[Branch]) -> list[Branch]:
+    return list({id(branch): branch for branch in branches}.values())

@@ -1,0 +1,456 @@
+"""FiSKE step by step on forty triples: every call in its order, as worked out by hand, as published and merged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kgqa_core.config_systems import FiskeSection
+from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.systems.fiske import Fiske
+from kgqa_core.systems.fiske_branches import Branch, list_paths, merge_branches, split_branches
+from kgqa_core.systems.fiske_clues import look_up, rewrite_question
+from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.types import Answered
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import Question
+from tests.forty_triples import Forty
+
+PUBLISHED = {"merge_branches": False, "entity_mapping": "always", "starts": "all"}
+BORN = "Salt Road → directed_by → Ida Moon → born_in → Port Amber"
+
+
+def run(
+    forty: Forty, model: ScriptedModel, question: Question | str, *, max_calls: int | None = None, **settings: object
+) -> Answered:
+    """Answer one question; the script must have been said to its end, in order."""
+    asked = forty.question(question) if isinstance(question, str) else question
+    system = Fiske(forty.walk, read_prompts(), FiskeSection.model_validate(settings), max_calls)
+    (answered,) = answer_all(system, [asked], forty.walk, model)
+    assert answered.error == ""
+    model.check_done()
+    return answered
+
+
+def script(*lines: tuple[str, str, str]) -> ScriptedModel:
+    """Return a model that says these lines, (instruction, what its prompt holds, text), in this order alone."""
+    model = ScriptedModel(in_order=True)
+    for instruction, asks, text in lines:
+        model.on(instruction, asks, text)
+    return model
+
+
+def ask(forty: Forty, text: str, *answers: str) -> Question:
+    """Return a question without topics: FiSKE is given none."""
+    return Question("own", text, text, (), tuple(sorted(forty.ids(*answers))), "test")
+
+
+def part(prompt: str, heading: str, until: str) -> list[str]:
+    """Return the lines of a prompt between two headings."""
+    return prompt.rsplit(f"{heading}\n", 1)[1].split(f"\n{until}")[0].split("\n")
+
+
+def paths_of(answered: Answered) -> list[str]:
+    """Return the paths of the last prompt."""
+    return part(answered.calls[-1].prompt, "Paths:", "\nQuestion")
+
+
+def answers(forty: Forty, answered: Answered) -> list[str]:
+    return forty.labels(answered.answer.prediction.answers)
+
+
+def test_a_whole_run_as_published(forty: Forty) -> None:
+    """Two rounds: the director takes its relation's clue; the last clue is mapped to no entity, so all tails stay."""
+    model = script(
+        ("extract_clues", "which place was the director of Salt Road born?", "Salt Road\ndirector\nborn"),
+        ("map_relations", "Entity: Salt Road\n", "director -> directed_by = 9\nborn -> year = 4"),
+        ("map_entities", "From: Salt Road\nRelation: directed_by\n", "director -> Ida Moon"),
+        ("map_relations", "Entity: Ida Moon\n", "born -> born_in = 8"),
+        ("map_entities", "From: Ida Moon\nRelation: born_in\n", "none"),
+        ("reason", BORN, "Port Amber"),
+    )
+    answered = run(forty, model, "born", **PUBLISHED)
+    assert answers(forty, answered) == ["Port Amber"]
+    assert answered.faithful == (True,)
+    assert [call.round for call in answered.calls] == [1, 2, 3, 4, 5, 6]
+    first, second = model.prompts_of("map_relations")
+    assert part(first, "Clues:", "Entity") == ["director", "born"]
+    assert part(first, "Relations:", "none") == ["directed_by", "genre", "starred", "year"]
+    assert part(second, "Clues:", "Entity") == ["born"]
+    assert part(second, "Relations:", "none") == ["born_in", "^directed_by", "^starred"]
+    counts = answered.answer.counts
+    assert (counts["num_clues"], counts["num_starts"], counts["num_rounds"], counts["num_complete"]) == (3, 1, 2, 1)
+
+
+def test_no_entity_is_asked_about_while_relations_take_the_clues(forty: Forty) -> None:
+    model = script(
+        ("extract_clues", "", "Salt Road\ndirector\nborn"),
+        ("map_relations", "Entity: Salt Road\n", "director -> directed_by = 9"),
+        ("map_relations", "Entity: Ida Moon\n", "born -> born_in = 8"),
+        ("reason", BORN, "Port Amber"),
+    )
+    assert answers(forty, run(forty, model, "born")) == ["Port Amber"]
+
+
+def test_a_clue_that_no_relation_takes_is_looked_for_among_the_entities_before(forty: Forty) -> None:
+    model = script(
+        ("extract_clues", "", "films\nstarred\nMara Quill"),
+        ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
+        ("map_relations", "Entity: Mara Quill → ^starred\n", "none"),
+        ("map_entities", "From: Mara Quill\nRelation: ^starred\n", "films -> The Ninth Kite\nfilms -> Salt Road"),
+        ("reason", "Mara Quill → ^starred → Salt Road\nMara Quill → ^starred → The Ninth Kite", "Salt Road"),
+    )
+    answered = run(forty, model, ask(forty, "which films starred Mara Quill?", "Salt Road", "The Ninth Kite"))
+    assert answers(forty, answered) == ["Salt Road"]
+    assert part(model.prompts_of("map_entities")[0], "Clues:", "From") == ["films"]
+
+
+def test_of_two_branches_one_completes(forty: Forty) -> None:
+    """Both films of Mara Quill are branches of their own; the year is next to one, and is mapped without asking.
+
+    The answer lies between what the question names: its evidence is the way up to it.
+    """
+    model = script(
+        ("extract_clues", "", "Mara Quill\nstarred\n1989"),
+        ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
+        ("map_relations", "Entity: 1989\n", "none"),
+        ("map_entities", "From: Mara Quill\n", "starred -> Salt Road\nstarred -> The Ninth Kite"),
+        ("map_relations", "Entity: The Ninth Kite\n", "none"),
+        ("reason", "Mara Quill → ^starred → Salt Road → year → 1989", "Salt Road"),
+    )
+    question = ask(forty, "which film of 1989 starred Mara Quill?", "Salt Road")
+    answered = run(forty, model, question, **PUBLISHED)
+    assert answers(forty, answered) == ["Salt Road"]
+    assert answered.faithful == (True,)
+    assert answered.answer.counts["num_unsupported"] == 0
+    (evidence,) = [one for one in answered.answer.prediction.paths if len(one) == 1]
+    assert forty.walk.step_label(evidence[0].relation) == "starred" and evidence[0].reverse
+
+
+def test_merged_branches_are_asked_about_together(forty: Forty) -> None:
+    """The same question: three calls less, and the same evidence, as only one of the films leads to the year."""
+    model = script(
+        ("extract_clues", "", "Mara Quill\nstarred\n1989"),
+        ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
+        ("map_relations", "Entity: 1989\n", "none"),
+        ("reason", "Mara Quill → ^starred → Salt Road → year → 1989", "Salt Road"),
+    )
+    answered = run(forty, model, ask(forty, "which film of 1989 starred Mara Quill?", "Salt Road"))
+    assert answers(forty, answered) == ["Salt Road"]
+    assert len(paths_of(answered)) == 1
+
+
+def test_the_relations_of_merged_branches_are_united(forty: Forty) -> None:
+    model = script(
+        ("extract_clues", "", "Nightjar\nstarred\nborn"),
+        ("map_relations", "Entity: Nightjar\n", "starred -> starred = 9"),
+        ("map_relations", "Entity: Nightjar → starred\n", "born -> born_in = 9"),
+        ("reason", "Lev Sand → born_in → Low Ferry", "Low Ferry\nPort Amber"),
+    )
+    answered = run(forty, model, ask(forty, "where were those born who starred in Nightjar?", "Low Ferry"))
+    # Lev Sand is married, Oto Brandt is a mayor, and each directed and starred in films
+    around = part(model.prompts_of("map_relations")[1], "Relations:", "none")
+    assert around == ["born_in", "spouse", "^directed_by", "^holder", "^starred"]
+    assert paths_of(answered) == [
+        "Nightjar → starred → Lev Sand → born_in → Low Ferry",
+        "Nightjar → starred → Oto Brandt → born_in → Port Amber",
+    ]
+
+
+@pytest.mark.parametrize(("merge", "times"), [(False, 2), (True, 1)])
+def test_two_ways_to_one_entity_are_two_branches_unless_merged(forty: Forty, merge: bool, times: int) -> None:
+    model = ScriptedModel()
+    model.on("extract_clues", "", "comedy\nfilms\nyear\nmayor")
+    model.on("map_relations", "Entity: comedy\n", "films -> ^genre = 9")
+    model.on("map_entities", "Relation: ^genre\n", "films -> Glass Harbour\nfilms -> The Ninth Kite")
+    model.on("map_relations", "Clues:\nyear\nmayor\n", "year -> year = 9", times=times)
+    model.on("map_entities", "Relation: year\n", "year -> 1992", times=times)
+    model.on("map_relations", "Clues:\nmayor\nEntity: 1992\n", "none", times=times)
+    model.on("direct", "", "I do not know")
+    run(forty, model, ask(forty, "who was mayor when comedies were made?"), **PUBLISHED | {"merge_branches": merge})
+
+
+def test_two_topics_meet(forty: Forty) -> None:
+    """Each of two people is a start; each branch ends at the other, and the film between them is the answer."""
+    model = script(
+        ("extract_clues", "", "starred\nLev Sand\nOto Brandt"),
+        ("map_relations", "Entity: Lev Sand\n", "starred -> ^starred = 9"),
+        ("map_relations", "Entity: Oto Brandt\n", "starred -> ^starred = 9"),
+        ("reason", "", "Nightjar"),
+    )
+    answered = run(forty, model, ask(forty, "which film starred both Lev Sand and Oto Brandt?", "Nightjar"))
+    assert answers(forty, answered) == ["Nightjar"]
+    assert answered.faithful == (True,)
+    assert paths_of(answered) == [
+        "Lev Sand → ^starred → Nightjar → starred → Oto Brandt",
+        "Oto Brandt → ^starred → Nightjar → starred → Lev Sand",
+    ]
+
+
+def test_a_last_clue_that_is_a_relations_label_is_not_asked_about(forty: Forty) -> None:
+    model = script(
+        ("extract_clues", "", "Salt Road\nmade\nBorn in"),
+        ("map_relations", "Entity: Salt Road\n", "made -> directed_by = 7"),
+        ("reason", BORN, "Port Amber"),
+    )
+    assert answers(forty, run(forty, model, "born")) == ["Port Amber"]
+
+
+def test_what_is_missing_in_the_end_is_answered_directly(forty: Forty) -> None:
+    model = script(
+        ("extract_clues", "", "Salt Road\ndirector\nshoe size"),
+        ("map_relations", "Entity: Salt Road\n", "director -> directed_by = 9"),
+        ("map_relations", "Entity: Ida Moon\n", "none"),
+        ("map_entities", "From: Salt Road\nRelation: directed_by\n", "none"),
+        ("direct", "which place was the director", "Port Amber"),
+    )
+    answered = run(forty, model, "born")
+    assert answers(forty, answered) == ["Port Amber"]
+    assert answered.faithful == (False,)  # known by heart
+    assert answered.answer.counts["num_complete"] == 0
+
+
+@pytest.mark.parametrize("clues", ["shoe size\nof whom", "I do not know", "Salt Road"])
+def test_without_a_start_or_a_second_clue_nothing_is_explored(forty: Forty, clues: str) -> None:
+    model = script(("extract_clues", "", clues), ("direct", "", "I do not know"))
+    answered = run(forty, model, "born")
+    assert answered.status == "abstained"
+
+
+def test_the_cap_stops_in_the_midst_of_a_round(forty: Forty) -> None:
+    """Of two starts only one can be asked about if a call is to be left for the answer."""
+    model = script(
+        ("extract_clues", "", "Mara Quill\nstarred\n1989"),
+        ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
+        ("direct", "", "Salt Road"),
+    )
+    answered = run(forty, model, ask(forty, "which film of 1989 starred Mara Quill?"), max_calls=3, **PUBLISHED)
+    assert answered.answer.counts["num_refused_calls"] == 2  # the other start, and the entities of the first
+    assert answered.answer.prediction.paths == ((),)
+
+
+def test_with_one_call_the_question_is_asked_directly(forty: Forty) -> None:
+    answered = run(forty, script(("direct", "", "Port Amber")), "born", max_calls=1)
+    assert answers(forty, answered) == ["Port Amber"]
+
+
+@pytest.mark.parametrize(
+    ("relations", "entities"), [("well, that depends", None), ("director -> directed_by = 9", "hard to say")]
+)
+def test_a_branch_ends_where_a_reply_cannot_be_read(forty: Forty, relations: str, entities: str | None) -> None:
+    """Even the last clue's tails are only kept where the reply says that no entity fits."""
+    lines = [("extract_clues", "", "Salt Road\ndirector"), ("map_relations", "", relations)]
+    lines += [] if entities is None else [("map_entities", "", entities)]
+    answered = run(forty, script(*lines, ("direct", "", "I do not know")), "directed", **PUBLISHED)
+    assert answered.status == "abstained"
+    assert answered.calls[-2].problem == "no mapping"
+
+
+def test_a_final_reply_that_says_nothing_abstains_on_its_evidence(forty: Forty) -> None:
+    lines = [("extract_clues", "", "Salt Road\ndirected by"), ("reason", "", "")]
+    answered = run(forty, script(*lines), "directed")
+    assert answered.status == "abstained"
+    assert answered.answer.prediction.covered
+
+
+@pytest.mark.parametrize("said", ["Yes", "true.", "Ida Moon"])
+def test_a_claim_that_holds_is_found_from_both_sides(forty: Forty, said: str) -> None:
+    """Whoever is called Ida Moon and whatever is called Glass Harbour; one relation leads from one to the other."""
+    model = script(
+        ("extract_clues", "", "Glass Harbour\ndirected\nIda Moon"),
+        ("map_relations", "Entity: Glass Harbour\nRelations:\ndirected_by", "directed -> directed_by = 9"),
+        ("map_relations", "Entity: Ida Moon\nRelations:\n^directed_by", "directed -> ^directed_by = 9"),
+        ("reason", "", said),
+    )
+    answered = run(forty, model, "right")
+    assert answered.answer.prediction.verdict is True
+    assert decides_claim(pair_outcome(forty.question("right"), answered.answer.prediction))
+    for prompt in model.prompts_of("map_relations"):
+        assert part(prompt, "Clues:", "Entity") == ["directed"]
+
+
+@pytest.mark.parametrize("said", ["no", "Ida Moon"])
+@pytest.mark.parametrize("mode", [{}, PUBLISHED])
+def test_a_claim_is_refuted_by_what_stands_in_its_place(forty: Forty, said: str, mode: dict[str, object]) -> None:
+    question = replace(forty.question("wrong"), claim=forty.id_of("Mara Quill"))
+    model = ScriptedModel()
+    model.on("extract_clues", "", "Glass Harbour\ndirected\nMara Quill")
+    model.on("map_relations", "Entity: Glass Harbour\n", "directed -> directed_by = 9")
+    model.on("map_relations", "Entity: Mara Quill\n", "directed -> ^directed_by = 9")
+    model.on("map_entities", "From: Glass Harbour\n", "none")
+    model.on("map_entities", "From: Mara Quill\n", "none")
+    if not mode:
+        model.on("map_relations", "Entity: Ida Moon\n", "none")
+        model.on("map_relations", "Entity: Nightjar\n", "none")
+    model.on("reason", "Glass Harbour → directed_by → Ida Moon\nMara Quill → ^directed_by → Nightjar", said)
+    answered = run(forty, model, question, **mode)
+    assert answered.answer.prediction.verdict is False
+    assert decides_claim(pair_outcome(question, answered.answer.prediction))
+
+
+def test_a_verdict_without_evidence_decides_nothing(forty: Forty) -> None:
+    model = script(("extract_clues", "", "nothing of it"), ("direct", "", "yes"))
+    answered = run(forty, model, "right")
+    assert answered.answer.prediction.verdict is True
+    assert not decides_claim(pair_outcome(forty.question("right"), answered.answer.prediction))
+
+
+def test_without_state_all_clues_are_asked_about_in_every_round(forty: Forty) -> None:
+    model = script(
+        ("extract_clues", "", "Salt Road\ndirector\nborn"),
+        ("map_relations", "Entity: Salt Road\n", "director -> directed_by = 9"),
+        ("map_entities", "From: Salt Road\n", "director -> Ida Moon"),
+        ("map_relations", "Entity: Ida Moon\n", "director -> ^directed_by = 6\nborn -> born_in = 8"),
+        ("map_entities", "From: Ida Moon\nRelation: born_in\n", "born -> Port Amber"),
+        ("map_entities", "From: Ida Moon\nRelation: ^directed_by\n", "none"),
+        ("reason", BORN, "Port Amber"),
+    )
+    answered = run(forty, model, "born", state=False, **PUBLISHED)
+    assert answers(forty, answered) == ["Port Amber"]
+    for prompt in model.prompts_of("map_relations"):
+        assert part(prompt, "Clues:", "Entity") == ["Salt Road", "director", "born"]
+
+
+def test_without_the_end_flag_evidence_is_always_given(forty: Forty) -> None:
+    """The branch that stays behind is shown, too, and nothing is asked directly."""
+    model = script(
+        ("extract_clues", "", "Salt Road\ndirector\nshoe size"),
+        ("map_relations", "Entity: Salt Road\n", "director -> directed_by = 9\nshoe size -> genre = 5"),
+        ("map_entities", "Relation: directed_by\n", "director -> Ida Moon"),
+        ("map_entities", "Relation: genre\n", "none"),
+        ("map_relations", "Entity: Ida Moon\n", "none"),
+        ("reason", "Salt Road → directed_by → Ida Moon", "I do not know"),
+    )
+    answered = run(forty, model, "born", end_flag=False, **PUBLISHED)
+    assert answered.status == "abstained"
+    assert paths_of(answered) == ["Salt Road → directed_by → Ida Moon"]
+    nothing = script(("extract_clues", "", "shoe size"), ("reason", "Paths:\n(none)", "I do not know"))
+    run(forty, nothing, "born", end_flag=False, **PUBLISHED)
+
+
+def test_without_both_rounds_go_on_after_a_complete_branch(forty: Forty) -> None:
+    """As many rounds as there are clues: here three, where the first would have been enough."""
+    model = ScriptedModel()
+    model.on("extract_clues", "", "Port Amber\nplace\ncountry")
+    model.on("map_relations", "", "country -> located_in = 9\nplace -> capital = 9", times=None)
+    model.on("map_entities", "", "country -> Osmania\nplace -> Osmania\nplace -> Westerby", times=None)
+    model.on("reason", "", "Osmania")
+    answered = run(
+        forty, model, ask(forty, "in which country is Port Amber?"), state=False, end_flag=False, **PUBLISHED
+    )
+    assert answered.answer.counts["num_rounds"] == 3
+    assert answered.answer.counts["num_complete"] == 0
+    assert paths_of(answered)[0] == "Port Amber → located_in → Osmania → capital → Westerby → located_in → Osmania"
+
+
+def test_the_same_run_twice_is_the_same(forty: Forty) -> None:
+    def once() -> Answered:
+        lines = [("extract_clues", "", "Nightjar\nstarred\nborn"), ("map_relations", "", "starred -> starred = 9")]
+        lines += [("map_relations", "", "born -> born_in = 9"), ("reason", "", "Low Ferry")]
+        return run(forty, script(*lines), ask(forty, "where were those born who starred in Nightjar?"))
+
+    assert once() == once()
+
+
+# ---------------------------------------------------------------------------------------------- branches and clues
+
+
+def test_branches_of_equal_state_merge_and_split(forty: Forty) -> None:
+    def branch(mapped: set[int], path: tuple[int, ...], *layers: list[int]) -> Branch:
+        return Branch(0, frozenset(mapped), path, tuple(np.array(layer) for layer in layers))
+
+    merged = merge_branches(
+        [branch({0, 1}, (3,), [7], [1, 4]), branch({0, 2}, (3,), [7], [4]), branch({0, 1}, (3,), [8], [2, 4])]
+    )
+    assert [(sorted(one.mapped), [layer.tolist() for layer in one.layers]) for one in merged] == [
+        ([0, 1], [[7, 8], [1, 2, 4]]),
+        ([0, 2], [[7], [4]]),
+    ]
+    split = split_branches([branch({0, 1}, (3,), [7], [1, 4, 5]), branch({0, 1}, (3,), [7], [4])], most=2)
+    assert [one.frontier.tolist() for one in split] == [[1], [4]]
+
+
+def test_paths_are_listed_in_turns_up_to_so_many_triples(forty: Forty) -> None:
+    graph = forty.graph
+    relation = graph.num_relations + graph.relation_ids["genre"]  # the films of a genre
+    films = [np.array(graph.neighbors(forty.id_of(genre), relation)) for genre in ("comedy", "drama")]
+    branches = [
+        Branch(0, frozenset(), (relation,), (np.array([forty.id_of(genre)]), own))
+        for genre, own in zip(("comedy", "drama"), films, strict=True)
+    ]
+    starts = [forty.graph.label_of(path[0].tail) for path in list_paths(graph, branches, max_triples=3)]
+    assert starts == ["comedy", "drama", "comedy"]
+    assert len(list_paths(graph, branches, max_triples=30)) == 4
+    assert len(list_paths(graph, branches, max_triples=1)) == 1
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    """Return a graph with twelve things called "film", one "Film", and an entity with 45 relations."""
+    folder: Path = tmp_path_factory.mktemp("crowded")
+    triples = [f"Hub\trel {number:02}\tEnd {number:02}" for number in range(45)]
+    triples += [f"thing {number:02}\tkind\tthings" for number in range(13)]
+    (folder / "triples.tsv").write_text("\n".join(triples) + "\n", encoding="utf-8")
+    names = [f"thing {number:02}\t{'film' if number < 12 else 'Film'}" for number in range(13)]
+    (folder / "names.tsv").write_text("\n".join(names) + "\n", encoding="utf-8")
+    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
+    return open_graph(folder / "graph")
+
+
+def test_relations_are_asked_about_in_batches(crowded: KnowledgeGraph) -> None:
+    walk = Walk(crowded, crowded, None, 3, False)
+    model = script(
+        ("extract_clues", "", "Hub\nwhat"),
+        ("map_relations", "rel 00\n", "none"),
+        ("map_relations", "rel 20\n", "not to be read"),
+        ("map_relations", "rel 40\n", "what -> rel 43 = 7"),
+        ("map_entities", "End 43", "what -> End 43"),
+        ("reason", "Hub → rel 43 → End 43", "End 43"),
+    )
+    system = Fiske(walk, read_prompts(), FiskeSection.model_validate(PUBLISHED))
+    (answered,) = answer_all(system, [Question("q", "what?", "what?", (), (), "test")], walk, model)
+    model.check_done()
+    assert crowded.name_of(answered.answer.prediction.answers[0]) == "End 43"
+    sizes = [len(part(prompt, "Relations:", "none")) for prompt in model.prompts_of("map_relations")]
+    assert sizes == [20, 20, 5]
+    assert [call.round for call in answered.calls] == [1, 2, 2, 2, 3, 4]
+
+
+def test_names_that_many_things_bear_come_last_among_the_starts(crowded: KnowledgeGraph) -> None:
+    walk = Walk(crowded, crowded, None, 3, False)
+    clues = look_up(walk, "q", ["film", "Hub"])
+    assert [len(own) for own in clues.exact] == [12, 1]
+    starts = clues.starts(4)
+    assert [sorted(branch.mapped) for branch in starts] == [[0], [0], [0], [1]]
+    assert len(merge_branches(starts)) == 2
+    assert [sorted(branch.mapped) for branch in clues.starts(4, only_proper=True)] == [[1]]
+
+
+def test_case_counts_where_some_clue_is_a_name_as_it_is_written(crowded: KnowledgeGraph) -> None:
+    walk = Walk(crowded, crowded, None, 3, False)
+    clues = look_up(walk, "q", ["hub", "Film"])
+    assert [sorted(branch.mapped) for branch in clues.starts(10)] == [[1]]  # the one called "Film"
+    only_folded = look_up(walk, "q", ["hub", "FILM"])
+    assert len(only_folded.starts(50)) == 14
+    assert [len(own) for own in clues.named] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ("Who made Ash?", "which person made Ash?"),
+        ("where is it", "which place is it"),
+        ("when", "what time"),
+        ("whose film is it?", "whose film is it?"),
+        ("", ""),
+    ],
+)
+def test_questions_say_what_they_ask_for(asked: str, shown: str) -> None:
+    assert rewrite_question(asked) == shown

@@ -1,0 +1,67 @@
+"""Looking around from entities, against loops over the triples; and the caps that keep a call for the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.instructions.direct import DirectCase, DirectInstruction
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.systems.calls import CallsLeft, room_for
+from kgqa_core.systems.frontier import links_to, relations_around, tails_along
+from kgqa_core.systems.types import Ask
+from tests.forty_triples import TRIPLES, Forty
+
+Sets = st.lists(st.integers(0, 10_000), min_size=1, max_size=6, unique=True)
+
+
+def edges_of(forty: Forty) -> list[tuple[int, int, int]]:
+    """Return (from, forward or reverse relation id, to) of every triple in both directions, from the text."""
+    relations, num = forty.graph.relation_ids, forty.graph.num_relations
+    found = []
+    for line in TRIPLES.splitlines():
+        head, relation, tail = line.split(" | ")
+        a, r, b = forty.id_of(head), relations[relation], forty.id_of(tail)
+        found += [(a, r, b), (b, r + num, a)]
+    return found
+
+
+def as_set(forty: Forty, drawn: list[int]) -> np.ndarray:
+    return np.unique(np.array(drawn) % forty.graph.num_entities)
+
+
+@settings(max_examples=60)
+@given(frontier=Sets, avoided=Sets, targets=Sets)
+def test_what_lies_around_is_what_the_triples_say(
+    forty: Forty, frontier: list[int], avoided: list[int], targets: list[int]
+) -> None:
+    here, not_there, wanted = (as_set(forty, drawn) for drawn in (frontier, avoided, targets))
+    edges = [edge for edge in edges_of(forty) if edge[0] in here]
+    leading = [edge for edge in edges if edge[2] not in not_there]
+    around = relations_around(forty.graph, here, not_there)
+    assert around == sorted({relation for _, relation, _ in leading})
+    for relation in around:
+        tails = sorted({tail for _, own, tail in leading if own == relation})
+        assert tails_along(forty.graph, here, relation, not_there).tolist() == tails
+    links = {(relation, tail) for _, relation, tail in edges if tail in wanted}
+    found = links_to(forty.graph, here, wanted)
+    assert {(relation, tail) for relation, tails in found.items() for tail in tails} == links
+    assert list(found) == sorted(found) and all(tails == sorted(set(tails)) for tails in found.values())
+
+
+def test_the_last_call_is_kept_for_the_answer() -> None:
+    asks: list[Ask[Any]] = [Ask(DirectInstruction(read_prompts()), DirectCase(str(number))) for number in range(5)]
+    calls = CallsLeft(limit=5)
+    assert [ask.case.question for ask in calls.fit(asks[:3])] == ["0", "1", "2"]
+    assert [ask.case.question for ask in calls.fit(asks[3:])] == ["3"]
+    assert calls.fit(asks) == []
+    assert (calls.used, calls.refused) == (4, 6)
+    assert CallsLeft().fit(asks) == asks
+    assert CallsLeft(limit=1).fit(asks) == []
+
+
+def test_answers_get_room_in_few_sizes() -> None:
+    assert [room_for(lines).max_new_tokens for lines in (0, 2, 3, 20, 80, 500)] == [64, 64, 128, 512, 2048, 2048]
