@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli_session import with_exit_code, working
-from kgqa_core.errors import ConfigError, InputError, nearest, shorten
+from flows.named_runs import find_predictions, names_several
+from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
     from kgqa_core.evaluation.runs import EvaluatedRun
+    from kgqa_core.evaluation.system_runs import SystemRun
 
-PREDICTIONS = "predictions.parquet"
 SMALLEST_P = 0.001  # shown as such
 HEADER = ("questions", "n", "metric", "{0}", "{1}", "{0} - {1}", "95 % interval", "p", "{0} is")
 
@@ -27,9 +27,9 @@ def compare(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN RUN [RUN...]",
-            help="Evaluated runs: a run configuration (its first seed, or CONF@SEED), the folder of an evaluation, "
-            "or a predictions.parquet.",
+            metavar="RUN...",
+            help="Evaluated runs: a run configuration (its first seed, or CONF@SEED; all its systems, or CONF@SYSTEM), "
+            "the folder of an evaluation, or a predictions.parquet.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -40,66 +40,57 @@ def compare(
     interval of each difference. More than two runs are compared pair by pair, p corrected by Holm's method. Refused
     where questions or graphs differ.
 
+    Runs of systems also get a table with accuracy, cost and evidence side by side, whether their language model adds
+    anything, and their answers joined with those of direct.
+
     \b
     Examples:
       kgqa compare conf/demo.yaml@0 conf/demo.yaml@1
+      kgqa compare conf/a.yaml@rog conf/b.yaml@rog
       kgqa compare conf/metaqa-joint.yaml old/predictions.parquet --json
     """
+    from flows.cli_output import print_comparison as print_systems
     from flows.cli_output import print_json
 
-    if len(runs) < 2 or len(set(runs)) < len(runs):
+    if len(set(runs)) < len(runs) or (len(runs) < 2 and not names_several(runs[0])):
         raise ConfigError(f"give two runs or more, each once; given: {', '.join(runs)}")
+    found = {run: find_predictions(run) for run in runs}
+    paths = [path for named in found.values() for _, path in named]
     with working("comparing"):
         from kgqa_core.evaluation.compare import compare_runs
-        from kgqa_core.evaluation.runs import read_run
+        from kgqa_core.evaluation.system_runs import read_system_run
 
-        found = [read_run(path, name) for name, path in map(find_predictions, runs)]
-        rows = compare_runs(found)
-    print_json(comparison_document(found, rows)) if as_json else print_comparison(found, rows)
+        named = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
+        systems = side_by_side_of(named)
+        judged = [own.run for runs in named.values() for own in runs]
+        rows = compare_runs(judged) if len(paths) == len(runs) else []  # of many systems, pairs are no help
+    if as_json:
+        document = comparison_document(judged, rows)
+        print_json(document if systems is None else document | {"systems": systems})
+        return
+    if systems is not None:
+        print_systems(systems)
+    if rows:
+        print_comparison(judged, rows)
 
 
-def find_predictions(run: str) -> tuple[str, Path]:
-    """Return what to call a run that a user named, and its predictions table.
+def side_by_side_of(named: Mapping[str, Sequence[SystemRun]]) -> dict[str, Any] | None:
+    """Return the comparison of systems as a document; None where no run is a system's.
 
-    Raises:
-        ConfigError: a configuration that cannot be read, or has no such seed.
-        ArtifactError: a configuration whose evaluation is not done.
-        InputError: no such file or folder.
+    Args:
+        named: the runs that each of the user's words stands for. Rows are named by the systems; where there are several
+            words, by letters too, since runs of two configurations are never seeds of one row.
     """
-    path = Path(run)
-    if path.is_dir():
-        return run, path / PREDICTIONS
-    if path.is_file() and not _is_configuration(path):
-        return run, path
-    base, at, seed = run.rpartition("@")
-    if at and not path.exists() and _is_configuration(Path(base)):
-        return _evaluation(Path(base), seed)
-    if _is_configuration(path):
-        return _evaluation(path, None)
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, beside)
-    hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
-    raise InputError(
-        f"there is no run {shorten(run)}{hint}. A run is a configuration (conf/demo.yaml or conf/demo.yaml@1), the "
-        "folder of an evaluation, or a predictions.parquet"
-    )
+    from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
+    from kgqa_core.evaluation.side_by_side_text import side_by_side_document
 
-
-def _is_configuration(path: Path) -> bool:
-    return path.suffix in (".yaml", ".yml")
-
-
-def _evaluation(conf: Path, seed: str | None) -> tuple[str, Path]:
-    """Return the name and the predictions of one seed of a configuration, the first where none is named."""
-    from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
-
-    config = read_config(conf)
-    seeds = [str(number) for number in config.exploration.seeds]
-    chosen = seeds[0] if seed is None else seed
-    if chosen not in seeds:
-        raise ConfigError(f"{conf} has no seed {shorten(chosen)}; its explorer.seeds are {', '.join(seeds)}")
-    return f"{conf}@{chosen}", Pipeline(config).artifact(f"evaluation-seed{chosen}").folder / PREDICTIONS
+    if not any(run.about for runs in named.values() for run in runs):
+        return None
+    groups: dict[str, list[SystemRun]] = {}
+    for place, runs in enumerate(named.values()):
+        letter = f"{letter_of(place)} " if len(named) > 1 else ""
+        groups |= {f"{letter}{name}": own for name, own in group_runs(runs).items()}
+    return side_by_side_document(side_by_side(groups))
 
 
 def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> dict[str, Any]:

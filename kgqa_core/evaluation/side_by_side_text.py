@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from kgqa_core.evaluation.report import ReportRow, markdown_table, report_scopes, show_figure
 from kgqa_core.evaluation.side_by_side import DIRECT, Entrant, Merit, SideBySide
@@ -39,6 +40,32 @@ def render_side_by_side(found: SideBySide, published: Mapping[str, str] | None =
     tables = [table.markdown() for table in comparison_tables(found, published)]
     sentences = [f"- {sentence}" for sentence in merit_sentences(found)]
     return "\n\n".join([tables[0], *(["\n".join(sentences)] if sentences else []), *tables[1:]]) + "\n"
+
+
+def side_by_side_document(found: SideBySide, published: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the comparison as plain data: its figures and tests, and the tables and sentences that show them."""
+    return {
+        "num_questions": found.num_questions,
+        "graph": found.entrants[0].mean.source.graph,
+        "tables": [asdict(table) for table in comparison_tables(found, published)],
+        "sentences": merit_sentences(found),
+        "rows": [_row_document(one) for one in found.entrants],
+        "best": {metric: sorted(names) for metric, names in found.best.items()},
+        "pairs": [asdict(row) for row in found.pairs],
+        "merits": [asdict(merit) for merit in found.merits],
+        "united": [asdict(row) for row in found.united],
+        "overrules": [{"system": name, **asdict(row)} for name, row in found.overrules],
+    }
+
+
+def _row_document(one: Entrant) -> dict[str, Any]:
+    about = [run.about for run in one.runs if run.about is not None]
+    return {
+        **asdict(one.row),
+        "lift": dict(one.lift),
+        "about": {**asdict(about[0]), "seed": [source.seed for source in about]} if about else None,
+        "predictions": [str(run.run.path) for run in one.runs],
+    }
 
 
 def comparison_tables(found: SideBySide, published: Mapping[str, str] | None = None) -> list[TextTable]:

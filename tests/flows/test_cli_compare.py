@@ -11,15 +11,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from flows import named_runs
 from flows.cli import app
 from flows.cli_compare import letter_of, scope_name
+from flows.named_runs import find_predictions
 from kgqa_core.config import RunConfig
+from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.compare import PairRow
 from kgqa_core.evaluation.predictions import Source, read_source, write_predictions
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question
+from tests.evaluation import made_up
 
 NUM = 90
+SYSTEMS = "systems: {run: [explorer, direct], answered_by: [oracle, random], seeds: [0, 1]}\n"
 Write = Callable[..., Path]
 
 
@@ -142,6 +147,55 @@ def test_what_is_no_run_says_what_a_run_is(write: Write, tmp_path: Path) -> None
     assert missing.exit_code == 3
     assert "there is no predictions table" in missing.stderr
     assert kgqa(one, tmp_path / "one.yaml").exit_code == 2
+
+
+def a_system(folder: Path, system: str, right: int, **about: Any) -> Path:
+    """Write the predictions of a system that is right on the first questions, at a call each."""
+    questions = [made_up.ask(f"q{n:02}", 1, hops=n % 2 + 1) for n in range(NUM)]
+    replies = [made_up.Reply((1 if n < right else 2,), supported=(1,), calls=1, tokens=90) for n in range(NUM)]
+    return made_up.write_system(folder, system, questions, replies, **{"answered_by": "lm", "model": "m", **about})
+
+
+def test_systems_get_one_table_with_accuracy_cost_and_evidence(tmp_path: Path) -> None:
+    rog, direct = a_system(tmp_path, "rog", 80), a_system(tmp_path, "direct", 30)
+    chance = [a_system(tmp_path, "rog", 79, answered_by=player, model=player) for player in ("random", "first")]
+    document = json.loads(kgqa(rog, direct, *chance, "--json").stdout)
+    assert [row["system"] for row in document["systems"]["rows"]] == [
+        "A rog", "B direct", "C rog (random)", "D rog (first)"
+    ]  # fmt: skip
+    first = document["systems"]["rows"][0]
+    assert (first["overall"]["calls_per_question"], first["overall"]["tokens_per_question"]) == (1, 100)
+    assert first["lift"]["lift.hits1"] == pytest.approx(100 * 50 / NUM)
+    assert first["about"]["seed"] == [0]
+    assert document["systems"]["sentences"][0].startswith("A rog: the LM adds nothing")
+    assert {row["system"] for row in document["systems"]["united"]} == {"A rog + direct"}
+    shown = kgqa(rog, direct).stdout
+    assert "Answers joined by those of direct" in shown and "A against B" in shown
+
+
+def test_systems_of_other_questions_or_graphs_are_refused_with_the_difference(tmp_path: Path) -> None:
+    rog, other = a_system(tmp_path, "rog", 80), a_system(tmp_path, "tog", 30, graph="cd" * 32)
+    done = kgqa(rog, other)
+    assert done.exit_code == 3
+    assert "graphs differ" in done.stderr
+
+
+def test_a_configuration_that_compares_systems_stands_for_all_of_them(
+    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = tmp_path / "several.yaml"
+    several.write_text(conf.read_text(encoding="utf-8") + SYSTEMS, encoding="utf-8")
+    monkeypatch.setattr(named_runs, "_predictions", lambda pipeline, key: Path(key))
+    assert {path.name for _, path in find_predictions(str(several))} == {
+        f"system-{system}-seed{seed}" for system in ("explorer", "direct-oracle", "direct-random") for seed in (0, 1)
+    }
+    assert find_predictions(f"{several}@direct-oracle") == [
+        (f"{several}@direct-oracle-seed{seed}", Path(f"system-direct-oracle-seed{seed}")) for seed in (0, 1)
+    ]
+    assert find_predictions(f"{several}@direct-random-seed1")[0][1] == Path("system-direct-random-seed1")
+    assert find_predictions(f"{several}@0") == [(f"{several}@0", Path("evaluation-seed0"))]
+    with pytest.raises(ConfigError, match=r"its systems are explorer, direct-oracle, .*did you mean direct-oracle"):
+        find_predictions(f"{several}@direct-oracl")
 
 
 @pytest.mark.parametrize("runs", [["one.parquet"], ["one.parquet", "one.parquet"]])
