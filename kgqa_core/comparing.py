@@ -415,10 +415,10 @@ class _Opener:
             from kgqa_core.stand_ins.knowledge import Knowledge
             from kgqa_core.stand_ins.oracle import open_oracle
 
-            placed = ground_of(self.pipeline).place(read_asked(self.pipeline))
             oracle = self.settings.oracle
             own = oracle.model_copy(update={"seed": oracle.seed + self.seed})
-            return open_oracle(Knowledge(self.walk, placed, self.golds), self.prompts, settings=own)
+            knowledge = Knowledge(self.walk, read_asked(self.pipeline), self.golds)
+            return open_oracle(knowledge, self.prompts, settings=own)
         from kgqa_core.stand_ins.controls import open_first, open_random
 
         return open_random(self.prompts, seed=self.seed) if answerer == "random" else open_first(self.prompts)
