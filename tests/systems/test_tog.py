@@ -1,0 +1,250 @@
+"""Think-on-Graph step by step on forty triples: its beam and every call, as worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kgqa_core.config_systems import TogSection
+from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import open_graph
+from kgqa_core.graph.subgraph_build import build_subgraphs
+from kgqa_core.graph.subgraphs import open_subgraphs
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.questions.loaders import load_question_file
+from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.tog import Tog
+from kgqa_core.systems.types import Answered
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import Question
+from tests.forty_triples import Forty
+from tests.nsm import write_nsm
+
+TWO = {"width": 2, "depth": 2}
+
+
+def run(
+    forty: Forty, model: ScriptedModel, question: Question | str, *, max_calls: int | None = None, **settings: object
+) -> Answered:
+    """Answer one question; the script must have been said to its end, in order."""
+    asked = forty.question(question) if isinstance(question, str) else question
+    system = Tog(forty.walk, read_prompts(), TogSection.model_validate(settings), max_calls)
+    (answered,) = answer_all(system, [asked], forty.walk, model)
+    assert answered.error == ""
+    model.check_done()
+    return answered
+
+
+def script(*lines: tuple[str, str, str]) -> ScriptedModel:
+    """Return a model that says these lines, (instruction, what its prompt holds, text), in this order alone."""
+    model = ScriptedModel(in_order=True)
+    for instruction, asks, text in lines:
+        model.on(instruction, asks, text)
+    return model
+
+
+def lines_after(prompt: str, heading: str) -> list[str]:
+    return prompt.rsplit(f"{heading}\n", 1)[1].split("\n\n")[0].split("\n")
+
+
+def answers(forty: Forty, answered: Answered) -> list[str]:
+    return forty.labels(answered.answer.prediction.answers)
+
+
+FIRST_STEP = [
+    ("score_relations", "Path so far: (none)", "2: directed_by = 0.90\n1: starred = 0.40"),
+    ("score_entities", "Plan: starred\n", "1: Mara Quill = 0.10\n2: Oto Brandt = 0.90"),  # one director: no call
+]
+"""From Salt Road: Ida Moon .9, Oto Brandt .4 x .9, and Mara Quill .4 x .1, for whom the beam has no place."""
+
+SECOND_STEP = [
+    ("score_relations", "Path so far: directed_by\n", "2: born_in = 1.00"),
+    ("score_relations", "Path so far: starred\n", "2: born_in = 0.50\n1: ^holder = 0.40"),
+]
+"""Both were born in Port Amber: it has one place, on the way of Ida Moon, which is the better."""
+
+
+def test_a_whole_run(forty: Forty) -> None:
+    paths = "Salt Road → directed_by → Ida Moon → born_in → Port Amber\nSalt Road → starred → Oto Brandt"
+    model = script(
+        *FIRST_STEP,
+        ("enough_information", "Salt Road → directed_by → Ida Moon\nSalt Road → starred → Oto Brandt", "no"),
+        *SECOND_STEP,
+        ("enough_information", paths, "yes"),
+        ("reason", paths, "Port Amber"),
+    )
+    answered = run(forty, model, "born", **TWO)
+    assert answers(forty, answered) == ["Port Amber"]
+    assert answered.faithful == (True,)
+    assert [call.round for call in answered.calls] == [1, 2, 3, 4, 4, 5, 6]
+    first, second, third = model.prompts_of("score_relations")
+    assert lines_after(first, "Relations:") == ["directed_by", "genre", "starred", "year"]
+    assert lines_after(second, "Relations:") == ["born_in", "^directed_by", "^starred"]  # others of hers than Salt Road
+    assert lines_after(third, "Relations:") == ["born_in", "^directed_by", "^holder", "^starred"]
+    assert "Starts at: Salt Road\n" in first and "at most 2 of them" in first
+    assert answered.answer.counts["num_steps"] == 2
+
+
+def test_enough_ends_the_search(forty: Forty) -> None:
+    lines = [*FIRST_STEP, ("enough_information", "", "yes"), ("reason", "", "Ida Moon")]
+    answered = run(forty, script(*lines), "directed", **TWO)
+    assert answers(forty, answered) == ["Ida Moon"]
+    assert len(answered.calls) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({"unsure": "alone"}, [("enough_information", "Port Amber", "no"), ("chain_of_thought", "", "Answer: Veria")]),
+        ({"unsure": "reason"}, [("reason", "Port Amber", "Veria")]),
+    ],
+)
+def test_paths_that_do_not_suffice_in_the_end(
+    forty: Forty, settings: dict[str, object], lines: list[tuple[str, str, str]]
+) -> None:
+    """As published the model then thinks for itself; else it reasons on them, and is not asked whether they suffice."""
+    model = script(*FIRST_STEP, ("enough_information", "", "no"), *SECOND_STEP, *lines)
+    answered = run(forty, model, "born", **TWO, **settings)
+    assert answers(forty, answered) == ["Veria"]
+    assert answered.faithful == (False,)
+
+
+@pytest.mark.parametrize("said", ["4: genre = 0.00", "none of these helps", ""])
+def test_without_any_path_the_model_thinks_for_itself(forty: Forty, said: str) -> None:
+    model = script(("score_relations", "", said), ("chain_of_thought", "", "Well.\nAnswers:\nIda Moon"))
+    answered = run(forty, model, "directed")
+    assert answers(forty, answered) == ["Ida Moon"]
+    assert answered.answer.counts["num_paths"] == 0
+
+
+def test_a_branch_ends_where_a_reply_cannot_be_read(forty: Forty) -> None:
+    """Of two relations the entities of one are lost; of two entities the relations of one."""
+    model = script(
+        FIRST_STEP[0],
+        ("score_entities", "Plan: starred\n", "who knows"),
+        ("enough_information", "Facts:\nSalt Road → directed_by → Ida Moon", "hard to say"),  # so: no
+        ("score_relations", "Path so far: directed_by\n", "who knows"),
+        ("reason", "Paths:\nSalt Road → directed_by → Ida Moon\n", "Ida Moon"),
+    )
+    assert answers(forty, run(forty, model, "directed", **TWO)) == ["Ida Moon"]
+
+
+def test_earlier_paths_stay_in_evidence_unless_they_go_on(forty: Forty) -> None:
+    model = script(
+        *FIRST_STEP,
+        ("enough_information", "", "no"),
+        ("score_relations", "Path so far: directed_by\n", "2: born_in = 0.00"),
+        ("score_relations", "Path so far: starred\n", "2: born_in = 0.50"),
+        ("enough_information", "", "yes"),
+        (
+            "reason",
+            "Paths:\nSalt Road → starred → Oto Brandt → born_in → Port Amber\nSalt Road → directed_by → Ida Moon\n",
+            "Ida Moon",
+        ),
+    )
+    assert answers(forty, run(forty, model, "directed", **TWO)) == ["Ida Moon"]
+
+
+def test_entities_may_be_kept_without_a_call(forty: Forty) -> None:
+    """In order of id, and within the width."""
+    lines = [("score_relations", "", "1: starred = 1.00"), ("enough_information", "", "yes"), ("reason", "", "x")]
+    answered = run(forty, script(*lines), "directed", width=1, entity_prune="none")
+    assert lines_after(answered.calls[-1].prompt, "Paths:") == ["Salt Road → starred → Mara Quill"]
+
+
+def test_the_model_sees_so_many_candidates(forty: Forty) -> None:
+    question = replace(forty.question("directed"), topics=forty.ids("comedy"))
+    model = script(
+        ("score_relations", "", "3: ^genre = 1.00"),
+        (
+            "score_entities",
+            "Candidates, each with facts about it:\n1: Capital\n2: Glass Harbour",
+            "2: Glass Harbour = 1",
+        ),
+        ("enough_information", "", "yes"),
+        ("reason", "", "Ida Moon"),
+    )
+    run(forty, model, question, max_entities=2)
+    assert "The Ninth Kite" not in model.prompts_of("score_entities")[0]
+
+
+def test_every_topic_is_in_the_first_beam_and_none_is_entered(forty: Forty) -> None:
+    question = replace(forty.question("directed"), topics=forty.ids("Nightjar", "Lev Sand"))
+    model = script(
+        ("score_relations", "Relations:\ndirected_by\nstarred\nyear", "3: starred = 0.80"),
+        ("score_relations", "Relations:\nborn_in\nspouse\n^directed_by\n^starred", "3: ^starred = 0.50"),
+        ("enough_information", "", "yes"),
+        ("reason", "Nightjar → starred → Oto Brandt\nLev Sand → ^starred → Glass Harbour\n", "Oto Brandt"),
+    )
+    answered = run(forty, model, question)
+    assert answers(forty, answered) == ["Oto Brandt"]
+    for prompt in model.prompts_of("score_relations"):
+        assert "Starts at: Nightjar\nLev Sand\n" in prompt
+
+
+@pytest.mark.parametrize(
+    ("max_calls", "lines"),
+    [
+        (1, [("chain_of_thought", "", "Answer: Ida Moon")]),
+        (2, [FIRST_STEP[0], ("reason", "Paths:\nSalt Road → directed_by → Ida Moon\n", "Ida Moon")]),
+        (3, [*FIRST_STEP, ("reason", "", "Ida Moon")]),
+        (5, [*FIRST_STEP, ("enough_information", "", "no"), SECOND_STEP[0], ("reason", "Port Amber", "Ida Moon")]),
+    ],
+)
+def test_the_cap_leaves_a_call_for_the_answer(forty: Forty, max_calls: int, lines: list[tuple[str, str, str]]) -> None:
+    answered = run(forty, script(*lines), "directed", max_calls=max_calls, **TWO)
+    assert answers(forty, answered) == ["Ida Moon"]
+    assert len(answered.calls) == max_calls
+    assert answered.answer.counts["num_refused_calls"] > 0
+
+
+@pytest.mark.parametrize(("id", "said", "verdict"), [("right", "yes", True), ("wrong", "Ida Moon", False)])
+def test_true_false_questions(forty: Forty, id: str, said: str, verdict: bool) -> None:
+    lines = [("score_relations", "", "1: directed_by = 1"), ("enough_information", "", "yes"), ("reason", "", said)]
+    answered = run(forty, script(*lines), id)
+    assert answered.answer.prediction.verdict is verdict
+    assert decides_claim(pair_outcome(forty.question(id), answered.answer.prediction))
+
+
+def test_never_more_calls_than_the_paper_says(forty: Forty) -> None:
+    """2ND + D + 1 for a beam of N and D steps, where everything is always worth something."""
+    steps = [f"{sign}{label}" for label in forty.graph.relation_labels for sign in ("", "^")]
+    model = ScriptedModel()
+    model.on("score_relations", "", "\n".join(f"9: {step} = 1.00" for step in steps), times=None)
+    model.on("score_entities", "", "\n".join(f"{name} = 0.50" for name in forty.graph.entity_names), times=None)
+    model.on("enough_information", "", "no", times=None)
+    model.on("chain_of_thought", "", "I do not know", times=None)
+    width, depth = 3, 3
+    for question in forty.questions[:9]:
+        answered = run(forty, model, question, width=width, depth=depth)
+        assert answered.answer.counts["num_steps"] == depth
+        assert 2 * depth < len(answered.calls) <= 2 * width * depth + depth + 1
+
+
+def test_each_question_walks_its_own_rows(tmp_path: Path) -> None:
+    path = write_nsm(tmp_path / "dev.jsonl")
+    build_graph(path, format="nsm", out_dir=tmp_path / "graph")
+    graph = open_graph(tmp_path / "graph")
+    build_subgraphs([path], graph=graph, out_dir=tmp_path)
+    questions, _ = load_question_file(path, format="nsm", graph=graph)
+    subgraphs = open_subgraphs(tmp_path)
+    walk = Walk(subgraphs.graph, graph, subgraphs, max_hops=2, reenter_topic=False)
+    model = ScriptedModel()
+    model.on("score_relations", "brother of ann\nStarts at: m.ann\nPath so far: (none)", "1: sibling = 1")
+    model.on("score_relations", "brother of ann\nStarts at: m.ann\nPath so far: sibling", "1: sibling = 1")
+    model.on("score_relations", "what does ann like\nStarts at: m.ann\nPath so far: (none)\nRelations:\nlikes", "no")
+    model.on("enough_information", "m.s1 → sibling → Bob", "yes").on("enough_information", "", "no")
+    model.on("reason", "m.ann → sibling → m.s1 → sibling → Bob", "Bob")
+    model.on("chain_of_thought", "", "Answers:\nm.rock\nm.s1")  # m.s1 is in no triple of this question
+    asked = [one for one in questions if one.id in ("q1", "q2", "q6")]
+    first, second, third = answer_all(Tog(walk, read_prompts(), TogSection()), asked, walk, model)
+    model.check_done()
+    assert first.answer.prediction.answers == graph.ids_of_name("Bob")
+    assert first.faithful == (True,)
+    assert second.answer.prediction.answers == graph.ids_of_name("m.rock")
+    assert second.answer.unmatched == ("m.s1",)
+    assert third.status == "skipped"
