@@ -12,7 +12,10 @@ from kgqa_core.config_systems import FiskeSection
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.subgraph_build import build_subgraphs
+from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.questions.loaders import load_question_file
 from kgqa_core.stand_ins.script import ScriptedModel
 from kgqa_core.systems.fiske import Fiske
 from kgqa_core.systems.fiske_branches import Branch, list_paths, merge_branches, split_branches
@@ -22,6 +25,7 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
+from tests.nsm import write_nsm
 
 PUBLISHED = {"merge_branches": False, "entity_mapping": "always", "starts": "all"}
 BORN = "Salt Road → directed_by → Ida Moon → born_in → Port Amber"
@@ -357,6 +361,34 @@ def test_the_same_run_twice_is_the_same(forty: Forty) -> None:
         return run(forty, script(*lines), ask(forty, "where were those born who starred in Nightjar?"))
 
     assert once() == once()
+
+
+def test_each_question_is_explored_in_its_own_rows(tmp_path: Path) -> None:
+    """What a clue names outside a question's subgraph is no start, and no answer."""
+    path = write_nsm(tmp_path / "dev.jsonl")
+    build_graph(path, format="nsm", out_dir=tmp_path / "graph")
+    graph = open_graph(tmp_path / "graph")
+    build_subgraphs([path], graph=graph, out_dir=tmp_path)
+    questions, _ = load_question_file(path, format="nsm", graph=graph)
+    subgraphs = open_subgraphs(tmp_path)
+    walk = Walk(subgraphs.graph, graph, subgraphs, max_hops=2, reenter_topic=False)
+    model = ScriptedModel()
+    model.on("extract_clues", "brother of ann", "m.ann\nbrother\nsister")
+    model.on("extract_clues", "what does ann like", "m.zoe\nlike")
+    model.on("extract_clues", "which person is meant", "m.rock\nlikes")
+    model.on("map_relations", "Entity: m.ann\nRelations:\nlikes\nsibling", "brother -> sibling = 9")
+    model.on("map_relations", "Entity: m.s1\nRelations:\nsibling", "sister -> sibling = 5")
+    model.on("reason", "m.ann → sibling → m.s1 → sibling → Bob", "Bob")
+    model.on("direct", "what does ann like", "M.ROCK\nm.s1")
+    model.on("reason", "m.rock → ^likes → Bob", "Bob")
+    asked = [one for one in questions if one.id in ("q1", "q2", "q6")]
+    first, second, third = answer_all(Fiske(walk, read_prompts(), FiskeSection()), asked, walk, model)
+    model.check_done()
+    bob = graph.ids_of_name("Bob")
+    assert first.answer.prediction.answers == third.answer.prediction.answers == bob
+    assert first.faithful == third.faithful == (True,)  # the third is given without a topic
+    assert second.answer.prediction.answers == graph.ids_of_name("m.rock")
+    assert second.answer.unmatched == ("m.s1",)
 
 
 # ---------------------------------------------------------------------------------------------- branches and clues
