@@ -60,6 +60,7 @@ class Bench:
     model: Metered | None  # None: it asks no language model
     meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
     source: SystemSource
+    max_new_tokens: int | None = None  # of a text, see ``runner.answer_all``
 
     def render(self, path: ReasoningPath) -> str:
         """Return an evidence path as readable triples, in walking order."""
@@ -71,7 +72,8 @@ class Bench:
 
     def answer(self, questions: Sequence[Question]) -> Round:
         """Return what the system answers, and what that cost."""
-        answered = answer_all(self.system, questions, self.walk, self.model)
+        limit = self.max_new_tokens
+        answered = answer_all(self.system, questions, self.walk, self.model, max_new_tokens=limit)
         taken = [meter.take() for meter in self.meters]
         stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
         return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
@@ -89,7 +91,8 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
         opener = _Opener(pipeline, str(section["system"]), int(section["seed"]), section.get("answered_by"), stack)
         system = opener.system()
         source = source_of(pipeline, key, opener.model)
-        yield Bench(system, opener.walk, opener.model, tuple(opener.meters), source)
+        limit = section_of(pipeline).max_new_tokens
+        yield Bench(system, opener.walk, opener.model, tuple(opener.meters), source, limit)
 
 
 @lru_cache(maxsize=2)
@@ -137,10 +140,10 @@ def section_of(pipeline: Pipeline) -> SystemsSection:
     return systems
 
 
-def read_asked(pipeline: Pipeline) -> list[Question]:
+def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     """Return the questions that the systems answer: those of the evaluation split, or some of them drawn by seed.
 
-    Where topics are to be linked, theirs are hidden, and found again in the text alone.
+    Where topics are to be linked, theirs are hidden, and found again in the text alone; ``linked=False``: not here.
     """
     from kgqa_core.questions.hops import fill_hops
     from kgqa_core.questions.loaders import read_questions
@@ -157,7 +160,7 @@ def read_asked(pipeline: Pipeline) -> list[Question]:
         reenter_topic=pipeline.config.dataset.reenter_topic,
         subgraphs=ground.subgraphs,
     )
-    if systems.topics == "linked":
+    if linked and systems.topics == "linked":
         from kgqa_core.questions.relink import relink
 
         taught = read_questions(pipeline.artifact("questions").folder, "train")
@@ -417,7 +420,7 @@ class _Opener:
 
             oracle = self.settings.oracle
             own = oracle.model_copy(update={"seed": oracle.seed + self.seed})
-            knowledge = Knowledge(self.walk, read_asked(self.pipeline), self.golds)
+            knowledge = Knowledge(self.walk, read_asked(self.pipeline, linked=False), self.golds)
             return open_oracle(knowledge, self.prompts, settings=own)
         from kgqa_core.stand_ins.controls import open_first, open_random
 

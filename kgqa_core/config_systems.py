@@ -124,6 +124,7 @@ class SystemsSection(Section):
     draw: Annotated[int, Field(ge=0)] = 0  # the seed of that draw
     seeds: Seeds | None = None  # each system answers once per seed; None: those of the explorer
     max_calls: Annotated[int, Field(ge=1)] | None = 30  # per question and system (FiSKE §4.1); None: no limit
+    max_new_tokens: Annotated[int, Field(ge=1)] | None = None  # of a text at most; None: what each instruction may need
     chunk: Annotated[int, Field(ge=1)] = 256  # questions answered together: what a killed run loses at most
     max_traces: Annotated[int, Field(ge=0)] = 50  # questions per system whose calls MLflow shows, failures first
     oracle: OracleSection = OracleSection()

@@ -16,7 +16,14 @@ from kgqa_core.stage_types import Borrowed, StageSpec
 EXPLORING = {"etd", "dualr", "explorer", "ours"}  # they start from the trained explorer
 WITHOUT_LM = {"explorer"}
 COMPARISON = "comparison"  # of all systems, answerers and seeds
-SHARED = ("topics", "pool", "num_questions", "draw", "max_calls")  # settings of the comparison that shape each answer
+SHARED = (
+    "topics",
+    "pool",
+    "num_questions",
+    "draw",
+    "max_calls",
+    "max_new_tokens",
+)  # settings of the comparison that shape each answer
 
 
 def system_key(name: SystemName, answerer: Answerer, seed: int) -> str:

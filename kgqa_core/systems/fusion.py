@@ -4,10 +4,9 @@ The options of a question are the explorer's answer set and what each plan reach
 
     (1 - weight) * agreement with the explorer + weight * the plan's probability among the question's plans
 
-so that weight 0 is the explorer alone and 1 the planner alone. Agreement is F1 with fuzzy membership: a candidate
-belongs to the explorer's side as far as its probability is that of the best. Where the explorer and the first plan
-disagree, a language model may say how probable it thinks the plans, and is believed in the planner's place. The weight,
-and whether the model's word is worth its calls, are chosen on dev.
+so that weight 0 is the explorer alone and 1 the planner alone. Agreement is the F1 of the option with what the explorer
+answers. Where the explorer and the first plan disagree, a language model may say how probable it thinks the plans, and
+is believed in the planner's place. The weight, and whether the model's word is worth its calls, are chosen on dev.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.evaluation.metrics import score_predictions, score_sets
 from kgqa_core.types import Prediction, Question
 
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
@@ -49,9 +48,8 @@ class Fusion:
 
     def choose(self, explored: Prediction, options: Sequence[Option], weights: Sequence[float]) -> Option:
         """Return the option of the highest score, of equals the first; ``weights`` are the plans' probabilities."""
-        side = membership(explored)
         scores = [
-            (1 - self.weight) * agreement(side, option.entities) + self.weight * option.probability(weights)
+            (1 - self.weight) * agreement(explored.answers, option.entities) + self.weight * option.probability(weights)
             for option in options
         ]
         return options[int(np.argmax(scores))]
@@ -88,10 +86,9 @@ def membership(explored: Prediction) -> dict[int, float]:
     return {entity: score / best for entity, score in zip(explored.candidates, explored.scores, strict=True)}
 
 
-def agreement(side: Mapping[int, float], entities: Sequence[int]) -> float:
-    """Return the F1 of a set with a fuzzy one: twice the shared membership by the sum of both sizes."""
-    size = len(entities) + sum(side.values())
-    return 2 * sum(side.get(entity, 0.0) for entity in entities) / size if size else 0.0
+def agreement(first: Sequence[int], second: Sequence[int]) -> float:
+    """Return the F1 of two sets of entities."""
+    return score_sets(frozenset(first), frozenset(second))[2]
 
 
 def options_of(explored: Prediction, reached: Sequence[Sequence[int]]) -> tuple[Option, ...]:

@@ -35,7 +35,12 @@ class _Run:
 
 
 def answer_all(
-    system: System, questions: Sequence[Question], walk: Walk, model: LanguageModel | None
+    system: System,
+    questions: Sequence[Question],
+    walk: Walk,
+    model: LanguageModel | None,
+    *,
+    max_new_tokens: int | None = None,
 ) -> list[Answered]:
     """Return what a system answers to each question, in order.
 
@@ -44,6 +49,7 @@ def answer_all(
         questions: linked; without a topic they are skipped where the system needs one.
         walk: what it walks on; evidence is checked against it.
         model: who is asked, metered and held to its budget (``lm.metered``); None for a system that never asks.
+        max_new_tokens: of any text but plans, at most; None: as each system has it.
 
     A question on which the system raises, or whose answer is no ranking of entities, is a prediction without an answer,
     with the traceback. Paths that do not stand in the graph are left out of the prediction, and counted: they are no
@@ -54,7 +60,7 @@ def answer_all(
     runs = _start(system, able, walk)
     going = [run for run in runs if _advance(run, None)]
     while going:
-        replies = _ask(model, going)
+        replies = _ask(model, going, max_new_tokens)
         going = [run for run, own in zip(going, replies, strict=True) if _advance(run, own)]
     by_id = {run.question.id: run for run in runs}
     return [_finish(question, by_id.get(question.id), system, walk) for question in questions]
@@ -112,13 +118,14 @@ def _error() -> str:
     return traceback.format_exc()[-MAX_KEPT_ERROR:]
 
 
-def _ask(model: LanguageModel | None, runs: Sequence[_Run]) -> list[list[Reply[Any]]]:
+def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int | None) -> list[list[Reply[Any]]]:
     """Return the replies to the round of each question; one that cannot be rendered fails alone."""
     if model is None:
         raise ValueError("a system that asks a language model needs one")
     rendered: list[tuple[_Run, int, Ask[Any], Prompt, Any]] = []
     for run in runs:
         try:
+            run.asks = [_limited(ask, max_new_tokens) for ask in run.asks]
             made = [_render(model, run, ask) for ask in run.asks]
         except Exception:
             run.error = _error()
@@ -140,6 +147,14 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run]) -> list[list[Reply[A
             replies[id(run)][place] = reply
             run.calls.append(_call(run, ask, prompt, reply))
     return [[own for _, own in sorted(replies[id(run)].items())] for run in runs]
+
+
+def _limited(ask: Ask[Any], max_new_tokens: int | None) -> Ask[Any]:
+    """Return a call that gives no more tokens than allowed; a plan ends by itself."""
+    decoding = ask.decoding
+    if max_new_tokens is None or decoding.max_new_tokens <= max_new_tokens or ask.instruction.name == "plan":
+        return ask
+    return replace(ask, decoding=replace(decoding, max_new_tokens=max_new_tokens))
 
 
 def _render(model: LanguageModel, run: _Run, ask: Ask[Any]) -> tuple[Prompt, Any]:
