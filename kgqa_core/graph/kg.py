@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.csr import Ints, open_array, open_csr, read_only
+from kgqa_core.graph.csr import Ints, open_array, open_csr, read_only, sorted_distinct
 from kgqa_core.graph.strings import (
     SortedIndex,
     StringBuffers,
@@ -135,6 +136,22 @@ class KnowledgeGraph:
         """Return the entities with this name whatever its case, ascending."""
         rows = self.folded_index.rows(key_of(name.casefold()))
         return tuple(sorted(int(self._folded_order[row]) for row in rows))
+
+    @cached_property
+    def _folded_aliases(self) -> tuple[Ints, pa.Array]:
+        """Entity and case-folded text of each alias; read on first use, none where the graph's source gives none."""
+        path = self.folder / "aliases.parquet"
+        if not path.is_file():
+            return np.empty(0, dtype=np.int32), pa.array([], pa.large_string())
+        with pq.ParquetFile(path) as file:
+            table = file.read().combine_chunks()
+        return table["entity_id"].to_numpy(), fold(pa.array(table["alias"].to_pylist(), pa.string()))
+
+    def ids_of_alias(self, name: str) -> tuple[int, ...]:
+        """Return the entities with this alias whatever its case, ascending. Looks through all aliases."""
+        entities, aliases = self._folded_aliases
+        found = pc.equal(aliases, pa.scalar(name.casefold(), pa.large_string())).to_numpy(zero_copy_only=False)
+        return tuple(sorted_distinct(entities[np.flatnonzero(found)]).tolist())
 
     def neighbors(self, entity_id: int, relation: int) -> Ints:
         """Return the entities reached from ``entity_id`` by ``relation`` (0..2R), ascending."""
