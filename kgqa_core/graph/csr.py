@@ -49,10 +49,10 @@ def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, n
     starts_group = np.append(True, (owner[1:] != owner[:-1]) | (relation[1:] != relation[:-1]))
     starts = np.flatnonzero(starts_group[: len(owner)])  # none where there is no triple
     return Csr(
-        group_ptr=_pointers(np.bincount(owner[starts], minlength=num_entities)),
-        group_relation=relation[starts],
-        edge_ptr=np.append(starts, len(owner)).astype(np.int64),
-        edge_tail=edge_tail,
+        group_ptr=read_only(_pointers(np.bincount(owner[starts], minlength=num_entities))),
+        group_relation=read_only(relation[starts]),
+        edge_ptr=read_only(np.append(starts, len(owner)).astype(np.int64)),
+        edge_tail=read_only(edge_tail),
     )
 
 
@@ -87,7 +87,7 @@ def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], length: int) -> N
     np.lib.format.write_array_header_1_0(stream, header)
 
 
-def read_only(array: Ints) -> Ints:
+def read_only(array: NDArray[Number]) -> NDArray[Number]:
     """Return a view that cannot be written to, as arrays from disk are: code compiled for those serves it too."""
     view = array.view()
     view.flags.writeable = False

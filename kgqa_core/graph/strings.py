@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import open_array, write_array_header
+from kgqa_core.graph.csr import open_array, read_only, write_array_header
 
 StringBuffers = tuple[NDArray[np.uint8], NDArray[np.int64]]  # bytes and offsets, as in a StringTable
 
@@ -51,13 +51,13 @@ def write_strings(strings: pa.Array, folder: Path, stem: str) -> None:
 
 
 def string_buffers(strings: pa.LargeStringArray) -> StringBuffers:
-    """Return the bytes (uint8) and the offsets (int64 [n+1], from 0) of an array without nulls."""
+    """Return the bytes (uint8) and the offsets (int64 [n+1], from 0) of an array without nulls, read-only."""
     _, where, values = strings.buffers()
     if not len(strings) or values is None:
-        return np.zeros(0, np.uint8), np.zeros(len(strings) + 1, np.int64)
+        return read_only(np.zeros(0, np.uint8)), read_only(np.zeros(len(strings) + 1, np.int64))
     offsets = np.frombuffer(where, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     data = np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]
-    return data, offsets - offsets[0] if offsets[0] else offsets
+    return read_only(data), read_only(offsets - offsets[0] if offsets[0] else offsets)
 
 
 def fold(names: pa.Array) -> pa.Array:
