@@ -1,0 +1,229 @@
+"""Questions of a system, call by call, as traces in MLflow.
+
+They are made after the run, from the tables that it left, and their spans are written in one go: a trace made as its
+calls happen costs 13 to 27 ms. MLflow's fluent interface could not do that, and goes through the global tracking URI,
+which may be the user's. What was measured are tokens and seconds of a whole question: rounds are laid out evenly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.trace_content import TracedCall, TracedQuestion, traced_questions
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Assessment, Span, TraceInfo
+
+PREVIEW_CHARACTERS = 1000  # of question and answer in the list of traces
+TRACES_AT_ONCE = 100  # that MLflow ties to a run, or deletes, in one call
+NS_PER_SECOND, NS_PER_MS = 1_000_000_000, 1_000_000
+
+
+def log_traces(
+    client: MlflowClient, experiment: str, run_id: str, predictions: Path, calls: Path, *, limit: int
+) -> list[str]:
+    """Show questions of a finished system in MLflow, failures first; return the ids of their traces, in that order.
+
+    Args:
+        client: of the store that holds the run.
+        experiment: id of the run's experiment.
+        run_id: the system's run, to which the traces belong.
+        predictions: schemas.SYSTEM_PREDICTIONS.
+        calls: schemas.SYSTEM_CALLS.
+        limit: questions shown at most; 0 for none.
+    """
+    from mlflow.tracing.client import TracingClient
+
+    questions = traced_questions(predictions, calls, limit=limit)
+    if not questions:
+        return []
+    run = client.get_run(run_id)
+    name, begun = str(run.info.run_name), int(run.info.start_time)
+    store = TracingClient(client.tracking_uri)
+    infos = [_info(question, experiment, run_id, name, begun) for question in questions]
+    for info in infos:
+        store.start_trace(info)
+    pairs = zip(questions, infos, strict=True)
+    store.log_spans(experiment, [span for question, info in pairs for span in _spans(question, info, name)])
+    ids = [str(info.trace_id) for info in infos]
+    for start in range(0, len(ids), TRACES_AT_ONCE):
+        client.link_traces_to_run(ids[start : start + TRACES_AT_ONCE], run_id)
+    return ids
+
+
+def delete_traces(client: MlflowClient, experiment: str, run_id: str) -> int:
+    """Delete the traces of a run, such as one that a killed publisher left; return how many there were."""
+    from mlflow.tracing.constant import TraceMetadataKey
+
+    deleted = 0
+    while found := client.search_traces(
+        locations=[experiment],
+        filter_string=f"request_metadata.`{TraceMetadataKey.SOURCE_RUN}` = '{run_id}'",
+        max_results=TRACES_AT_ONCE,
+        include_spans=False,
+    ):
+        deleted += client.delete_traces(experiment_id=experiment, trace_ids=[one.info.trace_id for one in found])
+    return deleted
+
+
+def _info(question: TracedQuestion, experiment: str, run_id: str, name: str, begun_ms: int) -> TraceInfo:
+    """Return what the list of traces shows."""
+    from mlflow.entities import TraceInfo, TraceLocation, TraceState
+    from mlflow.tracing.constant import TraceMetadataKey, TraceTagKey
+
+    row = question.row
+    return TraceInfo(
+        trace_id=f"tr-{_digest(run_id, row['question_id'])}",  # equal when it is told again
+        trace_location=TraceLocation.from_experiment_id(experiment),
+        request_time=begun_ms,
+        execution_duration=_duration_ns(question) // NS_PER_MS,
+        state=TraceState.ERROR if question.kind == "failed" else TraceState.OK,
+        client_request_id=row["question_id"],
+        request_preview=row["question"][:PREVIEW_CHARACTERS],
+        response_preview=" | ".join(row["prediction"])[:PREVIEW_CHARACTERS],
+        trace_metadata={
+            TraceMetadataKey.SOURCE_RUN: run_id,
+            TraceMetadataKey.TOKEN_USAGE: json.dumps(_usage(row["num_prompt_tokens"], row["num_tokens"])),
+        },
+        tags={
+            TraceTagKey.TRACE_NAME: name,
+            "verdict": question.kind,
+            "hops": "unknown" if row["hops"] is None else str(row["hops"]),
+        },
+        assessments=_assessments(question),
+    )
+
+
+def _assessments(question: TracedQuestion) -> list[Assessment]:
+    """Return the verdicts that the list of traces can be sorted and filtered by."""
+    from mlflow.entities import AssessmentSource, AssessmentSourceType, Feedback
+
+    source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="kgqa")
+    given = {"correct": question.is_right}
+    if question.row["faithful"]:
+        given["supported"] = all(question.row["faithful"])
+    return [Feedback(name=name, value=value, source=source) for name, value in given.items()]
+
+
+def _spans(question: TracedQuestion, info: TraceInfo, name: str) -> Iterator[Span]:
+    """Yield the span of the question, then those of its calls; calls of a round stand beside each other."""
+    from mlflow.entities import SpanType
+    from mlflow.tracing.constant import SpanAttributeKey
+
+    row, begun = question.row, int(info.request_time) * NS_PER_MS
+    root = _digest(info.trace_id)[:16]
+    yield _span(
+        info,
+        name,
+        (root, None),
+        (begun, begun + _duration_ns(question)),
+        question.row["error"] if question.kind == "failed" else "",
+        {
+            SpanAttributeKey.SPAN_TYPE: SpanType.CHAIN,
+            SpanAttributeKey.INPUTS: {"question": row["question"]},
+            SpanAttributeKey.OUTPUTS: _outcome(question),
+            **{key: row[key] for key in ("question_id", "status", "stopped", "seconds", "money", "topic_source")},
+        },
+    )
+    rounds = max((call.round for call in question.calls), default=1)
+    length = _duration_ns(question) // rounds
+    for number, call in enumerate(question.calls):
+        start = begun + (call.round - 1) * length
+        yield _span(
+            info,
+            call.instruction,
+            (_digest(info.trace_id, str(number))[:16], root),
+            (start, start + length),
+            call.problem,
+            _call_attributes(call),
+        )
+
+
+def _outcome(question: TracedQuestion) -> dict[str, Any]:
+    """Return what was answered, on what evidence, and what would have been right."""
+    row = question.row
+    paths = dict(zip(row["candidate_ids"], row["paths"], strict=False))
+    answers = zip(row["prediction"], row["answer_ids"], row["faithful"], strict=True)
+    shown: dict[str, Any] = {
+        "answers": [
+            {"name": name, "evidence": paths.get(entity, ""), "supported": supported}
+            for name, entity, supported in answers
+        ],
+        "gold": row["ground_truth"],
+        "verdict": question.kind,
+    }
+    if row["unmatched"]:
+        shown["not in the graph"] = row["unmatched"]
+    if row["gold_verdict"] is not None:
+        shown |= {"claim is": row["verdict"], "claim should be": row["gold_verdict"]}
+    return shown
+
+
+def _call_attributes(call: TracedCall) -> dict[str, Any]:
+    """Return a call as MLflow shows conversations, with its tokens."""
+    from mlflow.entities import SpanType
+    from mlflow.tracing.constant import SpanAttributeKey
+
+    system = [{"role": "system", "content": call.system_prompt}] if call.system_prompt else []
+    return {
+        SpanAttributeKey.SPAN_TYPE: SpanType.CHAT_MODEL,
+        SpanAttributeKey.INPUTS: {"messages": [*system, {"role": "user", "content": call.prompt}]},
+        SpanAttributeKey.OUTPUTS: {
+            "choices": [
+                {"index": place, "message": {"role": "assistant", "content": text}}
+                for place, text in enumerate(call.texts)
+            ]
+        },
+        SpanAttributeKey.CHAT_USAGE: _usage(call.num_prompt_tokens, call.num_tokens),
+        "round": call.round,
+        "problem": call.problem,
+    }
+
+
+def _span(
+    info: TraceInfo,
+    name: str,
+    ids: tuple[str, str | None],
+    times: tuple[int, int],
+    problem: str,
+    attributes: Mapping[str, Any],
+) -> Span:
+    """Return a span of the trace ``info``: ``ids`` of itself and its parent, ``times`` in ns, and what went wrong."""
+    from mlflow.entities import Span
+    from mlflow.tracing.constant import SpanAttributeKey
+
+    given = {SpanAttributeKey.REQUEST_ID: info.trace_id, **attributes}
+    return Span.from_dict({
+        "trace_id": info.trace_id,
+        "span_id": ids[0],
+        "parent_span_id": ids[1],
+        "name": name,
+        "start_time_unix_nano": times[0],
+        "end_time_unix_nano": times[1],
+        "status": {"code": "ERROR" if problem else "OK", "message": problem},
+        "attributes": {key: json.dumps(value, ensure_ascii=False) for key, value in given.items()},
+        "events": [],
+    })  # fmt: skip
+
+
+def _usage(num_prompt_tokens: int, num_tokens: int) -> dict[str, int]:
+    return {
+        "input_tokens": num_prompt_tokens,
+        "output_tokens": num_tokens,
+        "total_tokens": num_prompt_tokens + num_tokens,
+    }
+
+
+def _duration_ns(question: TracedQuestion) -> int:
+    """Return the seconds of a question's calls, and no less than MLflow shows."""
+    return max(int(question.row["seconds"] * NS_PER_SECOND), NS_PER_MS * max(1, len(question.calls)))
+
+
+def _digest(*parts: str) -> str:
+    """Return 32 hexadecimal digits that stand for ``parts``."""
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
