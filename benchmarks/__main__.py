@@ -29,6 +29,7 @@ BENCHMARKS = (
     "supervision",
     "embedded_planner",
     "execute_plans",
+    "harness",
     "lm_generate",
     "lora",
     "memory",

@@ -111,7 +111,9 @@ def _columns_of(counts: Sequence[Sequence[tuple[str, float]]]) -> dict[str, Floa
     columns: dict[str, Floats] = {}
     for row, pairs in enumerate(counts):
         for name, value in pairs:
-            columns.setdefault(name, np.full(len(counts), np.nan))[row] = value
+            if name not in columns:
+                columns[name] = np.full(len(counts), np.nan)
+            columns[name][row] = value
     return dict(sorted(columns.items()))
 
 

@@ -1,0 +1,231 @@
+"""What an evaluation costs beside systems and models: running, writing, judging, comparing; systems do nothing."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import run_child
+from benchmarks.measure import write_section
+from benchmarks.path_cases import build_folders
+from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
+from kgqa_core.evaluation.side_by_side_text import render_side_by_side
+from kgqa_core.evaluation.system_runs import read_system_run
+from kgqa_core.evaluation.system_source import SystemSource
+from kgqa_core.evaluation.systems import system_row
+from kgqa_core.explorer.backtrack import render_path
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.instructions.direct import DirectCase, DirectInstruction
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.lm.meter import Meter
+from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
+from kgqa_core.questions.loaders import read_questions
+from kgqa_core.systems.controls import answer_by_path
+from kgqa_core.systems.predictions_file import merge_parts, write_answered, write_calls
+from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.types import Ask, Steps, SystemAnswer
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import Prediction, Question
+
+ASKED_MS = 0.3
+CHUNK = 256  # questions answered together, as systems.chunk has it
+MAX_HOPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    questions: tuple[int, ...]  # of the test split, drawn
+    systems: int  # that are compared, each wrong on other questions
+
+
+FULL = Size(questions=(1_000, 3_000), systems=8)
+SMALL = Size(questions=(60,), systems=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Answers what was answered beforehand, after a call that changes nothing, where it has an instruction."""
+
+    predictions: dict[str, Prediction]
+    instruction: DirectInstruction | None = None
+    name: str = "nothing"
+    needs_topic: bool = True
+    on_rows: bool = False
+
+    def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
+        """Return the answers."""
+        return [self.predictions[question.id] for question in questions]
+
+    def steps(self, question: Question, prepared: Prediction) -> Steps:
+        """Return the answer of one question."""
+        if self.instruction is not None:
+            yield [Ask(self.instruction, DirectCase(question.text))]
+        return SystemAnswer(prepared, (), {"num_paths": len(prepared.paths)})
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A model that says the same at once."""
+
+    name: str = "instant"
+    context: int = 100_000
+
+    def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
+        """Return a token for each prompt."""
+        return [1] * len(prompts)
+
+    def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
+        """Return the same text for each prompt."""
+        return [[Generation("nothing", num_tokens=1)] for _ in prompts]
+
+    def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return equal likelihoods."""
+        return [[0.0] * len(own) for own in options]
+
+
+@dataclass(slots=True)
+class Clock:
+    """CPU seconds by what they were spent on."""
+
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Count the seconds of a block."""
+        started = time.process_time()
+        yield
+        self.spent[what] = self.spent.get(what, 0.0) + time.process_time() - started
+
+
+def run(home: Path, size: Size = FULL) -> None:
+    """Measure, in a process per number of questions, and write the section."""
+    graph, questions = build_folders(home)
+    counts = {"systems": size.systems, "graph": graph, "questions": questions}
+    found = [run_child(measure, count=count, **counts).result for count in size.questions]
+    write_section("Harness of an evaluation", report(found, size.systems), "python -m benchmarks harness")
+
+
+PARTS = {
+    "running": "running: rounds, checks of every path against the graph",
+    "writing": "writing predictions and calls, 256 questions a part",
+    "merging": "putting the parts together",
+    "judging": "reading back and judging question by question",
+    "figures": "figures with intervals, over all, by hops and by answers",
+    "comparing": "side by side: paired tests, answers joined with direct's, tables",
+}
+WITH_CALLS = {"running": "running, each question with one metered call", "writing": "writing, with that call"}
+
+
+def report(found: Sequence[dict[str, Any]], num_systems: int) -> str:
+    """Return the section."""
+    header = " | ".join(f"{one['questions']:,} questions" for one in found)
+    rows = [
+        f"| CPU ms per question and system | {header} |",
+        "|---|" + "---:|" * len(found),
+        *(
+            f"| {name} | " + " | ".join(f"{one['ms'][part]:.3f}" for one in found) + " |"
+            for part, name in PARTS.items()
+        ),
+        "| **all of it** (asked: <= 0.3) | " + " | ".join(f"**{sum(one['ms'].values()):.3f}**" for one in found) + " |",
+        "",
+        f"| for comparison | {header} |",
+        "|---|" + "---:|" * len(found),
+        *(
+            f"| {name} | " + " | ".join(f"{one['called'][part]:.3f}" for one in found) + " |"
+            for part, name in WITH_CALLS.items()
+        ),
+    ]
+    note = (
+        f"{num_systems} systems that answer at once with what following the gold chain gives "
+        f"({found[0]['answers']:.1f} entities, three evidence paths at most), each wrong on another tenth of the "
+        "questions; MetaQA, all hops, drawn from the test split. The figures of each system are made twice, as in an "
+        "evaluation: on its own, and side by side. The call is rendered, metered and kept, by a model that says the "
+        "same at once."
+    )
+    return "\n\n".join([note, "\n".join(rows)])
+
+
+def measure(graph: str, questions: str, count: int, systems: int) -> dict[str, Any]:
+    """Run ``systems`` over ``count`` questions; return CPU milliseconds per question and system, by part."""
+    opened = open_graph(Path(graph))
+    asked = read_questions(Path(questions), "test")
+    asked = random.Random(0).sample(asked, min(count, len(asked)))
+    right = {one.id: answer_by_path(opened, one, one.chain) for one in asked}
+    walk = Walk(opened, opened, None, MAX_HOPS, reenter_topic=False)
+    clock, called = Clock(), Clock()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        warm = Nothing({one.id: right[one.id] for one in asked[:1]})
+        evaluate(warm, asked[:1], walk, folder / "warm.parquet", Clock())
+        files = []
+        for number in range(systems):
+            files.append(folder / f"{number}.parquet")
+            name = "direct" if number == systems - 1 else f"system {number}"
+            evaluate(replace(Nothing(spoilt(right, number)), name=name), asked, walk, files[-1], clock)
+        for path in files:
+            with clock.on("judging"):
+                run = read_system_run(path)
+            with clock.on("figures"):
+                system_row(run.name, [run])
+        runs = [read_system_run(path) for path in files]
+        with clock.on("comparing"):
+            render_side_by_side(side_by_side(group_runs(runs)))
+        asking = Nothing(right, DirectInstruction(read_prompts()))
+        evaluate(asking, asked, walk, folder / "asking.parquet", called)
+    return {
+        "questions": len(asked),
+        "answers": sum(len(one.answers) for one in right.values()) / len(right),
+        "ms": {part: 1000 * spent / len(asked) / systems for part, spent in clock.spent.items()},
+        "called": {part: 1000 * spent / len(asked) for part, spent in called.spent.items()},
+    }
+
+
+def spoilt(right: dict[str, Prediction], number: int) -> dict[str, Prediction]:
+    """Return predictions of which a tenth are lost."""
+    chance = random.Random(number)
+    return {
+        id: Prediction(id, (), (), (), abstained=True) if chance.random() < 0.1 else one for id, one in right.items()
+    }
+
+
+def evaluate(system: Nothing, questions: Sequence[Question], walk: Walk, path: Path, clock: Clock) -> None:
+    """Answer questions chunk by chunk and write what came of them, as a stage does."""
+    meter = Meter()
+    model = Metered(Instant(), meter=meter, system=system.name)
+    source = SystemSource("graph", system.name, 0, "lm", "instant")
+    parts: list[Path] = []
+    render = renderer(walk.entities)
+    for start in range(0, len(questions), CHUNK):
+        with clock.on("running"):
+            answered = answer_all(system, questions[start : start + CHUNK], walk, model)
+        parts.append(path.with_name(f"{path.stem}-{start}.parquet"))
+        with clock.on("writing"):
+            usage, stopped = meter.take()
+            write_answered(
+                parts[-1],
+                answered,
+                source=source,
+                entity_names=walk.entities.entity_names,
+                render_path=render,
+                usage=usage,
+                stopped=stopped,
+            )
+            write_calls(parts[-1].with_suffix(".calls"), answered)
+    with clock.on("merging"):
+        merge_parts(parts, path)
+        merge_parts([part.with_suffix(".calls") for part in parts], path.with_suffix(".calls"))
+
+
+def renderer(graph: KnowledgeGraph) -> Callable[[Any], str]:
+    """Return what makes a path readable."""
+    names, labels = graph.entity_names, graph.relation_labels
+    return lambda path: render_path(path, entity_names=names, relation_labels=labels)
