@@ -88,7 +88,7 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
     """
     section = pipeline.specs[key].section
     with ExitStack() as stack:
-        opener = _Opener(pipeline, str(section["system"]), int(section["seed"]), section.get("answered_by"), stack)
+        opener = _Opener(pipeline, section, stack)
         system = opener.system()
         source = source_of(pipeline, key, opener.model)
         limit = section_of(pipeline).max_new_tokens
@@ -114,7 +114,7 @@ def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None) -> Syst
     answerer = str(section.get("answered_by", ""))
     return SystemSource(
         graph=pipeline.artifact("graph").content,
-        system=str(section["system"]),
+        system=str(section.get("row", section["system"])),
         seed=int(section["seed"]),
         answered_by=answerer,
         model=model.name if model else "",
@@ -193,7 +193,8 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     from kgqa_core.questions.loaders import read_questions
     from kgqa_core.systems.fusion import choose_fusion, judge
 
-    questions = [one for one in read_questions(pipeline.artifact("questions").folder, "dev") if one.topics]
+    dev = read_questions(pipeline.artifact("questions").folder, "dev")
+    questions = [one for one in dev if one.topics and one.claim is None]  # a verdict counts by its evidence: not here
     if len(questions) > MAX_DEV:
         questions = random.Random(0).sample(questions, MAX_DEV)
     asked, planned = _dev_questions(pipeline, seed, questions)
@@ -281,9 +282,11 @@ def _first_plan(questions: Sequence[Question], reached: Sequence[Sequence[tuple[
 class _Opener:
     """Opens the parts of one system as it needs them."""
 
-    def __init__(self, pipeline: Pipeline, name: str, seed: int, answerer: Any, stack: ExitStack) -> None:
-        self.pipeline, self.name, self.seed, self.stack = pipeline, name, seed, stack
-        self.settings = section_of(pipeline)
+    def __init__(self, pipeline: Pipeline, section: Mapping[str, Any], stack: ExitStack) -> None:
+        self.pipeline, self.stack = pipeline, stack
+        self.name, self.seed = str(section["system"]), int(section["seed"])
+        self.settings = section_of(pipeline).as_row(str(section.get("row", "")))
+        answerer = section.get("answered_by")
         self.meters: list[Meter] = []
         self.mask_topics = pipeline.config.exploration.mask_topics
         self.model = self._model(str(answerer)) if answerer else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
 from kgqa_core.config_base import FilePath, Section, Seeds, Share
 
@@ -78,6 +78,7 @@ class FiskeSection(Section):
     )
     starts: Literal["all", "proper"] = "proper"  # ours: where a clue with a capital or a digit is a name, only such
     entity_mapping: Literal["always", "late"] = "late"  # ours: only where no relation takes a clue that is left
+    branches_meet: bool = True  # ours: of two starts, where branches meet that have mapped all clues between them
     relation_batch: Annotated[int, Field(ge=1)] = 20  # relations per call
     min_relation_score: Annotated[float, Field(ge=0, le=10)] = 5.0
     max_entities: Annotated[int, Field(ge=1)] = 80  # per call
@@ -113,11 +114,23 @@ class OracleSection(Section):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
+class VariantSection(Section):
+    """A system under other settings, as a row of its own: an ablation, or one point of a sweep."""
+
+    system: SystemName
+    settings: dict[str, Any] = Field(default_factory=dict)  # over those of the system's section
+    answered_by: Annotated[tuple[Answerer, ...], Field(strict=False, min_length=1)] | None = None  # None: as all
+
+
+VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/=-]{0,59}$")]  # a legal name in MLflow
+
+
 class SystemsSection(Section):
     """The comparison of systems: ``kgqa evaluate --systems``."""
 
     run: Annotated[tuple[SystemName, ...], Field(strict=False)] = SYSTEMS
     answered_by: Annotated[tuple[Answerer, ...], Field(strict=False, min_length=1)] = ("lm",)
+    variants: dict[VariantName, VariantSection] = Field(default_factory=dict)  # further rows, by name
     topics: Literal["gold", "linked"] = "gold"  # linked: topic entities from the text alone, for every system
     pool: Literal["none", "hard"] = "none"  # hard: the gold plan and two wrong ones that exist, in place of retrieval
     num_questions: Annotated[int, Field(ge=1)] | None = None  # asked at most, drawn by seed; None: all
@@ -135,3 +148,38 @@ class SystemsSection(Section):
     fiske: FiskeSection = FiskeSection()
     tog: TogSection = TogSection()
     ours: OursSection = OursSection()
+
+    @model_validator(mode="after")
+    def _variants_fit(self) -> SystemsSection:
+        for row in self.variants:
+            if row in SYSTEMS or "-seed" in row:
+                raise ValueError(f"variants.{row}: a variant has a name of its own, without '-seed'")
+            self.as_row(row)
+        return self
+
+    def rows(self) -> dict[str, tuple[SystemName, tuple[Answerer, ...]]]:
+        """Return the rows of the comparison by name: which system each is, and who answers for it."""
+        found: dict[str, tuple[SystemName, tuple[Answerer, ...]]] = {
+            name: (name, self.answered_by) for name in self.run
+        }
+        found |= {row: (one.system, one.answered_by or self.answered_by) for row, one in self.variants.items()}
+        return found
+
+    def as_row(self, row: str) -> SystemsSection:
+        """Return this section with the settings that a row has its system under."""
+        variant = self.variants.get(row)
+        if variant is None:
+            return self
+        own: Section | None = getattr(self, variant.system, None)
+        if own is None and variant.settings:
+            raise ValueError(f"variants.{row}.settings: {variant.system} has no settings")
+        if own is None:
+            return self
+        try:
+            changed = type(own).model_validate({**own.model_dump(), **variant.settings})
+        except ValidationError as problem:
+            first = problem.errors(include_url=False)[0]
+            where = ".".join(map(str, ("variants", row, "settings", *first["loc"])))
+            legal = ", ".join(type(own).model_fields)
+            raise ValueError(f"{where}: {first['msg']}. Settings of {variant.system}: {legal}") from None
+        return self.model_copy(update={variant.system: changed})

@@ -26,10 +26,10 @@ SHARED = (
 )  # settings of the comparison that shape each answer
 
 
-def system_key(name: SystemName, answerer: Answerer, seed: int) -> str:
-    """Return the key of the stage in which a system answers with one language model and seed."""
-    who = "" if answerer == "lm" or name in WITHOUT_LM else f"-{answerer}"
-    return f"system-{name}{who}-seed{seed}"
+def system_key(row: str, answerer: Answerer, seed: int) -> str:
+    """Return the key of the stage in which a row of the comparison is answered by one language model and seed."""
+    who = "" if answerer == "lm" or row in WITHOUT_LM else f"-{answerer}"
+    return f"system-{row}{who}-seed{seed}"
 
 
 def system_specs(config: RunConfig, base: tuple[str, ...], made: Mapping[str, StageSpec]) -> list[StageSpec]:
@@ -47,13 +47,15 @@ def system_specs(config: RunConfig, base: tuple[str, ...], made: Mapping[str, St
     if systems is None:
         return []
     seeds = systems.seeds or config.exploration.seeds
+    rows = systems.rows()
     wanted = {
-        system_key(name, answerer, seed): (name, answerer, seed)
+        system_key(row, answerer, seed): (row, answerer, seed)
         for seed in seeds
-        for answerer in systems.answered_by
-        for name in systems.run
+        for row, (_, answerers) in rows.items()
+        for answerer in answerers
     }
-    fusion = [_fusion(config, base, seed, made) for seed in seeds] if "ours" in systems.run else []
+    fuses = any(name == "ours" for name, _ in rows.values())
+    fusion = [_fusion(config, base, seed, made) for seed in seeds] if fuses else []
     known = {**made, **{spec.key: spec for spec in fusion}}
     specs = [_spec(config, base, known, key, *what) for key, what in wanted.items()]
     return [*fusion, *specs, StageSpec(COMPARISON, COMPARISON, {}, tuple(wanted))]
@@ -64,13 +66,14 @@ def _spec(
     base: tuple[str, ...],
     made: Mapping[str, StageSpec],
     key: str,
-    name: SystemName,
+    row: str,
     answerer: Answerer,
     seed: int,
 ) -> StageSpec:
-    systems = config.systems
-    assert systems is not None
+    assert config.systems is not None
+    name, systems = config.systems.rows()[row][0], config.systems.as_row(row)
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
+    section |= {} if row == name else {"row": row}
     section |= systems.model_dump(mode="json", include=set(SHARED))
     section |= {f"settings.{setting}": value for setting, value in _settings(systems, name).items()}
     needs: list[str] = []

@@ -131,7 +131,8 @@ def shown_name(pipeline: Pipeline, key: str) -> str:
     """
     section = pipeline.specs[key].section
     who = section.get("answered_by", "lm")
-    name = "explorer alone" if section["system"] == "explorer" else str(section["system"])
+    row = str(section.get("row", section["system"]))
+    name = "explorer alone" if row == "explorer" else row
     pool = " (hard pool)" if section["pool"] == "hard" else ""
     return f"{name}{'' if who == 'lm' else f' by {who}'}{pool}"
 

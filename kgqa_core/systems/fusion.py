@@ -11,7 +11,7 @@ is believed in the planner's place. The weight, and whether the model's word is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
