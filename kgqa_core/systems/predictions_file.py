@@ -19,6 +19,8 @@ from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import ReasoningPath
 
+AS_PART: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+"""How a part is written, which is read once and then gone; the merged file is compressed."""
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds")
 FREE: dict[str, Any] = {"num_calls": 0, "num_prompt_tokens": 0, "num_tokens": 0, "seconds": 0.0, "money": 0.0}
 
@@ -55,7 +57,7 @@ def write_answered(
     ]
     schema = SYSTEM_PREDICTIONS.with_metadata(source.metadata())
     with written_whole(path) as partial:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial, compression="zstd")
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial, **AS_PART)
 
 
 def write_calls(path: Path, answered: Iterable[Answered]) -> None:
@@ -76,7 +78,7 @@ def write_calls(path: Path, answered: Iterable[Answered]) -> None:
         for number, call in enumerate(one.calls, start=1)
     ]
     with written_whole(path) as partial:
-        pq.write_table(pa.Table.from_pylist(rows, schema=SYSTEM_CALLS), partial, compression="zstd")
+        pq.write_table(pa.Table.from_pylist(rows, schema=SYSTEM_CALLS), partial, **AS_PART)
 
 
 def merge_parts(parts: Sequence[Path], path: Path) -> None:
@@ -90,7 +92,8 @@ def merge_parts(parts: Sequence[Path], path: Path) -> None:
     waiting = schema.empty_table()
     with written_whole(path) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for part in parts:
-            waiting = pa.concat_tables([waiting, pq.read_table(part, partitioning=None)])
+            with pq.ParquetFile(part) as file:
+                waiting = pa.concat_tables([waiting, file.read()])
             while waiting.num_rows >= ROWS_AT_ONCE:
                 writer.write_table(waiting.slice(0, ROWS_AT_ONCE).combine_chunks())
                 waiting = waiting.slice(ROWS_AT_ONCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,11 @@ def _is_edge(graph: KnowledgeGraph, step: Step) -> bool:
     inside = 0 <= step.head < graph.num_entities and 0 <= step.tail < graph.num_entities
     if not inside or not 0 <= step.relation < graph.num_relations:
         return False
-    tails = graph.neighbors(step.head, step.relation)
-    place = int(tails.searchsorted(step.tail))
-    return place < len(tails) and int(tails[place]) == step.tail
+    # bisect beside numpy: of a few numbers, a call of searchsorted takes several times longer.
+    first, last = int(graph.group_ptr[step.head]), int(graph.group_ptr[step.head + 1])
+    group = bisect_left(graph.group_relation, step.relation, first, last)
+    if group == last or graph.group_relation[group] != step.relation:
+        return False
+    start, end = int(graph.edge_ptr[group]), int(graph.edge_ptr[group + 1])
+    place = bisect_left(graph.edge_tail, step.tail, start, end)
+    return place < end and bool(graph.edge_tail[place] == step.tail)
