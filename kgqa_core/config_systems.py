@@ -78,7 +78,7 @@ class FiskeSection(Section):
     )
     starts: Literal["all", "proper"] = "proper"  # ours: where a clue with a capital or a digit is a name, only such
     entity_mapping: Literal["always", "late"] = "late"  # ours: only where no relation takes a clue that is left
-    branches_meet: bool = True  # ours: of two starts, where branches meet that have mapped all clues between them
+    branches_meet: bool = True  # ours: branches of two starts complete each other; a name nearby is not the only way
     relation_batch: Annotated[int, Field(ge=1)] = 20  # relations per call
     min_relation_score: Annotated[float, Field(ge=0, le=10)] = 5.0
     max_entities: Annotated[int, Field(ge=1)] = 80  # per call
@@ -122,7 +122,7 @@ class VariantSection(Section):
     answered_by: Annotated[tuple[Answerer, ...], Field(strict=False, min_length=1)] | None = None  # None: as all
 
 
-VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/=-]{0,59}$")]  # a legal name in MLflow
+VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/-]{0,59}$")]  # a legal name in MLflow
 
 
 class SystemsSection(Section):

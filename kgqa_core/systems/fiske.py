@@ -72,8 +72,11 @@ class Fiske:
         return replace(answer, counts={**answer.counts, **counts})
 
     def _evidence(self, exploration: Exploration) -> Sequence[Branch]:
-        """Return the branches that the answer rests on: the shortest complete ones; without the end flag all."""
+        """Return the branches that the answer rests on: the shortest complete evidence; without the end flag all."""
+        complete = exploration.complete
         if not self.settings.end_flag:
-            return [*exploration.complete, *exploration.ended]
-        shortest = min((len(branch.path) for branch in exploration.complete), default=0)
-        return [one for one in exploration.complete if len(one.path) == shortest] or exploration.refuting()
+            return [*(branch for found in complete for branch in found.branches), *exploration.ended]
+        shortest = min((found.length for found in complete), default=0)
+        return [
+            branch for found in complete if found.length == shortest for branch in found.branches
+        ] or exploration.refuting()

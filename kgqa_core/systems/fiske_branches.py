@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from kgqa_core.graph.csr import Ints, sorted_distinct
+from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.evidence import enter_from, paths_through
 from kgqa_core.types import ReasoningPath, RelationPath
@@ -43,6 +43,26 @@ class Branch:
     def before(self) -> Branch:
         """Return the branch one step earlier, with the same clues mapped."""
         return replace(self, path=self.path[:-1], layers=self.layers[:-1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """Evidence with all clues mapped: a complete branch, or two that meet."""
+
+    branches: tuple[Branch, ...]
+
+    @property
+    def length(self) -> int:
+        """Return the steps of the longest path."""
+        return max(len(branch.path) for branch in self.branches)
+
+
+def meet(one: Branch, other: Branch) -> Found | None:
+    """Return two branches up to where they both stand; None where they stand at no common entity."""
+    shared = shared_sorted(one.frontier, other.frontier)
+    if not len(shared):
+        return None
+    return Found(tuple(replace(branch, layers=(*branch.layers[:-1], shared)) for branch in (one, other)))
 
 
 def merge_branches(branches: Iterable[Branch]) -> list[Branch]:

@@ -62,7 +62,8 @@ class Clues:
 
 
 def _is_proper(name: str) -> bool:
-    return any(letter.isupper() or letter.isdigit() for letter in name)
+    """Say whether a name is more than lower-case letters; scripts without case count."""
+    return not name.islower() or any(map(str.isdigit, name))
 
 
 def look_up(walk: Walk, question_id: str, texts: Sequence[str]) -> Clues:

@@ -20,7 +20,7 @@ from kgqa_core.instructions.mappings import Mappings
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.instructions.render import ARROW
 from kgqa_core.systems.calls import CallsLeft, room_for
-from kgqa_core.systems.fiske_branches import Branch, merge_branches, split_branches
+from kgqa_core.systems.fiske_branches import Branch, Found, meet, merge_branches, split_branches
 from kgqa_core.systems.fiske_clues import Clues
 from kgqa_core.systems.fiske_moves import Look, Move, Named, last_move, look_ahead, moves_of
 from kgqa_core.systems.types import Ask, Reply
@@ -41,7 +41,8 @@ class Exploration:
     clues: Clues
     starts: Sequence[Branch]
     has_claim: bool = False  # a true/false question
-    complete: list[Branch] = field(default_factory=list)  # with all clues mapped
+    complete: list[Found] = field(default_factory=list)  # with all clues mapped
+    walked: list[Branch] = field(default_factory=list)  # all that took a step, as far as branches may meet
     ended: list[Branch] = field(default_factory=list)  # that could not go on
     num_rounds: int = 0
 
@@ -58,10 +59,10 @@ class Exploration:
                 self.ended += [*stuck, *_distinct(move.branch for move in moves if id(move.branch) not in moving)]
                 going = self._settle([branch for reached in found for branch in reached])
             else:
-                walked = [branch for branch in stuck if branch.path]
-                found = yield from self._map_entities([last_move(branch) for branch in walked])
+                late_ones = [branch for branch in stuck if branch.path]
+                found = yield from self._map_entities([last_move(branch) for branch in late_ones])
                 late = [branch for reached in found for branch in reached]
-                self.ended += [branch for branch, reached in zip(walked, found, strict=True) if not reached]
+                self.ended += [branch for branch, reached in zip(late_ones, found, strict=True) if not reached]
                 self.ended += self._settle(late)  # no relation takes the clues that they have left
                 going = self._settle([branch for move in moves for branch in move.all_tails()])
         self.ended += going
@@ -77,13 +78,24 @@ class Exploration:
         return [branch for branch in against if len(branch.mapped) == most]
 
     def _settle(self, branches: Sequence[Branch]) -> list[Branch]:
-        """Keep the complete branches; return the others, merged or one by one."""
+        """Keep what is complete; return the other branches, merged or one by one."""
         stops = self.settings.end_flag or self.settings.state  # else a branch with all clues mapped goes on, too
         merges = self.settings.merge_branches
         own = merge_branches(branches) if merges else branches
-        self.complete += [branch for branch in own if stops and branch.path and not self._missing(branch)]
+        self.complete += [Found((one,)) for one in own if stops and one.path and not self._missing(one)]
+        if self.settings.branches_meet:
+            self._meet([branch for branch in own if branch.path])
         going = [branch for branch in own if self._missing(branch) or not stops]
         return going if merges else split_branches(going, self.settings.max_entities)
+
+    def _meet(self, branches: Sequence[Branch]) -> None:
+        """Keep those that meet a branch of another start, so that the two have mapped all clues between them."""
+        for branch in branches:
+            for other in self.walked if self._missing(branch) else ():
+                if other.start != branch.start and not self._missing(branch) - other.mapped and self._missing(other):
+                    found = meet(other, branch)
+                    self.complete += [] if found is None else [found]
+            self.walked.append(branch)
 
     def _left(self, branch: Branch) -> frozenset[int]:
         """Return the clues that a branch is asked about."""
@@ -101,7 +113,10 @@ class Exploration:
         instruction = MapRelationsInstruction(self.prompts)
         asks: list[Ask[Any]] = []
         asked_for: list[tuple[Look, tuple[int, ...]]] = []
-        looks = [look_ahead(self.walk, self.clues, branch, self._left(branch)) for branch in branches]
+        only_named = not self.settings.branches_meet
+        looks = [
+            look_ahead(self.walk, self.clues, branch, self._left(branch), only_named=only_named) for branch in branches
+        ]
         for look in looks:
             size = self.settings.relation_batch
             for first in range(0, len(look.relations) if look.asked else 0, size):

@@ -23,7 +23,7 @@ class Look:
 
     branch: Branch
     relations: tuple[int, ...]
-    links: Mapping[int, list[int]]  # relation -> entities named by clues left; where there are any, nothing else counts
+    links: Mapping[int, list[int]]  # relation -> entities named by clues left
     named: Named  # of those entities
     pairs: dict[int, set[int]]  # relation -> clues that it takes: those that are its label, later those that were said
     asked: frozenset[int]  # clues left that are neither a name nor a label
@@ -60,32 +60,36 @@ class Move:
         return [self.branch.step([clue], self.relation, self.tails) for clue in sorted(self.clues)]
 
 
-def look_ahead(walk: Walk, clues: Clues, branch: Branch, left: frozenset[int]) -> Look:
-    """Return what lies ahead of a branch that has these clues left."""
+def look_ahead(walk: Walk, clues: Clues, branch: Branch, left: frozenset[int], *, only_named: bool) -> Look:
+    """Return what lies ahead of a branch that has these clues left; ``only_named``: where names are, nothing else."""
     avoided = _avoided(walk, branch)
     targets = clues.named_by(left)
     targets = targets[~np.isin(targets, avoided)]
     links = links_to(walk.graph, branch.frontier, targets) if len(targets) else {}
     near = np.array(sorted({entity for own in links.values() for entity in own}), dtype=np.int64)
     named = clues.naming(left, near)
-    relations = list(links) or relations_around(walk.graph, branch.frontier, avoided)
+    relations = list(links) if links and only_named else relations_around(walk.graph, branch.frontier, avoided)
     left = left.difference(*named.values())
     pairs = _labelled(walk, clues, left, relations)
     return Look(branch, tuple(relations), links, named, pairs, frozenset() if pairs else left)
 
 
 def moves_of(walk: Walk, look: Look) -> list[Move]:
-    """Return the steps along the relations that took a clue; without such, those to named entities."""
+    """Return the steps along the relations that took a clue, and those to named entities.
+
+    Of several relations to named entities those that took a clue rule out the others.
+    """
     branch, pairs = look.branch, look.pairs
-    mapped = [relation for relation in look.relations if pairs.get(relation)]
-    if not look.links:
-        reached = [tails_along(walk.graph, branch.frontier, one, _avoided(walk, branch)) for one in mapped]
-        return [Move(branch, one, frozenset(pairs[one]), tails) for one, tails in zip(mapped, reached, strict=True)]
+    to_named = {relation for relation in look.links if pairs.get(relation)} or set(look.links)
     moves = []
-    for relation in mapped or look.relations:
-        tails = look.links[relation]
-        named = {entity: look.named[entity] for entity in tails}
-        moves.append(Move(branch, relation, frozenset(pairs.get(relation, ())), np.array(tails), named))
+    for relation in look.relations:
+        clues = frozenset(pairs.get(relation, ()))
+        if relation in to_named:
+            named = {entity: look.named[entity] for entity in look.links[relation]}
+            moves.append(Move(branch, relation, clues, np.array(look.links[relation]), named))
+        elif clues:
+            tails = tails_along(walk.graph, branch.frontier, relation, _avoided(walk, branch))
+            moves.append(Move(branch, relation, clues, tails))
     return moves
 
 

@@ -7,8 +7,13 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.subgraph_build import build_subgraphs
+from kgqa_core.graph.subgraphs import open_subgraphs
+from kgqa_core.questions.loaders import load_question_file
+from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty, make_forty
+from tests.nsm import write_nsm
 
 FILMS = {  # film: (directors, actors, year)
     "Ash": (["Dan"], ["Ann", "Bob"], "1999"),
@@ -37,6 +42,19 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
 def forty(tmp_path_factory: pytest.TempPathFactory) -> Forty:
     """Return forty triples of films, people and cities, with questions of one to three hops."""
     return make_forty(tmp_path_factory.mktemp("forty"))
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Walk, list[Question]]:
+    """Return a walk of two steps in which each question has a subgraph of its own, and the questions."""
+    folder: Path = tmp_path_factory.mktemp("rows")
+    path = write_nsm(folder / "dev.jsonl")
+    build_graph(path, format="nsm", out_dir=folder / "graph")
+    graph = open_graph(folder / "graph")
+    build_subgraphs([path], graph=graph, out_dir=folder)
+    questions, _ = load_question_file(path, format="nsm", graph=graph)
+    subgraphs = open_subgraphs(folder)
+    return Walk(subgraphs.graph, graph, subgraphs, max_hops=2, reenter_topic=False), questions
 
 
 Ids = Callable[..., tuple[int, ...]]

@@ -12,10 +12,7 @@ from kgqa_core.config_systems import FiskeSection
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.subgraph_build import build_subgraphs
-from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.questions.loaders import load_question_file
 from kgqa_core.stand_ins.script import ScriptedModel
 from kgqa_core.systems.fiske import Fiske
 from kgqa_core.systems.fiske_branches import Branch, list_paths, merge_branches, split_branches
@@ -25,9 +22,11 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
-from tests.nsm import write_nsm
+from tests.scripted import script
 
-PUBLISHED = {"merge_branches": False, "entity_mapping": "always", "starts": "all"}
+RowWorld = tuple[Walk, list[Question]]
+
+PUBLISHED = {"merge_branches": False, "entity_mapping": "always", "starts": "all", "branches_meet": False}
 BORN = "Salt Road → directed_by → Ida Moon → born_in → Port Amber"
 
 
@@ -41,14 +40,6 @@ def run(
     assert answered.error == ""
     model.check_done()
     return answered
-
-
-def script(*lines: tuple[str, str, str]) -> ScriptedModel:
-    """Return a model that says these lines, (instruction, what its prompt holds, text), in this order alone."""
-    model = ScriptedModel(in_order=True)
-    for instruction, asks, text in lines:
-        model.on(instruction, asks, text)
-    return model
 
 
 def ask(forty: Forty, text: str, *answers: str) -> Question:
@@ -181,21 +172,52 @@ def test_two_ways_to_one_entity_are_two_branches_unless_merged(forty: Forty, mer
     run(forty, model, ask(forty, "who was mayor when comedies were made?"), **PUBLISHED | {"merge_branches": merge})
 
 
-def test_two_topics_meet(forty: Forty) -> None:
-    """Each of two people is a start; each branch ends at the other, and the film between them is the answer."""
+@pytest.mark.parametrize(
+    ("meet", "paths"),
+    [
+        (True, ["Lev Sand → ^starred → Nightjar", "Oto Brandt → ^starred → Nightjar"]),
+        (
+            False,
+            [
+                "Lev Sand → ^starred → Nightjar → starred → Oto Brandt",
+                "Oto Brandt → ^starred → Nightjar → starred → Lev Sand",
+            ],
+        ),
+    ],
+)
+def test_two_topics(forty: Forty, meet: bool, paths: list[str]) -> None:
+    """Branches of two people meet in the film of both; else each ends at the other, and the answer lies between."""
     model = script(
         ("extract_clues", "", "starred\nLev Sand\nOto Brandt"),
         ("map_relations", "Entity: Lev Sand\n", "starred -> ^starred = 9"),
         ("map_relations", "Entity: Oto Brandt\n", "starred -> ^starred = 9"),
         ("reason", "", "Nightjar"),
     )
-    answered = run(forty, model, ask(forty, "which film starred both Lev Sand and Oto Brandt?", "Nightjar"))
+    question = ask(forty, "which film starred both Lev Sand and Oto Brandt?", "Nightjar")
+    answered = run(forty, model, question, branches_meet=meet)
     assert answers(forty, answered) == ["Nightjar"]
     assert answered.faithful == (True,)
+    assert paths_of(answered) == paths
+
+
+def test_branches_meet_after_different_numbers_of_steps(forty: Forty) -> None:
+    """Neither leads past the other's topic: of the birthplaces of Nightjar's two actors one is in Veria."""
+    model = script(
+        ("extract_clues", "", "Nightjar\nstarred\nborn\nVeria\nlies"),
+        ("map_relations", "Entity: Nightjar\n", "starred -> starred = 9"),
+        ("map_relations", "Entity: Veria\n", "lies -> ^located_in = 9"),
+        ("map_relations", "Entity: Nightjar → starred\n", "born -> born_in = 9"),
+        ("map_relations", "Entity: Low Ferry\n", "none"),
+        ("map_entities", "From: Veria\n", "none"),
+        ("reason", "", "Low Ferry"),
+    )
+    question = ask(forty, "which birthplace of those who starred in Nightjar lies in Veria?", "Low Ferry")
+    answered = run(forty, model, question)
     assert paths_of(answered) == [
-        "Lev Sand → ^starred → Nightjar → starred → Oto Brandt",
-        "Oto Brandt → ^starred → Nightjar → starred → Lev Sand",
+        "Veria → ^located_in → Low Ferry",
+        "Nightjar → starred → Lev Sand → born_in → Low Ferry",
     ]
+    assert answers(forty, answered) == ["Low Ferry"]
 
 
 def test_a_last_clue_that_is_a_relations_label_is_not_asked_about(forty: Forty) -> None:
@@ -269,8 +291,8 @@ def test_a_claim_that_holds_is_found_from_both_sides(forty: Forty, said: str) ->
     """Whoever is called Ida Moon and whatever is called Glass Harbour; one relation leads from one to the other."""
     model = script(
         ("extract_clues", "", "Glass Harbour\ndirected\nIda Moon"),
-        ("map_relations", "Entity: Glass Harbour\nRelations:\ndirected_by", "directed -> directed_by = 9"),
-        ("map_relations", "Entity: Ida Moon\nRelations:\n^directed_by", "directed -> ^directed_by = 9"),
+        ("map_relations", "Entity: Glass Harbour\n", "directed -> directed_by = 9"),
+        ("map_relations", "Entity: Ida Moon\n", "directed -> ^directed_by = 9"),
         ("reason", "", said),
     )
     answered = run(forty, model, "right")
@@ -278,6 +300,22 @@ def test_a_claim_that_holds_is_found_from_both_sides(forty: Forty, said: str) ->
     assert decides_claim(pair_outcome(forty.question("right"), answered.answer.prediction))
     for prompt in model.prompts_of("map_relations"):
         assert part(prompt, "Clues:", "Entity") == ["directed"]
+
+
+@pytest.mark.parametrize(
+    ("meet", "around"), [(True, ["directed_by", "genre", "starred", "year"]), (False, ["directed_by"])]
+)
+def test_as_published_a_name_nearby_is_the_only_way(forty: Forty, meet: bool, around: list[str]) -> None:
+    model = script(
+        ("extract_clues", "", "Glass Harbour\nmade\nshoe size\nIda Moon"),
+        ("map_relations", "Entity: Glass Harbour\n", "made -> directed_by = 9"),
+    )
+    model.on("map_relations", "", "none", times=None).on("direct", "", "no").on("map_entities", "", "none", times=None)
+    model.in_order = False
+    question = forty.question("right")
+    system = Fiske(forty.walk, read_prompts(), FiskeSection(branches_meet=meet))
+    answer_all(system, [question], forty.walk, model)
+    assert part(model.prompts_of("map_relations")[0], "Relations:", "none") == around
 
 
 @pytest.mark.parametrize("said", ["no", "Ida Moon"])
@@ -363,15 +401,10 @@ def test_the_same_run_twice_is_the_same(forty: Forty) -> None:
     assert once() == once()
 
 
-def test_each_question_is_explored_in_its_own_rows(tmp_path: Path) -> None:
+def test_each_question_is_explored_in_its_own_rows(rows: RowWorld) -> None:
     """What a clue names outside a question's subgraph is no start, and no answer."""
-    path = write_nsm(tmp_path / "dev.jsonl")
-    build_graph(path, format="nsm", out_dir=tmp_path / "graph")
-    graph = open_graph(tmp_path / "graph")
-    build_subgraphs([path], graph=graph, out_dir=tmp_path)
-    questions, _ = load_question_file(path, format="nsm", graph=graph)
-    subgraphs = open_subgraphs(tmp_path)
-    walk = Walk(subgraphs.graph, graph, subgraphs, max_hops=2, reenter_topic=False)
+    walk, questions = rows
+    graph = walk.entities
     model = ScriptedModel()
     model.on("extract_clues", "brother of ann", "m.ann\nbrother\nsister")
     model.on("extract_clues", "what does ann like", "m.zoe\nlike")

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from kgqa_core.config_systems import TogSection
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
-from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import open_graph
-from kgqa_core.graph.subgraph_build import build_subgraphs
-from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.questions.loaders import load_question_file
 from kgqa_core.stand_ins.script import ScriptedModel
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.tog import Tog
@@ -22,7 +16,9 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
-from tests.nsm import write_nsm
+from tests.scripted import script
+
+RowWorld = tuple[Walk, list[Question]]
 
 TWO = {"width": 2, "depth": 2}
 
@@ -37,14 +33,6 @@ def run(
     assert answered.error == ""
     model.check_done()
     return answered
-
-
-def script(*lines: tuple[str, str, str]) -> ScriptedModel:
-    """Return a model that says these lines, (instruction, what its prompt holds, text), in this order alone."""
-    model = ScriptedModel(in_order=True)
-    for instruction, asks, text in lines:
-        model.on(instruction, asks, text)
-    return model
 
 
 def lines_after(prompt: str, heading: str) -> list[str]:
@@ -225,14 +213,9 @@ def test_never_more_calls_than_the_paper_says(forty: Forty) -> None:
         assert 2 * depth < len(answered.calls) <= 2 * width * depth + depth + 1
 
 
-def test_each_question_walks_its_own_rows(tmp_path: Path) -> None:
-    path = write_nsm(tmp_path / "dev.jsonl")
-    build_graph(path, format="nsm", out_dir=tmp_path / "graph")
-    graph = open_graph(tmp_path / "graph")
-    build_subgraphs([path], graph=graph, out_dir=tmp_path)
-    questions, _ = load_question_file(path, format="nsm", graph=graph)
-    subgraphs = open_subgraphs(tmp_path)
-    walk = Walk(subgraphs.graph, graph, subgraphs, max_hops=2, reenter_topic=False)
+def test_each_question_walks_its_own_rows(rows: RowWorld) -> None:
+    walk, questions = rows
+    graph = walk.entities
     model = ScriptedModel()
     model.on("score_relations", "brother of ann\nStarts at: m.ann\nPath so far: (none)", "1: sibling = 1")
     model.on("score_relations", "brother of ann\nStarts at: m.ann\nPath so far: sibling", "1: sibling = 1")
