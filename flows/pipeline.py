@@ -104,6 +104,7 @@ def describe_run(config: RunConfig, started_ms: int) -> FlowRun:
         git_commit=git_commit(PROJECT),
         started_ms=started_ms,
         serving=describe_serving(config),
+        max_traces=config.systems.max_traces if config.systems else 0,
     )
 
 

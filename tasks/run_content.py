@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from kgqa_core.config import EncoderSection, EvaluationSection
+from kgqa_core.stage_specs_systems import COMPARISON
 from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
 from tasks.stage import StageOutcome
 
@@ -44,6 +45,7 @@ class FlowRun:
     started_ms: int
     status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED"
     serving: Serving | None = None  # None: its explorers are not registered
+    max_traces: int = 0  # questions per system whose calls are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,9 @@ def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
             content.add_metrics(_under(key, record.metrics), record.ended_ms)
             content.curves |= _under(key, record.curves)
             content.params |= _under(key, record.params)
+        if record.stage == COMPARISON:
+            report = stage.outcome.artifact.folder / "comparison.md"
+            content.texts[report.name] = report.read_text(encoding="utf-8")
     content.add_metrics(_means_over_seeds(stages), content.ended_ms)
     return content
 

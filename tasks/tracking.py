@@ -36,6 +36,7 @@ from tasks.run_content import (
 )
 from tasks.stage import StageOutcome
 from tasks.sweep_content import POINT_KIND, SWEEP_KIND, SweepContent
+from tasks.traces import delete_traces, log_traces
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -115,9 +116,8 @@ def _publish(home: Path, uri: str, run: FlowRun, stages: Sequence[Stage]) -> Pub
         tags = system.content.tags
         found = _find(client, experiment, {**dict([system.identity]), "kind": SYSTEM_KIND}, "FINISHED")
         (present if found else created).append(tags["fingerprint"])
-        run_id = (
-            found[0] if found else _publish_system(client, experiment, system, {**ours, "mlflow.parentRunId": parent})
-        )
+        child = {**ours, "mlflow.parentRunId": parent}
+        run_id = found[0] if found else _publish_system(client, experiment, system, child, max_traces=run.max_traces)
         if trained := tags.get("fingerprint.explorer"):
             shown_by[trained] = run_id
     versions = _register(client, run, stages, shown_by, publisher)
@@ -202,6 +202,7 @@ def _find(client: MlflowClient, experiment: str, tags: Mapping[str, str], status
 def _delete_unfinished(client: MlflowClient, experiment: str, publisher: str) -> None:
     """Delete what a publisher killed on this home left behind; the lock says that it is not one at work."""
     for run_id in _find(client, experiment, {"publisher": publisher}, "RUNNING"):
+        delete_traces(client, experiment, run_id)
         client.delete_run(run_id)
 
 
@@ -218,11 +219,16 @@ def _publish_flow(
     return run_id
 
 
-def _publish_system(client: MlflowClient, experiment: str, system: SystemContent, ours: Mapping[str, str]) -> str:
+def _publish_system(
+    client: MlflowClient, experiment: str, system: SystemContent, ours: Mapping[str, str], *, max_traces: int
+) -> str:
     """Publish one system and seed, in the place of runs that hold only the first of its stages; return its id."""
     content = system.content
     run_id = _start(client, experiment, content, ours)
     _log_plots(client, run_id, content)
+    if {"predictions", "calls"} <= content.tables.keys():
+        predictions, calls = content.tables["predictions"], content.tables["calls"]
+        log_traces(client, experiment, run_id, predictions, calls, limit=max_traces)
     client.set_terminated(run_id, end_time=content.ended_ms)
     for fingerprint in system.partial:
         for partial in _find(client, experiment, {"fingerprint": fingerprint, "kind": SYSTEM_KIND}, "FINISHED"):
