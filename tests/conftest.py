@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -46,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # theirs must mean something there too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what importing made out of every later collection of garbage: a full one, which training asks for each
+    time, would look at millions of objects of other libraries again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -77,10 +78,12 @@ def test_a_sweep_stands_beside_its_runs_or_under_its_own_name(tmp_path: Path, ba
 
 
 def test_a_sweep_is_published_once_and_whole_whatever_a_killed_publisher_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home, shown = tmp_path / "home", content(tmp_path)
+    (home / "mlflow").mkdir(parents=True)
+    shutil.copy(empty_store, home / "mlflow" / "mlflow.db")
     set_terminated = MlflowClient.set_terminated
 
     def killed_after_the_first_point(client: MlflowClient, run_id: str, *rest: object, **more: object) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,13 @@ import tasks.tracking
 from kgqa_core.artifacts import Artifact, Recipe
 from kgqa_core.tracking import Point, TrackingRecord, write_record
 from tasks.mlflow_store import ensure_store, tracking_uri, ui_command
+from tasks.plots import draw_hits_by_hops, draw_learning_curves
 from tasks.run_content import FlowRun
 from tasks.stage import StageOutcome
 from tasks.tracking import Published, git_commit, publish
 
 ROOT = Path(tasks.tracking.__file__).parents[1]
-LOSS: list[Point] = [(20 * step, 3.0 / step, 1_000_000 + 500 * step) for step in range(1, 1100)]
+LOSS: list[Point] = [(20 * step, 3.0 / step, 1_000_000 + 500 * step) for step in range(1, 1100)]  # more than a batch
 TRAINED = {seed: Recipe("explorer", 1, {}, {"seed": str(seed)}).fingerprint for seed in (1, 2)}
 JUDGED = {seed: Recipe("evaluation", 1, {}, {"seed": str(seed)}).fingerprint for seed in (1, 2)}
 BOTH = (JUDGED[1], JUDGED[2])
@@ -46,10 +48,19 @@ def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)  # where MLflow would like to put its artifacts
+    for draw in ("draw_learning_curves", "draw_hits_by_hops"):  # as slow as all the rest; see ``plots``
+        monkeypatch.setattr(tasks.tracking, draw, lambda *_: None)
     home = tmp_path / "a home"
     (home / "mlflow").mkdir(parents=True)
     shutil.copy(empty_store, home / "mlflow" / "mlflow.db")
     return home
+
+
+@pytest.fixture
+def plots(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the plots drawn after all."""
+    for draw in (draw_learning_curves, draw_hits_by_hops):
+        monkeypatch.setattr(tasks.tracking, draw.__name__, draw)
 
 
 @dataclass
@@ -71,7 +82,7 @@ class Pipeline:
     def graph(self, *, built: bool = True) -> StageOutcome:
         return self.stage("graph", built=built, metrics={"num_triples": 2003.0}, params={"format": "tsv"})
 
-    def explorer(self, seed: int, *, built: bool = True) -> StageOutcome:
+    def explorer(self, seed: int, *, built: bool = True, loss: Sequence[Point] = LOSS[:3]) -> StageOutcome:
         return self.stage(
             f"explorer-seed{seed}",
             built=built,
@@ -79,7 +90,7 @@ class Pipeline:
             seed=seed,
             params={"epochs": 3, "learning_rate": 2e-3, "prune": False, "init_from": None},
             metrics={"train.cpu_seconds": 17.5, "dev.hits1": 90.0 + seed},
-            curves={"train.loss": LOSS, "dev.hits1": [(20, 50.0, 1_000_500), (40, 75.0, 1_001_000)]},
+            curves={"train.loss": loss, "dev.hits1": [(20, 50.0, 1_000_500), (40, 75.0, 1_001_000)]},
         )
 
     def evaluation(self, seed: int, *, built: bool = True) -> StageOutcome:
@@ -170,12 +181,13 @@ def test_a_run_shows_its_stages_and_each_system_and_seed_shows_what_it_did(home:
 
 
 def test_curves_keep_every_point_with_the_time_at_which_it_was_measured(home: Path) -> None:
-    publish(home, a_run(), [Pipeline(home).explorer(1)])
+    publish(home, a_run(), [Pipeline(home).explorer(1, loss=LOSS)])
     client, runs = seen(home)
     history = client.get_metric_history(runs["explorer seed 1"].info.run_id, "train.loss")
     assert sorted((point.step, point.value, point.timestamp) for point in history) == LOSS
 
 
+@pytest.mark.usefixtures("plots")
 def test_predictions_are_a_whole_table_and_a_shown_one_beside_two_plots(home: Path) -> None:
     publish(home, a_run(), Pipeline(home).everything())
     client, runs = seen(home)
@@ -421,6 +433,7 @@ def test_the_command_for_the_ui_can_be_pasted_into_a_shell(home: Path, monkeypat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("plots")
 def test_the_ui_opens_on_what_was_published(home: Path) -> None:
     published = told(publish(home, a_run(), Pipeline(home).everything()))
     with socket.socket() as free:
