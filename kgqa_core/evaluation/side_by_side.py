@@ -8,6 +8,7 @@ than with one that takes the first, on the same pool; both have to hold, and Hol
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -99,14 +100,17 @@ def side_by_side(groups: Mapping[str, Sequence[SystemRun]]) -> SideBySide:
 
 
 def group_runs(runs: Sequence[SystemRun]) -> dict[str, list[SystemRun]]:
-    """Return the runs of each row by its name, in order: seeds of one system, model and setting belong together.
+    """Return the runs of each row by its name, in order: seeds of one system and setting belong together.
 
-    Rows of one name are told apart by what differs between them: ``etd [num_candidates 5]``.
+    A model that was tuned anew for each seed is another by content each time; but where two runs have the same seed,
+    each model has a row of its own. Rows of one name are told apart by what differs: ``etd [num_candidates 5]``.
     """
     rows: dict[str, list[SystemRun]] = {}
+    seeds = Counter(_row_key(run, with_seed=True) for run in runs)
     for run in runs:
-        key = f"{run.run.path}" if run.about is None else repr(replace(run.about, seed=None))
-        rows.setdefault(key, []).append(run)
+        several = seeds[_row_key(run, with_seed=True)] > 1
+        model = run.about.model if run.about is not None and several else ""
+        rows.setdefault(f"{_row_key(run)}{model}", []).append(run)
     alike: dict[str, list[str]] = {}
     for key, own in rows.items():
         alike.setdefault(own[0].about.row if own[0].about is not None else own[0].name, []).append(key)
@@ -116,6 +120,13 @@ def group_runs(runs: Sequence[SystemRun]) -> dict[str, list[SystemRun]]:
         for key in keys
     }
     return {names[key]: own for key, own in rows.items()}
+
+
+def _row_key(run: SystemRun, *, with_seed: bool = False) -> str:
+    """Return what runs of one row share, apart from the model; a table that is no system's shares nothing."""
+    if run.about is None:
+        return str(run.run.path)
+    return repr(replace(run.about, seed=run.about.seed if with_seed else None, model=""))
 
 
 def _difference(run: SystemRun, others: Sequence[SystemRun]) -> str:

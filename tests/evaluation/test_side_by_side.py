@@ -103,6 +103,14 @@ def test_rows_of_one_name_are_told_apart(bench: Bench, tmp_path: Path) -> None:
     assert list(group_runs([first, second])) == ["etd [num_candidates 3]", "etd [num_candidates 5]"]
 
 
+def test_a_model_tuned_anew_for_each_seed_is_one_row_and_two_models_of_one_seed_are_two(bench: Bench) -> None:
+    tuned = [bench.run("rog", 50, seed=seed, model=f"tuned {seed}") for seed in (0, 1)]
+    assert {name: len(runs) for name, runs in group_runs(tuned).items()} == {"rog": 2}
+    (bench.folder / "other").mkdir()
+    plugged = [*tuned[:1], Bench(bench.folder / "other").run("rog", 50, seed=0, model="plugged in")]
+    assert list(group_runs(plugged)) == ["rog [model tuned 0]", "rog [model plugged in]"]
+
+
 def test_a_model_that_does_not_beat_chance_and_first_adds_nothing(bench: Bench) -> None:
     runs = [
         bench.run("etd", 50, settings={"num_candidates": 3}),
