@@ -90,7 +90,7 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
     with ExitStack() as stack:
         opener = _Opener(pipeline, section, stack)
         system = opener.system()
-        source = source_of(pipeline, key, opener.model)
+        source = source_of(pipeline, key, opener.model, needs_topic=system.needs_topic)
         limit = section_of(pipeline).max_new_tokens
         yield Bench(system, opener.walk, opener.model, tuple(opener.meters), source, limit)
 
@@ -108,8 +108,8 @@ def kept_bench(config_json: str, key: str) -> tuple[Bench, tuple[Question, ...]]
 _kept: list[Any] = []
 
 
-def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None) -> SystemSource:
-    """Return what the predictions of a stage say of where they come from."""
+def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None, *, needs_topic: bool) -> SystemSource:
+    """Return what the predictions of a stage say of where they come from; who needs no topic uses none."""
     section, systems = pipeline.specs[key].section, section_of(pipeline)
     answerer = str(section.get("answered_by", ""))
     return SystemSource(
@@ -119,7 +119,7 @@ def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None) -> Syst
         answered_by=answerer,
         model=model.name if model else "",
         prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
-        topics=systems.topics,
+        topics=systems.topics if needs_topic else "none",
         pool=systems.pool,
         settings={
             name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")
