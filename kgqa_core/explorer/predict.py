@@ -39,6 +39,7 @@ def predict(
     answer_threshold: float,
     mask_topics: bool = True,
     evidence_paths: int = 3,
+    evidence_of_answers: bool = False,
     batch_size: int = 64,
     progress: Callable[[int, int], None] = lambda done, total: None,
     on_batch: Callable[[Exploration, int], None] = lambda found, num_questions: None,
@@ -55,6 +56,7 @@ def predict(
         mask_topics: see ``Question.asked``.
         answer_threshold: a candidate is an answer from this share of the best probability on.
         evidence_paths: candidates per question that get an evidence path (a claim among those kept gets one always).
+        evidence_of_answers: give every answer one as well.
         batch_size: questions per batch.
         progress: called with (done, total).
         on_batch: called with what was found for a batch, and its number of questions.
@@ -62,7 +64,7 @@ def predict(
     Returns:
         one prediction per question, in the order of the questions.
     """
-    needs_trace = evidence_paths > 0 or any(question.claim is not None for question in questions)
+    needs_trace = evidence_paths > 0 or evidence_of_answers or any(question.claim is not None for question in questions)
     options = replace(options, trace=needs_trace)
     answered: dict[int, Prediction] = {}
     linked = [index for index, question in enumerate(questions) if question.topics]
@@ -70,7 +72,8 @@ def predict(
     for rows, batch, found in explore_all(model, graph, arrays, texts=texts, options=options, batch_size=batch_size):
         on_batch(found, len(batch))
         asked = [questions[linked[row]] for row in rows]
-        predictions = _answer_batch(found, batch, asked, graph, answer_threshold, evidence_paths)
+        wanted = (evidence_paths, evidence_of_answers)
+        predictions = _answer_batch(found, batch, asked, graph, answer_threshold, wanted)
         for row, prediction in zip(rows, predictions, strict=True):
             answered[linked[row]] = prediction
         progress(len(answered) + len(questions) - len(linked), len(questions))
@@ -115,8 +118,9 @@ def _answer_batch(
     questions: Sequence[Question],
     graph: KnowledgeGraph,
     answer_threshold: float,
-    evidence_paths: int,
+    evidence: tuple[int, bool],
 ) -> Iterator[Prediction]:
+    """Yield the prediction of each question; ``evidence``: for how many candidates, and for all answers as well?"""
     log_p = np.round(found.log_probability(len(batch)).cpu().numpy().astype(np.float64), ROUND)
     covered = np.bincount(found.question[gold_mask(found, batch, graph.num_entities)], minlength=len(batch)) > 0
     high = _worth_ranking(log_p, found.question, len(batch), answer_threshold)
@@ -128,10 +132,11 @@ def _answer_batch(
         nodes[: _num_within(log_p[nodes], max(count, MIN_CANDIDATES) - 1)]
         for nodes, count in zip(ranked, num_answers, strict=True)
     ]
-    evidence = [
-        _evidence_nodes(found, nodes, question, evidence_paths) for nodes, question in zip(kept, questions, strict=True)
+    traced = [
+        _evidence_nodes(found, nodes, question, max(evidence[0], count if evidence[1] else 0))
+        for nodes, question, count in zip(kept, questions, num_answers, strict=True)
     ]
-    paths = iter(backtrack(found, np.concatenate(evidence), num_relations=graph.num_relations) if found.traces else ())
+    paths = iter(backtrack(found, np.concatenate(traced), num_relations=graph.num_relations) if found.traces else ())
     for index, question in enumerate(questions):
         answers = found.entity[kept[index][: num_answers[index]]]
         yield Prediction(
@@ -139,7 +144,7 @@ def _answer_batch(
             candidates=tuple(found.entity[kept[index]].tolist()),
             scores=tuple(np.exp(log_p[kept[index]]).tolist()),
             answers=tuple(answers.tolist()),
-            paths=tuple(islice(paths, len(evidence[index]))),
+            paths=tuple(islice(paths, len(traced[index]))),
             covered=bool(covered[index]),
             verdict=None if question.claim is None else bool((answers == question.claim).any()),
         )

@@ -9,8 +9,6 @@ from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.systems.types import Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question
 
-ALL_CANDIDATES = 1_000_000  # more than any prediction keeps: each gets its evidence path
-
 
 @dataclass(frozen=True, slots=True)
 class ExplorerAlone:
@@ -23,7 +21,7 @@ class ExplorerAlone:
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
         """Return the explorer's predictions."""
-        return replace(self.explorer, evidence_paths=ALL_CANDIDATES).answer(questions)
+        return replace(self.explorer, evidence_of_answers=True).answer(questions)
 
     def steps(self, question: Question, prepared: Prediction) -> Steps:
         """Answer without a call."""

@@ -16,13 +16,13 @@ from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseI
 from kgqa_core.instructions.prompts import Prompts
 from kgqa_core.instructions.render import render_triples
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.alone import ALL_CANDIDATES
 from kgqa_core.systems.answering import decide
 from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.systems.types import Ask, Reply, Steps, SystemAnswer
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Prediction, Question
 
+MANY_TIED = 256  # candidates with evidence where those tied with the chosen ones are answers, too
 TIE = 1e-4  # relative difference of probabilities up to which candidates are the same to the explorer
 
 
@@ -54,7 +54,7 @@ class Etd:
         """Return the explorer's candidates with the evidence of those that may become answers."""
         source = self.explorer
         if isinstance(source, ExplorerSystem):
-            needed = self.settings.num_candidates if self.settings.answer_set == "chosen" else ALL_CANDIDATES
+            needed = self.settings.num_candidates if self.settings.answer_set == "chosen" else MANY_TIED
             source = replace(source, evidence_paths=needed)
         return source.answer(questions)
 

@@ -28,6 +28,7 @@ class ExplorerSystem:
     card: Card
     encode: EncodeTexts
     evidence_paths: int = 3
+    evidence_of_answers: bool = False  # one for every answer as well
     batch_size: int = 64
     merge: bool = True
     subgraphs: Subgraphs | None = None  # where each question explores its own, not the graph
@@ -63,6 +64,7 @@ class ExplorerSystem:
             answer_threshold=self.card.answer_threshold,
             mask_topics=self.card.mask_topics,
             evidence_paths=self.evidence_paths,
+            evidence_of_answers=self.evidence_of_answers,
             batch_size=self.batch_size,
             progress=progress,
             on_batch=cost.add,

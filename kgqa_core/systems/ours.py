@@ -14,7 +14,6 @@ from kgqa_core.instructions.plan_text import render_plan
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.planners.plan_weights import weigh_plans
 from kgqa_core.planners.types import Plan
-from kgqa_core.systems.alone import ALL_CANDIDATES
 from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.systems.fusion import Fusion, Option, disagree, fuse, options_of
 from kgqa_core.systems.plan_source import LmPlans, PlanSource
@@ -47,7 +46,7 @@ class Ours:
 
     def prepare(self, questions: Sequence[Question]) -> list[Prepared]:
         """Explore, and plan where that takes no call."""
-        explored = replace(self.explorer, evidence_paths=ALL_CANDIDATES).answer(questions)
+        explored = replace(self.explorer, evidence_of_answers=True).answer(questions)
         plans = self.plans.prepare([self._placed(one) for one in questions], self.settings.num_plans)
         return [Prepared(*one) for one in zip(explored, plans, strict=True)]
 
