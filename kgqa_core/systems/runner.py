@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kgqa_core.errors import InputError
+from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
 from kgqa_core.instructions.asking import candidate_request, path_request
 from kgqa_core.instructions.fitting import Request, fit_all
@@ -143,7 +143,11 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
             given = model.generate(prompts, decoding)
         for row, own in zip(rows, given, strict=True):
             run, place, ask, prompt, case = rendered[row]
-            reply = _weighed(case, own) if decoding is None else _read(ask, case, own)
+            try:
+                reply = _weighed(case, own) if decoding is None else _read(ask, case, own)
+            except Exception:
+                run.error = _error()
+                continue
             replies[id(run)][place] = reply
             run.calls.append(_call(run, ask, prompt, reply))
     return [[own for _, own in sorted(replies[id(run)].items())] for run in runs]
@@ -201,7 +205,7 @@ def _finish(question: Question, run: _Run | None, system: System, walk: Walk) ->
     nothing = SystemAnswer(Prediction(question.id, (), (), (), abstained=True))
     if run is None:
         return Answered(question, nothing, "skipped")
-    if run.error or run.answer is None:
+    if run.error:
         return Answered(question, nothing, "failed", run.error, tuple(run.calls))
     try:
         answer, faithful, invented = _checked(question, run.answer, system, walk)
@@ -213,16 +217,20 @@ def _finish(question: Question, run: _Run | None, system: System, walk: Walk) ->
 
 
 def _checked(
-    question: Question, answer: SystemAnswer, system: System, walk: Walk
+    question: Question, answer: SystemAnswer | None, system: System, walk: Walk
 ) -> tuple[SystemAnswer, tuple[bool, ...], int]:
     """Return an answer without invented paths, which of its entities have a path then, and how many were invented.
 
     Raises:
-        InputError: no ranking of entities of the graph, which would spoil the figures of all questions.
+        InputError: no answer, or no ranking of entities of the graph, which would spoil the figures of all questions.
     """
+    if not isinstance(answer, SystemAnswer):
+        raise InputError(f"{system.name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")
     if system.on_rows and walk.subgraphs:
         answer = replace(answer, prediction=walk.subgraphs.to_entities(answer.prediction))
     prediction, num = answer.prediction, walk.entities.num_entities
+    if prediction.question_id != question.id:
+        raise InputError(f"{system.name} answered {prediction.question_id!r} when asked {question.id!r}")
     check_ranking(pair_outcome(question, prediction))
     if unknown := [entity for entity in (*prediction.candidates, *prediction.answers) if not 0 <= entity < num]:
         raise InputError(f"{system.name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
