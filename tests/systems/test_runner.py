@@ -1,0 +1,483 @@
+"""The runner: rounds of all questions at a time, what it does to prompts and answers, and failures that stay alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kgqa_core.errors import EndpointError
+from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction
+from kgqa_core.instructions.direct import DirectCase, DirectInstruction
+from kgqa_core.instructions.plan import PlanCase, PlanInstruction
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
+from kgqa_core.instructions.render import ScoredPath
+from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.lm.budget import Budget
+from kgqa_core.lm.meter import Meter
+from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
+from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.systems.answering import abstain, answer_with
+from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.types import Answered, Ask, Reply, Steps, SystemAnswer
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import Prediction, Question, Step
+from tests.forty_triples import Forty
+
+PROMPTS = read_prompts()
+ONE, TWO, THREE = "directed", "starred", "painted"  # questions with a topic
+
+
+@dataclass
+class Batches:
+    """Says the same to every prompt, and keeps what came together."""
+
+    text: str = "Ida Moon"
+    name: str = "batches"
+    context: int = 32_768
+    together: list[list[Prompt]] = field(default_factory=list)
+    decodings: list[Decoding | None] = field(default_factory=list)
+
+    def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
+        return [len(prompt.text.split()) for prompt in prompts]
+
+    def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
+        self.together.append(list(prompts))
+        self.decodings.append(decoding)
+        return [[Generation(self.text, -1.0, 2)] * decoding.num_returns for _ in prompts]
+
+    def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
+        self.together.append(list(prompts))
+        self.decodings.append(None)
+        return [[-1.0 - place for place in range(len(own))] for own in options]
+
+    def asked(self) -> list[list[str]]:
+        """Return the questions of each batch."""
+        return [[prompt.question_id for prompt in batch] for batch in self.together]
+
+
+@dataclass
+class Steered:
+    """Does to each question what a function says."""
+
+    plot: Callable[[Question], Steps]
+    prepared: Callable[[Sequence[Question]], Sequence[Any]] = lambda questions: [None] * len(questions)
+    name: str = "steered"
+    needs_topic: bool = True
+    on_rows: bool = False
+
+    def prepare(self, questions: Sequence[Question]) -> Sequence[Any]:
+        return self.prepared(questions)
+
+    def steps(self, question: Question, prepared: Any) -> Steps:
+        return self.plot(question)
+
+
+def direct(text: str = "", **more: Any) -> Ask[Any]:
+    return Ask(DirectInstruction(PROMPTS), DirectCase(text), **more)
+
+
+def asks_in_turns(*rounds: int) -> Callable[[Question], Steps]:
+    """Return a plot that asks so many calls in each round, and answers nothing."""
+
+    def plot(question: Question) -> Steps:
+        for number, num in enumerate(rounds):
+            replies = yield [direct(f"{number}.{place} {question.text}") for place in range(num)]
+            assert [reply.case.question for reply in replies] == [f"{number}.{at} {question.text}" for at in range(num)]
+        return abstain(question)
+
+    return plot
+
+
+def run(forty: Forty, plot: Callable[[Question], Steps], model: Any, *ids: str, **more: Any) -> list[Answered]:
+    asked = [forty.question(id) for id in ids or (ONE, TWO, THREE)]
+    return answer_all(Steered(plot), asked, forty.walk, model, **more)
+
+
+def statuses(answered: Sequence[Answered]) -> list[str]:
+    return [one.status for one in answered]
+
+
+# Rounds
+
+
+def test_all_questions_go_one_round_at_a_time_so_that_a_model_gets_large_batches(forty: Forty) -> None:
+    model = Batches()
+    run(forty, asks_in_turns(1, 2, 1), model)
+    assert model.asked() == [[ONE, TWO, THREE], [ONE, ONE, TWO, TWO, THREE, THREE], [ONE, TWO, THREE]]
+
+
+def test_questions_that_are_done_leave_the_others_alone(forty: Forty) -> None:
+    def plot(question: Question) -> Steps:
+        for _ in range({ONE: 1, TWO: 3, THREE: 0}[question.id]):
+            yield [direct(question.text)]
+        return abstain(question)
+
+    model = Batches()
+    answered = run(forty, plot, model)
+    assert model.asked() == [[ONE, TWO], [TWO], [TWO]]
+    assert [[call.round for call in one.calls] for one in answered] == [[1], [1, 2, 3], []]
+
+
+def test_calls_of_one_round_go_together_where_they_are_decoded_alike(forty: Forty) -> None:
+    """The first question plans by beam search, the second weighs options: a batch each beside that of the texts."""
+    beam = Decoding(method="beam", num_beams=2, num_returns=2)
+
+    def plot(question: Question) -> Steps:
+        replies = yield [
+            direct("first"),
+            direct("second", decoding=beam) if question.id == ONE else direct("second", options=("a", "b")),
+            direct("third"),
+        ]
+        assert [reply.case.question for reply in replies] == ["first", "second", "third"]  # in the order asked
+        assert [len(reply.texts) for reply in replies] == [1, 2 if question.id == ONE else 0, 1]
+        return abstain(question)
+
+    model = Batches()
+    assert statuses(run(forty, plot, model, ONE, TWO)) == ["abstained"] * 2
+    assert model.decodings == [GREEDY, beam, None]
+    assert model.asked() == [[ONE, ONE, TWO, TWO], [ONE], [TWO]]
+
+
+def test_a_round_without_calls_is_skipped(forty: Forty) -> None:
+    def plot(question: Question) -> Steps:
+        assert (yield []) == ()
+        assert len((yield [direct()])) == 1
+        assert (yield ()) == ()
+        return answer_with(question, forty.ids("Ida Moon"), ())
+
+    model = Batches()
+    (answered,) = run(forty, plot, model, ONE)
+    assert (answered.status, len(model.together), answered.calls[0].round) == ("answered", 1, 1)
+
+
+def test_a_system_that_never_asks_needs_no_model(forty: Forty) -> None:
+    assert statuses(run(forty, asks_in_turns(), None)) == ["abstained"] * 3
+    with pytest.raises(ValueError, match="needs one"):
+        run(forty, asks_in_turns(1), None)
+
+
+def test_no_questions_are_no_answers(forty: Forty) -> None:
+    assert answer_all(Steered(asks_in_turns(1)), [], forty.walk, Batches()) == []
+
+
+def test_what_is_prepared_for_many_reaches_each_its_own(forty: Forty) -> None:
+    got: dict[str, str] = {}
+
+    @dataclass(frozen=True)
+    class Prepares:
+        name: str = "prepares"
+        needs_topic: bool = True
+        on_rows: bool = False
+
+        def prepare(self, questions: Sequence[Question]) -> list[str]:
+            return [question.text for question in questions]
+
+        def steps(self, question: Question, prepared: str) -> Steps:
+            got[question.id] = prepared
+            return abstain(question)
+            yield
+
+    asked = [forty.question(id) for id in ("no topic", TWO, ONE)]
+    answer_all(Prepares(), asked, forty.walk, None)
+    assert got == {id: forty.question(id).text for id in (TWO, ONE)}
+
+
+# Failures
+
+
+def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
+    """Return a plot that goes wrong on one question."""
+
+    def plot(question: Question) -> Steps:
+        if question.id == bad and place == "first step":
+            raise KeyError("no such thing")
+        yield [direct(question.text)]
+        if question.id == bad and place == "second step":
+            raise KeyError("no such thing")
+        if question.id == bad and place == "prompt":
+            yield [Ask(ChooseInstruction(PROMPTS), DirectCase("of another instruction"))]  # type: ignore[arg-type]
+        if question.id == bad and place == "no calls":
+            yield [42]  # type: ignore[list-item]
+        if question.id == bad and place == "no answer":
+            return None  # type: ignore[return-value]
+        return answer_with(question, forty_answer, ())
+
+    forty_answer = (0,)
+    return plot
+
+
+@pytest.mark.parametrize(
+    ("place", "told", "num_calls"),
+    [
+        ("first step", "KeyError: 'no such thing'", 0),
+        ("second step", "KeyError: 'no such thing'", 1),
+        ("prompt", "'DirectCase' object has no attribute", 1),
+        ("no calls", "'int' object has no attribute", 1),
+        ("no answer", "steered answered None to 'starred', which is no SystemAnswer", 1),
+    ],
+)
+def test_a_question_that_goes_wrong_is_lost_alone_with_its_traceback(
+    forty: Forty, place: str, told: str, num_calls: int
+) -> None:
+    answered = run(forty, fails_at(TWO, place), Batches())
+    assert statuses(answered) == ["answered", "failed", "answered"]
+    lost = answered[1]
+    assert told in lost.error
+    assert "Traceback" in lost.error
+    assert lost.answer.prediction == Prediction(TWO, (), (), (), abstained=True)
+    assert len(lost.calls) == num_calls  # those that were made are kept
+
+
+def test_a_reply_that_its_instruction_cannot_read_loses_one_question(forty: Forty) -> None:
+    class Picky(DirectInstruction):
+        def parse(self, text: str, case: DirectCase) -> Any:
+            if case.question_id == TWO:
+                raise ZeroDivisionError
+            return super().parse(text, case)
+
+    def plot(question: Question) -> Steps:
+        yield [Ask(Picky(PROMPTS), DirectCase(question.text))]
+        return abstain(question)
+
+    answered = run(forty, plot, Batches())
+    assert statuses(answered) == ["abstained", "failed", "abstained"]
+    assert "ZeroDivisionError" in answered[1].error
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda right: Prediction(right.question_id, (0, 0), (1.0, 0.5), (0,)),  # a candidate twice
+        lambda right: Prediction(right.question_id, (0, 1), (0.5, 1.0), (0,)),  # scores that increase
+        lambda right: Prediction(right.question_id, (0,), (), (0,)),  # a candidate without a score
+        lambda right: Prediction(right.question_id, (10_000,), (1.0,), (10_000,)),  # no entity
+        lambda right: Prediction(right.question_id, (0,), (1.0,), (-1,)),
+        lambda right: Prediction("another question", (0,), (1.0,), (0,)),
+    ],
+)
+def test_an_answer_that_is_no_ranking_of_entities_is_lost_alone(
+    forty: Forty, spoil: Callable[[Prediction], Prediction]
+) -> None:
+    def plot(question: Question) -> Steps:
+        answer = answer_with(question, (0,), ())
+        return SystemAnswer(spoil(answer.prediction)) if question.id == TWO else answer
+        yield
+
+    answered = run(forty, plot, None)
+    assert statuses(answered) == ["answered", "failed", "answered"]
+    assert "InputError" in answered[1].error
+
+
+def test_what_cannot_be_prepared_for_all_is_prepared_one_by_one(forty: Forty) -> None:
+    def prepared(questions: Sequence[Question]) -> Sequence[None]:
+        if any(question.id == TWO for question in questions):
+            raise MemoryError("this one is too large")
+        return [None] * len(questions)
+
+    asked = [forty.question(id) for id in (ONE, TWO, THREE)]
+    answered = answer_all(Steered(asks_in_turns(), prepared), asked, forty.walk, None)
+    assert statuses(answered) == ["abstained", "failed", "abstained"]
+    assert "this one is too large" in answered[1].error
+    few = Steered(asks_in_turns(), lambda questions: [None])  # fewer than there are questions
+    assert statuses(answer_all(few, asked, forty.walk, None)) == ["abstained"] * 3
+
+
+def test_a_long_traceback_keeps_its_end(forty: Forty) -> None:
+    def plot(question: Question) -> Steps:
+        raise ValueError("x" * 9999 + " the end")
+        yield
+
+    (answered,) = run(forty, plot, None, ONE)
+    assert len(answered.error) == 4000
+    assert answered.error.endswith("the end\n")
+
+
+def test_a_question_without_a_topic_runs_where_none_is_needed(forty: Forty) -> None:
+    asked = [forty.question(id) for id in ("no topic", ONE)]
+    needs = Steered(asks_in_turns(1))
+    assert statuses(answer_all(needs, asked, forty.walk, Batches())) == ["skipped", "abstained"]
+    free = Steered(asks_in_turns(1), needs_topic=False)
+    assert statuses(answer_all(free, asked, forty.walk, Batches())) == ["abstained", "abstained"]
+
+
+def test_what_stops_the_model_stops_the_run(forty: Forty) -> None:
+    class Gone(Batches):
+        def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
+            raise EndpointError("nobody listens there")
+
+    with pytest.raises(EndpointError, match="nobody listens there"):
+        run(forty, asks_in_turns(1), Gone())
+
+
+# Calls
+
+
+def test_a_text_without_a_result_is_a_failure_that_the_system_gets(forty: Forty) -> None:
+    got: list[Reply[Any]] = []
+
+    def plot(question: Question) -> Steps:
+        got.extend((yield [direct(question.text)]))
+        return abstain(question)
+
+    (answered,) = run(forty, plot, Batches(text=""), ONE)
+    assert answered.status == "abstained"
+    assert got[0].result == ParseFailure("no answer", "")
+    assert answered.calls[0].problem == "no answer"
+
+
+def test_a_budget_of_calls_stops_each_question_by_itself(forty: Forty) -> None:
+    inner = Batches()
+    model = Metered(inner, meter=Meter(), budget=Budget(calls=2))
+    got: dict[str, list[str]] = {}
+
+    def plot(question: Question) -> Steps:
+        for number in range(3 if question.id == ONE else 1):
+            (reply,) = yield [direct(f"{number} {question.text}")]
+            failed = isinstance(reply.result, ParseFailure)
+            got.setdefault(question.id, []).append(reply.result.reason if failed else "read")
+        return abstain(question)
+
+    answered = run(forty, plot, model, ONE, TWO)
+    assert got == {ONE: ["read", "read", "budget"], TWO: ["read"]}
+    assert [call.problem for call in answered[0].calls] == ["", "", "budget"]
+    assert sum(map(len, inner.together)) == 3
+    assert [one.error for one in answered] == ["", ""]
+
+
+def test_options_are_weighed_and_shown_with_their_logs(forty: Forty) -> None:
+    got: list[Reply[Any]] = []
+
+    def plot(question: Question) -> Steps:
+        got.extend((yield [direct(question.text, options=("yes", "no"))]))
+        return abstain(question)
+
+    (answered,) = run(forty, plot, ScriptedModel().on("direct", scores=(-0.5, -2.25)), ONE)
+    assert (got[0].result, got[0].log_probs, got[0].texts) == (None, (-0.5, -2.25), ())
+    assert answered.calls[0].texts == ("yes\t-0.5000", "no\t-2.2500")
+    lost = Metered(Batches(), meter=Meter(), budget=Budget(calls=0))
+    run(forty, plot, lost, ONE)
+    assert got[1].result == ParseFailure("no likelihood", "")
+
+
+def test_a_call_is_kept_as_it_was_asked(forty: Forty) -> None:
+    (answered,) = run(forty, asks_in_turns(1), Batches(), ONE)
+    (call,) = answered.calls
+    assert (call.round, call.instruction, call.texts, call.problem, call.num_tokens) == (
+        1,
+        "direct",
+        ("Ida Moon",),
+        "",
+        2,
+    )
+    assert call.prompt.endswith("Question: 0.0 who directed Salt Road?")
+
+
+def test_texts_may_be_limited_but_plans_end_by_themselves(forty: Forty) -> None:
+    def plot(question: Question) -> Steps:
+        yield [
+            direct(decoding=Decoding(max_new_tokens=200)),
+            direct(decoding=Decoding(max_new_tokens=7)),
+            Ask(PlanInstruction(PROMPTS), PlanCase(question.text), Decoding(max_new_tokens=160)),
+        ]
+        return abstain(question)
+
+    for limit, wanted in ((None, {200, 7, 160}), (50, {50, 7, 160})):
+        model = Batches()
+        run(forty, plot, model, ONE, max_new_tokens=limit)
+        assert {decoding.max_new_tokens for decoding in model.decodings if decoding} == wanted
+
+
+PATHS = tuple(ScoredPath(f"Salt Road → way {place} → " + "far " * 20, score) for place, score in enumerate((3, 1, 2)))
+CANDIDATES = tuple(Candidate(f"name {place} " + "far " * 20, share) for place, share in enumerate((0.5, 0.2, 0.3)))
+SHORT = Decoding(max_new_tokens=16)
+
+
+def context_for(prompt: Prompt) -> int:
+    """Return the smallest context that this prompt and a short text fit."""
+    return Batches().count_tokens([prompt])[0] + SHORT.max_new_tokens
+
+
+@pytest.mark.parametrize("kept", [(0, 1, 2), (0, 2), (0,), ()])
+def test_of_a_prompt_that_is_too_long_the_paths_of_the_lowest_scores_are_left_out(
+    forty: Forty, kept: tuple[int, ...]
+) -> None:
+    instruction, case = ReasonInstruction(PROMPTS), ReasonCase("who?", ONE, PATHS)
+    shown = tuple(PATHS[place] for place in kept)
+    got: list[tuple[ScoredPath, ...]] = []
+
+    def plot(question: Question) -> Steps:
+        got.extend(reply.case.paths for reply in (yield [Ask(instruction, case, SHORT)]))
+        return abstain(question)
+
+    model = Batches(context=context_for(instruction.render(replace(case, paths=shown))))
+    run(forty, plot, model, ONE)
+    assert got == [shown]
+    assert [f"way {place}" in model.together[0][0].text for place in range(3)] == [at in kept for at in range(3)]
+
+
+def test_of_a_choice_that_is_too_long_the_least_probable_candidates_are_left_out(forty: Forty) -> None:
+    instruction, case = ChooseInstruction(PROMPTS), ChooseCase("who?", ONE, CANDIDATES)
+    got: list[tuple[Candidate, ...]] = []
+
+    def plot(question: Question) -> Steps:
+        got.extend(reply.case.candidates for reply in (yield [Ask(instruction, case, SHORT)]))
+        return abstain(question)
+
+    shown = (CANDIDATES[0], CANDIDATES[2])
+    run(forty, plot, Batches(context=context_for(instruction.render(replace(case, candidates=shown)))), ONE)
+    assert got == [shown]
+
+
+# Evidence
+
+
+def test_answers_say_whether_a_path_of_the_graph_ends_in_them(forty: Forty) -> None:
+    """Of three answers one has its path, one a path that stands nowhere, one none."""
+    road, ida, oto, mara = forty.ids("Salt Road", "Ida Moon", "Oto Brandt", "Mara Quill")
+    relation = forty.graph.relation_labels.index("directed_by")
+    paths = ((Step(road, relation, ida),), (Step(road, relation, oto),), ())
+
+    def plot(question: Question) -> Steps:
+        return SystemAnswer(Prediction(question.id, (ida, oto, mara), (1.0, 0.5, 0.2), (mara, oto, ida), paths))
+        yield
+
+    (answered,) = run(forty, plot, None, ONE)
+    assert answered.faithful == (False, False, True)  # parallel to the answers
+    assert answered.num_invented == 1
+    assert answered.answer.prediction.paths == (paths[0], (), ())
+
+
+# Where each question has a subgraph of its own
+
+
+def test_a_system_on_rows_gets_rows_and_its_answers_are_entities(rows: tuple[Walk, list[Question]]) -> None:
+    walk, questions = rows
+    assert walk.subgraphs is not None
+    asked = {question.id: question for question in questions}
+    first, second = asked["q1"], asked["q2"]  # of one topic, in two subgraphs
+    seen: dict[str, tuple[int, ...]] = {}
+
+    def plot(question: Question) -> Steps:
+        seen[question.id] = question.topics
+        (topic,) = question.topics
+        relation = walk.relations_of(topic)[0]
+        end = int(walk.graph.neighbors(topic, relation)[0])
+        return answer_with(question, [end], [(walk.step(topic, relation, end),)])
+        yield
+
+    answered = answer_all(Steered(plot, on_rows=True), [first, second], walk, None)
+    assert first.topics == second.topics
+    assert seen["q1"] != seen["q2"]
+    for one in answered:
+        assert one.question.topics == first.topics  # as it was asked
+        assert one.faithful == (True,)
+        assert 0 <= one.answer.prediction.answers[0] < walk.entities.num_entities
+    stray = Question("stray", "who?", "who?", first.topics, (), "test")
+    lost, found = answer_all(Steered(plot, on_rows=True), [stray, first], walk, None)
+    assert (lost.status, found.status) == ("failed", "answered")
+    assert "stray" in lost.error
