@@ -7,13 +7,12 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from kgqa_core.artifacts import hash_json
-from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.system_source import SystemSource
@@ -93,19 +92,6 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
         source = source_of(pipeline, key, opener.model, needs_topic=system.needs_topic)
         limit = section_of(pipeline).max_new_tokens
         yield Bench(system, opener.walk, opener.model, tuple(opener.meters), source, limit)
-
-
-@lru_cache(maxsize=2)
-def kept_bench(config_json: str, key: str) -> tuple[Bench, tuple[Question, ...]]:
-    """Return the system of a stage and all questions, opened once in this process and kept until it ends."""
-    pipeline = Pipeline(RunConfig.model_validate_json(config_json))
-    opened = open_bench(pipeline, key)
-    bench = opened.__enter__()
-    _kept.append(opened)  # closed with the process; the call cache is whole after every call
-    return bench, tuple(read_asked(pipeline))
-
-
-_kept: list[Any] = []
 
 
 def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None, *, needs_topic: bool) -> SystemSource:

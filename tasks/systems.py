@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from tasks.stage import StageOutcome, run_stage
 if TYPE_CHECKING:
     from tasks.cluster import MapTasks
 
-PARTS = "parts"  # in the journal: files of each chunk that is done
+PARTS = "parts"  # in the journal, with the size of a chunk: files of each one that is done
 TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTEM_PREDICTIONS
 
 
@@ -33,6 +34,7 @@ class Chunk:
 
     config: str = field(repr=False)  # of the run, JSON
     key: str  # of the stage
+    fingerprint: str  # of its recipe
     number: int
     folder: Path  # where its parts go
 
@@ -59,14 +61,19 @@ def evaluate_system(pipeline: Pipeline, key: str) -> StageOutcome:
         num = len(read_asked(pipeline))
         if not num:
             raise InputError(f"there are no {section['split']} questions to answer; set evaluation.split, or add some")
-        parts = folder / JOURNAL / PARTS
+        parts = folder / JOURNAL / f"{PARTS}-{systems.chunk}"
         parts.mkdir(parents=True, exist_ok=True)
-        config = pipeline.config.model_dump_json()
-        chunks = [Chunk(config, key, number, parts) for number in range(math.ceil(num / systems.chunk))]
+        config, recipe = pipeline.config.model_dump_json(), pipeline.recipe(key)
+        assert recipe is not None  # what it stands on is made
+        numbers = range(math.ceil(num / systems.chunk))
+        chunks = [Chunk(config, key, recipe.fingerprint, number, parts) for number in numbers]
         left = [chunk for chunk in chunks if not chunk.is_done]
-        with _mapper(pipeline, len(left) * systems.chunk) as map_chunks:
-            for done, _ in enumerate(map_chunks(answer_chunk, left), len(chunks) - len(left) + 1):
-                pipeline.progress(key, done, len(chunks))
+
+        def told(done: int, total: int) -> None:
+            pipeline.progress(key, len(chunks) - total + done, len(chunks))
+
+        with _mapper(pipeline, len(left) * systems.chunk, told) as map_chunks:
+            map_chunks(answer_chunk, left)
         for table in TABLES:
             merge_parts([chunk.part(table) for chunk in chunks], folder / f"{table}.parquet")
         record_system(pipeline, key, folder, recorder)
@@ -138,33 +145,50 @@ def shown_name(pipeline: Pipeline, key: str) -> str:
 
 
 @contextmanager
-def _mapper(pipeline: Pipeline, num_questions: int) -> Iterator[MapTasks]:
-    """Yield ``map``, over a Dask cluster where there are many questions; results may be in any order."""
+def _mapper(pipeline: Pipeline, num_questions: int, told: Callable[[int, int], None]) -> Iterator[MapTasks]:
+    """Yield what maps chunks, over a Dask cluster where there are many questions; ``told`` hears (done, total)."""
+    from kgqa_core.kept_bench import close_bench
+
     cluster = pipeline.config.cluster
     if num_questions <= cluster.fan_out_questions:
-        yield map
+        try:
+            yield partial(_map_here, told)
+        finally:
+            close_bench()  # the next system brings a model of its own
         return
     from kgqa_core.graph.fan_out import fan_out
     from tasks.cluster import open_cluster
 
     with open_cluster(cluster, home=pipeline.home) as client:
-        yield fan_out(client, progress=lambda done, total: None)
+        yield fan_out(client, progress=told)
+
+
+def _map_here(told: Callable[[int, int], None], function: Callable[[Chunk], int], chunks: Sequence[Chunk]) -> list[int]:
+    results = []
+    for chunk in chunks:
+        results.append(function(chunk))
+        told(len(results), len(chunks))
+    return results
 
 
 def answer_chunk(chunk: Chunk) -> int:
     """Answer one chunk's questions and write its parts; return its number. Runs in any process that sees the home."""
     import pyarrow.parquet as pq
 
-    from kgqa_core.comparing import kept_bench
     from kgqa_core.disk import written_whole
+    from kgqa_core.kept_bench import close_bench, kept_bench
     from kgqa_core.systems.predictions_file import write_answered, write_calls
 
-    bench, questions = kept_bench(chunk.config, chunk.key)
+    bench, questions = kept_bench(chunk.config, chunk.key, chunk.fingerprint)
     size = section_of(RunConfig.model_validate_json(chunk.config)).chunk
-    done = bench.answer(questions[chunk.number * size : (chunk.number + 1) * size])
+    try:
+        done = bench.answer(questions[chunk.number * size : (chunk.number + 1) * size])
+    except BaseException:
+        close_bench()  # its meters hold calls of questions that will be asked again
+        raise
     write_calls(chunk.part("calls"), done.answered)
-    with written_whole(chunk.part("usage")) as partial:
-        pq.write_table(done.usage, partial, compression="zstd")
+    with written_whole(chunk.part("usage")) as unfinished:
+        pq.write_table(done.usage, unfinished, compression="zstd")
     write_answered(
         chunk.part("predictions"),
         done.answered,
