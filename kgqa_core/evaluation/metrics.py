@@ -194,6 +194,8 @@ def expected_hit(num_tied: int, num_golds: int, places: int) -> float:
     The order inside the tie is uniformly random: 1 - C(tied - golds, places) / C(tied, places).
     """
     taken = min(max(places, 0), num_tied)
+    if taken in (0, num_tied):
+        return float(bool(taken and num_golds))
     ways = comb(num_tied, taken)
     return (ways - comb(num_tied - num_golds, taken)) / ways
 

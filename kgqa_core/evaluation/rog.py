@@ -48,6 +48,13 @@ def score_rog_question(lines: Sequence[str], golds: Sequence[str]) -> tuple[floa
     return accuracy, float(found > 0), hit1, f1, precision, recall
 
 
+def is_rog_hit(names: Sequence[str], golds: Sequence[str]) -> bool:
+    """Return whether one question is a Hit, as ``score_rog_question`` says of the list ``names``, but sooner."""
+    if not set(golds).isdisjoint(names):  # a gold among the lines is a part of all of them joined
+        return True
+    return bool(score_rog_question(split_prediction(names), golds)[ROG_METRICS.index("hit")])
+
+
 class RogTally:
     """Running sums of the six figures over a stream of questions.
 

@@ -15,14 +15,13 @@ import pyarrow.parquet as pq
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import Outcome, QuestionScores
-from kgqa_core.evaluation.rog import ROG_METRICS, score_rog_question, split_prediction
+from kgqa_core.evaluation.rog import is_rog_hit
 from kgqa_core.evaluation.runs import EvaluatedRun, Floats, judge_run, read_answers, require_source
 from kgqa_core.evaluation.system_source import SystemSource, read_system_source
 
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
 NAMED = ("question_id", "prediction", "ground_truth")  # what the published evaluator judges
 READ = ("status", "stopped", "faithful", "unmatched", "counts", *SPENT)
-HIT = ROG_METRICS.index("hit")
 STATUSES = ("answered", "abstained", "skipped", "failed")
 
 
@@ -89,7 +88,7 @@ def _read_sorted(path: Path, columns: Sequence[str]) -> pa.Table:
 def _hits_of(table: pa.Table) -> Floats:
     """Return the published evaluator's Hit, in percent."""
     pairs = zip(table["prediction"].to_pylist(), table["ground_truth"].to_pylist(), strict=True)
-    return 100 * np.array([score_rog_question(split_prediction(names), golds)[HIT] for names, golds in pairs])
+    return np.array([100.0 * is_rog_hit(names, golds) for names, golds in pairs])
 
 
 def _record_of(table: pa.Table) -> Record:

@@ -48,13 +48,13 @@ def write_answered(
     """
     spent = sum_usage(usage) if usage is not None else {}
     limits = stopped or {}
-    rows = [
-        make_row(one.question, one.answer.prediction, entity_names=entity_names, render_path=render_path)
-        | _system_row(one, source.topics)
-        | spent.get(one.question.id, FREE)
-        | {"stopped": limits.get(one.question.id)}
-        for one in answered
-    ]
+    rows = []
+    for one in answered:
+        row = make_row(one.question, one.answer.prediction, entity_names=entity_names, render_path=render_path)
+        row.update(_system_columns(one, row["answer_ids"], source.topics))
+        row.update(spent.get(one.question.id, FREE))
+        row["stopped"] = limits.get(one.question.id)
+        rows.append(row)
     schema = SYSTEM_PREDICTIONS.with_metadata(source.metadata())
     with written_whole(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial, **AS_PART)
@@ -114,20 +114,16 @@ def sum_usage(usage: pa.Table) -> dict[str, dict[str, Any]]:
     return totals
 
 
-def _system_row(one: Answered, topic_source: str) -> dict[str, Any]:
-    """Return the columns that only a system's table has, apart from what it spent."""
-    prediction, answer = one.answer.prediction, one.answer
-    supported = dict(zip(prediction.answers, one.faithful, strict=False))
-    rank = {entity: place for place, entity in enumerate(prediction.candidates)}
-    ordered = sorted(prediction.answers, key=lambda entity: (rank.get(entity, len(rank)), entity))  # as in make_row
-    texts = one.calls[-1].texts if one.calls else ()
+def _system_columns(one: Answered, answer_ids: Sequence[int], topic_source: str) -> dict[str, Any]:
+    """Return the columns that only a system's table has, apart from what it spent; ``answer_ids`` as in the row."""
+    supported = dict(zip(one.answer.prediction.answers, one.faithful, strict=False))
     return {
         "status": one.status,
         "error": one.error.encode("utf-8", "replace").decode() or None,  # a traceback may quote anything
         "topics": one.question.topics,
         "topic_source": topic_source,
-        "unmatched": answer.unmatched,
-        "faithful": [supported.get(entity, False) for entity in ordered],
-        "counts": [*answer.counts.items(), ("num_invented", one.num_invented)],
-        "raw": "\n".join(texts) if one.calls else None,
+        "unmatched": one.answer.unmatched,
+        "faithful": [supported.get(entity, False) for entity in answer_ids],
+        "counts": [*one.answer.counts.items(), ("num_invented", one.num_invented)],
+        "raw": "\n".join(one.calls[-1].texts) if one.calls else None,
     }

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.rog import ROG_METRICS, RogTally, score_rog, score_rog_question, split_prediction
+from kgqa_core.evaluation.rog import (
+    ROG_METRICS,
+    RogTally,
+    is_rog_hit,
+    score_rog,
+    score_rog_question,
+    split_prediction,
+)
 from kgqa_core.evaluation.score import score_file
 
 NAMES = st.sampled_from(["Rome", "the Rome", "a", "!", "Roman Empire", "Tirana", "Iran", "", "none", "x y", "É."])
@@ -37,6 +44,11 @@ def oracle(prediction: str | Sequence[str], golds: Sequence[str]) -> list[Fracti
     f1 = 2 * precision * recall / (precision + recall) if found and lines else Fraction(0)
     hit1 = Fraction(any(plain(gold) in first for gold in golds))
     return [accuracy, Fraction(found > 0), hit1, f1, precision, recall]
+
+
+@given(st.lists(NAMES, max_size=4), st.lists(NAMES, max_size=3))
+def test_a_hit_that_is_seen_at_once_is_one(names: list[str], golds: list[str]) -> None:
+    assert is_rog_hit(names, golds) == bool(golds and oracle(names, golds)[1])
 
 
 def score(prediction: str | list[str], golds: list[str]) -> dict[str, float]:
