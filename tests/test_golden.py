@@ -151,12 +151,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Golden:
     return build_golden(tmp_path_factory.mktemp("golden"))
 
 
+@pytest.mark.slow
 def test_no_stage_writes_other_bytes_than_its_version_promises(found: Golden) -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     problem = what_to_do(golden, found)
     assert not problem, problem
 
 
+@pytest.mark.slow
 def test_another_process_locale_hash_seed_and_number_of_threads_give_the_same_bytes(
     found: Golden, tmp_path: Path
 ) -> None:

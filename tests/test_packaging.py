@@ -104,6 +104,7 @@ def test_whatever_is_imported_is_declared():
             assert providers & known, f"{path}: {module} comes from {providers}"
 
 
+@pytest.mark.slow
 def test_importing_prefects_server_works_with_the_locked_fastapi(tmp_path):
     """With fastapi 0.163 every local run dies at this import."""
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"}

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,14 @@ class Files:
     names: dict[str, str]  # label -> name
     questions: dict[str, list[Record]]  # split -> records
     masked: dict[str, str] = field(default_factory=dict)  # id -> masked text, filled by mask()
+
+    @cached_property
+    def by_relation(self) -> dict[str, list[tuple[str, str]]]:
+        """Heads and tails of each relation's triples."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for head, relation, tail in self.triples:
+            found.setdefault(relation, []).append((head, tail))
+        return found
 
     @property
     def all_questions(self) -> list[Record]:
@@ -51,15 +60,15 @@ class Files:
         return [label for label in found if len(self.names[label]) == longest]
 
     def follow(self, topics: list[str], chain: list[str]) -> set[str]:
-        """What the chain leads to from every topic, by scanning all triples at every step."""
+        """What the chain leads to from every topic, by scanning all triples of the relation at every step."""
         reached_from_all = []
         for topic in topics:
             reached = {topic}
             for step in chain:
                 if step.startswith("~"):
-                    ends = {head for head, relation, tail in self.triples if relation == step[1:] and tail in reached}
+                    ends = {head for head, tail in self.by_relation[step[1:]] if tail in reached}
                 else:
-                    ends = {tail for head, relation, tail in self.triples if relation == step and head in reached}
+                    ends = {tail for head, tail in self.by_relation[step] if head in reached}
                 reached = ends - set(topics)
             reached_from_all.append(reached)
         return set.intersection(*reached_from_all)

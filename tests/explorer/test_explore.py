@@ -61,7 +61,7 @@ def edges_of(found: Exploration) -> list[Counter[Edge]]:
     ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=40)
 @given(world=worlds())
 @pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
 def test_nodes_and_scores_are_those_of_the_oracle(merge: bool, world: World) -> None:
@@ -75,7 +75,7 @@ def test_nodes_and_scores_are_those_of_the_oracle(merge: bool, world: World) -> 
         assert edges == sum((Counter(walk.steps[step].keys()) for walk in walks), Counter())
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(max_examples=25)
 @given(world=worlds())
 @pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
 def test_loss_and_gradients_are_those_of_the_oracle(merge: bool, world: World) -> None:
@@ -110,7 +110,7 @@ def test_loss_and_gradients_are_those_of_the_oracle(merge: bool, world: World) -
         assert (given_grad - wanted_grad).abs().max() <= TOLERANCE * max(1.0, largest), name
 
 
-@settings(deadline=None, derandomize=True, max_examples=20)
+@settings(max_examples=20)
 @given(world=worlds())
 def test_single_precision_stays_within_1e_5(world: World) -> None:
     exact = scores_of(world.explore(make_model(steps=world.steps, seed=world.seed)))
@@ -159,7 +159,7 @@ def test_a_step_that_hardly_merges_keeps_its_nodes_apart(monkeypatch: pytest.Mon
     assert scores_of(found) == pytest.approx(scores_of(plain), rel=TOLERANCE)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(max_examples=25)
 @given(world=worlds(), threshold=st.sampled_from([0.3, 0.45, 0.5, 0.55, 0.7]))
 @pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
 def test_groups_below_the_attention_threshold_are_not_entered(merge: bool, world: World, threshold: float) -> None:

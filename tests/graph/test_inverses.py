@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.graph.build import BuildLimits, build_graph
@@ -81,6 +81,7 @@ TRIPLES = st.lists(
 )
 
 
+@settings(max_examples=30)  # each builds a graph
 @given(TRIPLES)
 def test_the_stored_triples_are_those_of_turning_each_row_by_hand(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
@@ -148,6 +148,7 @@ def test_each_faulty_line_is_a_reject_with_its_number(tmp_path: Path, suffix: st
     }
 
 
+@settings(max_examples=30)  # each builds a graph
 @given(st.lists(st.sampled_from(["good", "blank", "bad"]), min_size=1, max_size=600), st.integers(1, 9000))
 def test_lines_are_counted_whatever_the_chunks(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str], chunk_bytes: int

@@ -192,6 +192,7 @@ def test_a_full_disk_is_said_and_leaves_the_journal_as_it_was(tmp_path: Path, mo
     assert (len(again), again.num_torn) == (2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["before", "half"])
 def test_a_kill_at_any_system_call_loses_at_most_the_call_in_flight(tmp_path: Path, how: str) -> None:
     program = PROJECT / "tests" / "lm" / "crash_points.py"
@@ -244,6 +245,7 @@ print("|".join(own[0].text for own in texts))
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_pays_each_call_once_and_those_in_flight_twice(tmp_path: Path) -> None:
     log = tmp_path / "log"
     num_kills = 2
@@ -262,6 +264,7 @@ def test_a_run_that_is_killed_again_and_again_pays_each_call_once_and_those_in_f
     assert len(asked) <= 40 + num_kills
 
 
+@pytest.mark.slow
 def test_two_at_once_never_mix(tmp_path: Path) -> None:
     log = tmp_path / "log"
     both = [start(WORKER, tmp_path / "cache", log, name) for name in ("left", "right")]

@@ -147,6 +147,7 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_a_usable_cache(tmp_pat
     np.testing.assert_array_equal(vectors, HashEncoder(11).encode(texts))
 
 
+@pytest.mark.slow
 def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
     """Both write dozens of parts with overlapping texts, started together by a gate file."""
     code = """

@@ -75,7 +75,7 @@ def rows_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
     st.sampled_from([None, None, 1, 2]),
     st.sampled_from([1, 5, 1000]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=25)  # each builds a graph
 def test_the_graph_is_that_of_the_slow_closure(
     world: World, hops: int | None, cvt_is_hop: bool, hub_cap: int | None, shard_rows: int
 ) -> None:
@@ -169,7 +169,7 @@ def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any
 
 
 @given(worlds, st.sampled_from([None, 2]), st.sampled_from([None, 1]))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=5)  # each builds three graphs
 def test_parts_batches_and_workers_change_no_byte(world: World, hops: int | None, hub_cap: int | None) -> None:
     hub_cap = hub_cap if hops is not None else None
     assume(close(world, hops, cvt_is_hop=False, hub_cap=hub_cap).hop_of)
