@@ -60,8 +60,8 @@ def main_body(found: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{found['num_questions']} test questions. Rows by oracle: a stand-in that knows the right answers and says "
         "only what its prompt shows (e = 0). The embedded model plays `rog without reasoning` (its plans, all that "
-        "they reach), `rog by its adapters` (plans and answers) and `etd by likelihood`. `ours` fuses the explorer with "
-        "the dense planner; weight and decider were chosen on dev, below.",
+        "they reach), `rog by its adapters` (plans and answers) and `etd by likelihood`. `ours` fuses the explorer "
+        "with the dense planner; weight and decider were chosen on dev, below.",
         "",
         *markdown(found["tables"][0]),
         "",
