@@ -1,0 +1,355 @@
+"""RoG step by step on forty triples: its plans, the paths of Algorithm 1, and what it makes of the reasoner's text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kgqa_core.config_systems import RogSection
+from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import open_graph
+from kgqa_core.instructions.path_constraint import PathConstraints
+from kgqa_core.instructions.plan import PlanInstruction
+from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.lm.budget import Budget
+from kgqa_core.lm.meter import Meter
+from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.types import LanguageModel
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PlanSource, PooledPlans
+from kgqa_core.systems.rog import Rog
+from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.types import Answered
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import LabelPath, Question
+from tests.forty_triples import Forty
+from tests.scripted import script
+
+PROMPTS = read_prompts()
+
+
+def lm_plans(forty: Forty, mask_topics: bool = True) -> LmPlans:
+    """Return plans that the model is asked for, held to those that exist in the graph."""
+    space = PathConstraints(forty.graph, max_hops=forty.walk.max_hops)
+    return LmPlans(PlanAsker(PlanInstruction(PROMPTS), space), mask_topics)
+
+
+def given(**plans: Sequence[str]) -> GivenPlans:
+    """Return plans, written with blanks between their steps, that are there before any call."""
+    return GivenPlans(PooledPlans({id: [tuple(plan.split()) for plan in own] for id, own in plans.items()}))
+
+
+def run(
+    forty: Forty,
+    question: Question | str,
+    model: LanguageModel | None,
+    source: PlanSource | None = None,
+    **settings: object,
+) -> Answered:
+    """Answer one question; a script must have been said to its end."""
+    asked = forty.question(question) if isinstance(question, str) else question
+    system = Rog(forty.walk, PROMPTS, source or lm_plans(forty), RogSection.model_validate(settings))
+    (answered,) = answer_all(system, [asked], forty.walk, model)
+    assert answered.error == ""
+    if isinstance(model, ScriptedModel):
+        model.check_done()
+    return answered
+
+
+def answers(forty: Forty, answered: Answered) -> list[str]:
+    return forty.labels(answered.answer.prediction.answers)
+
+
+def shown_paths(prompt: str) -> list[str]:
+    """Return the paths that the prompt of ``reason`` or ``explain`` shows."""
+    return prompt.rsplit("Paths:\n", 1)[1].split("\n\n")[0].split("\n")
+
+
+# Plan, retrieve, reason
+
+
+def test_a_whole_run_is_two_calls(forty: Forty) -> None:
+    """The director of Salt Road was born in Port Amber; so was one of its actors, and one in Westerby."""
+    model = ScriptedModel(in_order=True)
+    model.on(
+        "plan",
+        "where was the director of [topic] born?",
+        "<PATH>directed_by<SEP>born_in</PATH>",
+        "<PATH>starred<SEP>born_in</PATH>",
+        "<PATH>year</PATH>",
+        scores=(-0.1, -1.0, -3.0),
+    )
+    model.on("reason", "where was the director of Salt Road born?", "Port Amber")
+    answered = run(forty, "born", model)
+    assert [call.instruction for call in answered.calls] == ["plan", "reason"]
+    # A path of each plan in turns, best plan first: one to every end, ends by id, before a second to any.
+    assert shown_paths(answered.calls[1].prompt) == [
+        "Salt Road → directed_by → Ida Moon → born_in → Port Amber",
+        "Salt Road → starred → Oto Brandt → born_in → Port Amber",
+        "Salt Road → year → 1989",
+        "Salt Road → starred → Mara Quill → born_in → Westerby",
+    ]
+    assert answers(forty, answered) == ["Port Amber"]
+    assert answered.faithful == (True,)
+    prediction = answered.answer.prediction
+    assert forty.labels(prediction.candidates) == ["Port Amber", "1989", "Westerby"]  # what was not taken scores 0
+    assert prediction.scores == (1.0, 0.0, 0.0)
+    assert [len(path) for path in prediction.paths] == [2, 1, 2]
+    assert answered.answer.counts == {"num_unsupported": 0, "num_plans": 3, "num_paths": 4, "num_plans_cut": 0}
+    figures = score_predictions([forty.question("born")], [prediction]).summary()
+    assert (figures["hits1"], figures["f1"], figures["coverage"]) == (100, 100, 100)
+
+
+def test_the_beam_is_as_wide_as_plans_are_wanted_and_held_to_those_that_exist(forty: Forty) -> None:
+    model = ScriptedModel()
+    model.on("plan", "", "<PATH>directed_by</PATH>", "<PATH>painted_by</PATH>", scores=(-0.5, -0.1))
+    model.on("reason", "", "Ida Moon")
+    answered = run(forty, "directed", model, num_plans=2)
+    assert len(answered.calls[0].texts) == 2
+    constraint = model.asked[0].constraint
+    assert constraint is not None
+    assert "directed_by</PATH>" in constraint.next_pieces(("<PATH>",))
+    assert "painted_by</PATH>" not in constraint.next_pieces(("<PATH>",))  # no film is painted
+    assert shown_paths(answered.calls[1].prompt) == ["Salt Road → directed_by → Ida Moon"]
+    assert answered.answer.counts["num_plans"] == 1
+
+
+def test_relations_are_walked_backward_where_a_plan_says_so(forty: Forty) -> None:
+    """Which films starred Mara Quill? All paths end in golds; the order of the answers is the model's."""
+    model = script(("plan", "", "<PATH>^starred</PATH>"), ("reason", "", "The Ninth Kite\nSalt Road"))
+    answered = run(forty, "starred", model)
+    assert shown_paths(answered.calls[1].prompt) == [
+        "Mara Quill → ^starred → Salt Road",
+        "Mara Quill → ^starred → The Ninth Kite",
+    ]
+    assert answers(forty, answered) == ["The Ninth Kite", "Salt Road"]
+    assert answered.answer.prediction.scores == (1.0, 0.5)
+    assert answered.faithful == (True, True)
+
+
+def test_a_path_never_comes_back_to_a_topic(forty: Forty) -> None:
+    """What else did the director of Salt Road direct? Salt Road itself is one way along the plan."""
+    model = script(("plan", "", "<PATH>directed_by<SEP>^directed_by</PATH>"), ("reason", "", "Glass Harbour"))
+    answered = run(forty, "other", model)
+    assert shown_paths(answered.calls[1].prompt) == [
+        "Salt Road → directed_by → Ida Moon → ^directed_by → Glass Harbour"
+    ]
+
+
+def test_a_plan_starts_at_every_topic(forty: Forty) -> None:
+    """What have Salt Road and Nightjar in common? A path from each topic that the plan can start at."""
+    both = tuple(sorted(forty.ids("Salt Road", "Nightjar")))
+    asked = Question("both", "who starred in Salt Road and Nightjar?", "who?", both, forty.ids("Oto Brandt"), "test")
+    answered = run(forty, asked, script(("reason", "", "Oto Brandt")), given(both=["starred"]))
+    paths = shown_paths(answered.calls[0].prompt)
+    assert {"Nightjar → starred → Oto Brandt", "Salt Road → starred → Oto Brandt"} < set(paths)
+    assert len(paths) == 4  # and Lev Sand, and Mara Quill
+    assert answered.faithful == (True,)
+
+
+def test_nodes_without_a_name_stand_between(forty: Forty) -> None:
+    answered = run(forty, "mayor", script(("reason", "", "Mara Quill")), given(mayor=["mayor holder"]))
+    assert shown_paths(answered.calls[0].prompt) == [
+        "Port Amber → mayor → m.2 → holder → Mara Quill",
+        "Port Amber → mayor → m.1 → holder → Oto Brandt",
+    ]
+    assert answers(forty, answered) == ["Mara Quill"]
+
+
+def test_the_number_of_paths_is_capped_evenly_over_the_plans(forty: Forty) -> None:
+    plans = given(years=["starred ^starred year", "year"])
+    answered = run(forty, "years", script(("reason", "", "1995")), plans, max_paths=2)
+    ends = [path.rpartition(" → ")[2] for path in shown_paths(answered.calls[0].prompt)]
+    assert ends == ["1989", "1995"]
+    assert answered.answer.counts["num_plans_cut"] == 1  # the first has more
+
+
+def test_the_planner_reads_the_question_masked_or_as_it_was_asked(forty: Forty) -> None:
+    for mask, text in ((True, "who directed [topic]?"), (False, "who directed Salt Road?")):
+        model = script(("plan", text, "<PATH>directed_by</PATH>"), ("reason", "Salt Road?", "Ida Moon"))
+        run(forty, "directed", model, lm_plans(forty, mask))
+
+
+# What the reasoner says
+
+
+def test_of_two_people_of_one_name_the_one_is_meant_that_the_paths_end_at(forty: Forty) -> None:
+    answered = run(forty, "painted", script(("reason", "", "Ida Moon")), given(painted=["painted_by"]))
+    assert answers(forty, answered) == ["Ida Moon (painter)"]
+    assert answered.answer.counts["num_unsupported"] == 0
+
+
+def test_what_the_paths_do_not_show_is_an_answer_without_evidence(forty: Forty) -> None:
+    answered = run(forty, "directed", script(("reason", "", "Lev Sand")), given(directed=["directed_by"]))
+    assert answers(forty, answered) == ["Lev Sand"]
+    assert answered.faithful == (False,)
+    assert answered.answer.counts["num_unsupported"] == 1
+
+
+def test_what_nothing_in_the_graph_bears_is_told_and_no_answer(forty: Forty) -> None:
+    model = script(("reason", "", "Nobody Whatever\nIda Moon"))
+    answered = run(forty, "directed", model, given(directed=["directed_by"]))
+    assert answers(forty, answered) == ["Ida Moon"]
+    assert answered.answer.unmatched == ("Nobody Whatever",)
+    alone = run(forty, "directed", script(("reason", "", "Nobody Whatever")), given(directed=["directed_by"]))
+    assert (alone.status, alone.answer.unmatched) == ("abstained", ("Nobody Whatever",))
+
+
+@pytest.mark.parametrize("text", ["I do not know", "", "```"])
+def test_an_abstention_ranks_nothing_but_what_was_retrieved_counts_as_covered(forty: Forty, text: str) -> None:
+    answered = run(forty, "directed", script(("reason", "", text)), given(directed=["directed_by"]))
+    assert answered.status == "abstained"
+    prediction = answered.answer.prediction
+    assert (prediction.candidates, prediction.answers, prediction.covered) == ((), (), True)
+
+
+def test_without_a_plan_the_reasoner_is_shown_no_path(forty: Forty) -> None:
+    for text in ("nonsense", "<PATH>no_such_relation</PATH>", "<PATH>painted_by</PATH>", ""):
+        model = script(("plan", "", text), ("reason", "\n(none)\n", "Ida Moon"))
+        answered = run(forty, "directed", model)
+        assert answered.faithful == (False,)
+        assert answered.answer.counts["num_plans"] == 0
+
+
+def test_a_plan_over_the_budget_leaves_no_call(forty: Forty) -> None:
+    model = Metered(ScriptedModel(), meter=Meter(), budget=Budget(calls=0))
+    answered = run(forty, "directed", model)
+    assert (answered.status, [call.problem for call in answered.calls]) == ("abstained", ["budget", "budget"])
+
+
+@pytest.mark.parametrize(("id", "verdict"), [("right", True), ("wrong", False)])
+def test_a_claim_is_judged_by_the_answers(forty: Forty, id: str, verdict: bool) -> None:
+    answered = run(forty, id, script(("reason", "", "Ida Moon")), given(**{id: ["directed_by"]}))
+    assert answered.answer.prediction.verdict is verdict
+
+
+# Ablations (Table 2), explanations, plans of another model
+
+
+def test_without_planning_the_question_is_asked_without_paths(forty: Forty) -> None:
+    answered = run(forty, "directed", script(("reason", "\n(none)\n", "Ida Moon")), given(), plans="none")
+    assert answers(forty, answered) == ["Ida Moon"]
+    assert answered.answer.counts["num_unsupported"] == 1
+
+
+def test_without_reasoning_all_that_is_reached_is_the_answer(forty: Forty) -> None:
+    answered = run(forty, "born", None, given(born=["starred born_in", "year"]), reasoning="none")
+    assert answers(forty, answered) == ["Port Amber", "1989", "Westerby"]
+    assert answered.faithful == (True,) * 3
+    assert answered.calls == ()
+
+
+def test_votes_are_the_reasoning_paths_that_end_in_an_entity(forty: Forty) -> None:
+    """Places that Salt Road's people come from: two of them from Port Amber, one from Westerby; both in Osmania."""
+    plans = given(born=["starred born_in", "directed_by born_in", "year"])
+    answered = run(forty, "born", None, plans, reasoning="vote", vote_top=1)
+    assert answers(forty, answered) == ["Port Amber"]
+    assert forty.labels(answered.answer.prediction.candidates)[0] == "Port Amber"
+    both = run(forty, "born", None, plans, reasoning="vote")
+    assert answers(forty, both) == ["Port Amber", "1989", "Westerby"]  # of equals the first found
+
+
+def test_votes_count_paths_beyond_those_that_a_prompt_would_hold(forty: Forty) -> None:
+    plans = given(born=["starred born_in", "directed_by born_in"])
+    answered = run(forty, "born", None, plans, reasoning="vote", vote_top=1, max_paths=1)
+    assert answered.answer.counts["num_paths"] == 3
+
+
+def test_nothing_that_is_reached_is_an_abstention_without_reasoning(forty: Forty) -> None:
+    for reasoning in ("none", "vote"):
+        answered = run(forty, "born", None, given(born=["painted_by"]), reasoning=reasoning)
+        assert answered.status == "abstained"
+
+
+def test_an_explanation_comes_with_the_answers(forty: Forty) -> None:
+    text = "Ida Moon directed Salt Road and was born in Port Amber.\nAnswers:\nPort Amber"
+    plans = given(born=["directed_by born_in"])
+    answered = run(forty, "born", script(("explain", "Salt Road → directed_by", text)), plans, explain=True)
+    assert answers(forty, answered) == ["Port Amber"]
+    assert answered.calls[0].texts == (text,)
+    silent = run(forty, "born", script(("explain", "", "It is hard to tell.")), plans, explain=True)
+    assert silent.status == "abstained"
+
+
+def test_plans_of_one_model_and_answers_of_another(forty: Forty) -> None:
+    """Plug and play (§5.5): whoever answers is asked once, on the other's plans."""
+    asked = [one for one in forty.questions if one.chain is not None and one.claim is None]
+    model = ScriptedModel()
+    for one in asked:
+        names = "\n".join(forty.graph.name_of(answer) for answer in one.answers)
+        model.on("reason", one.text, names)
+    system = Rog(forty.walk, PROMPTS, GivenPlans(PooledPlans(forty.plans)), RogSection())
+    answered = answer_all(system, asked, forty.walk, model)
+    assert {len(one.calls) for one in answered} == {1}
+    figures = score_predictions(asked, [one.answer.prediction for one in answered]).summary()
+    assert (figures["hits1"], figures["em"]) == (100, 100)
+
+
+# The paper's own examples, with other people
+
+FAMILY = """\
+Agda | married_to | Birger
+Birger | father_of | Cilla
+Birger | brother_of | Ulf
+Orvar | child | Disa
+Orvar | child | Egil
+Orvar | cause_of_death | grey fever
+Disa | cause_of_death | grey fever
+Egil | cause_of_death | old age
+Ulf | cause_of_death | grey fever
+"""
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+    folder: Path = tmp_path_factory.mktemp("family")
+    (folder / "triples.tsv").write_text(FAMILY.replace(" | ", "\t"), encoding="utf-8")
+    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
+    graph = open_graph(folder / "graph")
+    return Walk(graph, graph, None, 3, False)
+
+
+def ask_family(walk: Walk, text: str, topic: str, plans: Sequence[str], reasons: ScriptedModel) -> list[str]:
+    asked = Question("asked", text, text, walk.graph.ids_of_name(topic)[:1], (), "test")
+    (answered,) = answer_all(Rog(walk, PROMPTS, given(asked=plans), RogSection()), [asked], walk, reasons)
+    assert answered.faithful == (True,)
+    return [walk.graph.name_of(answer) for answer in answered.answer.prediction.answers]
+
+
+def test_whose_child_is_found_by_whom_she_married(family: Walk) -> None:
+    """Examples 1 and 2 of §2 and §4.1: a plan of two relations, and the one path that it leads along."""
+    model = ScriptedModel().on("reason", "Agda → married_to → Birger → father_of → Cilla", "Cilla")
+    assert ask_family(family, "who is the child of Agda?", "Agda", ["married_to father_of"], model) == ["Cilla"]
+
+
+def test_what_two_plans_say_is_put_together_in_one_prompt(family: Walk) -> None:
+    """Table 20: which child died of an illness? One plan tells the children, another all who died of the same."""
+    model = ScriptedModel().on("reason", "", "Disa")
+    plans = ["child", "cause_of_death ^cause_of_death"]
+    assert ask_family(family, "which child of Orvar died of grey fever?", "Orvar", plans, model) == ["Disa"]
+    assert shown_paths(model.prompts_of("reason")[0]) == [
+        "Orvar → child → Disa",
+        "Orvar → cause_of_death → grey fever → ^cause_of_death → Disa",
+        "Orvar → child → Egil",
+        "Orvar → cause_of_death → grey fever → ^cause_of_death → Ulf",
+    ]
+
+
+# Where each question has a subgraph of its own
+
+
+def test_it_walks_rows_and_answers_entities(rows: tuple[Walk, list[Question]]) -> None:
+    walk, questions = rows
+    asked = [one for one in questions if one.id in ("q1", "q2")]
+    plans: dict[str, list[LabelPath]] = {"q1": [("sibling", "sibling")], "q2": [("likes",)]}
+    model = ScriptedModel().on("reason", "brother", "Bob").on("reason", "like", "m.rock\nm.jazz")
+    system = Rog(walk, PROMPTS, GivenPlans(PooledPlans(plans)), RogSection())
+    first, second = answer_all(system, asked, walk, model)
+    assert "m.ann → sibling → m.s1 → sibling → Bob" in first.calls[0].prompt
+    assert [walk.entities.name_of(one) for one in first.answer.prediction.answers] == ["Bob"]
+    assert first.faithful == second.faithful == (True,)
+    assert second.answer.unmatched == ("m.jazz",)  # it is in q1's subgraph alone
