@@ -59,7 +59,7 @@ def traced_questions(predictions: Path, calls: Path, *, limit: int) -> list[Trac
     """
     if not limit:
         return []
-    outcomes, _ = read_answers(predictions, predictions.name)
+    outcomes = read_answers(predictions, predictions.name).outcomes
     right = {outcome.question_id: is_picked_right(outcome) for outcome in outcomes}
     table = pq.read_table(predictions, columns=["question_id", "status", "stopped", "num_calls"], partitioning=None)
     kinds = {

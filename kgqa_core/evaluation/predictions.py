@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import InputError, shorten
@@ -141,7 +142,8 @@ def _check_columns(path: Path, found: pa.Schema) -> None:
 def _unpack(table: pa.Table) -> PredictionBatch:
     """Turn columns into records; lists go through numpy, since item by item is several times slower."""
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    evident = [[bool(text) for text in texts] for texts in _lists(columns["paths"])]
+    shown = pc.binary_length(columns["paths"].values).to_numpy(zero_copy_only=False) > 0  # and not the texts themselves
+    evident = _cut(shown.tolist(), columns["paths"])
     rows = zip(
         columns["question_id"].to_pylist(),
         columns["hops"].to_pylist(),
@@ -166,6 +168,9 @@ def _unpack(table: pa.Table) -> PredictionBatch:
 
 def _lists(column: pa.ListArray) -> list[list[Any]]:
     values = column.values.to_pylist() if pa.types.is_string(column.type.value_type) else column.values.to_numpy()
-    items = values if isinstance(values, list) else values.tolist()
-    ends = column.offsets.to_pylist()
-    return [items[start:end] for start, end in pairwise(ends)]
+    return _cut(values if isinstance(values, list) else values.tolist(), column)
+
+
+def _cut(items: list[Any], column: pa.ListArray) -> list[list[Any]]:
+    """Return what belongs to each list of ``column``, of something for each of their items."""
+    return [items[start:end] for start, end in pairwise(column.offsets.to_pylist())]

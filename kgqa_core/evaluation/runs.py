@@ -16,6 +16,7 @@ import numpy.typing as npt
 from kgqa_core.errors import InputError, nearest, shorten
 from kgqa_core.evaluation.metrics import Mask, Outcome, QuestionScores, decides_claim, end_of_tie, score_outcomes
 from kgqa_core.evaluation.predictions import Source, read_predictions, read_source
+from kgqa_core.evaluation.rog import is_rog_hit
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,14 +48,13 @@ class EvaluatedRun:
     picked_right: Mask | Floats  # [B] was the fixed pick right? of a mean over seeds: in which share of them
 
 
-def read_run(path: Path, name: str) -> EvaluatedRun:
-    """Read and judge the predictions table of one run.
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A predictions table: what was asked and answered, in the order of question ids."""
 
-    Raises ``InputError`` where it is missing, damaged, empty, repeats a question or does not name its graph.
-    """
-    source = require_source(path, name)
-    outcomes, asked = read_answers(path, name)
-    return judge_run(name, path, source, asked, outcomes)
+    outcomes: tuple[Outcome, ...]
+    asked: dict[str, Asked]  # by question id
+    hit: Floats  # the published evaluator's Hit [B], percent
 
 
 def require_source(path: Path, name: str) -> Source:
@@ -75,22 +75,24 @@ def require_source(path: Path, name: str) -> Source:
     return source
 
 
-def read_answers(path: Path, name: str) -> tuple[list[Outcome], dict[str, Asked]]:
-    """Return what was answered, in the order of question ids, and what was asked.
+def read_answers(path: Path, name: str) -> Answers:
+    """Read a predictions table.
 
-    Raises ``InputError`` where the table is damaged, empty, or repeats a question.
+    Raises ``InputError`` where it is damaged, empty, or repeats a question.
     """
-    outcomes: list[Outcome] = []
+    rows: list[tuple[Outcome, bool]] = []
     asked: dict[str, Asked] = {}
     for batch in read_predictions(path):
-        for outcome, text, golds in zip(batch.outcomes, batch.texts, batch.ground_truths, strict=True):
+        columns = zip(batch.outcomes, batch.texts, batch.predictions, batch.ground_truths, strict=True)
+        for outcome, text, names, golds in columns:
             question = Asked(text, tuple(sorted(golds)), outcome.golds, outcome.claim, outcome.gold_verdict)
             if asked.setdefault(outcome.question_id, question) is not question:
                 raise InputError(f"{name}: question {shorten(outcome.question_id)} is there twice; keep one of them")
-            outcomes.append(outcome)
-    if not outcomes:
+            rows.append((outcome, is_rog_hit(names, golds)))
+    if not rows:
         raise InputError(f"{name}: {shorten(str(path))} holds no predictions; run the evaluation again")
-    return sorted(outcomes, key=lambda outcome: outcome.question_id), asked
+    rows.sort(key=lambda row: row[0].question_id)
+    return Answers(tuple(outcome for outcome, _ in rows), asked, np.array([100.0 * hit for _, hit in rows]))
 
 
 def judge_run(

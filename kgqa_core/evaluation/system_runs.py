@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import Outcome, QuestionScores
-from kgqa_core.evaluation.rog import is_rog_hit
 from kgqa_core.evaluation.runs import EvaluatedRun, Floats, judge_run, read_answers, require_source
 from kgqa_core.evaluation.system_source import SystemSource, read_system_source
 
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
-NAMED = ("question_id", "prediction", "ground_truth")  # what the published evaluator judges
-READ = ("status", "stopped", "faithful", "unmatched", "counts", *SPENT)
+READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
 STATUSES = ("answered", "abstained", "skipped", "failed")
 
 
@@ -62,58 +62,59 @@ def read_system_run(path: Path, name: str = "") -> SystemRun:
     source = require_source(path, name or path.name)
     about = read_system_source(path)
     called = name or source.system
-    outcomes, asked = read_answers(path, called)
-    run = judge_run(called, path, source, asked, outcomes)
-    table = _read_sorted(path, (*NAMED, *(() if about is None else READ)))
-    record = None if about is None else _record_of(table)
-    return SystemRun(run, tuple(outcomes), _hits_of(table), about, record)
+    answers = read_answers(path, called)
+    run = judge_run(called, path, source, answers.asked, answers.outcomes)
+    record = None if about is None else _record_of(_read_sorted(path))
+    return SystemRun(run, answers.outcomes, answers.hit, about, record)
 
 
-def _read_sorted(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Return columns in the order of question ids; raises ``InputError`` where one is not there."""
+def _read_sorted(path: Path) -> pa.Table:
+    """Return the columns ``READ`` in the order of question ids; raises ``InputError`` where one is not there."""
     try:
         with pq.ParquetFile(path) as file:
-            if missing := [name for name in columns if name not in file.schema_arrow.names]:
+            if missing := [name for name in READ if name not in file.schema_arrow.names]:
                 raise InputError(
                     f"{shorten(str(path))} lacks what a system's predictions say of costs and evidence: "
                     f"{shorten(missing)}; evaluate that system again"
                 )
-            table = file.read(columns=list(columns))
+            table = file.read(columns=list(READ))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
-    ids = table["question_id"].to_pylist()
-    return table.take(sorted(range(len(ids)), key=ids.__getitem__))
-
-
-def _hits_of(table: pa.Table) -> Floats:
-    """Return the published evaluator's Hit, in percent."""
-    pairs = zip(table["prediction"].to_pylist(), table["ground_truth"].to_pylist(), strict=True)
-    return np.array([100.0 * is_rog_hit(names, golds) for names, golds in pairs])
+    return table.take(pc.sort_indices(table["question_id"])).combine_chunks()
 
 
 def _record_of(table: pa.Table) -> Record:
-    """Return what only a system's table has."""
-    faithful = table["faithful"].to_pylist()
-    claimed = [len(own) + len(names) for own, names in zip(faithful, table["unmatched"].to_pylist(), strict=True)]
+    """Return what only a system's table has; lists are counted by their lengths, row by row it takes much longer."""
+    faithful = table["faithful"].combine_chunks()
+    lengths = _lengths(faithful)
+    supported = np.zeros(len(table))
+    np.add.at(supported, np.repeat(np.arange(len(table)), lengths), faithful.flatten().to_numpy(zero_copy_only=False))
     return Record(
         status=tuple(table["status"].to_pylist()),
         stopped=tuple(table["stopped"].to_pylist()),
         spent={name: table[name].to_numpy().astype(np.float64) for name in SPENT},
-        num_supported=np.array([float(sum(own)) for own in faithful]),
-        num_claimed=np.array(claimed, dtype=np.float64),
-        counts=_columns_of(table["counts"].to_pylist()),
+        num_supported=supported,
+        num_claimed=(lengths + _lengths(table["unmatched"].combine_chunks())).astype(np.float64),
+        counts=_columns_of(table["counts"].combine_chunks()),
     )
 
 
-def _columns_of(counts: Sequence[Sequence[tuple[str, float]]]) -> dict[str, Floats]:
+def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
+    return np.diff(lists.offsets.to_numpy()).astype(np.int64)
+
+
+def _columns_of(counts: pa.MapArray) -> dict[str, Floats]:
     """Return each count as a column, NaN where a question has it not."""
+    entries = counts.cast(pa.list_(pa.struct({"key": pa.string(), "value": pa.float64()})))
+    rows = np.repeat(np.arange(len(counts)), _lengths(entries))
+    keys, values = entries.flatten().flatten()
+    names = keys.to_numpy(zero_copy_only=False)
     columns: dict[str, Floats] = {}
-    for row, pairs in enumerate(counts):
-        for name, value in pairs:
-            if name not in columns:
-                columns[name] = np.full(len(counts), np.nan)
-            columns[name][row] = value
-    return dict(sorted(columns.items()))
+    for name in sorted(set(names)):
+        chosen = names == name
+        columns[name] = np.full(len(counts), np.nan)
+        columns[name][rows[chosen]] = values.to_numpy(zero_copy_only=False)[chosen]
+    return columns
 
 
 def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:

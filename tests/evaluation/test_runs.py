@@ -11,7 +11,8 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.predictions import Source, write_predictions
-from kgqa_core.evaluation.runs import EvaluatedRun, read_run, require_comparable
+from kgqa_core.evaluation.runs import EvaluatedRun, require_comparable
+from kgqa_core.evaluation.system_runs import read_system_run
 from kgqa_core.types import Prediction, Question, Step
 
 NAMES = [f"entity {number}" for number in range(13)]
@@ -33,7 +34,7 @@ def write(tmp_path: Path) -> Write:
         path = tmp_path / f"{name}.parquet"
         source = Source(graph, f"system {name}")
         write_predictions(path, questions, predictions, entity_names=NAMES, render_path=str, source=source)
-        return read_run(path, name)
+        return read_system_run(path, name).run
 
     return write
 
@@ -135,13 +136,13 @@ def test_long_texts_do_not_flood_the_message(write: Write) -> None:
 def test_files_that_are_no_run_say_why(tmp_path: Path, write: Write) -> None:
     write("one", QUESTIONS, [])
     with pytest.raises(InputError, match=r"B: there is no predictions table .* did you mean 'one\.parquet'"):
-        read_run(tmp_path / "ones.parquet", "B")
+        read_system_run(tmp_path / "ones.parquet", "B")
     write_predictions(tmp_path / "plain.parquet", QUESTIONS, [], entity_names=NAMES, render_path=str)
     with pytest.raises(InputError, match="does not say on which graph it was made; evaluate that run again"):
-        read_run(tmp_path / "plain.parquet", "B")
+        read_system_run(tmp_path / "plain.parquet", "B")
     (tmp_path / "text.jsonl").write_text('{"prediction": ""}\n')
     with pytest.raises(InputError, match="not readable as predictions"):
-        read_run(tmp_path / "text.jsonl", "B")
+        read_system_run(tmp_path / "text.jsonl", "B")
     with pytest.raises(InputError, match="holds no predictions"):
         write("none", [], [])
     with pytest.raises(InputError, match="question 'q1' is there twice"):
