@@ -100,7 +100,8 @@ def _record_of(table: pa.Table) -> Record:
 
 
 def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
-    return np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    lengths: npt.NDArray[np.int64] = np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    return lengths
 
 
 def _columns_of(counts: pa.MapArray) -> dict[str, Floats]:
