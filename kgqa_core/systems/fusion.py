@@ -130,11 +130,14 @@ def fuse(
 
 
 def ranked(explored: Prediction, chosen: Option) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the candidates with the chosen ones first, each part by the explorer's probability, ties kept."""
+    """Return the candidates with the chosen ones first, each part by the explorer's probability, ties kept.
+
+    No one else ties with a chosen one, be it unknown to the explorer: scores are 2/3 to 1, and 0 to 1/3.
+    """
     side, taken = membership(explored), set(chosen.entities)
     order = sorted(chosen.entities, key=lambda entity: (-side.get(entity, 0.0), entity))
     rest = [entity for entity in explored.candidates if entity not in taken]
-    scores = [(1 + side.get(entity, 0.0)) / 2 for entity in order] + [side[entity] / 2 for entity in rest]
+    scores = [(2 + side.get(entity, 0.0)) / 3 for entity in order] + [side[entity] / 3 for entity in rest]
     return (*order, *rest), tuple(scores)
 
 
