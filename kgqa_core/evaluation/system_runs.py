@@ -16,8 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.metrics import Outcome, QuestionScores
-from kgqa_core.evaluation.runs import EvaluatedRun, Floats, judge_run, read_answers, require_source
+from kgqa_core.evaluation.metrics import Outcome, QuestionScores, score_outcomes
+from kgqa_core.evaluation.runs import (
+    EvaluatedRun,
+    Floats,
+    is_picked_right,
+    judge_run,
+    read_answers,
+    require_source,
+)
 from kgqa_core.evaluation.system_source import SystemSource, read_system_source
 
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
@@ -140,8 +147,7 @@ def with_direct(run: SystemRun, direct: SystemRun) -> SystemRun:
     """
     pairs = list(zip(run.outcomes, direct.outcomes, strict=True))
     outcomes = tuple(unite(own, other) for own, other in pairs)
-    name = f"{run.name} + {direct.name}"
-    judged = judge_run(name, run.run.path, run.run.source, run.run.asked, outcomes)
+    judged = _judge_again(f"{run.name} + {direct.name}", run, outcomes)
     record = None
     if run.record is not None and direct.record is not None:
         added = np.array([len(other.answers - own.answers) for own, other in pairs], dtype=np.float64)
@@ -153,8 +159,25 @@ def with_direct(run: SystemRun, direct: SystemRun) -> SystemRun:
     return SystemRun(judged, outcomes, np.maximum(run.hit, direct.hit), run.about, record)
 
 
+def _judge_again(name: str, run: SystemRun, outcomes: Sequence[Outcome]) -> EvaluatedRun:
+    """Return ``run`` with other outcomes; those that are its own keep their scores."""
+    old = run.run.scores
+    rows = [row for row, pair in enumerate(zip(run.outcomes, outcomes, strict=True)) if pair[0] is not pair[1]]
+    changed = [outcomes[row] for row in rows]
+    values = {metric: column.copy() for metric, column in old.values.items()}
+    for metric, column in score_outcomes(changed).values.items():
+        values[metric][rows] = column
+    picked = run.run.picked_right.copy()
+    picked[rows] = [is_picked_right(outcome) for outcome in changed]
+    scores = QuestionScores(old.question_ids, old.hops, old.num_answers, values)
+    return replace(run.run, name=name, scores=scores, picked_right=picked)
+
+
 def unite(own: Outcome, other: Outcome) -> Outcome:
-    """Return one question's outcome with the answers of both; see ``with_direct``."""
+    """Return one question's outcome with the answers of both, ``own`` itself where ``other`` adds nothing."""
+    adds = not other.answers <= own.answers or (own.verdict is None and other.verdict is not None)
+    if not adds and (own.covered or not other.covered):
+        return own
     leading = own if own.answers else other
     return replace(
         own,

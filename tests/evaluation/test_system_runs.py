@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import Outcome, decides_claim, score_outcome
 from kgqa_core.evaluation.predictions import Source, write_predictions
+from kgqa_core.evaluation.runs import judge_run
 from kgqa_core.evaluation.system_runs import mean_run, read_system_run, unite, with_direct
 from kgqa_core.types import Prediction
 from tests.evaluation.made_up import GRAPH, NAMES, Reply, ask, make_system, write_system
@@ -88,6 +89,10 @@ def test_joined_answers_cost_both_and_rest_on_what_the_system_showed(tmp_path: P
     )
     both = with_direct(own, direct)
     assert both.name == "rog (seed 0) + direct (seed 0)"
+    whole = judge_run("", both.run.path, both.run.source, both.run.asked, both.outcomes)
+    assert both.run.picked_right.tolist() == whole.picked_right.tolist()
+    for metric, column in whole.scores.values.items():  # what did not change kept its score
+        assert both.run.scores.values[metric].tolist() == column.tolist()
     assert both.run.scores.values["em"].tolist() == [0, 100, 100]
     assert both.run.scores.values["hits1"].tolist() == [0, 100, 100]
     assert both.record is not None
