@@ -128,11 +128,12 @@ def score_outcomes(outcomes: Sequence[Outcome]) -> QuestionScores:
 def score_outcome(outcome: Outcome) -> tuple[float, ...]:
     """Return one question's metrics as shares, in the order of ``METRICS``.
 
-    A true/false question gets 1 or 0 in every hit and set metric: see ``decides_claim``. Raises ``InputError`` for
+    Who answers nothing hits nothing, whatever was found on the way: that is coverage. A true/false question gets 1 or
+    0 in every hit and set metric: see ``decides_claim``. Raises ``InputError`` for
     candidates and scores of different lengths, a repeated candidate, or scores that increase or are not numbers.
     """
     check_ranking(outcome)
-    top_tie, *hits = _rank_ties(outcome)
+    top_tie, *hits = _rank_ties(outcome) if outcome.answers else (0.0,) * 4
     if outcome.gold_verdict is not None:
         right = float(decides_claim(outcome))
         return (right,) * 7 + (float(outcome.covered), top_tie)

@@ -108,7 +108,7 @@ def is_picked_right(outcome: Outcome) -> bool:
     if outcome.gold_verdict is not None:
         return decides_claim(outcome)
     top = outcome.candidates[: end_of_tie(outcome.scores, 0)]
-    return bool(top) and min(top) in outcome.golds
+    return bool(top and outcome.answers) and min(top) in outcome.golds
 
 
 def require_comparable(runs: Sequence[EvaluatedRun]) -> None:

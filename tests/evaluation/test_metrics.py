@@ -20,8 +20,9 @@ def ask(*golds: int, id: str = "q", hops: int | None = None) -> Question:
     return Question(id=id, text="", masked="", topics=(99,), answers=golds, split="test", hops=hops)
 
 
-def reply(scores: dict[int, float], answers: tuple[int, ...] = (), *, id: str = "q") -> Prediction:
-    return Prediction(id, tuple(scores), tuple(scores.values()), answers)
+def reply(scores: dict[int, float], answers: tuple[int, ...] | None = None, *, id: str = "q") -> Prediction:
+    """Return a prediction; None: all candidates are answers."""
+    return Prediction(id, tuple(scores), tuple(scores.values()), tuple(scores) if answers is None else answers)
 
 
 def claim(entity: int, verdict: bool, *golds: int) -> Question:
@@ -55,6 +56,11 @@ def test_hits_equal_the_mean_over_all_orders_of_ties(levels: list[int], golds: s
 def test_expected_hit_counts_orders(tied: int, golds: int, places: int) -> None:
     orders = [min(order[:golds], default=tied) < places for order in permutations(range(tied), golds)]
     assert expected_hit(tied, golds, places) == pytest.approx(fmean(orders))
+
+
+def test_who_answers_nothing_hits_nothing_whatever_was_found_on_the_way() -> None:
+    found = summarise(ask(2), replace(reply({2: 0.0, 3: 0.0}, ()), covered=True))
+    assert (found["hits1"], found["hits10"], found["mean_top_tie"], found["coverage"]) == (0, 0, 0, 100)
 
 
 @given(st.sets(st.integers(0, 9), max_size=6), st.sets(st.integers(0, 9), max_size=6))

@@ -65,8 +65,10 @@ def test_questions_are_in_the_order_of_their_ids_whatever_the_file(write: Write)
     ],
 )
 def test_of_tied_candidates_the_smallest_id_is_picked(write: Write, scores: dict[int, float], right: bool) -> None:
-    reply = Prediction("q", tuple(scores), tuple(scores.values()), ())
+    reply = Prediction("q", tuple(scores), tuple(scores.values()), tuple(scores))
     assert write("one", [ask("q", 3)], [reply]).picked_right.tolist() == [right]
+    silent = replace(reply, answers=())  # retrieved, and not taken for an answer
+    assert write("one", [ask("q", 3)], [silent]).picked_right.tolist() == [False]
 
 
 def test_a_claim_is_right_where_verdict_and_evidence_are(write: Write) -> None:
