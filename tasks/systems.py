@@ -107,18 +107,15 @@ def compare_systems(pipeline: Pipeline) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
-        from kgqa_core.evaluation.side_by_side_text import comparison_tables, merit_sentences, render_side_by_side
+        from kgqa_core.evaluation.side_by_side_text import render_side_by_side, side_by_side_document
         from kgqa_core.evaluation.system_runs import read_system_run
 
         keys = pipeline.specs[COMPARISON].needs
         runs = [read_system_run(pipeline.artifact(key).folder / "predictions.parquet") for key in keys]
         found = side_by_side(group_runs(runs))
-        document = {
-            "num_questions": found.num_questions,
-            "tables": [asdict(table) for table in comparison_tables(found)],
-            "sentences": merit_sentences(found),
-            "rows": [asdict(entrant.row) | {"lift": dict(entrant.lift)} for entrant in found.entrants],
-        }
+        document = side_by_side_document(found)
+        for row in document["rows"]:
+            del row["predictions"]  # where they are on this machine is not what was found
         write_json(folder / "comparison.json", document)
         (folder / "comparison.md").write_text(render_side_by_side(found), encoding="utf-8")
 

@@ -1,0 +1,277 @@
+"""Systems side by side, end to end: what an evaluation leaves, shows, resumes and survives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import tasks.tracking
+from flows.cli import app
+from flows.cli_output import print_summary, summary_document
+from flows.stages import all_stages
+from flows.summary import RunSummary, summarise
+from kgqa_core.config_systems import SYSTEMS
+from kgqa_core.errors import KgqaError
+from kgqa_core.pipeline import PROGRESS, Pipeline
+from kgqa_core.stand_ins.stand_in import StandIn
+from kgqa_core.systems.direct import Direct
+from tasks.run_content import FlowRun
+from tasks.tracking import publish
+
+pytestmark = pytest.mark.slow
+
+NUM = 23
+Build = Callable[[Pipeline], list[str]]
+Configure = Callable[..., Pipeline]
+
+
+def table_of(pipeline: Pipeline, key: str, table: str = "predictions") -> list[dict[str, Any]]:
+    """Return a table of a system's stage."""
+    rows: list[dict[str, Any]] = pq.read_table(pipeline.artifact(key).folder / f"{table}.parquet").to_pylist()
+    return rows
+
+
+def without_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return predictions without what a call took, which no two runs share."""
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def comparison_of(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the document of the comparison."""
+    folder = pipeline.artifact("comparison").folder
+    found: dict[str, Any] = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture
+def summary(compared: Pipeline) -> RunSummary:
+    """What a second run returns."""
+    return summarise(compared, all_stages(Pipeline(compared.config)))
+
+
+# The table
+
+
+def test_every_system_answers_the_same_questions_and_a_second_run_does_nothing(
+    compared: Pipeline, summary: RunSummary
+) -> None:
+    assert summary.built == []
+    assert summary.comparison is not None
+    assert summary.comparison["num_questions"] == NUM
+    rows = {row["about"]["system"]: row for row in summary.comparison["rows"]}
+    assert rows.keys() == set(SYSTEMS)
+    asked = {tuple(row["question_id"] for row in table_of(compared, key)) for key in systems_of(compared)}
+    assert len(asked) == 1
+    calls = {name: row["overall"]["calls_per_question"] for name, row in rows.items()}
+    assert (calls["etd"], calls["dualr"], calls["direct"], calls["cot"], calls["explorer"]) == (1, 1, 1, 1, 0)
+    assert calls["rog"] == 1  # its plans are a planner's
+    assert 1 < calls["fiske"] < calls["tog"]
+    assert rows["fiske"]["overall"]["hits1"] == 100
+    assert rows["direct"]["overall"]["hits1"] == 0  # the oracle knows only what its prompt shows
+
+
+def systems_of(pipeline: Pipeline) -> list[str]:
+    """Return the keys of the systems' stages."""
+    return [key for key, spec in pipeline.specs.items() if spec.stage == "system"]
+
+
+def test_people_see_the_table_and_programs_its_rows(
+    summary: RunSummary, compared: Pipeline, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    print_summary(summary, compared.home, None)
+    shown = capsys.readouterr().out
+    for name in ("fiske (oracle)", "explorer alone", "ours (oracle)", "lift", "supported", "By the number of hops"):
+        assert name in shown
+    assert "| fiske (oracle) | oracle | none |" in summary.markdown
+    document = json.loads(json.dumps(summary_document(summary, None), default=str))
+    assert len(document["systems"]) == len(SYSTEMS)
+    assert {"system", "overall", "lift", "about"} <= document["systems"][0].keys()
+
+
+def test_what_a_system_cost_is_what_its_calls_say(compared: Pipeline) -> None:
+    predictions, calls = (table_of(compared, "system-tog-oracle-seed0", name) for name in ("predictions", "calls"))
+    for row in predictions:
+        own = [call for call in calls if call["question_id"] == row["question_id"]]
+        assert row["num_calls"] == len(own)
+        assert row["num_tokens"] == sum(call["num_tokens"] for call in own)
+        assert [call["number"] for call in own] == list(range(1, len(own) + 1))
+
+
+# One question at a time
+
+
+@pytest.fixture
+def conf(compared: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration file of the run, with its home."""
+    monkeypatch.setenv("KGQA_HOME", str(compared.home))
+    monkeypatch.setenv("COLUMNS", "200")
+    return compared.home.parent / "places.yaml"
+
+
+def kgqa(*arguments: object) -> str:
+    """Return what a command that goes well prints."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+def test_a_trace_shows_prompt_by_prompt_what_happened(conf: Path) -> None:
+    asked = "who is the mayor of Ambery 18?"
+    shown = kgqa("ask", conf, asked, "--system", "rog", "--answered-by", "oracle", "--trace")
+    assert "--- call 1 (round 1): reason" in shown
+    assert "has_mayor" in shown and asked in shown
+    assert ">>> Dorin 18" in shown
+    assert "rog from Ambery 18: answered; 1 calls" in shown
+    document = json.loads(kgqa("ask", conf, asked, "--system", "fiske", "--answered-by", "oracle", "--json"))
+    assert document["calls"][0]["instruction"] == "extract_clues"
+    assert document["candidates"][0] | {"score": 1} == {
+        "name": "Dorin 18",
+        "label": "Dorin 18",
+        "score": 1,
+        "is_answer": True,
+        "supported": True,
+        "path": "(Ambery 18, has_mayor, Dorin 18)",
+    }
+
+
+def test_any_two_of_its_systems_can_be_compared_again(conf: Path) -> None:
+    document = json.loads(kgqa("compare", f"{conf}@fiske-oracle", f"{conf}@direct-oracle", "--json"))
+    assert document["comparisons"][0]["metrics"]["hits1"]["verdict"] == "better"
+    assert [row["system"] for row in document["systems"]["rows"]] == ["A fiske (oracle)", "B direct (oracle)"]
+    assert "A against B: Hits@1 better" in kgqa("compare", f"{conf}@fiske-oracle", f"{conf}@direct-oracle")
+    assert len(json.loads(kgqa("compare", conf, "--json"))["systems"]["rows"]) == len(SYSTEMS)
+
+
+# Other comparisons
+
+
+def test_on_hard_pools_the_table_says_whether_the_model_adds_something(places: Configure, build_stages: Build) -> None:
+    pipeline = places("systems.run=[etd,rog]", "systems.pool=hard", "systems.answered_by=[oracle,random,first]")
+    build_stages(pipeline)
+    found = comparison_of(pipeline)
+    hits = {row["system"]: row["overall"]["hits1"] for row in found["rows"]}
+    assert len(hits) == 6
+    for system in ("etd", "rog"):
+        right, *controls = (figure for name, figure in hits.items() if name.startswith(system))
+        assert right > 90 > 70 > max(controls)
+    assert len(found["sentences"]) == 2
+    assert all("the LM adds to chance" in sentence for sentence in found["sentences"])
+
+
+def test_linked_topics_are_found_in_the_text_alone(places: Configure, compared: Pipeline, build_stages: Build) -> None:
+    linked = places("systems.run=[tog]", "systems.topics=linked")
+    build_stages(linked)
+    gold, found = (table_of(one, "system-tog-oracle-seed0") for one in (compared, linked))
+    assert {row["topic_source"] for row in gold} == {"gold"}
+    assert {row["topic_source"] for row in found} == {"linked"}
+    same = [row["prediction"] == other["prediction"] for row, other in zip(gold, found, strict=True)]
+    assert sum(same) > 0.9 * NUM  # every name stands in its question
+
+
+def test_a_question_on_which_a_system_raises_is_lost_alone(
+    places: Configure, compared: Pipeline, build_stages: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = table_of(compared, "system-direct-oracle-seed0")
+    victim, steps = usual[11]["question_id"], Direct.steps
+
+    def raise_on_one(system: Direct, question: Any, prepared: Any) -> Any:
+        if question.id == victim:
+            raise ZeroDivisionError("of the test")
+        return steps(system, question, prepared)
+
+    monkeypatch.setattr(Direct, "steps", raise_on_one)
+    broken = places("systems.run=[direct]", "systems.max_calls=7")  # another limit: another stage
+    build_stages(broken)
+    rows = {row["question_id"]: row for row in table_of(broken, "system-direct-oracle-seed0")}
+    failed = rows.pop(victim)
+    assert (failed["status"], failed["prediction"]) == ("failed", [])
+    assert "ZeroDivisionError: of the test" in failed["error"]
+    assert without_seconds(list(rows.values())) == without_seconds(
+        [row for row in usual if row["question_id"] != victim]
+    )
+    assert comparison_of(broken)["rows"][0]["overall"]["failed"] == pytest.approx(100 / NUM)
+
+
+# Resuming
+
+
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Let whoever plays the model be gone at the third batch, once; the list has the prompts of every batch."""
+    batches: list[int] = []
+    generate = StandIn.generate
+
+    def die(model: StandIn, prompts: Any, *decoding: Any) -> Any:
+        batches.append(len(prompts))
+        if len(batches) == 3:
+            raise KgqaError("the model is gone")
+        return generate(model, prompts, *decoding)
+
+    monkeypatch.setattr(StandIn, "generate", die)
+    return batches
+
+
+@pytest.mark.parametrize("chunk", [8, 5])
+def test_where_a_model_was_gone_the_next_run_goes_on_be_it_in_other_chunks(
+    places: Configure, build_stages: Build, compared: Pipeline, dying: list[int], chunk: int
+) -> None:
+    own = ["systems.run=[cot]", f"systems.max_calls={chunk}", f"systems.oracle.seed={chunk}"]
+    with pytest.raises(KgqaError, match="the model is gone"):
+        build_stages(places(*own))
+    told: list[tuple[str, int, int]] = []
+    token = PROGRESS.set(lambda *what: told.append(what))
+    try:
+        again = places(*own, f"systems.chunk={chunk}")
+        build_stages(again)
+    finally:
+        PROGRESS.reset(token)
+    assert dying == ([8, 8, 7, 7] if chunk == 8 else [8, 8, 7, 4, 3])  # what was answered is not asked again
+    assert told == [
+        ("system-cot-oracle-seed0", done, -(-NUM // chunk)) for done in ([3] if chunk == 8 else range(1, 6))
+    ]
+    assert without_seconds(table_of(again, "system-cot-oracle-seed0")) == without_seconds(
+        table_of(compared, "system-cot-oracle-seed0")
+    )
+
+
+# MLflow
+
+
+def test_mlflow_has_a_run_per_system_and_seed_with_the_same_figures(
+    places: Configure, build_stages: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apart from what only it counts, and from shares of nothing."""
+    from mlflow import MlflowClient
+
+    from tasks.mlflow_store import tracking_uri
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for draw in ("draw_learning_curves", "draw_hits_by_hops"):
+        monkeypatch.setattr(tasks.tracking, draw, lambda *_: None)
+    pipeline = places("systems.run=[direct,tog]", "systems.seeds=[0,1]", "systems.oracle.knows=0.5")
+    build_stages(pipeline)
+    outcomes = [one for one in all_stages(pipeline) if one.artifact.recipe.stage in ("graph", "system", "comparison")]
+    flow = FlowRun(
+        id="flow", name="otter", dataset="places", config_name="places", config_hash="c0", config_text="name: places\n",
+        git_commit="0123", started_ms=1_000_000, max_traces=3,
+    )  # fmt: skip
+    assert publish(tmp_path, flow, outcomes) is not None
+    client = MlflowClient(tracking_uri=tracking_uri(tmp_path))
+    (experiment,) = client.search_experiments(filter_string="name = 'places'")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    parent = runs.pop("otter")
+    assert runs.keys() == {f"{system} by oracle seed {seed}" for system in ("direct", "tog") for seed in (0, 1)}
+    names = [{name for name in run.data.metrics if not name.startswith("count.")} for run in runs.values()]
+    assert names[0] >= {"hits1", "f1", "hits1.hop2", "calls_per_question", "tokens_per_correct", "supported_answers"}
+    assert all(own == names[0] for own in names)
+    report = Path(client.download_artifacts(parent.info.run_id, "comparison.md")).read_text(encoding="utf-8")
+    assert "| tog (oracle) | oracle | gold |" in report
+    traces = client.search_traces(locations=[experiment.experiment_id], include_spans=False, max_results=100)
+    assert len(traces) == 3 * len(runs)
