@@ -326,7 +326,7 @@ class RunConfig(Section):
 
     def _check_systems(self) -> None:
         systems = self.systems
-        if systems is None or "lm" not in systems.answered_by or not set(systems.run) - {"explorer"}:
+        if systems is None or not systems.is_answered_by("lm"):
             return
         if self.lm is None:
             raise ValueError(

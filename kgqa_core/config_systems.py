@@ -11,6 +11,7 @@ from kgqa_core.config_base import FilePath, Section, Seeds, Share
 SystemName = Literal["etd", "dualr", "rog", "eperm", "fiske", "direct", "cot", "tog", "explorer", "ours"]
 SYSTEMS: tuple[SystemName, ...] = ("etd", "dualr", "rog", "eperm", "fiske", "direct", "cot", "tog", "explorer", "ours")
 PlanSourceName = Literal["lm", "generator", "dense", "mixture", "random", "none"]
+WITHOUT_LM = frozenset[SystemName]({"explorer"})  # they ask none
 Answerer = Literal["lm", "oracle", "random", "first"]
 """Who plays the language model: the run's own; one that knows the golds but says only what its prompt shows; one that
 picks at random from what its prompt shows; one that always picks the first."""
@@ -164,6 +165,10 @@ class SystemsSection(Section):
         }
         found |= {row: (one.system, one.answered_by or self.answered_by) for row, one in self.variants.items()}
         return found
+
+    def is_answered_by(self, who: Answerer) -> bool:
+        """Say whether somebody answers for any system that asks a language model."""
+        return any(who in answerers for name, answerers in self.rows().values() if name not in WITHOUT_LM)
 
     def as_row(self, row: str) -> SystemsSection:
         """Return this section with the settings that a row has its system under."""

@@ -38,7 +38,7 @@ def planning_specs(config: RunConfig, base: tuple[str, ...]) -> list[StageSpec]:
 def needs_gold_plans(config: RunConfig) -> bool:
     """Say whether the run's systems read the right plans of the questions asked: an oracle does, and a hard pool."""
     systems = config.systems
-    return systems is not None and ("oracle" in systems.answered_by or systems.pool == "hard")
+    return systems is not None and (systems.is_answered_by("oracle") or systems.pool == "hard")
 
 
 def _scored(config: RunConfig, base: tuple[str, ...], planner: Planner, seed: int) -> StageSpec:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.config import RunConfig
+from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import EmbeddedLmSection
-from kgqa_core.config_systems import Answerer, OursSection, SystemName, SystemsSection
+from kgqa_core.config_systems import WITHOUT_LM, Answerer, OursSection, SystemName, SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.stage_specs_lm import answering_model, model_files, prompt_hashes
 from kgqa_core.stage_types import Borrowed, StageSpec
 
 EXPLORING = {"etd", "dualr", "explorer", "ours"}  # they start from the trained explorer
-WITHOUT_LM = {"explorer"}
 COMPARISON = "comparison"  # of all systems, answerers and seeds
 SHARED = (
     "topics",
@@ -74,7 +74,7 @@ def _spec(
     name, systems = config.systems.rows()[row][0], config.systems.as_row(row)
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
     section |= {} if row == name else {"row": row}
-    section |= systems.model_dump(mode="json", include=set(SHARED))
+    section |= {**systems.model_dump(mode="json", include=set(SHARED)), **_walked(config)}
     section |= {f"settings.{setting}": value for setting, value in _settings(systems, name).items()}
     needs: list[str] = []
     files: dict[str, Path] = {}
@@ -82,10 +82,9 @@ def _spec(
     if name in EXPLORING:
         section |= _exploring(config)
         needs += ["encodings", explorer_key(config, seed)]
-    if name == "ours":
-        needs.append(f"fusion-seed{seed}")
-    if systems.dualr.explorer is not None and name == "dualr":
-        borrows["dualr"] = Borrowed(systems.dualr.explorer, f"explorer-seed{seed}")
+    if name == "dualr" and systems.dualr.explorer is not None:
+        conf = systems.dualr.explorer
+        borrows["dualr"] = Borrowed(conf, explorer_key(read_config(conf), seed))
     if name not in WITHOUT_LM:
         section |= {"answered_by": answerer, "prompts": prompt_hashes(config)}
         if answerer == "lm":
@@ -97,8 +96,11 @@ def _spec(
             needs.append("supervision")
     if systems.pool == "hard":
         needs.append("supervision")
-    if name in ("rog", "eperm"):
-        needs += plan_stages(config, getattr(systems, name).plans, seed)
+    source = _plan_source(systems, name)
+    needs += [*plan_stages(config, source, seed), *([f"fusion-seed{seed}"] if name == "ours" else [])]
+    if source in ("generator", "mixture"):  # the run's own model plans, whoever answers
+        section |= answering_model(config)
+        files |= model_files(config)
     return StageSpec(key, "system", section, (*base, *_known(key, needs, made)), files, borrows)
 
 
@@ -107,7 +109,7 @@ def _fusion(config: RunConfig, base: tuple[str, ...], seed: int, made: Mapping[s
     systems = config.systems
     assert systems is not None
     ours: OursSection = systems.ours
-    section = {**ours.model_dump(mode="json"), "seed": seed, **_exploring(config)}
+    section = {**ours.model_dump(mode="json"), "seed": seed, **_exploring(config), **_walked(config)}
     needs = ["encodings", explorer_key(config, seed), *plan_stages(config, ours.planner, seed)]
     judged = judged_by_lm(config)
     if judged:
@@ -124,7 +126,25 @@ def judged_by_lm(config: RunConfig) -> bool:
 
 
 def _exploring(config: RunConfig) -> dict[str, Any]:
-    return config.evaluation.model_dump(mode="json", include={"edge_budget", "attention_threshold"})
+    limits = {"edge_budget", "attention_threshold", "evidence_paths"}
+    return config.evaluation.model_dump(mode="json", include=limits)
+
+
+def _walked(config: RunConfig) -> dict[str, Any]:
+    """Return how far systems and plans go, and how planners read questions: other stages may not tell."""
+    explorer = config.exploration
+    return {
+        "max_hops": explorer.steps,
+        "reenter_topic": config.dataset.reenter_topic,
+        "mask_topics": explorer.mask_topics,
+    }
+
+
+def _plan_source(systems: SystemsSection, name: SystemName) -> str:
+    """Return where a system's plans come from; none: it has none, or no stage makes them."""
+    if name == "ours":
+        return systems.ours.planner
+    return str(getattr(systems, name).plans) if name in ("rog", "eperm") else "none"
 
 
 def _settings(systems: SystemsSection, name: SystemName) -> dict[str, Any]:
