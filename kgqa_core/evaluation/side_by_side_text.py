@@ -6,10 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kgqa_core.evaluation.published import Metric
 from kgqa_core.evaluation.report import ReportRow, markdown_table, report_scopes, show_figure
 from kgqa_core.evaluation.side_by_side import DIRECT, Entrant, Merit, SideBySide
 from kgqa_core.evaluation.system_source import STAND_INS, SystemSource
 from kgqa_core.evaluation.systems import COSTS, ENDS
+
+Published = Mapping[Metric, Mapping[str, str]]
+"""Figures of papers as text, by metric and name of the row."""
+PUBLISHED: Mapping[Metric, str] = {
+    "hits1": "published Hits@1",
+    "hit": "published Hit",
+    "partial_match": "published partial",
+    "complete_match": "published complete",
+}
+MATCHED: tuple[Metric, ...] = ("hit", "partial_match", "complete_match")
 
 UNKNOWN = "–"
 BEST, TIED = " *", " ="  # behind a figure
@@ -35,14 +46,14 @@ class TextTable:
         return "\n".join([f"**{self.title}**", "", *markdown_table(self.header, self.rows, figures)])
 
 
-def render_side_by_side(found: SideBySide, published: Mapping[str, str] | None = None) -> str:
+def render_side_by_side(found: SideBySide, published: Published | None = None) -> str:
     """Return all tables and sentences as Markdown."""
     tables = [table.markdown() for table in comparison_tables(found, published)]
     sentences = [f"- {sentence}" for sentence in merit_sentences(found)]
     return "\n\n".join([tables[0], *(["\n".join(sentences)] if sentences else []), *tables[1:]]) + "\n"
 
 
-def side_by_side_document(found: SideBySide, published: Mapping[str, str] | None = None) -> dict[str, Any]:
+def side_by_side_document(found: SideBySide, published: Published | None = None) -> dict[str, Any]:
     """Return the comparison as plain data: its figures and tests, and the tables and sentences that show them."""
     return {
         "num_questions": found.num_questions,
@@ -68,11 +79,11 @@ def _row_document(one: Entrant) -> dict[str, Any]:
     }
 
 
-def comparison_tables(found: SideBySide, published: Mapping[str, str] | None = None) -> list[TextTable]:
-    """Return the tables that have rows; ``published``: figures of papers to stand beside ours, by row."""
+def comparison_tables(found: SideBySide, published: Published | None = None) -> list[TextTable]:
+    """Return the tables that have rows; ``published``: see ``published_beside``."""
     tables = [
         _main(found, published or {}),
-        _matches(found),
+        _matches(found, published or {}),
         _costs(found),
         *_scoped(found),
         _united(found),
@@ -100,7 +111,7 @@ def _p(p: float) -> str:
     return f"p < {SMALLEST_P}" if p < SMALLEST_P else f"p = {p:.3f}"
 
 
-def _main(found: SideBySide, published: Mapping[str, str]) -> TextTable:
+def _main(found: SideBySide, published: Published) -> TextTable:
     header = ["system", "answered by", "topics", "Hits@1", "F1", *(NAMES[name] for name in COSTS), "supported", "lift"]
     rows = []
     for one in found.entrants:
@@ -109,8 +120,8 @@ def _main(found: SideBySide, published: Mapping[str, str]) -> TextTable:
         row += [_marked(found, one, metric) for metric in ("hits1", "f1")]
         row += [_number(figures.get(f"{name}_per_question"), DECIMALS[name]) for name in COSTS]
         row += [_number(figures.get("supported_answers"), 1), _number(one.lift.get("lift.hits1"), 2, sign=True)]
-        rows.append((*row, *([published.get(one.name, "")] if published else [])))
-    header += ["published"] if published else []
+        rows.append((*row, *([published["hits1"].get(one.name, "")] if "hits1" in published else [])))
+    header += [PUBLISHED["hits1"]] if "hits1" in published else []
     title = f"{found.num_questions} questions, {LEGEND}; cost per question; lift over {DIRECT}"
     return TextTable(title, tuple(header), rows, 3)
 
@@ -127,16 +138,19 @@ def _answerer(about: SystemSource | None) -> str:
     return about.answered_by or "no LM"
 
 
-def _matches(found: SideBySide) -> TextTable:
-    header = ("system", "EM", "Hit", "partial", "complete", "coverage", "paths", f"Hits@1 where {DIRECT} is right",
-              "wrong")  # fmt: skip
+def _matches(found: SideBySide, published: Published) -> TextTable:
+    known_to = (f"Hits@1 where {DIRECT} is right", "wrong")
+    shown = [metric for metric in MATCHED if metric in published]
+    header = ("system", "EM", "Hit", "partial", "complete", "coverage", "paths", *known_to,
+              *(PUBLISHED[metric] for metric in shown))  # fmt: skip
     rows = []
     for one in found.entrants:
         figures = one.row.overall
         known = [_number(one.lift.get(f"hits1.{what}"), 2) for what in ("known", "unknown")]
         matches = [show_figure(figures, metric) for metric in ("hit", "partial", "complete")]
         retrieved = [_number(figures.get(name), 2) for name in ("coverage", "count.num_paths")]
-        rows.append((one.name, _marked(found, one, "em"), *matches, *retrieved, *known))
+        printed = [published[metric].get(one.name, "") for metric in shown]
+        rows.append((one.name, _marked(found, one, "em"), *matches, *retrieved, *known, *printed))
     return TextTable("Matches (Hit is the published evaluator's, not Hits@1) and retrieval", header, rows)
 
 

@@ -179,13 +179,14 @@ def test_other_questions_or_graphs_are_refused_with_the_difference(bench: Bench,
 
 def test_every_row_shows_accuracy_cost_and_evidence_and_what_answered(bench: Bench) -> None:
     found = bench.compare(bench.run("rog", 50, prompts="c0de", topics="linked"), bench.run("direct", 20))
-    tables = comparison_tables(found, {"direct": "Hits@1 40.0 (paper)"})
+    tables = comparison_tables(found, {"hits1": {"direct": "40.0 (paper)"}, "hit": {"direct": "50.0 (paper)"}})
     main = tables[0]
     row = dict(zip(main.header, main.rows[0], strict=True))
     assert row["system"] == "rog (linked topics)"
     assert (row["answered by"], row["topics"], row["calls"], row["tokens"]) == ("lm", "linked", "1.00", "110")
     assert (row["s"], row["price"], row["supported"]) == ("0.250", "0.00000", "89.4")  # 84 of 94
-    assert [row[-1] for row in main.rows] == ["", "Hits@1 40.0 (paper)"]
+    assert (main.header[-1], [row[-1] for row in main.rows]) == ("published Hits@1", ["", "40.0 (paper)"])
+    assert (tables[1].header[-1], tables[1].rows[1][-1]) == ("published Hit", "50.0 (paper)")  # apart from Hits@1
     assert {"By the number of hops", "By the number of answers"} <= {table.title for table in tables}
     assert tables[-1].rows[0] == ("rog (linked topics)", "lm", "a 7B", "c0de", "linked", "none", "0")
     assert all(len(row) == len(table.header) for table in tables for row in table.rows)
