@@ -207,10 +207,10 @@ def test_every_stage_is_looked_up_once(films: Path, build_stages: Build, monkeyp
     find = pipeline.store.find
     monkeypatch.setattr(pipeline.store, "find", lambda recipe: looked_up.append(recipe.stage) or find(recipe))
     assert pipeline.find("evaluation-seed0")
-    assert sorted(looked_up) == sorted(VERSIONS.keys() - PLANNING_STAGES - {"dataset", "subgraphs", "dump", "topics"})
+    assert sorted(looked_up) == sorted({spec.stage for spec in pipeline.specs.values()})
     looked_up.clear()
     pipeline.status()
-    assert sorted(looked_up) == sorted(VERSIONS.keys() - PLANNING_STAGES - {"dataset", "subgraphs", "dump", "topics"})
+    assert sorted(looked_up) == sorted({spec.stage for spec in pipeline.specs.values()})
 
 
 # What an artifact's identity follows
@@ -377,7 +377,9 @@ PLANNING = (
     "dataset.plan_files",
     "dataset.max_reject",
 )  # see test_stage_specs_lm.py
+SYSTEMS = "systems."  # see test_stage_specs_systems.py
 PLANNING_STAGES = {"supervision", "candidates", "instructions", "lm", "reasoner", "dense", "plans"}
+COMPARING_STAGES = {"fusion", "system", "comparison"}
 DRIFT = "dataset.drift."  # settings that stop a run, and shape nothing
 GUARDED = (
     "dataset.drift.max_triples_change=0.5",
@@ -433,7 +435,9 @@ def settings_of(model: Any, prefix: str = "") -> set[str]:
 
 def test_no_setting_is_forgotten_here() -> None:
     known = {override.partition("=")[0] for override in SHAPING} | OTHERWISE | LABELS
-    assert {name for name in settings_of(RunConfig) if not name.startswith((*MACHINE, *PLANNING, DRIFT))} == known
+    assert {
+        name for name in settings_of(RunConfig) if not name.startswith((*MACHINE, *PLANNING, SYSTEMS, DRIFT))
+    } == known
     guards = {override.partition("=")[0] for override in GUARDED}
     assert {name for name in settings_of(RunConfig) if name.startswith(DRIFT)} == guards
 
@@ -450,6 +454,7 @@ def test_no_setting_is_forgotten_here() -> None:
         "cluster.memory_limit=1GB",
         "cluster.spill_folder=spilled",
         "cluster.fan_out_bytes=5",
+        "cluster.fan_out_questions=5",
         "runtime.device=cpu",
         "tracking.enabled=false",
         "tracking.register_models=false",
@@ -467,6 +472,7 @@ def test_the_list_above_has_every_setting_of_the_machine() -> None:
         "batch_size",
         "workers",
         "fan_out_bytes",
+        "fan_out_questions",
         "address",
         "spill_folder",
         "memory_limit",
@@ -557,7 +563,7 @@ def test_stages_come_after_what_they_read_and_every_stage_has_a_version(films: P
             assert set(spec.needs) <= seen
             seen.add(spec.key)
             assert VERSIONS[spec.stage] >= 1
-    only_of_other_runs = {"subgraphs", "dump", "topics"} | PLANNING_STAGES
+    only_of_other_runs = {"subgraphs", "dump", "topics"} | PLANNING_STAGES | COMPARING_STAGES
     assert {spec.stage for spec in stage_specs(tiny_config)} == VERSIONS.keys() - only_of_other_runs
 
 
