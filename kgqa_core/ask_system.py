@@ -52,7 +52,8 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None) -> S
     """
     systems = section_of(pipeline)
     seed = (systems.seeds or pipeline.config.exploration.seeds)[0]
-    with open_bench(pipeline, system_key(systems.run[0], systems.answered_by[0], seed)) as bench:
+    row, (_, answerers) = next(iter(systems.rows().items()))
+    with open_bench(pipeline, system_key(row, answerers[0], seed)) as bench:
         asked = _link(bench, question, topic)
         done = bench.answer([asked])
     (one,) = done.answered

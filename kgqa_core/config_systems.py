@@ -152,6 +152,8 @@ class SystemsSection(Section):
 
     @model_validator(mode="after")
     def _variants_fit(self) -> SystemsSection:
+        if not self.run and not self.variants:
+            raise ValueError("run: name at least one system, or a variant")
         for row in self.variants:
             if row in SYSTEMS or "-seed" in row:
                 raise ValueError(f"variants.{row}: a variant has a name of its own, without '-seed'")

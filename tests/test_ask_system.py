@@ -72,6 +72,9 @@ def test_rog_plans_and_reasons_and_every_answer_has_its_path(compare: Compare, q
 
 def test_the_first_system_of_the_run_answers(compare: Compare, question: Question) -> None:
     assert ask_system(compare("cot", "rog", seeds=[3]), question.text).system == "cot"
+    variant = {"one plan": {"system": "rog", "settings": {"num_plans": 1}, "answered_by": ["oracle"]}}
+    reply = ask_system(compare(answered_by="lm", variants=variant), question.text)
+    assert (len(reply.calls[0].texts), reply.answered_by) == (1, "oracle")
 
 
 def test_the_explorer_alone_asks_nobody(compare: Compare, question: Question) -> None:

@@ -394,6 +394,7 @@ def test_a_variant_that_cannot_be_is_named_with_what_is_legal(run_file: Path, va
     [
         (BARE + "systems: {}\n", "systems.answered_by: give 'lm', .*systems.answered_by: \\[oracle\\]"),
         (BARE + "lm: {kind: embedded}\nsystems: {}\n", "the embedded model is trained on plans: give 'plans'"),
+        (PLANNING + "systems: {run: []}\n", "run: name at least one system"),
         (PLANNING + "systems: {run: [etdd]}\n", "legal are etd, dualr.*did you mean 'etd'"),
         (PLANNING + "systems: {rog: {plan: lm}}\n", "unknown key 'systems.rog.plan'.*did you mean 'plans'"),
         (PLANNING + "systems: {answered_by: [orakel]}\n", "legal are lm, oracle, random, first"),
