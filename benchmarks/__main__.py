@@ -30,6 +30,7 @@ BENCHMARKS = (
     "embedded_planner",
     "execute_plans",
     "harness",
+    "killed_evaluation",
     "systems",
     "lm_generate",
     "lora",
