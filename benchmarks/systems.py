@@ -62,8 +62,8 @@ def main_body(found: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]
     lines = [
         f"{found['num_questions']} test questions, seed 0. Rows by oracle: a stand-in that knows the right answers and "
         "says only what its prompt shows (e = 0). The embedded model plays `rog without reasoning` (what its first "
-        "plan reaches) and `rog by its adapters` (plans and answers). `ours` fuses the explorer with the dense planner; "
-        "weight and decider were chosen on dev, below.",
+        "plan reaches) and `rog by its adapters` (plans and answers). `ours` fuses the explorer with the dense "
+        "planner; weight and decider were chosen on dev, below.",
         "",
         *markdown(found["tables"][0]),
         "",
