@@ -235,9 +235,7 @@ def ask(
 
     if system is not None:
         with working("answering"):
-            reply = open_and_ask(
-                Path(conf), [*(settings or ()), *system_settings(system, answered_by)], question, topic
-            )
+            reply = open_and_ask(Path(conf), settings or [], question, topic, system=system, answered_by=answered_by)
         print_json(asdict(reply)) if as_json else print_reply(reply, trace)
         return
     with working("answering"):
@@ -344,15 +342,20 @@ def open_answerer(conf: str, settings: list[str]) -> Answerer:
     return open_explorer(Pipeline(read_config(Path(conf), settings)))
 
 
-def open_and_ask(conf: Path, settings: list[str], question: str, topic: str | None) -> SystemReply:
-    """Ask one system of a run; torch computes with one thread, since one question is too small to share out."""
+def open_and_ask(
+    conf: Path, settings: list[str], question: str, topic: str | None, *, system: str, answered_by: str | None
+) -> SystemReply:
+    """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
     from kgqa_core.ask import torch_threads
     from kgqa_core.ask_system import ask_system
     from kgqa_core.config_file import read_config
     from kgqa_core.pipeline import Pipeline
 
+    config = read_config(conf, [*settings, *system_settings(None, answered_by)])
+    if config.systems is None or system not in config.systems.variants:
+        config = read_config(conf, [*settings, *system_settings(system, answered_by)])
     with torch_threads(1):
-        return ask_system(Pipeline(read_config(conf, settings)), question, topic)
+        return ask_system(Pipeline(config), question, topic, row=system)
 
 
 def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool, **options: bool) -> None:

@@ -42,8 +42,8 @@ class SystemReply:
     error: str = ""
 
 
-def ask_system(pipeline: Pipeline, question: str, topic: str | None = None) -> SystemReply:
-    """Ask the first system of the run, played by its first answerer, with the first seed.
+def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, row: str | None = None) -> SystemReply:
+    """Ask one row of the run's comparison, the first by default, played by its first answerer, with the first seed.
 
     Raises:
         InputError: an empty question.
@@ -52,7 +52,9 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None) -> S
     """
     systems = section_of(pipeline)
     seed = (systems.seeds or pipeline.config.exploration.seeds)[0]
-    row, (_, answerers) = next(iter(systems.rows().items()))
+    rows = systems.rows()
+    row = next(iter(rows)) if row is None else row
+    answerers = rows[row][1]
     with open_bench(pipeline, system_key(row, answerers[0], seed)) as bench:
         asked = _link(bench, question, topic)
         done = bench.answer([asked])

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kgqa_core.systems.fusion import DevPoint, DevQuestion
     from kgqa_core.systems.plan_source import LmPlans, PlanSource
 
+POOLED = ("etd", "dualr", "rog", "eperm")  # systems that a hard pool is given to; the others search by themselves
 FUSION_FILE = "fusion.json"
 MAX_DEV = 5000  # dev questions that a fusion is chosen on
 
@@ -106,7 +107,7 @@ def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None, *, need
         model=model.name if model else "",
         prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
         topics=systems.topics if needs_topic else "none",
-        pool=systems.pool,
+        pool=systems.pool if section["system"] in POOLED else "none",
         settings={
             name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")
         },

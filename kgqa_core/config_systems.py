@@ -157,6 +157,8 @@ class SystemsSection(Section):
         for row in self.variants:
             if row in SYSTEMS or "-seed" in row:
                 raise ValueError(f"variants.{row}: a variant has a name of its own, without '-seed'")
+            if self.variants[row].system == "ours" and self.variants[row].settings:
+                raise ValueError(f"variants.{row}: what ours fuses is chosen once for a run; set systems.ours")
             self.as_row(row)
         return self
 
