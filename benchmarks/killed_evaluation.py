@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from benchmarks.measure import PROJECT, write_section
-from benchmarks.places import write_places
+from benchmarks.places import RUN, write_places
 from kgqa_core.config_file import read_config
 from kgqa_core.lm.call_journal import PATTERN, read_journal
 from kgqa_core.pipeline import Pipeline
@@ -30,21 +30,11 @@ COMPARED = ("predictions.parquet", "calls.parquet", "scores.json", "comparison.j
 MADE_ANEW = ("system", "comparison")  # stages that are not copied
 LEDGER = "ledger.txt"
 LIMIT = 600.0  # seconds that a run may take
-CONFIG = """\
-dataset:
-  name: places
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions}
-encoder: {kind: hash, dim: 61}
-explorer: {steps: 2, width: 13, edge_budget: 11, epochs: 3, batch_size: 31, warmup_steps: 3}
-plans: {planners: [dense]}
-dense: {max_steps: 3, num_unseen: 0}
+SYSTEMS = """\
 systems:
   answered_by: [oracle, random]
   chunk: 8
   oracle: {error: 0.1}
-tracking: {enabled: false}
 """
 
 
@@ -79,7 +69,7 @@ def run(home: Path, size: Size = FULL) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_places(folder)
-        (folder / "places.yaml").write_text(CONFIG, encoding="utf-8")
+        (folder / "places.yaml").write_text(RUN + SYSTEMS, encoding="utf-8")
         conf, undisturbed, settings = folder / "places.yaml", folder / "undisturbed", [f"systems.run={size.systems}"]
         undisturbed.mkdir()
         evaluate(conf, undisturbed, undisturbed / LEDGER, settings)

@@ -7,6 +7,19 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+RUN = """\
+dataset:
+  name: places
+  source: files
+  graph: {format: tsv, path: triples.tsv}
+  questions: {format: jsonl, path: questions}
+encoder: {kind: hash, dim: 61}
+explorer: {steps: 2, width: 13, edge_budget: 11, epochs: 3, batch_size: 31, warmup_steps: 3}
+plans: {planners: [dense]}
+dense: {max_steps: 3, num_unseen: 0}
+tracking: {enabled: false}
+"""
+"""A run on it, planners barely trained; whoever evaluates adds a section ``systems``."""
 NUM_TOWNS, NUM_RIVERS, NUM_LANDS = 47, 23, 11
 TOWN, RIVER, LAND, MAYOR = "Ambery {}", "Brandling {}", "Corland {}", "Dorin {}"  # names by number
 Edges = dict[str, dict[str, list[str]]]  # relation -> head -> tails

@@ -6,20 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.places import write_places
+from benchmarks.places import RUN, write_places
 from kgqa_core.config_file import read_config
 from kgqa_core.pipeline import Pipeline
 
-PLACES = """\
-dataset:
-  name: places
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions}
-encoder: {kind: hash, dim: 61}
-explorer: {steps: 2, width: 13, edge_budget: 11, epochs: 3, batch_size: 31, warmup_steps: 3}
-plans: {planners: [dense]}
-dense: {max_steps: 3, num_unseen: 0}
+SYSTEMS = """\
 systems:
   answered_by: [oracle]
   num_questions: 23
@@ -27,7 +18,6 @@ systems:
   max_traces: 3
   rog: {plans: dense}
   eperm: {plans: random}
-tracking: {enabled: false}
 """
 
 Build = Callable[[Pipeline], list[str]]
@@ -39,7 +29,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Configure:
     """Return the run in one home that all its tests share, with settings of one's own: what is made is made once."""
     folder = tmp_path_factory.mktemp("places")
     write_places(folder)
-    (folder / "places.yaml").write_text(PLACES, encoding="utf-8")
+    (folder / "places.yaml").write_text(RUN + SYSTEMS, encoding="utf-8")
 
     def configure(*settings: str) -> Pipeline:
         return Pipeline(read_config(folder / "places.yaml", [f"runtime.home={folder / 'home'}", *settings]))

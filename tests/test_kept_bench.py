@@ -1,0 +1,65 @@
+"""What a process keeps between two chunks of questions: one system, of the data that the chunk is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kgqa_core import kept_bench as module
+from kgqa_core.config import RunConfig
+from kgqa_core.kept_bench import close_bench, kept_bench
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Open nothing; tell what is opened and closed."""
+    told: list[str] = []
+
+    @contextmanager
+    def open_nothing(pipeline: Any, key: str) -> Iterator[object]:
+        told.append(f"open {key}")
+        yield object()
+        told.append(f"close {key}")
+
+    monkeypatch.setattr(module, "open_bench", open_nothing)
+    monkeypatch.setattr(module, "read_asked", lambda pipeline: [])
+    yield told
+    close_bench()
+
+
+def test_a_system_is_opened_once_and_closed_before_the_next(tiny_config: RunConfig, told: list[str]) -> None:
+    config = tiny_config.model_dump_json()
+    first = kept_bench(config, "tog", "f1")
+    assert kept_bench(config, "tog", "f1") == first
+    assert told == ["open tog"]
+    kept_bench(config, "cot", "f2")
+    assert told == ["open tog", "close tog", "open cot"]
+
+
+def test_new_data_means_another_system_in_a_worker_that_outlives_the_run(
+    tiny_config: RunConfig, told: list[str]
+) -> None:
+    config = tiny_config.model_dump_json()
+    first, _ = kept_bench(config, "tog", "of the old graph")
+    second, _ = kept_bench(config, "tog", "of the new graph")
+    assert first is not second
+    close_bench()
+    close_bench()
+    assert told == ["open tog", "close tog"] * 2
+
+
+def test_what_cannot_be_opened_is_not_kept(
+    tiny_config: RunConfig, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pipeline: Any) -> Any:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "read_asked", fail)
+        with pytest.raises(ZeroDivisionError):
+            kept_bench(tiny_config.model_dump_json(), "tog", "f1")
+    kept_bench(tiny_config.model_dump_json(), "tog", "f1")
+    assert told.count("open tog") == 2
