@@ -15,6 +15,7 @@ from kgqa_core.stage_specs_lm import answering_model, model_files, prompt_hashes
 from kgqa_core.stage_types import Borrowed, StageSpec
 
 EXPLORING = {"etd", "dualr", "explorer", "ours"}  # they start from the trained explorer
+PUBLISHED = Path(__file__).resolve().parents[1] / "conf" / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
 SHARED = (
     "topics",
@@ -58,7 +59,8 @@ def system_specs(config: RunConfig, base: tuple[str, ...], made: Mapping[str, St
     fusion = [_fusion(config, base, seed, made) for seed in seeds] if fuses else []
     known = {**made, **{spec.key: spec for spec in fusion}}
     specs = [_spec(config, base, known, key, *what) for key, what in wanted.items()]
-    return [*fusion, *specs, StageSpec(COMPARISON, COMPARISON, {}, tuple(wanted))]
+    section = {"dataset": config.dataset.name}  # papers report figures on it, or not
+    return [*fusion, *specs, StageSpec(COMPARISON, COMPARISON, section, tuple(wanted), {"published": PUBLISHED})]
 
 
 def _spec(

@@ -15,7 +15,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import InputError
 from kgqa_core.pipeline import Pipeline
-from kgqa_core.stage_specs_systems import COMPARISON
+from kgqa_core.stage_specs_systems import COMPARISON, PUBLISHED
 from kgqa_core.tracking import Recorder
 from tasks.evaluation import record_scores
 from tasks.runtime import pipeline_task
@@ -106,6 +106,8 @@ def compare_systems(pipeline: Pipeline) -> StageOutcome:
     """Put all systems of the run side by side: figures, ties, what the language model adds, what it overruled."""
 
     def write(folder: Path, recorder: Recorder) -> None:
+        from kgqa_core.evaluation.published import read_published
+        from kgqa_core.evaluation.published_beside import paper_datasets, published_beside
         from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
         from kgqa_core.evaluation.side_by_side_text import render_side_by_side, side_by_side_document
         from kgqa_core.evaluation.system_runs import read_system_run
@@ -113,11 +115,14 @@ def compare_systems(pipeline: Pipeline) -> StageOutcome:
         keys = pipeline.specs[COMPARISON].needs
         runs = [read_system_run(pipeline.artifact(key).folder / "predictions.parquet") for key in keys]
         found = side_by_side(group_runs(runs))
-        document = side_by_side_document(found)
+        hops = sorted({hops for entrant in found.entrants for hops in entrant.row.by_hops})
+        datasets = paper_datasets(pipeline.config.dataset.name, hops)
+        published = published_beside(read_published(PUBLISHED), datasets, found.entrants)
+        document = side_by_side_document(found, published)
         for row in document["rows"]:
             del row["predictions"]  # where they are on this machine is not what was found
         write_json(folder / "comparison.json", document)
-        (folder / "comparison.md").write_text(render_side_by_side(found), encoding="utf-8")
+        (folder / "comparison.md").write_text(render_side_by_side(found, published), encoding="utf-8")
 
     return run_stage(pipeline, COMPARISON, write)
 
