@@ -28,4 +28,4 @@ def choose_fusion(pipeline: Pipeline, seed: int) -> StageOutcome:
         recorder.param("fusion.decided_by", found["chosen"]["decided_by"])
         recorder.param("fusion.beats_its_parts_on_dev", found["beats_its_parts"])
 
-    return run_stage(pipeline, f"fusion-seed{seed}", write, seed=seed, system="ours")
+    return run_stage(pipeline, f"fusion-seed{seed}", write, seed=seed, system="fusion")

@@ -106,7 +106,7 @@ def _assessments(question: TracedQuestion) -> list[Assessment]:
     source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="kgqa")
     given = {"correct": question.is_right}
     if question.row["faithful"]:
-        given["supported"] = all(question.row["faithful"])
+        given["supported"] = all(question.row["faithful"]) and not question.row["unmatched"]
     return [Feedback(name=name, value=value, source=source) for name, value in given.items()]
 
 
