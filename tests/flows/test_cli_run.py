@@ -1,7 +1,8 @@
-"""A run of one's own small graph from the command line, in real processes: run, run again, ask, score, stop."""
+"""A run of one's own small graph from the command line: run in real processes, run again, ask, score, stop."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from flows.cli import app
 from tasks.leftovers import process_started
 
 pytestmark = pytest.mark.slow
@@ -50,6 +53,12 @@ class Run:
         assert done.returncode == code, done.stderr
         return done
 
+    def kgqa_here(self, *arguments: str, code: int = 0) -> Result:
+        """The same in this process: to start one takes far longer than what only reads a run."""
+        done = CliRunner().invoke(app, arguments, env={"KGQA_HOME": str(self.folder / "home")})
+        assert done.exit_code == code, done.stderr
+        return done
+
 
 def write_run(folder: Path) -> Run:
     lines = sorted({f"{river}\tflows_through\t{town}" for river, towns in FLOWS_THROUGH.items() for town in towns})
@@ -67,9 +76,10 @@ def write_run(folder: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Run, dict]:
+def finished(tmp_path_factory, prefect_folder) -> tuple[Run, dict]:
     """A finished run, and the document that it printed."""
     run = write_run(tmp_path_factory.mktemp("rivers"))
+    shutil.copytree(prefect_folder, run.folder / "home" / "prefect")
     return run, json.loads(run.kgqa("run", run.conf, "--json").stdout)
 
 
@@ -108,8 +118,9 @@ def test_a_second_run_builds_nothing_and_loads_nothing_heavy(finished):
 
 def test_status_says_which_setting_made_a_stage_stale(finished):
     run, _ = finished
-    assert {stage["state"] for stage in json.loads(run.kgqa("status", run.conf, "--json").stdout)["stages"]} == {"done"}
-    changed = json.loads(run.kgqa("status", run.conf, "--json", "--set", "explorer.epochs=3").stdout)
+    stages = json.loads(run.kgqa_here("status", run.conf, "--json").stdout)["stages"]
+    assert {stage["state"] for stage in stages} == {"done"}
+    changed = json.loads(run.kgqa_here("status", run.conf, "--json", "--set", "explorer.epochs=3").stdout)
     stages = {stage["key"]: stage for stage in changed["stages"]}
     assert stages["encodings"]["state"] == "done"
     assert stages["explorer-seed0"]["state"] == "stale"
@@ -118,7 +129,7 @@ def test_status_says_which_setting_made_a_stage_stale(finished):
 
 def test_an_answer_has_scores_in_percent_and_evidence(finished):
     run, _ = finished
-    answer = json.loads(run.kgqa("ask", run.conf, "which towns does River A flow through?", "--json").stdout)
+    answer = json.loads(run.kgqa_here("ask", run.conf, "which towns does River A flow through?", "--json").stdout)
     assert answer["topics"] == ["River A"]
     scores = [candidate["score"] for candidate in answer["candidates"]]
     assert scores == sorted(scores, reverse=True)
@@ -140,14 +151,14 @@ def test_the_registered_model_answers_as_the_run_does(finished):
 
 def test_a_topic_can_be_given(finished):
     run, _ = finished
-    answer = json.loads(run.kgqa("ask", run.conf, "which towns?", "--topic", "River B", "--json").stdout)
+    answer = json.loads(run.kgqa_here("ask", run.conf, "which towns?", "--topic", "River B", "--json").stdout)
     assert answer["topics"] == ["River B"]
 
 
 @pytest.mark.parametrize("topic", [(), ("--topic", "Rover A")])
 def test_an_unknown_topic_is_answered_with_the_nearest_names(finished, topic):
     run, _ = finished
-    done = run.kgqa("ask", run.conf, "which towns does Rover A flow through?", *topic, "--json", code=4)
+    done = run.kgqa_here("ask", run.conf, "which towns does Rover A flow through?", *topic, "--json", code=4)
     assert not done.stdout
     assert "'River A'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -156,7 +167,7 @@ def test_an_unknown_topic_is_answered_with_the_nearest_names(finished, topic):
 def test_a_file_of_questions_is_scored_beside_the_controls(finished):
     run, document = finished
     questions = str(run.folder / "questions" / "test.jsonl")
-    figures = json.loads(run.kgqa("evaluate", run.conf, "--questions", questions, "--json").stdout)
+    figures = json.loads(run.kgqa_here("evaluate", run.conf, "--questions", questions, "--json").stdout)
     bounds = {f"{metric}.{end}" for metric in ("hits1", "f1", "em") for end in ("low", "high")}
     assert set(figures) == {"n", "hits1", "f1", "em", "coverage", "seconds", "controls", *bounds}
     assert figures["n"] == len(SPLITS["test"])
@@ -168,7 +179,7 @@ def test_a_file_of_questions_is_scored_beside_the_controls(finished):
 
 def test_lint_reports_coverage_and_lines_not_used(finished):
     run, _ = finished
-    report = json.loads(run.kgqa("lint", run.conf, "--json").stdout)
+    report = json.loads(run.kgqa_here("lint", run.conf, "--json").stdout)
     assert report["rejects"] == {"graph": {}, "questions": {}}
     assert {row["split"]: row["num_questions"] for row in report["coverage"]} == {"train": 9, "dev": 2, "test": 2}
     assert {row["any_gold"] for row in report["coverage"]} == {100.0}
@@ -177,7 +188,7 @@ def test_lint_reports_coverage_and_lines_not_used(finished):
 def test_our_own_predictions_can_be_scored(finished):
     run, document = finished
     folder = next(Path(stage["folder"]) for stage in document["stages"] if stage["key"] == "evaluation-seed0")
-    figures = json.loads(run.kgqa("score", str(folder / "predictions.parquet"), "--json").stdout)
+    figures = json.loads(run.kgqa_here("score", str(folder / "predictions.parquet"), "--json").stdout)
     (learned,) = (row["overall"] for row in document["results"] if row["role"] == "learned")
     assert figures["n"] == len(SPLITS["test"])
     assert figures["strict"]["f1"] == pytest.approx(learned["f1"])

@@ -1,4 +1,4 @@
-"""Planning end to end on the embedded dataset: every stage for real, small; what it leaves is what others load."""
+"""Planning end to end on a part of the embedded dataset: every stage for real; what it leaves is what others load."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from flows.summary import summarise
 from kgqa_core.config_file import read_config
+from kgqa_core.embedded import generate
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.pipeline import Pipeline
 from kgqa_core.planning import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_model
@@ -21,7 +22,11 @@ from tasks.stage import StageOutcome
 pytestmark = pytest.mark.slow
 
 RUN = """\
-dataset: {name: tiny, source: embedded, seed: 0}
+dataset:
+  name: tiny
+  source: files
+  graph: {format: tsv, path: data/triples.tsv, names: data/names.tsv}
+  questions: {format: jsonl, path: data/questions}
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
 plans: {planners: [generator, dense]}
@@ -41,10 +46,20 @@ PLANNING = [
 ]
 
 
+def write_part(folder: Path) -> None:
+    """Write the embedded dataset with some of its questions only, of every type: the text encoder reads them all."""
+    generate(folder, seed=0)
+    for split, every in (("train", 11), ("dev", 11), ("test", 4)):
+        path = folder / "questions" / f"{split}.jsonl"
+        path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[::every]), encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipeline], list[str]]) -> Pipeline:
     """A run with everything in it, built once."""
     folder = tmp_path_factory.mktemp("planning")
+    (folder / "data").mkdir()
+    write_part(folder / "data")
     (folder / "tiny.yaml").write_text(RUN, encoding="utf-8")
     pipeline = Pipeline(read_config(folder / "tiny.yaml", [f"runtime.home={folder / 'home'}"]))
     assert build_stages(pipeline)[-7:] == PLANNING
