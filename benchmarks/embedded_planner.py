@@ -16,20 +16,18 @@ from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.label_paths import to_labels
+from kgqa_core.graph.paths import to_labels
 from kgqa_core.graph.supervision import read_supervision, write_supervision
-from kgqa_core.instructions.example_settings import ExampleSettings, read_path_rows
+from kgqa_core.instructions.example_cases import ExampleSettings, read_path_rows
 from kgqa_core.instructions.examples import make_examples, write_examples
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint, all_steps
-from kgqa_core.instructions.plan import PlanCase, PlanInstruction
-from kgqa_core.instructions.plan_text import END, SEPARATOR, START
-from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.plan import END, SEPARATOR, START, PlanCase, PlanInstruction
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import Decoding
-from kgqa_core.planners.evaluate import BATCH, Ground, ask_planner
+from kgqa_core.planners.evaluate import BATCH, Ground, ask_planner, score_plans
 from kgqa_core.planners.generator import GeneratorPlanner
-from kgqa_core.planners.score import score_plans
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.store import read_questions
 from kgqa_core.questions.subset import Subset, take_subset
 from kgqa_core.types import SPLITS, Question
 

@@ -13,12 +13,12 @@ from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.networkx_paths import follow_multi, follow_simple, multi_graph, simple_graph
 from benchmarks.path_cases import Cut, build_folders, cut_subgraphs, sample
-from kgqa_core.graph.execute import Executed, execute_plans
+from kgqa_core.graph.follow import Executed, execute_plans
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.label_paths import to_labels
+from kgqa_core.graph.paths import to_labels
 from kgqa_core.graph.reasoning_paths import iter_paths
-from kgqa_core.graph.shortest_paths import PathFinder
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.graph.shortest import PathFinder
+from kgqa_core.questions.store import read_questions
 from kgqa_core.types import Question, RelationPath
 
 HOPS, NUM_PLANS, ASKED_TIMES = 3, 3, 100

@@ -15,19 +15,18 @@ from typing import Any
 from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
-from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
+from kgqa_core.evaluation.predictions import SystemSource
+from kgqa_core.evaluation.runs import read_system_run
+from kgqa_core.evaluation.side_by_side import group_runs, side_by_side, system_row
 from kgqa_core.evaluation.side_by_side_text import render_side_by_side
-from kgqa_core.evaluation.system_runs import read_system_run
-from kgqa_core.evaluation.system_source import SystemSource
-from kgqa_core.evaluation.systems import system_row
 from kgqa_core.explorer.backtrack import render_path
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.instructions.direct import DirectCase, DirectInstruction
-from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.reason import DirectCase, DirectInstruction
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.meter import Meter
 from kgqa_core.lm.metered import Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.store import read_questions
 from kgqa_core.systems.controls import answer_by_path
 from kgqa_core.systems.predictions_file import merge_parts, write_answered, write_calls
 from kgqa_core.systems.runner import answer_all

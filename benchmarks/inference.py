@@ -13,8 +13,8 @@ from kgqa_core.explorer.checkpoint import Card, load_explorer
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
+from kgqa_core.run.open import make_encoder
 from kgqa_core.types import Prediction, Question
-from kgqa_core.workspace import make_encoder
 
 
 @dataclass(frozen=True, slots=True)

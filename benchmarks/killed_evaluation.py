@@ -20,7 +20,7 @@ from benchmarks.measure import PROJECT, write_section
 from benchmarks.places import RUN, write_places
 from kgqa_core.config_file import read_config
 from kgqa_core.lm.call_journal import PATTERN, read_journal
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 
 SECONDS = 0.01  # that a call takes
 SPREAD = 0.3  # seconds from a call to the kill at most: what is between calls, and after them, is hit too

@@ -16,15 +16,13 @@ from benchmarks.linking_names import WAYS, measure_way, write_drawn_names
 from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.linking import find_mention
+from kgqa_core.questions.link import find_mention
+from kgqa_core.questions.link_index import NameIndex
+from kgqa_core.questions.link_text import LinkSettings, TextLinker, Wording, learn_wording, relink_with
 from kgqa_core.questions.linking_encoder import EncodedSurroundings
-from kgqa_core.questions.linking_index import NameIndex
 from kgqa_core.questions.linking_score import LinkScore, score_links
-from kgqa_core.questions.linking_text import LinkSettings, TextLinker
-from kgqa_core.questions.linking_wording import Wording, learn_wording
-from kgqa_core.questions.loaders import read_questions
-from kgqa_core.questions.relink import relink_with
-from kgqa_core.text.minilm import MiniLmEncoder
+from kgqa_core.questions.store import read_questions
+from kgqa_core.text.transformer import MiniLmEncoder
 from kgqa_core.types import Question
 
 RUNS = {"MetaQA": "conf/metaqa-joint.yaml", "WorldCup2014": "conf/wc2014-mixed.yaml"}

@@ -78,10 +78,10 @@ def main(ledger: Path, seconds: float, conf: Path, settings: Sequence[str]) -> N
 
     tasks.runtime.pipeline_task = as_it_is  # Prefect and its server take longer than so small a run
     from flows.stages import comparison_stages
-    from kgqa_core import comparing
     from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
-    from kgqa_core.planning import metered
+    from kgqa_core.run import compare as comparing
+    from kgqa_core.run.open import metered
+    from kgqa_core.run.pipeline import Pipeline
 
     def metered_and_paid(pipeline: Pipeline, model: LanguageModel, *, system: str) -> AbstractContextManager[Any]:
         return metered(pipeline, Paid(model, ledger, seconds), system=system)

@@ -14,7 +14,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.expand import Expander, Walk
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question
 
 CONF = "conf/metaqa-joint.yaml"

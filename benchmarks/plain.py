@@ -17,8 +17,8 @@ from benchmarks.plain_reading import EdgeList, PlainExplorer, make_pairs, pair_l
 from benchmarks.workload import WHOLE, Workload, cpu_seconds, open_workload
 from kgqa_core.explorer.explore import ExploreOptions, explore
 from kgqa_core.explorer.fit import train_settings
+from kgqa_core.run.open import encode_all
 from kgqa_core.types import Question
-from kgqa_core.workspace import encode_all
 
 WIDTH, BATCH, LEARNING_RATE, WEIGHT_DECAY = 256, 20, 1e-4, 1e-3  # EtD §4.1, B.4
 Pair = tuple[Question, int]

@@ -15,12 +15,11 @@ from benchmarks.synthetic import draw_questions
 from benchmarks.workload import cpu_seconds
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.model import Explorer, texts_of
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.texts import texts_of
 from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.text.encoder import HashEncoder
 
 NUM_CHAINS, HOPS = 50, 2
 DIM = 256  # of encodings

@@ -16,11 +16,11 @@ from benchmarks.measure import write_section
 from benchmarks.networkx_paths import multi_graph, search_multi, search_simple, simple_graph
 from benchmarks.path_cases import build_folders, cut_subgraphs, sample, triples_of
 from kgqa_core.graph.follow import Follower
-from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.shortest_paths import PathFinder
+from kgqa_core.graph.paths import golds_of
+from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.graph.supervision import write_supervision
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.store import read_questions
 from kgqa_core.types import Question
 
 MAX_HOPS = 3

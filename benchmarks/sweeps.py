@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks import measure
 from benchmarks.measure import data_folder, kgqa_json, write_section
-from kgqa_core.sweeps.table import markdown
-from kgqa_core.text.minilm import find_minilm_folder
+from kgqa_core.sweeps.points import markdown
+from kgqa_core.text.transformer import find_minilm_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,13 @@ from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.fit import train_settings
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import Texts, look_up, texts_of
+from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
 from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.store import read_questions
+from kgqa_core.run.open import graph_of, read_encodings
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question, Split
-from kgqa_core.workspace import graph_of, read_encodings
 
 THREE_HOP = "conf/metaqa-3hop.yaml"
 WHOLE = 2**40  # an edge budget that cuts nothing

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from kgqa_core.artifacts import Artifact, hash_json
 from kgqa_core.config import FileDataset
 from kgqa_core.errors import DriftError
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.diff import BuildDiff
-from kgqa_core.questions.drift import DriftLimits, Moved, find_drift, moved_table
+from kgqa_core.questions.diff import BuildDiff, DriftLimits, Moved, find_drift, moved_table
+from kgqa_core.run.pipeline import Pipeline
 from tasks.stage import StageOutcome
 
 COMPARED = ("graph", "subgraphs", "questions")

@@ -16,9 +16,8 @@ from flows.cli_sweep import sweep
 
 if TYPE_CHECKING:
     from flows.run import FlowName
-    from kgqa_core.ask import Answerer
-    from kgqa_core.ask_system import SystemReply
     from kgqa_core.config import RunConfig
+    from kgqa_core.run.ask import Answerer, SystemReply
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
 5 artifact missing or damaged, or disk full · 6 the new build moved beyond dataset.drift ·
@@ -187,13 +186,13 @@ def evaluate(
         return
     from flows.cli_output import print_evaluation, print_json, print_rejects
     from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.pipeline import Pipeline
 
     pipeline = Pipeline(read_config(conf, settings or ()))
     first = pipeline.config.exploration.seeds[0]
     with working("evaluating"):
         from flows.run import run_missing
-        from kgqa_core.ask import score_question_file
+        from kgqa_core.run.ask import score_question_file
 
         run_missing("evaluate", pipeline, f"explorer-seed{first}", "controls")
         figures, rejects = score_question_file(pipeline, questions)
@@ -256,7 +255,7 @@ def status(conf: Conf, settings: Settings = None, as_json: Json = False) -> None
 
     from flows.cli_output import print_json, print_status
     from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.pipeline import Pipeline
 
     pipeline = Pipeline(read_config(conf, settings or ()))
     with working("looking"):
@@ -281,7 +280,7 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     from flows.cli_lint import print_lint
     from flows.cli_output import print_json
     from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.pipeline import Pipeline
 
     pipeline = Pipeline(read_config(conf, settings or ()))
     with working("checking"):
@@ -335,9 +334,9 @@ def open_answerer(conf: str, settings: list[str]) -> Answerer:
         if settings:
             raise ConfigError(f"--set changes a run configuration; {conf} is a registered model, which is as it is")
         return load_answerer(home_folder(), conf)
-    from kgqa_core.ask import open_answerer as open_explorer
     from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.ask import open_answerer as open_explorer
+    from kgqa_core.run.pipeline import Pipeline
 
     return open_explorer(Pipeline(read_config(Path(conf), settings)))
 
@@ -346,10 +345,9 @@ def open_and_ask(
     conf: Path, settings: list[str], question: str, topic: str | None, *, system: str, answered_by: str | None
 ) -> SystemReply:
     """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
-    from kgqa_core.ask import torch_threads
-    from kgqa_core.ask_system import ask_system
     from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.ask import ask_system, torch_threads
+    from kgqa_core.run.pipeline import Pipeline
 
     config = read_config(conf, [*settings, *system_settings(None, answered_by)])
     if config.systems is None or system not in config.systems.variants:

@@ -15,8 +15,7 @@ from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
-    from kgqa_core.evaluation.runs import EvaluatedRun
-    from kgqa_core.evaluation.system_runs import SystemRun
+    from kgqa_core.evaluation.runs import EvaluatedRun, SystemRun
 
 SMALLEST_P = 0.001  # shown as such
 HEADER = ("questions", "n", "metric", "{0}", "{1}", "{0} - {1}", "95 % interval", "p", "{0} is")
@@ -58,7 +57,7 @@ def compare(
     paths = [path for named in found.values() for _, path in named]
     with working("comparing"):
         from kgqa_core.evaluation.compare import compare_runs
-        from kgqa_core.evaluation.system_runs import read_system_run
+        from kgqa_core.evaluation.runs import read_system_run
 
         named = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
         systems = side_by_side_of(named)

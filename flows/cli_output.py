@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flows.summary import RunSummary
-    from kgqa_core.ask import Answer
-    from kgqa_core.ask_system import SystemReply
-    from kgqa_core.pipeline import StageStatus
+    from kgqa_core.run.ask import Answer, SystemReply
+    from kgqa_core.run.pipeline import StageStatus
     from kgqa_core.types import Reject
 
 STATE_STYLES = {"done": "green", "stale": "yellow", "missing": "red", "better": "green", "worse": "red"}
@@ -77,8 +76,8 @@ def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> Non
         for remark in render_remarks(summary.rows):
             typer.echo(f"! {remark}")
     if summary.planners:
-        from kgqa_core.planners.report import HEADER as PLANNER_HEADER
-        from kgqa_core.planners.report import planner_cells
+        from kgqa_core.planners.evaluate import HEADER as PLANNER_HEADER
+        from kgqa_core.planners.evaluate import planner_cells
 
         print_table(
             f"Planners of {summary.name}, {PERCENT}", PLANNER_HEADER, planner_cells(summary.planners), figures_from=2

@@ -59,7 +59,7 @@ def working(what: str) -> Iterator[None]:
     """Run what takes its time: logs and bars go to standard error, and so does whatever anybody prints."""
     from rich.logging import RichHandler
 
-    from kgqa_core.pipeline import PROGRESS
+    from kgqa_core.run.pipeline import PROGRESS
 
     console = make_console(stderr=True)
     # Ours have a handler of their own: Prefect, when it starts, takes away those of the root.

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kgqa_core.artifacts import Artifact
-    from kgqa_core.pipeline import Pipeline
-    from kgqa_core.views import ViewInfo, Views
+    from kgqa_core.run.pipeline import Pipeline
+    from kgqa_core.run.sql import ViewInfo, Views
 
 NUM_ROWS = 100  # printed, unless --limit says otherwise
 CELL_CHARACTERS = 300  # of a value that is printed in a table
@@ -52,7 +52,7 @@ def sql(
     from flows.cli_output import print_json
     from kgqa_core.config_file import read_config
     from kgqa_core.errors import ConfigError
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.pipeline import Pipeline
 
     if query is None and out is not None:
         raise ConfigError("--out needs a query, such as: from facts")
@@ -66,7 +66,7 @@ def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path |
     """Return what a query finds, or where it was written; without a query, the views."""
     from tempfile import TemporaryDirectory
 
-    from kgqa_core.views import open_views
+    from kgqa_core.run.sql import open_views
 
     artifacts = done_artifacts(pipeline)
     scratch = pipeline.home / "run"

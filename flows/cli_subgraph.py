@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 import typer
 
 from flows.cli_session import with_exit_code, working
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 
 if TYPE_CHECKING:
-    from kgqa_core.graph.neighbourhood import Neighbourhood
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.graph.subgraphs import Neighbourhood
+    from kgqa_core.run.pipeline import Pipeline
 
 NUM_ROWS = 50  # of a table, unless --limit says otherwise
 Format = Literal["table", "tsv", "jsonl", "parquet"]
@@ -62,7 +62,7 @@ def subgraph(
     """
     from kgqa_core.config_file import read_config
     from kgqa_core.errors import ConfigError
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.pipeline import Pipeline
 
     if (question is None) == (topic is None):
         raise ConfigError("give either --question ID or --topic NAME")
@@ -80,10 +80,10 @@ def find_neighbourhood(
     """Return a question's own subgraph, or what a walk from its topics, or from an entity, comes to."""
     from dataclasses import replace
 
-    from kgqa_core.graph.neighbourhood import of_question, walk_from
     from kgqa_core.graph.subgraph_cut import open_expander
-    from kgqa_core.questions.linking import require_ids
-    from kgqa_core.workspace import graph_of, subgraphs_of
+    from kgqa_core.graph.subgraphs import of_question, walk_from
+    from kgqa_core.questions.link import require_ids
+    from kgqa_core.run.open import graph_of, subgraphs_of
     from tasks.subgraphs import cut_of
 
     graph = graph_of(pipeline)
@@ -120,7 +120,7 @@ def write_out(found: Neighbourhood, format: Format, out: Path | None, limit: int
     if out is not None and not out.absolute().parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.absolute().parent}")
     if format == "parquet" and out is not None:
-        from kgqa_core.graph.neighbourhood import write_neighbourhood
+        from kgqa_core.graph.subgraphs import write_neighbourhood
 
         with written_whole(out) as partial:
             write_neighbourhood(found, partial)

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.stage_specs import DUMP
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import DUMP
 
 
 def read_lint(pipeline: Pipeline) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def count_topics(pipeline: Pipeline) -> dict[str, int]:
     import pyarrow.parquet as pq
 
     from kgqa_core.graph.csr import sorted_distinct
-    from kgqa_core.workspace import graph_of
+    from kgqa_core.run.open import graph_of
 
     column = pq.read_table(pipeline.artifact("questions").folder / "questions.parquet", columns=["topics"])["topics"]
     topics = sorted_distinct(pc.list_flatten(column).to_numpy())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kgqa_core.errors import ConfigError, InputError, nearest, shorten
 
 if TYPE_CHECKING:
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.pipeline import Pipeline
 
 PREDICTIONS = "predictions.parquet"
 
@@ -56,7 +56,7 @@ def _is_configuration(path: Path) -> bool:
 def _evaluations(conf: Path, part: str | None) -> list[tuple[str, Path]]:
     """Return the names and the predictions of a configuration's runs, or of the ``part`` of them that is named."""
     from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import Pipeline
+    from kgqa_core.run.pipeline import Pipeline
 
     pipeline = Pipeline(read_config(conf))
     systems = [key for key, spec in pipeline.specs.items() if spec.stage == "system"]

@@ -22,7 +22,7 @@ from flows.summary import RunSummary, summarise
 from kgqa_core.config import FileDataset, RunConfig
 from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.errors import ConfigError
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from tasks.run_content import FlowRun, Serving
 from tasks.runtime import write_results_artifact
 from tasks.tracking import git_commit, publish

@@ -10,7 +10,7 @@ from flows.summary import RunSummary
 from kgqa_core.artifacts import DIGITS
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import config_hash
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from flows.sweep import SweepSummary

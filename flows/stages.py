@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flows.changes import check_changes
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.stage_specs import DUMP
-from kgqa_core.stage_specs_systems import COMPARISON
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import COMPARISON, DUMP
 from tasks.stage import StageOutcome
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from flows.facts import Fact, read_facts
 from kgqa_core.evaluation.report import ReportRow, mean_row, render_report
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.planners.report import render_planners
-from kgqa_core.stage_specs_systems import COMPARISON
+from kgqa_core.planners.evaluate import render_planners
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import COMPARISON
 from tasks.stage import SYSTEM, StageOutcome
 
 

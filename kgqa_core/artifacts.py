@@ -1,18 +1,14 @@
-"""The artifact store: ``<root>/<stage>/<fingerprint>/`` folders that are either complete or not there.
-
-A stage writes into ``<fingerprint>.work/`` under a file lock. Its ``manifest.json`` (rows, bytes and SHA-256 of every
-file) is written last, then the folder is renamed into place. So a reader never sees half an artifact, a killed stage
-leaves only rubble that the next one clears (or a journal, from which it goes on), and two runs at once build an
-artifact once. docs/artifacts.md tells more.
-"""
+"""Files that are whole or not there; telling a full or read-only disk from other failures, and what to do about it."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import time
@@ -21,9 +17,94 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
-from kgqa_core.disk import cure_of
-from kgqa_core.errors import ArtifactError, shorten
+from kgqa_core.errors import ArtifactError, KgqaError, shorten
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# How a full disk reads where a library raises an error of its own, or an OSError without a number: safetensors and
+# DuckDB; a quota; numpy; DuckDB when it spills.
+FULL_TEXT = re.compile(
+    r"no space left on device|quota exceeded|\d+ requested and \d+ written|failed to offload data", re.IGNORECASE
+)
+TOO_LARGE_TEXT = re.compile(r"could not write .*file too large", re.IGNORECASE | re.DOTALL)  # DuckDB
+REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a place beside ``path`` for a file or a folder, which gets that name once the context ends well.
+
+    So nobody sees half of it, and work that is done twice, even at the same time, does no harm: of two files the last
+    counts, of two folders the first, and equal work gives equal bytes.
+    """
+    partial = path.with_name(f".{path.name}.{uuid4().hex[:12]}.partial")
+    try:
+        yield partial
+        try:
+            partial.replace(path)
+        except OSError:
+            if not (partial.is_dir() and path.is_dir()):  # else the same work got there first
+                raise
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
+            partial.unlink(missing_ok=True)
+
+
+def cure_of(problem: Exception, root: Path) -> str | None:
+    """Return what a user can do where ``root`` cannot be written, or None where ``problem`` is something else."""
+    if is_full(problem):
+        free = shutil.disk_usage(_existing(root)).free
+        return f"The disk is full ({free / 2**20:.0f} MiB free now). Free some space or set KGQA_HOME to another disk"
+    if is_too_large(problem):
+        return (
+            "A file outgrew what this process (`ulimit -f` shows it) or the file system allows. Raise the limit or set "
+            "KGQA_HOME to another disk"
+        )
+    code = problem.errno if isinstance(problem, OSError) else None
+    if code in REFUSED and _is_under(problem, root):
+        return "Check the permissions, or set KGQA_HOME to a folder that can be written"
+    if code in NO_LOCKS:
+        return "The file system has no file locks. Set KGQA_HOME to a local disk"
+    return None
+
+
+def is_full(problem: BaseException) -> bool:
+    """Does this error, or one that it was raised from, come from a full disk?"""
+    if isinstance(problem, OSError) and problem.errno in FULL:
+        return True
+    if not isinstance(problem, KgqaError) and FULL_TEXT.search(str(problem)):  # ours quote what users wrote
+        return True
+    return problem.__cause__ is not None and is_full(problem.__cause__)
+
+
+def is_too_large(problem: BaseException) -> bool:
+    """Does this error, or one that it was raised from, come from a file that may not grow any more?"""
+    if isinstance(problem, OSError) and problem.errno == errno.EFBIG:
+        return True
+    if not isinstance(problem, KgqaError) and TOO_LARGE_TEXT.search(str(problem)):
+        return True
+    return problem.__cause__ is not None and is_too_large(problem.__cause__)
+
+
+def _is_under(problem: Exception, root: Path) -> bool:
+    """Is ``problem`` about a file of ``root``? An input that may not be read is another matter."""
+    name = getattr(problem, "filename", None)
+    if not isinstance(name, str | os.PathLike):
+        return False
+    path = Path(name)  # relative where shutil walks a folder of ours
+    return not path.is_absolute() or path.is_relative_to(root) or root.is_relative_to(path)
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
+
+
+# ------ The artifact store: ``<root>/<stage>/<fingerprint>/`` folders that are either complete or not there.
+
 
 MANIFEST = "manifest.json"
 NOT_CONTENT = frozenset({"tracking.json", MANIFEST})  # hold times: two equal builds differ in them
@@ -286,3 +367,55 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# ------ Content hashes of the user's own files, so that a file that did not change is not read again.
+
+
+SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
+LARGE_BYTES = 2 * 10**9  # from here on hashing takes seconds, and whoever waits is told
+
+
+class FileHashes:
+    """Hashes of external files, remembered in one JSON file by path, size and modification time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = self._read()
+
+    def hash(self, file: Path) -> str:
+        """Return the SHA-256 of ``file``, from memory where its size and modification time are unchanged.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        key, stamp = str(file.resolve()), _stamp(file)
+        known = self._known.get(key)
+        if isinstance(known, list) and known[:2] == stamp and len(known) == 3:
+            return str(known[2])
+        if stamp[0] >= LARGE_BYTES:
+            _log.info("reading %s (%.1f GB) once, to know its content", file, stamp[0] / 1e9)
+        digest = hash_file(file)
+        if _stamp(file) == stamp and time.time_ns() - stamp[1] > SETTLED_NS:
+            self._remember(key, [*stamp, digest])
+        return digest
+
+    def _remember(self, key: str, entry: list[Any]) -> None:
+        self._known = {**self._read(), key: entry}  # others write too; a lost race costs one more hashing
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._path, self._known)
+        except OSError as problem:  # a full or read-only disk: the hash itself is right
+            _log.debug("%s is not remembered: %s", key, problem)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            known = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+
+def _stamp(file: Path) -> list[int]:
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns]

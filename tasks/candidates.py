@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import Prediction, Question
 from tasks.explorer import question_set
@@ -26,7 +26,7 @@ def find_candidates(pipeline: Pipeline) -> StageOutcome:
     assert reasoner is not None
 
     def write(folder: Path, recorder: Recorder) -> None:
-        from kgqa_core.instructions.example_settings import fold_of
+        from kgqa_core.instructions.example_cases import fold_of
         from kgqa_core.systems.candidates import CANDIDATES_FILE, write_candidates
 
         whole, found = question_set(pipeline), []
@@ -50,7 +50,7 @@ def answer_unseen(
 ) -> list[Prediction]:
     """Train an explorer on ``learned`` and return what it says to ``asked``."""
     from kgqa_core.explorer.fit import FitRun, FitSettings, fit_explorer
-    from kgqa_core.workspace import device_of, encode_all, load_system, make_encoder
+    from kgqa_core.run.open import device_of, encode_all, load_system, make_encoder
 
     config = pipeline.config
     section, encoder = config.exploration, make_encoder(config).name

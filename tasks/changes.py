@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, Recipe, write_json
-from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.diff import Build, BuildDiff, compare_builds
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder, write_record
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome

@@ -10,8 +10,8 @@ from kgqa_core.config_base import size_in_bytes
 from kgqa_core.graph.closure.closure import build_from_dump
 from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
 from kgqa_core.graph.dump.names import labels_named
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.stage_specs import DUMP
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import DUMP
 from kgqa_core.tracking import Recorder
 from tasks.cluster import chunk_mapper
 from tasks.stage import StageOutcome, run_stage

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from distributed import Client

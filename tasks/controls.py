@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgqa_core.artifacts import write_json
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.hops import fill_hops
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.coverage import fill_hops
+from kgqa_core.questions.store import read_questions
+from kgqa_core.run.open import graph_of, ground_of
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
-from kgqa_core.workspace import graph_of, ground_of
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
@@ -19,8 +19,7 @@ def fit_controls(pipeline: Pipeline) -> StageOutcome:
     """Fit the template control on training questions and score both controls on the evaluation split."""
 
     def write(folder: Path, recorder: Recorder) -> None:
-        from kgqa_core.systems.control_report import score_controls
-        from kgqa_core.systems.controls import fit_template_control
+        from kgqa_core.systems.controls import fit_template_control, score_controls
 
         ground, config = ground_of(pipeline), pipeline.config
         questions = pipeline.artifact("questions").folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgqa_core.config import EmbeddedDataset
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage

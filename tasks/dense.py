@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
@@ -22,7 +22,7 @@ def train_dense_planner(pipeline: Pipeline, seed: int) -> StageOutcome:
 
         from kgqa_core.planners.dense import fit_dense
         from kgqa_core.planners.dense_settings import DenseSettings
-        from kgqa_core.planning import DENSE_FOLDER, taught
+        from kgqa_core.run.open import DENSE_FOLDER, taught
 
         section = pipeline.config.dense
         assert section is not None

@@ -12,7 +12,7 @@ from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import FileDataset, FreebaseSection
 from kgqa_core.graph.dump.filters import NOISE_PREFIXES, DumpOptions
 from kgqa_core.graph.dump.parse import DumpReport, Progress, parse_dump
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.cluster import MapTasks, chunk_mapper
 from tasks.runtime import pipeline_task

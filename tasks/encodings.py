@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.store import read_questions
+from kgqa_core.run.open import ENCODINGS_FILE, encode_all, graph_of
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.schemas import ENCODINGS
 from kgqa_core.text.cache import hash_text
 from kgqa_core.tracking import Recorder
-from kgqa_core.workspace import ENCODINGS_FILE, encode_all, graph_of
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 

@@ -11,12 +11,11 @@ from typing import Any
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.errors import InputError
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.coverage import find_answerable
-from kgqa_core.questions.hops import fill_hops
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.coverage import fill_hops, find_answerable
+from kgqa_core.questions.store import read_questions
+from kgqa_core.run.open import open_system
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder, answers_metric, hop_metric
-from kgqa_core.workspace import open_system
 from tasks.runtime import pipeline_task
 from tasks.stage import SYSTEM, StageOutcome, run_stage
 
@@ -33,7 +32,7 @@ def evaluate_one_explorer(pipeline: Pipeline, seed: int) -> StageOutcome:
         from kgqa_core.evaluation.metrics import score_predictions
         from kgqa_core.evaluation.predictions import Source, write_predictions
         from kgqa_core.evaluation.report import report_row
-        from kgqa_core.systems.cost import AnswerCost
+        from kgqa_core.systems.explorer_system import AnswerCost
 
         system, name = open_system(pipeline, seed), f"{SYSTEM} (seed {seed})"
         questions = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)

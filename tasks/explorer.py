@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgqa_core.artifacts import JOURNAL
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.store import read_questions
+from kgqa_core.run.open import device_of, ground_of, make_encoder, read_encodings
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
-from kgqa_core.workspace import device_of, ground_of, make_encoder, read_encodings
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 

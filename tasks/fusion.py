@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgqa_core.artifacts import write_json
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
@@ -16,7 +16,7 @@ def choose_fusion(pipeline: Pipeline, seed: int) -> StageOutcome:
     """Answer dev with explorer and planner, and keep what fuses them best."""
 
     def write(folder: Path, recorder: Recorder) -> None:
-        from kgqa_core.comparing import FUSION_FILE, find_fusion
+        from kgqa_core.run.compare import FUSION_FILE, find_fusion
 
         found = find_fusion(pipeline, seed)
         write_json(folder / FUSION_FILE, found)

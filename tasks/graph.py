@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kgqa_core.config import EmbeddedDataset, FreebaseSection, GraphSection
 from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.cluster import chunk_mapper
 from tasks.questions import question_paths

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import Question, Split
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
 if TYPE_CHECKING:
-    from kgqa_core.instructions.example_settings import ExampleSettings
+    from kgqa_core.instructions.example_cases import ExampleSettings
     from kgqa_core.instructions.examples import Given
 
 TAUGHT: tuple[Split, ...] = ("train", "dev")
@@ -25,11 +25,11 @@ def make_instructions(pipeline: Pipeline) -> StageOutcome:
     """Render the examples of all instructions that the model is tuned on, for training and dev questions."""
 
     def write(folder: Path, recorder: Recorder) -> None:
-        from kgqa_core.instructions.example_settings import read_path_rows
+        from kgqa_core.instructions.example_cases import read_path_rows
         from kgqa_core.instructions.examples import make_examples, write_examples
-        from kgqa_core.instructions.prompts import read_prompts
+        from kgqa_core.instructions.render import read_prompts
         from kgqa_core.planners.cases import PATHS_FILE
-        from kgqa_core.planning import INSTRUCTIONS_FILE, plan_ground
+        from kgqa_core.run.open import INSTRUCTIONS_FILE, plan_ground
 
         ground, skipped = plan_ground(pipeline), Counter[str]()
         prompts = read_prompts(pipeline.config.prompts)
@@ -58,8 +58,8 @@ def given_elsewhere(pipeline: Pipeline) -> Given:
     """Return what examples need beside the graph: candidates of explorers, and names where the graph is one of rows."""
     from kgqa_core.instructions.examples import Given
     from kgqa_core.instructions.render import RowNames
+    from kgqa_core.run.open import graph_of, subgraphs_of
     from kgqa_core.systems.candidates import read_candidates
-    from kgqa_core.workspace import graph_of, subgraphs_of
 
     subgraphs = subgraphs_of(pipeline)
     names = RowNames(graph_of(pipeline), subgraphs) if subgraphs else None
@@ -71,8 +71,8 @@ def given_elsewhere(pipeline: Pipeline) -> Given:
 def questions_to_teach(pipeline: Pipeline) -> Iterator[Question]:
     """Yield the training and dev questions, on what their plans are followed in."""
     if "questions" in pipeline.specs:
-        from kgqa_core.questions.loaders import read_questions
-        from kgqa_core.workspace import ground_of
+        from kgqa_core.questions.store import read_questions
+        from kgqa_core.run.open import ground_of
 
         ground, folder = ground_of(pipeline), pipeline.artifact("questions").folder
         for split in TAUGHT:
@@ -88,7 +88,7 @@ def questions_to_teach(pipeline: Pipeline) -> Iterator[Question]:
 def example_settings(pipeline: Pipeline) -> ExampleSettings:
     """Return what examples are made of: the reasoner's mixture, and always plans for a model that we make."""
     from kgqa_core.config_lm import EmbeddedLmSection
-    from kgqa_core.instructions.example_settings import ExampleSettings
+    from kgqa_core.instructions.example_cases import ExampleSettings
 
     config = pipeline.config
     plans, reasoner = config.plans, config.reasoner

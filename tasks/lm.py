@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
@@ -17,11 +17,10 @@ def make_embedded_model(pipeline: Pipeline) -> StageOutcome:
     """Make and train it on planning; it is saved as an ordinary transformers folder."""
 
     def write(folder: Path, recorder: Recorder) -> None:
-        from kgqa_core.instructions.plan_text import END, SEPARATOR, START
+        from kgqa_core.instructions.plan import END, SEPARATOR, START
         from kgqa_core.lm.embedded.make import make_embedded
         from kgqa_core.lm.embedded.settings import EmbeddedSettings
-        from kgqa_core.planning import INSTRUCTIONS_FILE, MODEL_FOLDER, known_steps, plan_ground
-        from kgqa_core.workspace import device_of
+        from kgqa_core.run.open import INSTRUCTIONS_FILE, MODEL_FOLDER, device_of, known_steps, plan_ground
 
         section, ground = pipeline.config.lm, plan_ground(pipeline)
         assert section is not None

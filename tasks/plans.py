@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.errors import InputError
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder, hop_metric
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
@@ -23,7 +23,7 @@ def score_planner(pipeline: Pipeline, planner: str, seed: int) -> StageOutcome:
     def write(folder: Path, recorder: Recorder) -> None:
         from kgqa_core.planners.cases import read_best_f1, read_cases, read_hops
         from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, write_plans
-        from kgqa_core.planning import open_planner, plan_ground, validity
+        from kgqa_core.run.open import open_planner, plan_ground, validity
 
         config, source = pipeline.config, pipeline.artifact("supervision").folder
         questions = read_cases(source, config.evaluation.split)
@@ -43,8 +43,8 @@ def score_planner(pipeline: Pipeline, planner: str, seed: int) -> StageOutcome:
                 recorder.metric(f"lm.{name}", value)
         f1 = None
         if ground is not None:
-            from kgqa_core.questions.loaders import read_questions
-            from kgqa_core.workspace import ground_of
+            from kgqa_core.questions.store import read_questions
+            from kgqa_core.run.open import ground_of
 
             asked = read_questions(pipeline.artifact("questions").folder, config.evaluation.split)
             f1 = ground.f1_of_first(ground_of(pipeline).place(asked), plans)

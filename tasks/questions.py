@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgqa_core.config import EmbeddedDataset, QuestionSection
-from kgqa_core.pipeline import Pipeline
 from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.sources import QuestionSource, source_files
+from kgqa_core.questions.formats import QuestionSource, source_files
 from kgqa_core.questions.subset import Subset
+from kgqa_core.run.open import graph_of, subgraphs_of
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
-from kgqa_core.workspace import graph_of, subgraphs_of
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgqa_core.artifacts import JOURNAL
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.stage_specs_lm import HOW_ASKED
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import HOW_ASKED
 from kgqa_core.tracking import Recorder
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
@@ -19,11 +19,10 @@ def tune_reasoner(pipeline: Pipeline, seed: int) -> StageOutcome:
     """Train adapters, or all weights; a training that was killed goes on where it was."""
 
     def write(folder: Path, recorder: Recorder) -> None:
-        from kgqa_core.instructions.plan_text import END, SEPARATOR, START
+        from kgqa_core.instructions.plan import END, SEPARATOR, START
         from kgqa_core.lm.tune.run import tune
         from kgqa_core.lm.tune.types import Phase, TuneRun, TuneSettings
-        from kgqa_core.planning import INSTRUCTIONS_FILE, base_folder
-        from kgqa_core.workspace import device_of
+        from kgqa_core.run.open import INSTRUCTIONS_FILE, base_folder, device_of
 
         config = pipeline.config
         section = config.reasoner

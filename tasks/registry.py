@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kgqa_core.errors import InputError, nearest
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.served import ServedCard, read_encoder_name, write_served
+from kgqa_core.run.serve import ServedCard, read_encoder_name, write_served
 from tasks.mlflow_store import import_mlflow, tracking_uri
 from tasks.run_content import FlowRun, Stage
 from tasks.runtime import quick_imports
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
-    from kgqa_core.ask import Answerer
+    from kgqa_core.run.ask import Answerer
 
 VERSIONS_TAG, NOTE_TAG = "mlflow.modelVersions", "mlflow.note.content"  # what MLflow's UI reads of a logged model
 CHAMPION, CHALLENGER = "champion", "challenger"

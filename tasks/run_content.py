@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from kgqa_core.config import EncoderSection, EvaluationSection
-from kgqa_core.stage_specs_systems import COMPARISON
+from kgqa_core.run.stages import COMPARISON
 from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
 from tasks.stage import StageOutcome
 

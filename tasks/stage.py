@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kgqa_core.artifacts import Artifact
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder, write_record
 
 SYSTEM = "explorer"

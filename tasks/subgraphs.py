@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kgqa_core.config import FileDataset, SubgraphSection
-from kgqa_core.graph.subgraph_build import build_subgraphs
+from kgqa_core.graph.subgraph_build import SubgraphReport, build_subgraphs
 from kgqa_core.graph.subgraph_cut import Cut, cut_subgraphs
-from kgqa_core.graph.subgraph_pack import SubgraphReport
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.open import graph_of
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
-from kgqa_core.workspace import graph_of
 from tasks.cluster import chunk_mapper
 from tasks.questions import question_paths, question_source
 from tasks.runtime import pipeline_task

@@ -9,8 +9,8 @@ from pathlib import Path
 from kgqa_core.artifacts import write_json
 from kgqa_core.config import PlansDataset
 from kgqa_core.errors import InputError
-from kgqa_core.pipeline import Pipeline
 from kgqa_core.planners.cases import PATHS_FILE, write_asked, write_given
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import SPLITS
 from tasks.runtime import pipeline_task
@@ -36,9 +36,9 @@ def find_supervision(pipeline: Pipeline) -> StageOutcome:
 def search_graph(pipeline: Pipeline, folder: Path) -> dict[str, int]:
     """Fill ``folder`` from the graph; return counts."""
     from kgqa_core.graph.supervision import write_supervision
-    from kgqa_core.questions.hops import fill_hops
-    from kgqa_core.questions.loaders import read_questions
-    from kgqa_core.workspace import graph_of, ground_of
+    from kgqa_core.questions.coverage import fill_hops
+    from kgqa_core.questions.store import read_questions
+    from kgqa_core.run.open import graph_of, ground_of
 
     config, ground = pipeline.config, ground_of(pipeline)
     reenter = config.dataset.reenter_topic
@@ -70,7 +70,7 @@ def read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from kgqa_core.planners.plan_files import read_plan_file
+    from kgqa_core.planners.cases import read_plan_file
     from kgqa_core.schemas import REJECTS
 
     questions, rejects = [], []

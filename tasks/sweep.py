@@ -14,9 +14,17 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, write_json
 from kgqa_core.sweeps.config import SweepFile
-from kgqa_core.sweeps.points import Sweep, SweepPoint, show_value
-from kgqa_core.sweeps.rows import PointRow, SeedRow, join_repetitions, read_row
-from kgqa_core.sweeps.table import cells, header
+from kgqa_core.sweeps.points import (
+    PointRow,
+    SeedRow,
+    Sweep,
+    SweepPoint,
+    cells,
+    header,
+    join_repetitions,
+    read_row,
+    show_value,
+)
 from kgqa_core.tracking import Recorder, write_record
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome

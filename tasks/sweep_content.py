@@ -9,8 +9,7 @@ from typing import Any
 
 from kgqa_core.artifacts import Artifact
 from kgqa_core.sweeps.config import PlotSection, SweepFile
-from kgqa_core.sweeps.points import Sweep, show_value
-from kgqa_core.sweeps.rows import PointRow, Spread
+from kgqa_core.sweeps.points import PointRow, Spread, Sweep, show_value
 from kgqa_core.tracking import Point, read_record
 from tasks.run_content import RunContent
 

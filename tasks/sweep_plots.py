@@ -7,11 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kgqa_core.sweeps.config import BASE, POINT, PlotSection, is_number
-from kgqa_core.sweeps.figures import CONTROLS, SETTINGS, curve_label, is_score, label_of
-from kgqa_core.sweeps.points import short_names, show_value
-from kgqa_core.sweeps.rows import PointRow, Spread
-from kgqa_core.sweeps.table import WHOLE_FROM, show_spread
+from kgqa_core.sweeps.config import (
+    BASE,
+    CONTROLS,
+    POINT,
+    SETTINGS,
+    PlotSection,
+    curve_label,
+    is_number,
+    is_score,
+    label_of,
+)
+from kgqa_core.sweeps.points import WHOLE_FROM, PointRow, Spread, short_names, show_spread, show_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,8 @@ from kgqa_core.artifacts import JOURNAL, write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import InputError
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.stage_specs_systems import COMPARISON, PUBLISHED
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import COMPARISON, PUBLISHED
 from kgqa_core.tracking import Recorder
 from tasks.evaluation import record_scores
 from tasks.runtime import pipeline_task
@@ -54,7 +54,7 @@ def evaluate_system(pipeline: Pipeline, key: str) -> StageOutcome:
     section = pipeline.specs[key].section
 
     def write(folder: Path, recorder: Recorder) -> None:
-        from kgqa_core.comparing import read_asked
+        from kgqa_core.run.compare import read_asked
         from kgqa_core.systems.predictions_file import merge_parts
 
         systems = section_of(pipeline.config)
@@ -83,11 +83,11 @@ def evaluate_system(pipeline: Pipeline, key: str) -> StageOutcome:
 
 def record_system(pipeline: Pipeline, key: str, folder: Path, recorder: Recorder) -> None:
     """Score what a system answered, and record it."""
-    from kgqa_core.comparing import read_asked
-    from kgqa_core.evaluation.system_runs import read_system_run
-    from kgqa_core.evaluation.systems import system_row
+    from kgqa_core.evaluation.runs import read_system_run
+    from kgqa_core.evaluation.side_by_side import system_row
     from kgqa_core.questions.coverage import find_answerable
-    from kgqa_core.workspace import graph_of, subgraphs_of
+    from kgqa_core.run.compare import read_asked
+    from kgqa_core.run.open import graph_of, subgraphs_of
 
     name = shown_name(pipeline, key)
     run = read_system_run(folder / "predictions.parquet", name)
@@ -107,10 +107,14 @@ def compare_systems(pipeline: Pipeline) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         from kgqa_core.evaluation.published import read_published
-        from kgqa_core.evaluation.published_beside import paper_datasets, published_beside
+        from kgqa_core.evaluation.runs import read_system_run
         from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
-        from kgqa_core.evaluation.side_by_side_text import render_side_by_side, side_by_side_document
-        from kgqa_core.evaluation.system_runs import read_system_run
+        from kgqa_core.evaluation.side_by_side_text import (
+            paper_datasets,
+            published_beside,
+            render_side_by_side,
+            side_by_side_document,
+        )
 
         keys = pipeline.specs[COMPARISON].needs
         runs = [read_system_run(pipeline.artifact(key).folder / "predictions.parquet") for key in keys]
@@ -149,7 +153,7 @@ def shown_name(pipeline: Pipeline, key: str) -> str:
 @contextmanager
 def _mapper(pipeline: Pipeline, num_questions: int, told: Callable[[int, int], None]) -> Iterator[MapTasks]:
     """Yield what maps chunks, over a Dask cluster where there are many questions; ``told`` hears (done, total)."""
-    from kgqa_core.kept_bench import close_bench
+    from kgqa_core.run.compare import close_bench
 
     cluster = pipeline.config.cluster
     if num_questions <= cluster.fan_out_questions:
@@ -177,8 +181,8 @@ def answer_chunk(chunk: Chunk) -> int:
     """Answer one chunk's questions and write its parts; return its number. Runs in any process that sees the home."""
     import pyarrow.parquet as pq
 
-    from kgqa_core.disk import written_whole
-    from kgqa_core.kept_bench import close_bench, kept_bench
+    from kgqa_core.artifacts import written_whole
+    from kgqa_core.run.compare import close_bench, kept_bench
     from kgqa_core.systems.predictions_file import write_answered, write_calls
 
     bench, questions = kept_bench(chunk.config, chunk.key, chunk.fingerprint)

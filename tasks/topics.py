@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.topics import read_topics
+from kgqa_core.questions.build import read_topics
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.questions import files_of, question_source
 from tasks.runtime import pipeline_task

@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 
 PROJECT = Path(__file__).resolve().parents[1]
 

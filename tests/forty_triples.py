@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.label_paths import to_labels, to_relations
+from kgqa_core.graph.paths import to_labels, to_relations
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import LabelPath, Question
 

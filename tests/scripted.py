@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.oracle.script import ScriptedModel
 
 
 def script(*lines: tuple[str, str, str]) -> ScriptedModel:

@@ -19,10 +19,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import kgqa_core.file_hashes
-from kgqa_core.artifacts import JOURNAL, MANIFEST, ArtifactStore, Recipe, hash_file, read_artifact, write_json
+import kgqa_core.artifacts
+from kgqa_core.artifacts import (
+    JOURNAL,
+    MANIFEST,
+    ArtifactStore,
+    FileHashes,
+    Recipe,
+    hash_file,
+    read_artifact,
+    write_json,
+)
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.file_hashes import FileHashes
 
 RECIPE = Recipe("graph", 1, {"format": "tsv", "hops": (1, 2)}, {"triples": "a1", "names": "b2"})
 OTHER = Recipe("graph", 1, {"format": "csv", "hops": (1, 2)}, {"triples": "a1", "names": "b2"})
@@ -529,7 +537,7 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path.name)
         return hash_file(path)
 
-    monkeypatch.setattr(kgqa_core.file_hashes, "hash_file", count)
+    monkeypatch.setattr(kgqa_core.artifacts, "hash_file", count)
     return names
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kgqa_core.ask_system import SystemReply, ask_system
 from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError, InputError, LinkError
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.store import read_questions
+from kgqa_core.run.ask import SystemReply, ask_system
+from kgqa_core.run.open import graph_of
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question
-from kgqa_core.workspace import graph_of
 from tests.conftest import with_home
 
 Compare = Callable[..., Pipeline]

@@ -2,7 +2,7 @@
 
 ``golden.json`` holds, for each deterministic stage on the embedded dataset or a small dump, the VERSION, the
 fingerprint of its recipe and the hash of its content. Where a change of yours makes a stage write other bytes from the
-same input, raise that stage's number in ``VERSIONS`` (kgqa_core/pipeline.py), then write the new hashes:
+same input, raise that stage's number in ``VERSIONS`` (kgqa_core/run/pipeline.py), then write the new hashes:
 
     python tests/test_golden.py --update
 
@@ -52,7 +52,7 @@ Golden = dict[str, dict[str, str | int]]
 def build_golden(home: Path) -> Golden:
     """Build the deterministic stages and return what golden.json would hold."""
     from kgqa_core.config_file import read_config
-    from kgqa_core.pipeline import VERSIONS, Pipeline
+    from kgqa_core.run.pipeline import VERSIONS, Pipeline
     from tasks.controls import fit_controls
     from tasks.dataset import make_dataset
     from tasks.dump import parse_dumps
@@ -138,7 +138,7 @@ def what_to_do(golden: Golden, found: Golden) -> str:
     if stages := moved(golden, found):
         return (
             f"the output of {', '.join(stages)} moved and its VERSION did not: artifacts made before would pass for "
-            "new ones. Undo the change, or raise the number in VERSIONS (kgqa_core/pipeline.py) and then run: "
+            "new ones. Undo the change, or raise the number in VERSIONS (kgqa_core/run/pipeline.py) and then run: "
             "python tests/test_golden.py --update"
         )
     outdated = [stage for stage in {**golden, **found} if golden.get(stage) != found.get(stage)]
@@ -191,7 +191,7 @@ def test_what_moved_and_what_only_followed_are_told_apart(now: dict[str, str | i
 
 
 def test_every_stage_but_training_and_its_scores_is_in_the_golden_file() -> None:
-    from kgqa_core.pipeline import VERSIONS
+    from kgqa_core.run.pipeline import VERSIONS
 
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert golden.keys() - {"graph of a dump"} == VERSIONS.keys() - TRAINED

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kgqa_core import kept_bench as module
 from kgqa_core.config import RunConfig
-from kgqa_core.kept_bench import close_bench, kept_bench
+from kgqa_core.run import compare as module
+from kgqa_core.run.compare import close_bench, kept_bench
 
 
 @pytest.fixture

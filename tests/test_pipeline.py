@@ -12,12 +12,10 @@ import pytest
 
 from kgqa_core.artifacts import Recipe
 from kgqa_core.config import RunConfig, Section
-from kgqa_core.config_errors import variants_of
-from kgqa_core.config_file import read_config
+from kgqa_core.config_file import read_config, variants_of
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
-from kgqa_core.pipeline import VERSIONS, Pipeline, differences
-from kgqa_core.stage_specs import stage_specs
-from kgqa_core.stage_types import StageSpec
+from kgqa_core.run.pipeline import VERSIONS, Pipeline, differences
+from kgqa_core.run.stages import StageSpec, stage_specs
 
 NUM_FILMS = 17
 RUN = """\
@@ -712,7 +710,7 @@ def test_a_local_encoder_is_known_by_the_files_that_shape_encodings(films: Path)
 
 
 def test_the_default_encoder_is_known_by_its_weights(films: Path) -> None:
-    from kgqa_core.text.minilm import SHA256
+    from kgqa_core.text.transformer import SHA256
 
     section = specs_of(films, "encoder={kind: minilm}")["encodings"].section
     assert SHA256 in section["identity"]

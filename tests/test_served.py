@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-import kgqa_core.served
-from kgqa_core.ask import Answerer, Asked, open_answerer
+import kgqa_core.run.serve
 from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.errors import ArtifactError, InputError, LinkError
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.served import (
+from kgqa_core.run.ask import Answerer, Asked, open_answerer
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.serve import (
     RememberedEncodings,
     ServedCard,
     open_served,
@@ -27,7 +27,7 @@ from kgqa_core.served import (
     read_encoder_name,
     write_served,
 )
-from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.text.encoder import HashEncoder
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_relations_are_encoded_once_and_questions_only_when_new() -> None:
 
 
 def test_questions_asked_long_ago_are_forgotten_and_relations_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kgqa_core.served, "RECENT_TEXTS", 2)
+    monkeypatch.setattr(kgqa_core.run.serve, "RECENT_TEXTS", 2)
     encoder = CountingEncoder()
     encode = RememberedEncodings(encoder, ["directed_by"])
     for text in ("one", "two", "one", "three", "one", "two", "directed_by"):

@@ -21,8 +21,7 @@ from kgqa_core.lm.embedded.settings import EmbeddedSettings
 from kgqa_core.lm.endpoint_settings import EndpointSettings
 from kgqa_core.lm.tune.types import TuneSettings
 from kgqa_core.planners.dense_settings import DenseSettings
-from kgqa_core.stage_specs import stage_specs
-from kgqa_core.stage_types import StageSpec
+from kgqa_core.run.stages import StageSpec, stage_specs
 
 RUN = """\
 dataset: {name: tiny, source: embedded, seed: 0}

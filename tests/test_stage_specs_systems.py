@@ -21,9 +21,8 @@ from kgqa_core.config_systems import (
     TogSection,
 )
 from kgqa_core.errors import ConfigError
-from kgqa_core.pipeline import VERSIONS
-from kgqa_core.stage_specs import stage_specs
-from kgqa_core.stage_types import StageSpec
+from kgqa_core.run.pipeline import VERSIONS
+from kgqa_core.run.stages import StageSpec, stage_specs
 
 PLANNING = """\
 dataset: {name: tiny, source: embedded, seed: 0}

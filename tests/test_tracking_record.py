@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ArtifactError, KgqaError
-from kgqa_core.evaluation.buckets import ANSWER_BUCKETS
+from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
 from kgqa_core.tracking import (
     FILE_NAME,
     HOP_METRIC,

@@ -16,11 +16,9 @@ from typing import Literal
 
 import numpy as np
 
-from kgqa_core.evaluation.buckets import ANSWER_BUCKETS, HOP_BUCKETS, answer_bucket, hop_bucket
-from kgqa_core.evaluation.intervals import DIGITS, INTERVAL_METRICS, bootstrap_bounds
-from kgqa_core.evaluation.metrics import Mask, group_by
+from kgqa_core.evaluation.intervals import DIGITS, INTERVAL_METRICS, bootstrap_bounds, holm, mcnemar, randomisation_test
+from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, HOP_BUCKETS, Mask, answer_bucket, group_by, hop_bucket
 from kgqa_core.evaluation.runs import EvaluatedRun, require_comparable
-from kgqa_core.evaluation.significance import holm, mcnemar, randomisation_test
 
 Verdict = Literal["better", "worse", "tie"]
 Breakdown = Literal["all", "hops", "answers"]

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kgqa_core.evaluation.buckets import ANSWER_BUCKETS
 from kgqa_core.evaluation.intervals import interval_figures, interval_names
-from kgqa_core.evaluation.metrics import Mask, QuestionScores
+from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, Mask, QuestionScores
 
 Role = Literal["learned", "seed", "template control", "ceiling", "other"]
 """``seed``: one of several runs of a learned system, whose mean is the ``learned`` row that is judged."""

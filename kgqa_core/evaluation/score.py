@@ -17,9 +17,8 @@ import numpy as np
 from kgqa_core.errors import InputError, nearest, shorten
 from kgqa_core.evaluation.intervals import interval_figures
 from kgqa_core.evaluation.metrics import METRICS, score_outcomes, score_sets
-from kgqa_core.evaluation.normalise import normalise_name
 from kgqa_core.evaluation.predictions import read_predictions
-from kgqa_core.evaluation.rog import RogTally
+from kgqa_core.evaluation.rog import RogTally, normalise_name
 
 PARQUET_START = b"PAR1"
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")

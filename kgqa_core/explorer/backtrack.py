@@ -10,8 +10,8 @@ import numpy as np
 from kgqa_core.types import ReasoningPath, Step
 
 if TYPE_CHECKING:  # who only renders paths needs no torch
+    from kgqa_core.explorer.batch import Int
     from kgqa_core.explorer.explore import Exploration, StepTrace
-    from kgqa_core.explorer.frontier import Int
 
 
 def backtrack(found: Exploration, nodes: Int, *, num_relations: int) -> list[ReasoningPath]:

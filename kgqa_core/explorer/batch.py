@@ -1,4 +1,8 @@
-"""Questions as arrays: what the explorer needs of a batch, and nothing else."""
+"""Integer work of one exploration step: which groups are entered, which edges are walked, which nodes are reached.
+
+A *node* is one entity inside one question; a *group* is every edge of one (head entity, relation), stored side by
+side in the graph's CSR. Everything here is numpy on integers, except the attention that orders groups under a budget.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,108 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from kgqa_core.explorer.frontier import Int, expand_ranges
 from kgqa_core.types import Question
+
+Int = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+# A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
+BITMAP_CELLS_PER_KEY = 64
+SMALL_BITMAP = 1 << 22  # cells that are always worth it
+LARGEST_BITMAP = 1 << 28  # cells, 5 bytes each: a batch on a graph of many millions of entities must not take them all
+
+
+def expand_ranges(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
+    """List every position that the CSR rows ``rows`` own.
+
+    Args:
+        ptr: CSR pointer; row ``i`` owns positions ``ptr[i]..ptr[i+1]``.
+        rows: [n] rows to expand; a row may occur more than once.
+
+    Returns:
+        ``owner`` [m], the index into ``rows`` of each position, ascending, and ``position`` [m].
+    """
+    start = ptr[rows].astype(np.int64)
+    count = ptr[rows + 1] - start
+    end = np.cumsum(count)
+    owner = np.repeat(np.arange(len(rows)), count)
+    position = np.arange(end[-1] if len(end) else 0) + np.repeat(start - (end - count), count)
+    return owner, position
+
+
+def compact(keys: Int, bound: int) -> tuple[Int, Int]:
+    """Return the distinct keys, ascending, and for every key its index among them.
+
+    Args:
+        keys: [n] integers in ``0..bound-1``.
+        bound: exclusive upper bound of the keys.
+    """
+    if not _bitmap_pays(len(keys), bound):
+        order = np.argsort(keys)
+        is_new = np.ones(len(keys), dtype=bool)
+        is_new[1:] = keys[order[1:]] != keys[order[:-1]]
+        rank = np.empty(len(keys), dtype=np.int64)
+        rank[order] = np.cumsum(is_new) - 1
+        return keys[order[is_new]], rank
+    seen = np.zeros(bound, dtype=bool)
+    seen[keys] = True
+    distinct = np.flatnonzero(seen)
+    index = np.empty(bound, dtype=np.int32)
+    index[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct, index[keys].astype(np.int64)
+
+
+def contains(keys: Int, members: Int, bound: int) -> Bool:
+    """Say of each key whether it is among ``members``; all are in ``0..bound-1``."""
+    if not len(members):
+        return np.zeros(len(keys), dtype=bool)
+    if not _bitmap_pays(len(keys), bound):
+        ordered = np.sort(members)
+        place = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+        found: Bool = ordered[place] == keys
+        return found
+    member = np.zeros(bound, dtype=bool)
+    member[members] = True
+    return member[keys]
+
+
+def _bitmap_pays(num_keys: int, bound: int) -> bool:
+    return bound <= min(LARGEST_BITMAP, max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * num_keys))
+
+
+def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], budget: int) -> Bool:
+    """Keep, per head, whole groups in order of attention while fewer than ``budget`` edges are taken (EtD §3.2, top-K).
+
+    The group that crosses the budget is kept whole, so edges that tie are never cut at random; groups of equal
+    attention enter in order of relation id.
+
+    Args:
+        owner: [g] head index of each group, ascending; inside a head groups are in ascending order of relation.
+        size: [g] number of edges of each group, as stored: one that may not be walked counts too.
+        attention: [g] attention of each group, or anything that orders the groups of one head as it does.
+        budget: K, edges per head.
+
+    Returns:
+        [g] mask of the groups that are entered.
+    """
+    keep = np.ones(len(owner), dtype=bool)
+    if not len(owner):
+        return keep
+    degree = np.bincount(owner, weights=size)
+    crowded = np.flatnonzero(degree[owner] > budget)
+    if not len(crowded):
+        return keep
+    order = crowded[np.lexsort((-attention[crowded], owner[crowded]))]
+    taken_before = np.cumsum(size[order]) - size[order]
+    first_of_head = np.r_[True, owner[order][1:] != owner[order][:-1]]
+    at_head_start = np.maximum.accumulate(np.where(first_of_head, taken_before, 0))
+    keep[order] = taken_before - at_head_start < budget
+    return keep
+
+
+# ------ Questions as arrays: what the explorer needs of a batch, and nothing else.
 
 
 @dataclass(frozen=True, slots=True)

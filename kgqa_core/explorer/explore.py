@@ -13,6 +13,7 @@ and a loop over single edges, to 1e-5 of each other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import copysign, inf, log, log1p
 
@@ -21,13 +22,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgqa_core.explorer import merged, walk
-from kgqa_core.explorer.batch import Batch
-from kgqa_core.explorer.frontier import Int, compact
-from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer import walk
+from kgqa_core.explorer import walk as merged
+from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, compact, contains
+from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.scatter import scatter_sum, spread_sum
-from kgqa_core.explorer.texts import Texts
-from kgqa_core.explorer.walk import Attention, Edges, Messages, Nodes, Rules
+from kgqa_core.explorer.walk import Attention, Edges, Messages, Nodes, Rules, TooManyEdges
 from kgqa_core.graph.kg import KnowledgeGraph
 
 
@@ -209,3 +209,68 @@ def logit(share: float) -> float:
 
 def _tensor(array: npt.NDArray[np.integer], like: Tensor) -> Tensor:
     return torch.from_numpy(array).to(like.device)
+
+
+# ------ What training minimises: cross-entropy of the golds among the candidates (EtD Eq. 4).
+
+
+def loss_sum(found: Exploration, batch: Batch, num_entities: int, *, per_answer: bool = False) -> tuple[Tensor, Bool]:
+    """Return the cross-entropy summed over the batch's questions, and which of them have a gold among the candidates.
+
+    One target per question, uniform over its golds among the candidates: minus the log of the *summed* probability
+    would be content with one gold of many and ruins F1. With ``per_answer`` every (question, gold) pair is a term of
+    its own, as the papers write it, divided by the golds per question of the batch so that it stays one loss per
+    question on average.
+
+    Args:
+        found: the candidates of the batch's B questions.
+        batch: the questions.
+        num_entities: of the graph.
+        per_answer: see above.
+
+    Returns:
+        a scalar, and [B] bool.
+    """
+    gold = np.flatnonzero(gold_mask(found, batch, num_entities))
+    golds_of = np.bincount(found.question[gold], minlength=len(batch))
+    covered = golds_of > 0
+    share = covered.sum() / max(len(gold), 1) if per_answer else 1.0 / golds_of[found.question[gold]]
+    log_p = found.log_probability(len(batch)).index_select(0, torch.from_numpy(gold).to(found.class_score.device))
+    weight = torch.from_numpy(np.broadcast_to(share, len(gold)).copy()).to(log_p)
+    return -(log_p * weight).sum(), covered
+
+
+def gold_mask(found: Exploration, batch: Batch, num_entities: int) -> Bool:
+    """Return [N] which candidates are golds of their question."""
+    keys = found.question * num_entities + found.entity
+    golds = batch.gold_question * num_entities + batch.gold_entity
+    return contains(keys, golds, len(batch) * num_entities)
+
+
+# ------ Batches of bounded memory: a batch whose next step would be too large is explored in halves.
+
+
+def explore_rows(
+    model: Explorer,
+    graph: KnowledgeGraph,
+    questions: QuestionArrays,
+    rows: Int,
+    *,
+    texts: Texts,
+    options: ExploreOptions,
+) -> Iterator[tuple[Int, Batch, Exploration]]:
+    """Yield (rows, batch, what was found) of the questions ``rows``: all at once where ``options.max_edges`` allows.
+
+    A single question is never refused: what it needs depends on the edge budget alone.
+    """
+    parts = [rows]
+    while parts:
+        part = parts.pop()
+        batch = questions.batch(part)
+        try:
+            found = explore(model, graph, batch, texts=texts, options=options)
+        except TooManyEdges:
+            half = len(part) // 2
+            parts += [part[half:], part[:half]]
+            continue
+        yield part, batch, found

@@ -12,13 +12,9 @@ import numpy as np
 import torch
 
 from kgqa_core.explorer.backtrack import backtrack
-from kgqa_core.explorer.batch import Batch, QuestionArrays, question_arrays
-from kgqa_core.explorer.bounded import explore_rows
-from kgqa_core.explorer.explore import Exploration, ExploreOptions
-from kgqa_core.explorer.frontier import Int
-from kgqa_core.explorer.loss import gold_mask
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.batch import Batch, Int, QuestionArrays, question_arrays
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore_rows, gold_mask
+from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question
 

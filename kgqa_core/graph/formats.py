@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, nearest, shorten
 
 FileFormat = Literal["wikimovies", "tsv", "csv", "parquet", "nsm", "rog", "rdf"]

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kgqa_core.graph.execute import Plans, step_codes, topic_arrays
-from kgqa_core.graph.follow_kernels import I64
+from kgqa_core.graph.follow import I64, Plans, step_codes, topic_arrays
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.walk_kernels import Floats, count_walks, list_walks
 from kgqa_core.types import ReasoningPath, Step

@@ -1,13 +1,14 @@
-"""From parts (strings) to the graph at rest: dictionaries and sorted triple shards, made by DuckDB over Parquet.
+"""Relations that a file gives in both directions: ``plays_in_club`` and ``plays_in_club_inverse``.
 
-DuckDB sorts and joins, spilling to disk above its memory limit; one pyarrow writer per file keeps bytes equal in
-every run (an ordered COPY with several threads does not).
+A graph stores every triple once and walks it both ways, so a given inverse is no relation of its own: its triples are
+turned round, and its label is the text of the relation walked backwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -17,7 +18,35 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, shorten
-from kgqa_core.graph.inverses import InverseCounts, find_inverses
+
+
+@dataclass(frozen=True, slots=True)
+class InverseCounts:
+    """How one relation and its inverse came, in distinct triples."""
+
+    label: str  # of the inverse
+    num_both: int  # given forwards and as inverse
+    num_only_forward: int
+    num_only_inverse: int
+
+
+def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]:
+    """Return given inverse -> the relation that it is the inverse of.
+
+    ``X + suffix`` is the inverse of ``X`` where the file has ``X`` and ``X`` is no inverse itself; else it is an
+    ordinary relation. ``suffix=None``: there are none.
+    """
+    found: dict[str, str] = {}
+    if suffix:
+        for label in sorted(labels, key=len):  # a base before what is longer by the suffix
+            base = label.removesuffix(suffix)
+            if base != label and base in labels and base not in found:
+                found[label] = base
+    return found
+
+
+# ------ From parts (strings) to the graph at rest: dictionaries and sorted triple shards, made by ...
+
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576

@@ -17,12 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.graph.follow import Follower
-from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.label_paths import to_labels
-from kgqa_core.graph.shortest_paths import PathFinder
+from kgqa_core.graph.paths import golds_of, to_labels
+from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import Question
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from kgqa_core.graph.follow_kernels import I32, I64, Csr, find_group
+from kgqa_core.graph.follow import I32, I64, Csr, find_group
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kgqa_core.evaluation.normalise import normalise_name
+from kgqa_core.evaluation.rog import normalise_name
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.instructions.escapes import escape, escape_all, unescape
-from kgqa_core.instructions.plan_text import failure
+from kgqa_core.instructions.plan import failure
+from kgqa_core.instructions.render import escape, escape_all, unescape
 from kgqa_core.instructions.types import ParseFailure
 
 ABSTENTION = "I do not know"
@@ -187,3 +187,39 @@ def _ids(name: str, shown: _Shown, graph: KnowledgeGraph | None) -> list[int]:
     if ids or graph is None:
         return ids
     return list((graph.ids_of_name(name) or graph.ids_of_folded_name(name))[:1])
+
+
+# ------ An explanation and the answers after it, as text: what ``explain`` and ``chain_of_thought`` give.
+
+
+HEADING = "Answers:"
+
+_HEADING = re.compile("^" + LEAD, re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Answers with the text that leads to them."""
+
+    explanation: str  # may be empty
+    answers: Answers  # none, without abstention: the text states no answer by itself
+
+
+def write_explained(explanation: str, answers: Iterable[str]) -> str:
+    """Return the explanation, then a heading, then one answer per line."""
+    return f"{explanation.strip()}\n{HEADING}\n{write_answers(answers)}"
+
+
+def parse_explained(text: str, known: Iterable[str] = ()) -> Explained | ParseFailure:
+    """Return what any text explains and answers; never raises.
+
+    The answers stand after the last heading that has some; without one, the whole text is an explanation.
+    """
+    if not text.strip():
+        return failure("empty text", text)
+    known = tuple(known)
+    for heading in reversed(list(_HEADING.finditer(text))):
+        answers = parse_answers(text[heading.start() :], known)  # whose first line is read without the heading
+        if isinstance(answers, Answers):
+            return Explained(text[: heading.start()].strip(), answers)
+    return Explained(text.strip(), Answers(()))

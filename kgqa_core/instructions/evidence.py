@@ -10,8 +10,7 @@ import numpy as np
 
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.label_paths import to_relations
-from kgqa_core.graph.paths import reach
+from kgqa_core.graph.paths import reach, to_relations
 from kgqa_core.instructions.render import Names, ScoredPath, render_reasoning_path
 from kgqa_core.types import LabelPath, ReasoningPath, RelationPath, Step
 

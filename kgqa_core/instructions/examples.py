@@ -12,14 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError
-from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.instructions.example_cases import CASES, Asked, Maker
-from kgqa_core.instructions.example_settings import ExampleSettings, PathRow, is_drawn, teaching
-from kgqa_core.instructions.prompts import Prompts
-from kgqa_core.instructions.render import Names
+from kgqa_core.graph.paths import golds_of
+from kgqa_core.instructions.example_cases import CASES, Asked, ExampleSettings, Maker, PathRow, is_drawn, teaching
+from kgqa_core.instructions.render import Names, Prompts
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import LabelPath, Prediction, Question

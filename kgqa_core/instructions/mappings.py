@@ -6,9 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kgqa_core.instructions.options import Options
-from kgqa_core.instructions.plan_text import failure
+from kgqa_core.instructions.answers import distinct_names, parse_answers
+from kgqa_core.instructions.plan import failure
+from kgqa_core.instructions.render import Prompts, escape, fill_prompt, render_lines
+from kgqa_core.instructions.scores import Options
 from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.lm.types import Constraint, Prompt
 
 MAX_LINE, MAX_LINES, MAX_SPLITS = 2000, 2000, 20
 
@@ -73,3 +76,150 @@ def _parse_line(line: str, clues: Options, options: Options) -> ClueMatch | None
             value = float(scored[1]) * (10 / float(scored[2]) if scored[2] and float(scored[2]) else 1)
             return ClueMatch(clue, option, min(max(value, 0.0), 10.0))
     return None
+
+
+# ------ map_relations: which of the clues left does a relation of this entity stand for? (FiSKE §3.4).
+
+
+@dataclass(frozen=True, slots=True)
+class MapRelationsCase:
+    """The clues left and the relations of the entity where the exploration stands."""
+
+    question: str
+    clues: tuple[str, ...]
+    relations: tuple[str, ...]  # steps, "^" before one walked backward; the released code asks about 20 at once
+    question_id: str = ""
+    entity: str = ""  # name; of several entities the path that leads to them
+
+
+@dataclass(frozen=True, slots=True)
+class MapRelationsInstruction:
+    """The instruction ``map_relations``."""
+
+    prompts: Prompts
+
+    @property
+    def name(self) -> str:
+        """Return ``map_relations``."""
+        return "map_relations"
+
+    def render(self, case: MapRelationsCase) -> Prompt:
+        """Return the prompt."""
+        values = {
+            "question": case.question,
+            "clues": render_lines(map(escape, case.clues)),
+            "entity": escape(case.entity),
+            "relations": render_lines(map(escape, case.relations)),
+        }
+        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id)
+
+    def target(self, case: MapRelationsCase) -> str | None:
+        """Return None: no graph says which words of a question mean a relation."""
+        return None
+
+    def parse(self, text: str, case: MapRelationsCase) -> Mappings | ParseFailure:
+        """Return pairs of (clue, relation) with scores of 0 to 10."""
+        return parse_mappings(text, case.clues, case.relations)
+
+    def constraint(self, case: MapRelationsCase) -> Constraint | None:
+        """Return None: how many pairs there are is the model's to say."""
+        return None
+
+
+# ------ map_entities: which of the clues left does an entity behind this relation stand for? (FiSKE §3.4).
+
+
+@dataclass(frozen=True, slots=True)
+class MapEntitiesCase:
+    """The clues left and the entities that a mapped relation leads to."""
+
+    question: str
+    clues: tuple[str, ...]
+    entities: tuple[str, ...]  # names; the released code asks about 80 at most
+    question_id: str = ""
+    entity: str = ""  # name of the entity that the relation starts at; of several the path that leads to them
+    relation: str = ""  # step
+
+
+@dataclass(frozen=True, slots=True)
+class MapEntitiesInstruction:
+    """The instruction ``map_entities``."""
+
+    prompts: Prompts
+
+    @property
+    def name(self) -> str:
+        """Return ``map_entities``."""
+        return "map_entities"
+
+    def render(self, case: MapEntitiesCase) -> Prompt:
+        """Return the prompt."""
+        values = {
+            "question": case.question,
+            "clues": render_lines(map(escape, case.clues)),
+            "entity": escape(case.entity),
+            "relation": escape(case.relation),
+            "entities": render_lines(map(escape, case.entities)),
+        }
+        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id)
+
+    def target(self, case: MapEntitiesCase) -> str | None:
+        """Return None: no graph says which words of a question mean an entity."""
+        return None
+
+    def parse(self, text: str, case: MapEntitiesCase) -> Mappings | ParseFailure:
+        """Return pairs of (clue, entity)."""
+        return parse_mappings(text, case.clues, case.entities)
+
+    def constraint(self, case: MapEntitiesCase) -> Constraint | None:
+        """Return None: how many pairs there are is the model's to say."""
+        return None
+
+
+# ------ extract_clues: the keywords of a question that entities and relations of a graph can stand ...
+
+
+_HEADING = re.compile(r"[ \t*#-]*(?:the\s+)?(?:clues?|key\s?words?)(?:\s+are)?\s*:\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class CluesCase:
+    """A question alone: clues take the place of topic entities."""
+
+    question: str
+    question_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractCluesInstruction:
+    """The instruction ``extract_clues``."""
+
+    prompts: Prompts
+
+    @property
+    def name(self) -> str:
+        """Return ``extract_clues``."""
+        return "extract_clues"
+
+    def render(self, case: CluesCase) -> Prompt:
+        """Return the prompt."""
+        return fill_prompt(self.prompts, self.name, {"question": case.question}, question_id=case.question_id)
+
+    def target(self, case: CluesCase) -> str | None:
+        """Return None: no graph says which words of a question count."""
+        return None
+
+    def parse(self, text: str, case: CluesCase) -> tuple[str, ...] | ParseFailure:
+        """Return the distinct clues of a text: lines, a list, or one line with commas."""
+        lines = [_HEADING.sub("", line, count=1) for line in text[:20_000].split("\n")]
+        found = parse_answers("\n".join(lines))
+        if isinstance(found, ParseFailure) or not found.names:
+            return failure("no clue", text)
+        names = found.names
+        if len(names) == 1 and "," in names[0] and names[0] != case.question:
+            names = distinct_names(part.strip(" .()") for part in names[0].split(","))
+        return names or failure("no clue", text)
+
+    def constraint(self, case: CluesCase) -> Constraint | None:
+        """Return None: clues are words of the question, and which is the model's to say."""
+        return None

@@ -14,12 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from kgqa_core.graph.around_kernels import LEADS, LEADS_ON, find_dead_ends, find_leading, leave_by
 from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.follow_kernels import I64, U8
+from kgqa_core.graph.follow import I64, LEADS, LEADS_ON, U8, find_dead_ends, find_leading, leave_by
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.label_paths import write_step
-from kgqa_core.instructions.plan_text import END, SEPARATOR, START, render_step
+from kgqa_core.graph.paths import write_step
+from kgqa_core.instructions.plan import END, SEPARATOR, START, render_step
 
 MAX_PIECES = 50_000  # sets of pieces that it keeps
 MAX_TOPICS = 1024  # sets of topics whose frontiers a ``PathConstraints`` keeps

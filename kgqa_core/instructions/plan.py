@@ -1,16 +1,86 @@
-"""plan: from a question to the relation paths that lead from its topics to answers (RoG §4.3, EPERM's generator)."""
+"""How a plan is written for a language model and read back: ``<PATH>directed_by<SEP>^starred_actors</PATH>``.
+
+Steps are those of ``graph.label_paths``: a relation's label, with "^" before it where it is walked backward. What would
+break the frame (a marker or a line break inside a label, blanks at its ends) is written as ``\\u{HEX}`` and read back,
+so that any label survives.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kgqa_core.instructions.escapes import escape
-from kgqa_core.instructions.plan_text import parse_plans, render_plan
-from kgqa_core.instructions.prompts import Prompts
-from kgqa_core.instructions.render import fill_prompt, render_lines
+from kgqa_core.instructions.render import BREAKS, Prompts, escape, fill_prompt, render_lines, unescape
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import Constraint, Prompt
 from kgqa_core.types import LabelPath
+
+START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
+MAX_KEPT = 500  # characters of a text that a failure keeps
+
+_UNSAFE = re.compile(BREAKS + r"|<(?=(?:SEP|/?PATH)>)", re.IGNORECASE)
+_PLAN = re.compile(r"<PATH>(.*?)(?:</PATH>|(?=<PATH>)|\Z)", re.IGNORECASE | re.DOTALL)
+_MARKER = re.compile(r"</?(?:SEP|PATH)>", re.IGNORECASE)
+_SEPARATOR = re.compile(re.escape(SEPARATOR), re.IGNORECASE)
+_END = re.compile(re.escape(END), re.IGNORECASE)
+
+
+def render_step(step: str) -> str:
+    """Return one step as it stands in a plan text: itself, but for the characters that would break the frame."""
+    return escape(step, _UNSAFE)
+
+
+def parse_step(text: str) -> str:
+    """Return the step that ``text``, one piece between markers, stands for; empty where nothing is written."""
+    return unescape(text.strip())
+
+
+def render_plan(path: LabelPath) -> str:
+    """Return the text of a plan of at least one step; ValueError for none, or for an empty step."""
+    if not path or not all(path):
+        raise ValueError(f"a plan is one or more non-empty steps, not {path!r}")
+    return f"{START}{SEPARATOR.join(render_step(step) for step in path)}{END}"
+
+
+def parse_plan(text: str) -> LabelPath | ParseFailure:
+    """Return the first plan of any text, whatever stands around it; see ``parse_plans``."""
+    plans = parse_plans(text)
+    return plans if isinstance(plans, ParseFailure) else plans[0]
+
+
+def parse_plans(text: str) -> tuple[LabelPath, ...] | ParseFailure:
+    """Return the distinct plans of any text in their order, or why there is none; never raises.
+
+    The end marker may be missing (generation stops there, and drops it). So may the start marker where the prompt
+    ends with it: the text then begins with the plan.
+    """
+    bodies = [found[1] for found in _PLAN.finditer(text)]
+    if not bodies and _MARKER.search(text):
+        bodies = [_END.split(text, maxsplit=1)[0]]
+    if not bodies:
+        return failure("no plan", text)
+    plans = [plan for plan in map(_steps, bodies) if plan]
+    return tuple(dict.fromkeys(plans)) if plans else failure("empty plan", text)
+
+
+def failure(reason: str, text: str) -> ParseFailure:
+    """Return a failure that keeps the beginning of the text."""
+    return ParseFailure(reason, text[:MAX_KEPT])
+
+
+def render_plans(paths: Iterable[LabelPath]) -> str:
+    """Return several plans, one per line."""
+    return "\n".join(render_plan(path) for path in paths)
+
+
+def _steps(body: str) -> LabelPath:
+    """Return the steps between two markers; none at all where one of them is empty."""
+    steps = tuple(parse_step(piece) for piece in _SEPARATOR.split(body))
+    return steps if all(steps) else ()
+
+
+# ------ plan: from a question to the relation paths that lead from its topics to answers (RoG ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Scores of options as text, one per line: ``3: directed_by = 0.90``, and whatever models write instead."""
+"""Finding what a model means among options that it was shown: relations, entities, clues."""
 
 from __future__ import annotations
 
@@ -6,10 +6,43 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kgqa_core.instructions.escapes import escape
-from kgqa_core.instructions.options import Options
-from kgqa_core.instructions.plan_text import failure
+from kgqa_core.instructions.plan import failure
+from kgqa_core.instructions.render import NOTHING, Prompts, escape, fill_prompt, render_lines, unescape
 from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.lm.constraints import Choices
+from kgqa_core.lm.types import Constraint, Prompt
+
+_BETWEEN_WORDS = re.compile(r"[\s_./:-]+")
+_AROUND = " \t\"'`*“”.,;()[]{}<>"
+
+
+class Options:
+    """Texts to choose from, found by themselves or, where that is no other's, by nearly the same text."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Take the texts; of two that are equal the first is found."""
+        self.texts = tuple(texts)
+        self._exact: dict[str, int] = {}
+        folded: dict[str, list[int]] = {}
+        for index, text in enumerate(self.texts):
+            self._exact.setdefault(text, index)
+            folded.setdefault(_fold(text), []).append(index)
+        self._folded = {text: ids[0] for text, ids in folded.items() if text and len(ids) == 1}
+
+    def find(self, text: str) -> int | None:
+        """Return the index of the option that ``text`` names: exactly, else whatever its case, quotes and blanks."""
+        for form in (text, text.strip(), unescape(text.strip())):
+            if form in self._exact:
+                return self._exact[form]
+        return self._folded.get(_fold(unescape(text)))
+
+
+def _fold(text: str) -> str:
+    return _BETWEEN_WORDS.sub(" ", text.strip(_AROUND).casefold()).strip()
+
+
+# ------ Scores of options as text, one per line: ``3: directed_by = 0.90``, and whatever models write instead.
+
 
 MAX_LINE, MAX_NUMBERS, MAX_LINES = 2000, 40, 2000  # characters, numbers and lines that are looked at
 
@@ -105,3 +138,137 @@ def _share(number: re.Match[str]) -> float:
     elif value > 1:
         value /= 10 if value <= 10 else 100
     return min(max(value, 0.0), 1.0)
+
+
+# ------ score_relations: which relations at the frontier lead on to an answer? (EPERM's retriever, ...
+
+
+@dataclass(frozen=True, slots=True)
+class RelationsCase:
+    """A question, the path so far, and the relations that go on from it."""
+
+    question: str
+    relations: tuple[str, ...]  # steps, "^" before one walked backward; distinct
+    question_id: str = ""
+    topics: tuple[str, ...] = ()  # names
+    path: tuple[str, ...] = ()  # steps so far
+    budget: int = 3  # relations to be named at most
+    scores: tuple[float, ...] | None = (
+        None  # taught, per relation: the share of what is reached through it that is gold
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRelationsInstruction:
+    """The instruction ``score_relations``."""
+
+    prompts: Prompts
+
+    @property
+    def name(self) -> str:
+        """Return ``score_relations``."""
+        return "score_relations"
+
+    def render(self, case: RelationsCase) -> Prompt:
+        """Return the prompt: path so far, relations, budget, and a countdown in the answer (EPERM A.4)."""
+        values = {
+            "question": case.question,
+            "topics": render_lines(map(escape, case.topics)),
+            "path": render_lines([" → ".join(map(escape, case.path))] if case.path else []),
+            "relations": render_lines(map(escape, case.relations)),
+            "budget": str(case.budget),
+        }
+        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id)
+
+    def target(self, case: RelationsCase) -> str | None:
+        """Return the best relations within the budget, best first; None where none leads to an answer."""
+        if case.scores is None:
+            return None
+        ranked = sorted(enumerate(case.scores), key=lambda pair: (-pair[1], pair[0]))[: case.budget]
+        kept = [(index, score) for index, score in ranked if score > 0]
+        return write_scores(case.relations, kept, budget=case.budget) if kept else None
+
+    def parse(self, text: str, case: RelationsCase) -> Scores | ParseFailure:
+        """Return the scores of the relations that a text names, the first ``budget`` of them."""
+        found = parse_scores(text, case.relations, countdown=True)
+        if isinstance(found, ParseFailure):
+            return found
+        return Scores(found.scores[: case.budget], found.num_unknown)
+
+    def constraint(self, case: RelationsCase) -> Constraint | None:
+        """Return None: scores and reasons are free."""
+        return None
+
+
+# ------ score_entities: which candidates on a plan's way lead on to an answer? (EPERM's finder, ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntityCandidate:
+    """One entity on the way, with what stands around it."""
+
+    name: str
+    triples: tuple[str, ...] = ()  # see ``render.render_triples``
+
+
+@dataclass(frozen=True, slots=True)
+class EntitiesCase:
+    """A question, the plan that is followed, and the entities that it has led to."""
+
+    question: str
+    candidates: tuple[EntityCandidate, ...]
+    question_id: str = ""
+    topics: tuple[str, ...] = ()  # names
+    plan: tuple[str, ...] = ()  # steps
+    scores: tuple[float, ...] | None = None  # taught, per candidate: the share of what is reached from it that is gold
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreEntitiesInstruction:
+    """The instruction ``score_entities``."""
+
+    prompts: Prompts
+
+    @property
+    def name(self) -> str:
+        """Return ``score_entities``."""
+        return "score_entities"
+
+    def render(self, case: EntitiesCase) -> Prompt:
+        """Return the prompt."""
+        values = {
+            "question": case.question,
+            "topics": render_lines(map(escape, case.topics)),
+            "plan": render_lines([" → ".join(map(escape, case.plan))] if case.plan else []),
+            "candidates": "\n".join(_shown(place, one) for place, one in enumerate(case.candidates, 1)) or NOTHING,
+        }
+        constraint = self.constraint(case)
+        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id, constraint=constraint)
+
+    def target(self, case: EntitiesCase) -> str | None:
+        """Return the score of the one candidate, or a line for each of several."""
+        if case.scores is None or not case.candidates:
+            return None
+        if len(case.candidates) == 1:
+            return f"{case.scores[0]:.2f}"
+        return write_scores(_names(case), list(enumerate(case.scores)))
+
+    def parse(self, text: str, case: EntitiesCase) -> Scores | ParseFailure:
+        """Return the scores of a text; of one candidate its last number, wherever that stands."""
+        found = parse_scores(text, _names(case), countdown=False)
+        if isinstance(found, ParseFailure) and len(case.candidates) == 1:
+            score = last_score(text)
+            return failure("no score", text) if score is None else Scores(((0, score),))
+        return found
+
+    def constraint(self, case: EntitiesCase) -> Constraint | None:
+        """Return the scores 0.00 to 1.00 where one candidate is asked about."""
+        return Choices([f"{cents / 100:.2f}" for cents in range(101)]) if len(case.candidates) == 1 else None
+
+
+def _names(case: EntitiesCase) -> list[str]:
+    return [candidate.name for candidate in case.candidates]
+
+
+def _shown(place: int, candidate: EntityCandidate) -> str:
+    return "\n".join([f"{place}: {escape(candidate.name)}", *(f"   {triple}" for triple in candidate.triples)])

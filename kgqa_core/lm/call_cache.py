@@ -22,7 +22,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.disk import cure_of, written_whole
+from kgqa_core.artifacts import cure_of, written_whole
 from kgqa_core.errors import ArtifactError
 from kgqa_core.lm.call_journal import PATTERN, Journal, dead_journal, read_journal
 from kgqa_core.lm.call_record import CallRecord, from_table, to_table

@@ -1,29 +1,123 @@
-"""The dense planner: questions and relation paths as vectors of one text encoder.
-
-A path's score joins the probability that its own vector gives it with the vote of the nearest training questions. The
-first plans are spread: they are to hit together. Where a graph is given, only what exists around the topics is
-proposed, also paths that no training question has.
-"""
+"""How a relation path reads for a text encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.planners.dense_beam import Exists, beam, path_exists, steps_of
-from kgqa_core.planners.dense_encoder import SplitEncoder
-from kgqa_core.planners.dense_files import DenseModel, Member, Taught, read_dense, save_dense
-from kgqa_core.planners.dense_rank import Floats, View, log_sum, see, spread_first, unseen_scores
+from kgqa_core.graph.paths import read_step
+from kgqa_core.planners.dense_rank import (
+    DenseModel,
+    Floats,
+    Member,
+    Taught,
+    View,
+    log_sum,
+    read_dense,
+    save_dense,
+    see,
+    spread_first,
+    unseen_scores,
+)
 from kgqa_core.planners.dense_settings import DenseSettings
-from kgqa_core.planners.dense_text import render_path_text
-from kgqa_core.planners.dense_train import Progress, path_vectors, train_vectors
+from kgqa_core.planners.dense_train import Progress, SplitEncoder, path_vectors, train_vectors
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
+
+if TYPE_CHECKING:
+    from kgqa_core.instructions.path_constraint import PathConstraints
+
+_BREAKS = re.compile(r"[\W_]+")
+BACKWARD = "of"  # "directed by of": what a step walked backward is told by
+STAY = "itself"  # the empty path
+
+
+def render_step_text(step: str) -> str:
+    """Return a step's words, each once: ``people.person.place_of_birth`` is people person place of birth."""
+    label, backward = read_step(step)
+    words = list(dict.fromkeys(word for word in _BREAKS.split(label) if word))
+    return " ".join([*(words or [label]), *([BACKWARD] if backward else [])])
+
+
+def render_path_text(path: LabelPath) -> str:
+    """Return the words of a path, its steps apart."""
+    return " ; ".join(map(render_step_text, path)) or STAY
+
+
+# ------ Relation paths that no training question has, step by step: a beam over what may follow, ...
+
+
+Exists = Callable[[PlanQuestion, LabelPath], Collection[str]]
+"""(question, path) -> the steps that may follow it around the question's topics; none where nothing does."""
+
+
+def steps_around(space: PathConstraints) -> Exists:
+    """Return what exists in a graph: steps that lead somewhere from the topics."""
+    from kgqa_core.graph.paths import to_relations, write_step
+
+    labels, num = space.graph.relation_labels, space.graph.num_relations
+    steps = [write_step(label, backward) for backward in (False, True) for label in labels]
+
+    def exists(question: PlanQuestion, path: LabelPath) -> Collection[str]:
+        relations = to_relations(space.graph, path)
+        if relations is None or len(path) >= space.max_hops:
+            return ()
+        ending, _ = space.around(question.topics).next_relations(relations)
+        return [steps[relation] for relation in ending.tolist() if relation < 2 * num]
+
+    return exists
+
+
+def steps_of(paths: Iterable[LabelPath]) -> Exists:
+    """Return what may exist where there is no graph: a step follows another as it does in some training path."""
+    after: dict[str, set[str]] = {}
+    for path in paths:
+        for before, step in zip(("", *path), path, strict=False):
+            after.setdefault(before, set()).add(step)
+    kept = {before: tuple(sorted(steps)) for before, steps in after.items()}
+    return lambda _, path: kept.get(path[-1] if path else "", ())
+
+
+def path_exists(path: LabelPath, allowed: Callable[[LabelPath], Collection[str]]) -> bool:
+    """Say whether every step of ``path`` is allowed after those before it."""
+    return all(step in allowed(path[:place]) for place, step in enumerate(path))
+
+
+def beam(
+    allowed: Callable[[LabelPath], Collection[str]],
+    weigh: Callable[[Sequence[LabelPath]], Floats],
+    *,
+    width: int,
+    max_hops: int,
+) -> dict[LabelPath, float]:
+    """Return the scores of all paths that a beam of ``width`` visits, of 1 to ``max_hops`` steps.
+
+    Args:
+        allowed: the steps that may follow a path.
+        weigh: scores of paths, as if they ended there.
+        width: paths that are gone on from, after each step.
+        max_hops: steps of the longest path.
+    """
+    found: dict[LabelPath, float] = {}
+    front: list[LabelPath] = [()]
+    for _ in range(max_hops):
+        longer = [(*path, step) for path in front for step in sorted(allowed(path))]
+        if not longer:
+            break
+        scores = dict(zip(longer, weigh(longer).tolist(), strict=True))
+        front = sorted(scores, key=lambda path: (-scores[path], path))[:width]
+        found |= {path: scores[path] for path in front}
+    return found
+
+
+# ------ The dense planner: questions and relation paths as vectors of one text encoder.
+
 
 NUM_CANDIDATES = 50  # existing paths of a question that are ranked and normalised
 MEMBER_SEEDS = 1000  # between the seeds of the members of one planner

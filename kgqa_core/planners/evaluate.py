@@ -1,24 +1,112 @@
-"""A planner on many questions: its plans at rest, and its figures over all of them and by hops."""
+"""How plans are scored: a hit is a proposed path that equals one of the question's paths.
+
+hit@k, in percent, over the questions that have a path: is one of the first k plans right? ``valid``, in percent of
+all plans proposed, also for questions without paths: can the plan be followed (around the topic where there is a graph;
+else: is it made of known relations)?
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
+from kgqa_core.evaluation.intervals import bootstrap_bounds, interval_names
 from kgqa_core.graph.follow import Follower
-from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.label_paths import to_relations, unsigned
-from kgqa_core.planners.score import IsValid, score_plans
+from kgqa_core.graph.paths import golds_of, to_relations, unsigned
 from kgqa_core.planners.types import LabelPath, Plan, Planner, PlanQuestion
 from kgqa_core.schemas import PLANS
 from kgqa_core.types import Question
+
+CUTOFFS = (1, 3)
+IsValid = Callable[[PlanQuestion, LabelPath], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanScores:
+    """Plans of many questions beside the paths that count as right."""
+
+    question_ids: tuple[str, ...]  # those that have a path
+    ranks: npt.NDArray[np.int64]  # [n], from 1: of the first right plan; 0: none is
+    num_without_paths: int  # questions that cannot be scored
+    num_plans: int  # of all questions
+    num_valid: int
+
+    def hits(self, k: int) -> npt.NDArray[np.bool_]:
+        """Return [n]: is one of the first ``k`` plans right?"""
+        return (self.ranks >= 1) & (self.ranks <= k)
+
+    def summary(self) -> dict[str, float]:
+        """Return n, n_without_paths, hit@1, hit@3 and valid; zeros where there is nothing to count."""
+        hits = {f"hit@{k}": 100 * float(self.hits(k).mean()) if len(self.ranks) else 0.0 for k in CUTOFFS}
+        valid = 100 * self.num_valid / self.num_plans if self.num_plans else 0.0
+        return {"n": len(self.ranks), "n_without_paths": self.num_without_paths, **hits, "valid": valid}
+
+    def intervals(self) -> dict[str, float]:
+        """Return the bounds of hit@1 and hit@3 (``hit@1.low``, ``hit@1.high``), by bootstrap over the questions."""
+        bounds = bootstrap_bounds(np.stack([100.0 * self.hits(k) for k in CUTOFFS], axis=1))
+        figures: dict[str, float] = {}
+        for place, k in enumerate(CUTOFFS):
+            figures |= dict(zip(interval_names(f"hit@{k}"), bounds[:, place].tolist(), strict=True))
+        return figures
+
+
+def score_plans(
+    questions: Sequence[PlanQuestion],
+    plans: Sequence[Sequence[Plan]],
+    *,
+    signed: bool = False,
+    is_valid: IsValid | None = None,
+) -> PlanScores:
+    """Score the plans of each question, best first.
+
+    Args:
+        questions: with the paths that count as right.
+        plans: as many lists as questions.
+        signed: do directions count? They do not where the questions' file has none.
+        is_valid: what makes a plan valid; None: every plan is.
+
+    Raises:
+        ValueError: ``plans`` are not as many as ``questions``.
+    """
+    ids, ranks, num_valid = [], [], 0
+    for question, proposed in zip(questions, plans, strict=True):
+        num_valid += sum(is_valid is None or is_valid(question, plan.path) for plan in proposed)
+        if question.paths:
+            right = {path if signed else unsigned(path) for path in question.paths}
+            found = [(plan.path if signed else unsigned(plan.path)) in right for plan in proposed]
+            ids.append(question.id)
+            ranks.append(found.index(True) + 1 if True in found else 0)
+    return PlanScores(
+        question_ids=tuple(ids),
+        ranks=np.array(ranks, dtype=np.int64),
+        num_without_paths=len(questions) - len(ids),
+        num_plans=sum(map(len, plans)),
+        num_valid=num_valid,
+    )
+
+
+def made_of(relations: Collection[str]) -> IsValid:
+    """Return what makes a plan valid where there is no graph: all its labels are in ``relations``."""
+    known = frozenset(relations)
+    return lambda _, path: all(label in known for label in unsigned(path))
+
+
+def as_plans(paths: Sequence[LabelPath]) -> list[Plan]:
+    """Return ranked paths that came without probabilities as plans, each half as probable as the one before."""
+    return [Plan(path, -(rank + 1) * float(np.log(2))) for rank, path in enumerate(paths)]
+
+
+# ------ A planner on many questions: its plans at rest, and its figures over all of them and by hops.
+
 
 BATCH = 256  # questions that a planner gets at once
 ALL = "all"
@@ -140,3 +228,50 @@ def write_plans(
         ]
     with written_whole(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, schema=PLANS), partial)
+
+
+# ------ The table of planners: figures by hops, the mean over seeds.
+
+
+HEADER = ("hops", "planner", "n", "hit@1", "hit@3", "as good", "valid", "F1 of first plan")
+FIGURES = ("hit@1", "hit@3", "as_good", "valid", "f1")
+
+Scores = Mapping[str, Any]
+"""What stage plans writes as scores.json: planner, seed, figures by hops."""
+
+
+def mean_figures(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
+    """Return hops -> figure -> mean over several seeds of one planner."""
+    groups = [one["figures"] for one in scores]
+    return {
+        hops: {name: sum(group[hops][name] for group in groups) / len(groups) for name in groups[0][hops]}
+        for hops in groups[0]
+    }
+
+
+def planner_cells(scores: Sequence[Scores]) -> list[tuple[str, ...]]:
+    """Return the cells under ``HEADER``: one row per number of hops and planner, its seeds averaged."""
+    by_planner: dict[str, list[Scores]] = {}
+    for one in scores:
+        by_planner.setdefault(one["planner"], []).append(one)
+    means = {name: (mean_figures(own), len(own)) for name, own in by_planner.items()}
+    scopes = list(dict.fromkeys(hops for figures, _ in means.values() for hops in figures))
+    cells = []
+    for hops in scopes:
+        for name, (figures, num_seeds) in means.items():
+            if hops in figures:
+                shown = name if num_seeds == 1 else f"{name} (mean of {num_seeds} seeds)"
+                cells.append((hops, shown, *_figures(figures[hops])))
+    return cells
+
+
+def _figures(figures: Mapping[str, float]) -> list[str]:
+    return [f"{figures['n']:.0f}", *(f"{figures[name]:.2f}" if name in figures else "" for name in FIGURES)]
+
+
+def render_planners(scores: Sequence[Scores]) -> str:
+    """Return the table as Markdown; empty without scores."""
+    if not scores:
+        return ""
+    rows = [HEADER, tuple("---" if place < 2 else "---:" for place in range(len(HEADER))), *planner_cells(scores)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"

@@ -19,8 +19,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.graph.formats import require_file
-from kgqa_core.questions.json_items import parse_items
-from kgqa_core.questions.jsonl import Text, reason_of
+from kgqa_core.questions.jsonl import Text, parse_items, reason_of
 from kgqa_core.questions.records import Fault, Parser, RawQuestion, parse_lines
 
 NO_CLAIM_TRIPLES = "true/false question without triples"

@@ -6,16 +6,19 @@ candidates learns to say "A".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
+from kgqa_core.instructions.evidence import end_of, gather_evidence
 from kgqa_core.schemas import CANDIDATES
-from kgqa_core.types import Prediction, Step
+from kgqa_core.systems.walk import Walk
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, Step
 
 CANDIDATES_FILE = "candidates.parquet"
 
@@ -51,3 +54,43 @@ def read_candidates(folder: Path) -> dict[str, Prediction]:
 
 def _as_row(step: Step) -> dict[str, Any]:
     return {"head": step.head, "relation": step.relation, "tail": step.tail, "reverse": step.reverse}
+
+
+# ------ Hard pools in place of an explorer: one candidate of each plan of a pool, all as probable, ...
+
+
+@dataclass(frozen=True, slots=True)
+class PooledCandidates:
+    """Proposes where the plans of a pool end; the graph is that of the questions (no subgraphs)."""
+
+    walk: Walk
+    plans: Mapping[str, Sequence[LabelPath]]  # by question id
+
+    def answer(self, questions: Sequence[Question]) -> list[Prediction]:
+        """Return a prediction per question, in order: the first end of each plan that no plan before it has."""
+        return [self._candidates(question) for question in questions]
+
+    def _candidates(self, question: Question) -> Prediction:
+        paths: dict[int, ReasoningPath] = {}
+        for plan in self.plans.get(question.id, ()):
+            found = gather_evidence(
+                self.walk.graph,
+                question.topics,
+                [(plan, 1.0)],
+                max_paths=len(paths) + 1,
+                reenter_topic=self.walk.reenter_topic,
+            )
+            fresh = [path for path in found.steps if end_of(path) not in paths]
+            if fresh:
+                paths[end_of(fresh[0])] = fresh[0]
+        num = len(paths)
+        golds = set(question.answers)
+        return Prediction(
+            question.id,
+            tuple(paths),
+            tuple(1 / num for _ in paths),
+            (),
+            paths=tuple(paths.values()),
+            covered=any(entity in golds for entity in paths),
+            abstained=not paths,
+        )

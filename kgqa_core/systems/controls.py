@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kgqa_core.errors import ArtifactError, shorten
-from kgqa_core.graph.golds import golds_of
+from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.evaluation.report import report_row
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import find_steps
+from kgqa_core.graph.paths import find_steps, golds_of
+from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.systems.path_search import follow_topics, score_paths
 from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 
@@ -183,3 +185,19 @@ def answer_by_path(
         covered=not found.isdisjoint(golds_of(question, reenter_topic=True)),
         verdict=None if question.claim is None else question.claim in found,
     )
+
+
+# ------ The controls' figures on a set of questions, as rows of the report.
+
+
+def score_controls(control: TemplateControl, questions: Sequence[Question], *, max_hops: int) -> list[dict[str, Any]]:
+    """Return the report rows (as plain dictionaries) of the template control and of the ceiling."""
+    ceiling = gold_chain_ceiling(control.graph, questions, max_hops=max_hops, reenter_topic=control.reenter_topic)
+    answered = score_predictions(questions, control.answer(questions))
+    bound = score_predictions(questions, ceiling.predictions)
+    answerable = find_answerable(questions, control.graph)
+    rows = (
+        report_row("template control", "template control", answered, answerable),
+        report_row(ceiling.name, "ceiling", bound, answerable),
+    )
+    return [asdict(row) for row in rows]

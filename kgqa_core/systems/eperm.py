@@ -1,29 +1,343 @@
-"""EPERM: retrieve a subgraph, find weighted evidence paths in it, predict from them (Long et al., 2025; Algorithm 1).
+"""The part of a graph that EPERM's retriever keeps: the edges that its beam of relations walked (§3, Eq. 2).
 
-Its three modules: ``eperm_retriever`` (Eq. 2), ``eperm_finder`` (Eq. 3), and the predictor, the instruction ``reason``
-with a score after each path (A.4). Ablations of Tables 3 and 4 by settings; without any evidence path (Table 3) it is
-the system ``direct``.
+It is told by where each relation was taken from, not edge by edge, so a hub costs no more than any other entity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
+from typing import Any
+
+import numpy as np
 
 from kgqa_core.config_systems import EpermSection
-from kgqa_core.instructions.evidence import end_of
-from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.paths import reach, to_relations
+from kgqa_core.instructions.evidence import end_of, enter_from, paths_through
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.planners.types import Plan
+from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, render_reasoning_path
+from kgqa_core.instructions.scores import (
+    EntitiesCase,
+    EntityCandidate,
+    RelationsCase,
+    ScoreEntitiesInstruction,
+    ScoreRelationsInstruction,
+    Scores,
+)
+from kgqa_core.planners.types import Plan, score_paths, weigh_plans
 from kgqa_core.systems.answering import answer_by_name, answer_with
-from kgqa_core.systems.calls import CallsLeft
-from kgqa_core.systems.eperm_finder import Finder, Found
-from kgqa_core.systems.eperm_retriever import Retriever
-from kgqa_core.systems.eperm_subgraph import Part
+from kgqa_core.systems.frontier import relations_around, tails_along
 from kgqa_core.systems.plan_source import PlanSource
-from kgqa_core.systems.types import Ask, Steps, SystemAnswer
-from kgqa_core.systems.walk import Walk
-from kgqa_core.types import Question
+from kgqa_core.systems.types import Ask, CallsLeft, Reply, Steps, SystemAnswer, room_for
+from kgqa_core.systems.walk import Walk, ends_of
+from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath
+
+NOTHING: Ints = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Edges of a graph; each may be walked from both its ends, whichever the retriever came from."""
+
+    graph: KnowledgeGraph
+    starts: Mapping[int, Ints] | None  # relation (0..2R-1) -> where it was taken, ascending; None: the whole graph
+
+    def reach(self, frontier: Ints, relation: int) -> Ints:
+        """Return the entities (ascending, distinct) one step of ``relation`` away from any of ``frontier``."""
+        if self.starts is None:
+            return reach(self.graph, frontier, relation)
+        taken = shared_sorted(frontier, self._starts(relation))
+        onward = reach(self.graph, taken, relation)
+        other_way = self._starts(self._inverse(relation))
+        if not len(other_way):
+            return onward
+        back = shared_sorted(reach(self.graph, frontier, relation), other_way)
+        return sorted_distinct(np.concatenate([onward, back]))
+
+    def layers(self, topics: Ints, path: RelationPath, *, barred: Ints) -> list[Ints]:
+        """Return the entities (ascending) after 0..len(path) steps; no step arrives at one of ``barred``."""
+        found = [topics]
+        for relation in path:
+            found.append(without(self.reach(found[-1], relation), barred))
+        return found
+
+    def whole(self, layers: Sequence[Ints], path: RelationPath) -> list[Ints]:
+        """Return of ``layers`` the entities from which the rest of ``path`` leads on: none at all, where it ends."""
+        found = list(layers)
+        for place in range(len(path) - 1, -1, -1):
+            back = self.reach(found[place + 1], self._inverse(path[place]))
+            found[place] = shared_sorted(back, found[place])
+        return found
+
+    def before(self, here: int, relation: int, layer: Ints) -> Ints:
+        """Return the entities of ``layer``, ascending, from which a step of ``relation`` leads to ``here``."""
+        found = enter_from(self.graph, here, relation, layer)
+        if self.starts is None or len(shared_sorted(np.array([here]), self._starts(self._inverse(relation)))):
+            return found
+        return shared_sorted(found, self._starts(relation))
+
+    def _starts(self, relation: int) -> Ints:
+        return (self.starts or {}).get(relation, NOTHING)
+
+    def _inverse(self, relation: int) -> int:
+        return (relation + self.graph.num_relations) % self.graph.identity
+
+
+def without(entities: Ints, barred: Ints) -> Ints:
+    """Return ``entities`` without those in ``barred``, of which there are few."""
+    for one in barred:  # cheaper than numpy's isin
+        entities = entities[entities != one]
+    return entities
+
+
+# ------ EPERM's subgraph retriever (§3, Eq. 2; A.4): a beam of relation paths from the topics, ...
+
+
+LINES_PER_RELATION = 4  # of an answer: its line, with a reason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Branch:
+    """One path of the beam."""
+
+    path: RelationPath
+    score: float  # product of its relations' scores
+    frontier: Ints  # where it leads to, ascending
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Offer:
+    """Relations that go on from one path, as many as one call shows."""
+
+    branch: _Branch
+    relations: tuple[int, ...]
+    is_only: bool  # there is a single one, and nothing to ask
+
+
+@dataclass(frozen=True, slots=True)
+class Retriever:
+    """Expands the K best relation paths, one relation per round; what they walk is the subgraph."""
+
+    walk: Walk
+    prompts: Prompts
+    settings: EpermSection
+
+    def retrieve(
+        self, question: Question, calls: CallsLeft
+    ) -> Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Part]:
+        """Return the question's subgraph: the whole graph, where no relation was named at all.
+
+        A path whose call fails, has no room, or names no relation above 0 ends there: that may be where the answer is.
+        Of a single relation there is nothing to choose: it is taken without a call.
+        """
+        topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
+        barred = topics[:0] if self.walk.reenter_topic else topics
+        starts: dict[int, Ints] = {}
+        beam = [_Branch((), 1.0, topics)]
+        for _ in range(self.settings.retriever_depth or self.walk.max_hops):
+            offers = [offer for branch in beam for offer in self._offers(branch, barred)]
+            asks = calls.fit([self._ask(question, offer) for offer in offers if not offer.is_only])
+            replies = iter((yield asks) if asks else ())
+            scored = [(offer.branch, *one) for offer in offers for one in _scores(offer, replies)]
+            scored.sort(key=lambda one: -one[0].score * one[2])  # of equals the first named
+            beam = []
+            for branch, relation, score in scored[: self.settings.retriever_width]:
+                reached = tails_along(self.walk.graph, branch.frontier, relation, barred)
+                beam.append(_Branch((*branch.path, relation), branch.score * score, reached))
+                known = starts.get(relation, branch.frontier)
+                starts[relation] = sorted_distinct(np.concatenate([known, branch.frontier]))
+        return Part(self.walk.graph, starts or None)
+
+    def _offers(self, branch: _Branch, barred: Ints) -> list[_Offer]:
+        """Return the relations that go on from a path, ascending, in calls of about equal size."""
+        relations = relations_around(self.walk.graph, branch.frontier, barred)
+        num_calls = -(-len(relations) // self.settings.relation_batch)
+        return [_Offer(branch, tuple(relations[call::num_calls]), len(relations) == 1) for call in range(num_calls)]
+
+    def _ask(self, question: Question, offer: _Offer) -> Ask[Any]:
+        width = self.settings.retriever_width
+        case = RelationsCase(
+            question.text,
+            tuple(map(self.walk.step_label, offer.relations)),
+            topics=tuple(map(self.walk.names.name_of, question.topics)),
+            path=tuple(map(self.walk.step_label, offer.branch.path)),
+            budget=width,
+        )
+        return Ask(ScoreRelationsInstruction(self.prompts), case, room_for(LINES_PER_RELATION * width))
+
+
+def _scores(offer: _Offer, replies: Iterator[Reply[Any]]) -> list[tuple[int, float]]:
+    """Return (relation, score) of those above 0, in the order given; a relation that is alone is taken as it is."""
+    if offer.is_only:
+        return [(relation, 1.0) for relation in offer.relations]
+    reply = next(replies, None)
+    if reply is None or not isinstance(reply.result, Scores):
+        return []
+    return [(offer.relations[index], score) for index, score in reply.result.scores if score > 0]
+
+
+# ------ EPERM's evidence path finder (§3, Eq. 3, Algorithm 1): plans followed in the subgraph, ...
+
+
+UNSCORED = 0.5  # an entity that was asked about in vain, or not at all: neither for nor against
+LISTED = 1000  # paths of one plan that are looked at, to show the best of them
+
+
+@dataclass(slots=True, eq=False)
+class _Trail:
+    """One plan, as far as it has been followed."""
+
+    labels: LabelPath
+    relations: RelationPath
+    weight: float
+    open: list[Ints]  # entities after 0, 1, ... steps that may be kept, ascending
+    layers: list[Ints]  # those kept
+    scores: list[dict[int, float]] = field(default_factory=list)  # of the entities of each layer but the first
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether a step is left, and somewhere to take it from."""
+        return len(self.scores) < len(self.relations) and len(self.layers[-1]) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPath:
+    """One evidence path."""
+
+    path: ReasoningPath
+    text: str
+    weight: float  # of its plan
+    scores: tuple[float, ...]  # of the entities after each step; none where entities are not scored
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The evidence paths of one question, best first; distinct texts."""
+
+    steps: tuple[ReasoningPath, ...]
+    paths: tuple[ScoredPath, ...]  # parallel to steps; their scores sum to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """Follows all plans of a question hop by hop, and keeps the S best entities of each plan and hop."""
+
+    walk: Walk
+    prompts: Prompts
+    settings: EpermSection
+
+    def find(
+        self, question: Question, plans: Sequence[Plan], part: Part, calls: CallsLeft
+    ) -> Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Found]:
+        """Return the weighted evidence paths along ``plans`` in ``part``.
+
+        With ``look_ahead`` plans that lead nowhere, and entities from which a plan's rest does, are left out before
+        anybody is asked. Where calls run out, the entities of the lighter plans go unscored first.
+        """
+        trails = self._trails(question, plans, part)
+        while walking := [trail for trail in trails if trail.is_open]:
+            reached = [self._reach(trail, part) for trail in walking]
+            groups = [
+                (trail, group) for trail, layer in zip(walking, reached, strict=True) for group in self._groups(layer)
+            ]
+            asks = calls.fit([self._ask(question, *group) for group in groups])
+            replies = (yield asks) if asks else ()
+            given: dict[int, dict[int, float]] = {id(trail): {} for trail in walking}
+            for (trail, group), reply in zip(groups, replies, strict=False):  # there may be room for the first alone
+                given[id(trail)] |= _eperm_finder_scores(group, reply)
+            for trail, layer in zip(walking, reached, strict=True):
+                best = self._best(layer, given[id(trail)])
+                trail.scores.append(best)
+                trail.layers.append(np.array(sorted(best), dtype=np.int64) if self.settings.entity_scores else layer)
+        return self._gather(trails, part)
+
+    def _trails(self, question: Question, plans: Sequence[Plan], part: Part) -> list[_Trail]:
+        """Return the plans that lead somewhere, as far as is known, heaviest first."""
+        topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
+        barred = topics[:0] if self.walk.reenter_topic else topics
+        weights = weigh_plans([plan.log_prob if self.settings.weighted_plans else 0.0 for plan in plans])
+        trails = []
+        for plan, weight in zip(plans, weights, strict=True):
+            relations = to_relations(self.walk.graph, plan.path) or ()
+            layers = part.layers(topics, relations, barred=barred)
+            layers = part.whole(layers, relations) if self.settings.look_ahead else layers
+            if relations and len(layers[0]):
+                trails.append(_Trail(plan.path, relations, weight, layers, layers[:1]))
+        return sorted(trails, key=lambda trail: -trail.weight)
+
+    def _reach(self, trail: _Trail, part: Part) -> Ints:
+        step = len(trail.scores)
+        return shared_sorted(part.reach(trail.layers[-1], trail.relations[step]), trail.open[step + 1])
+
+    def _groups(self, layer: Ints) -> list[tuple[int, ...]]:
+        """Return the entities that are asked about, call by call."""
+        if not self.settings.entity_scores:
+            return []
+        asked = tuple(layer[: self.settings.max_candidates].tolist())
+        return [(entity,) for entity in asked] if self.settings.finder == "single" else [asked] * bool(asked)
+
+    def _ask(self, question: Question, trail: _Trail, entities: tuple[int, ...]) -> Ask[Any]:
+        walk, limit = self.walk, self.settings.num_neighbours
+        candidates = tuple(
+            EntityCandidate(walk.names.name_of(entity), neighbour_triples(walk.graph, walk.names, entity, limit=limit))
+            for entity in entities
+        )
+        topics = tuple(map(walk.names.name_of, question.topics))
+        case = EntitiesCase(question.text, candidates, topics=topics, plan=trail.labels)
+        return Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(entities)))
+
+    def _best(self, layer: Ints, given: dict[int, float]) -> dict[int, float]:
+        """Return the S best entities of a layer with their scores, of equals the smallest ids; none are not scored."""
+        if not self.settings.entity_scores:
+            return {}
+        most = self.settings.top_entities
+        silent = [entity for entity in layer[: most + len(given)].tolist() if entity not in given]
+        scored = given | dict.fromkeys(silent, UNSCORED)
+        return dict(sorted(scored.items(), key=lambda one: (-one[1], one[0]))[:most])
+
+    def _gather(self, trails: Sequence[_Trail], part: Part) -> Found:
+        """Return the paths through what was kept, best first; equally good ones of all plans in turns."""
+        turns = chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails)))
+        distinct: dict[str, FoundPath] = {}
+        for path in turns:
+            if path is not None:
+                distinct.setdefault(path.text, path)
+            if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
+                break  # none is better than another: those of every plan in turns
+        found = list(distinct.values())
+        order = np.argsort([-path.weight * float(np.prod(path.scores)) for path in found], kind="stable")
+        kept = [found[place] for place in order[: self.settings.max_paths]]
+        shares = score_paths([path.weight for path in kept], [path.scores for path in kept]) if kept else []
+        return Found(
+            tuple(path.path for path in kept),
+            tuple(ScoredPath(path.text, share) for path, share in zip(kept, shares, strict=True)),
+        )
+
+    def _paths(self, trail: _Trail, part: Part) -> Iterator[FoundPath]:
+        """Yield the paths of one plan, one to each end in turns."""
+        if len(trail.scores) < len(trail.relations):
+            return  # nowhere to go on from on the way
+
+        def before(here: int, place: int) -> Ints:
+            return part.before(here, trail.relations[place], trail.layers[place])
+
+        ends = trail.layers[-1].tolist()
+        num_relations = self.walk.graph.num_relations
+        for path in islice(paths_through(ends, trail.relations, before, num_relations=num_relations), LISTED):
+            scores = tuple(own[ends_of(step)[1]] for own, step in zip(trail.scores, path, strict=True) if own)
+            yield FoundPath(path, render_reasoning_path(self.walk.names, path), trail.weight, scores)
+
+
+def _eperm_finder_scores(entities: tuple[int, ...], reply: Reply[Any]) -> dict[int, float]:
+    """Return the score of each entity that a call gave one."""
+    scores = reply.result.scores if isinstance(reply.result, Scores) else ()
+    return {entities[index]: score for index, score in scores}
+
+
+# ------ EPERM: retrieve a subgraph, find weighted evidence paths in it, predict from them (Long et ...
 
 
 @dataclass(frozen=True, slots=True)

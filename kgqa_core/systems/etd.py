@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from kgqa_core.config_systems import EtdSection
-from kgqa_core.evaluation.overrules import NOBODY
+from kgqa_core.config_systems import DualrSection, EtdSection
+from kgqa_core.evaluation.lm_vs_explorer import NOBODY
 from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
-from kgqa_core.instructions.prompts import Prompts
-from kgqa_core.instructions.render import render_triples
+from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import decide
 from kgqa_core.systems.explorer_system import ExplorerSystem
@@ -154,3 +153,16 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
         covered=explored.covered or not taken.isdisjoint(question.answers),
         verdict=verdict,
     )
+
+
+# ------ DualR: EtD's way with first-and-last-layer encodings (Liu et al., 2025; §3.3, §4.2).
+
+
+def dualr(walk: Walk, prompts: Prompts, explorer: CandidateSource, settings: DualrSection) -> Etd:
+    """Return EtD's system under DualR's name; ``explorer`` is that of ``settings.explorer``, or EtD's own."""
+    return Etd(walk, prompts, explorer, settings, name="dualr")
+
+
+def note(settings: DualrSection) -> str:
+    """Return what the row of DualR has to say of itself; empty where its explorer is its own."""
+    return "" if settings.explorer else "shares the explorer of etd, so the two rows are one method"

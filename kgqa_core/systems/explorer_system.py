@@ -1,4 +1,4 @@
-"""The explorer as a system: questions in, ranked entities with evidence out (EtD without determination, Table 5)."""
+"""What answering costs: how much of the graph is explored per question, and how long it takes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,48 @@ from typing import Literal
 
 from kgqa_core.explorer.backtrack import render_path
 from kgqa_core.explorer.checkpoint import Card
-from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.explore import Exploration, ExploreOptions
+from kgqa_core.explorer.model import EncodeTexts, Explorer, texts_of
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.texts import EncodeTexts, texts_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.systems.cost import AnswerCost
+from kgqa_core.systems.types import Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
+
+
+@dataclass(slots=True)
+class AnswerCost:
+    """Sums over the batches that were answered."""
+
+    num_questions: int = 0  # explored: those with a topic
+    num_candidates: int = 0  # nodes after the last step
+    num_nodes: int = 0  # of all steps
+    num_classes: int = 0
+    num_edges: int = 0  # walked, identity edges included
+    cpu_seconds: float = 0.0  # of this process, all its threads; encoding of texts not included
+
+    def add(self, found: Exploration, num_questions: int) -> None:
+        """Add one batch."""
+        self.num_questions += num_questions
+        self.num_candidates += len(found.entity)
+        self.num_nodes += sum(count.nodes for count in found.counts)
+        self.num_classes += sum(count.classes for count in found.counts)
+        self.num_edges += sum(count.edges for count in found.counts)
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures per question; empty where none was explored."""
+        if not self.num_questions:
+            return {}
+        return {
+            "candidates_per_question": self.num_candidates / self.num_questions,
+            "edges_per_question": self.num_edges / self.num_questions,
+            "classes_per_node": self.num_classes / self.num_nodes,
+            "cpu_seconds": self.cpu_seconds,
+            "questions_per_second": self.num_questions / max(self.cpu_seconds, 1e-9),
+        }
+
+
+# ------ The explorer as a system: questions in, ranked entities with evidence out (EtD without ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +129,25 @@ class ExplorerSystem:
     def render(self, path: ReasoningPath) -> str:
         """Return a path as readable triples, in walking order."""
         return render_path(path, entity_names=self.graph.entity_names, relation_labels=self.graph.relation_labels)
+
+
+# ------ explorer: the explorer alone, without a language model (EtD and DualR without answer ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExplorerAlone:
+    """The answer set of the checkpoint's threshold, each answer with its evidence path. Implements ``System``."""
+
+    explorer: ExplorerSystem
+    name: str = "explorer"
+    needs_topic: bool = True
+    on_rows: bool = False  # the explorer turns rows back into entities itself
+
+    def prepare(self, questions: Sequence[Question]) -> Sequence[Prediction]:
+        """Return the explorer's predictions."""
+        return replace(self.explorer, evidence_of_answers=True).answer(questions)
+
+    def steps(self, question: Question, prepared: Prediction) -> Steps:
+        """Answer without a call."""
+        return SystemAnswer(prepared)
+        yield  # what makes this a generator: it asks nothing

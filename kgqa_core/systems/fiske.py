@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kgqa_core.config_systems import FiskeSection
-from kgqa_core.instructions.direct import DirectCase, DirectInstruction
-from kgqa_core.instructions.extract_clues import CluesCase, ExtractCluesInstruction
-from kgqa_core.instructions.prompts import Prompts
+from kgqa_core.instructions.mappings import CluesCase, ExtractCluesInstruction
+from kgqa_core.instructions.reason import DirectCase, DirectInstruction
+from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.calls import CallsLeft, room_for
-from kgqa_core.systems.fiske_branches import Branch, list_paths
-from kgqa_core.systems.fiske_clues import look_up, rewrite_question
-from kgqa_core.systems.fiske_explore import Exploration
-from kgqa_core.systems.grounding import answer_alone, answer_on_paths, ask_reason
-from kgqa_core.systems.types import Ask, Steps
+from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason
+from kgqa_core.systems.fiske_explore import Branch, Exploration, list_paths, look_up, rewrite_question
+from kgqa_core.systems.types import Ask, CallsLeft, Steps, room_for
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 

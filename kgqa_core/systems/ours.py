@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from kgqa_core.config_systems import OursSection
-from kgqa_core.graph.execute import execute_plans
-from kgqa_core.graph.label_paths import to_relations
+from kgqa_core.graph.follow import execute_plans
+from kgqa_core.graph.paths import to_relations
 from kgqa_core.instructions.evidence import end_of, reasoning_paths
-from kgqa_core.instructions.plan_text import render_plan
+from kgqa_core.instructions.plan import render_plan
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.planners.plan_weights import weigh_plans
-from kgqa_core.planners.types import Plan
+from kgqa_core.planners.types import Plan, weigh_plans
 from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.systems.fusion import Fusion, Option, disagree, fuse, options_of
 from kgqa_core.systems.plan_source import LmPlans, PlanSource

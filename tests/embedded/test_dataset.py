@@ -11,7 +11,7 @@ import pytest
 
 from kgqa_core.embedded import generate
 from kgqa_core.errors import ArtifactError
-from kgqa_core.pipeline import VERSIONS
+from kgqa_core.run.pipeline import VERSIONS
 
 GOLDEN: dict[str, Any] = {
     "version": 1,

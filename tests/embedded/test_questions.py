@@ -185,7 +185,7 @@ def test_the_template_control_is_far_from_solving_the_test_split(files: Any) -> 
 def test_unseen_wordings_can_be_understood_by_their_meaning(files: Any, tmp_path: Path) -> None:
     """Taking the chain of the nearest known wording that leads anywhere from here beats the template control by far."""
     from kgqa_core.text.cache import encode_cached
-    from kgqa_core.text.minilm import MiniLmEncoder
+    from kgqa_core.text.transformer import MiniLmEncoder
 
     known = best_chains(files)
     texts = sorted(known)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kgqa_core.evaluation.system_runs import SystemRun, read_system_run
-from kgqa_core.evaluation.system_source import SystemSource
+from kgqa_core.evaluation.predictions import SystemSource
+from kgqa_core.evaluation.runs import SystemRun, read_system_run
 from kgqa_core.schemas import METER
 from kgqa_core.systems.predictions_file import write_answered
 from kgqa_core.systems.types import Answered, AskedCall, Status, SystemAnswer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.buckets import ANSWER_BUCKETS, HOP_BUCKETS, answer_bucket, hop_bucket
+from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, HOP_BUCKETS, answer_bucket, hop_bucket
 
 
 @pytest.mark.parametrize(

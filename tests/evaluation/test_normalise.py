@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.normalise import normalise_name, normalise_published
+from kgqa_core.evaluation.rog import normalise_name, normalise_published
 
 
 @pytest.mark.parametrize(

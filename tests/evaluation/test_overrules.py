@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.overrules import Decision, Overrules, count_overrules, decision_of, overrules
+from kgqa_core.evaluation.lm_vs_explorer import Decision, Overrules, count_overrules, decision_of, overrules
 from kgqa_core.types import Prediction, Question
 
 GOLDS = (7,)

@@ -11,8 +11,7 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.predictions import Source, write_predictions
-from kgqa_core.evaluation.runs import EvaluatedRun, require_comparable
-from kgqa_core.evaluation.system_runs import read_system_run
+from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run, require_comparable
 from kgqa_core.types import Prediction, Question, Step
 
 NAMES = [f"entity {number}" for number in range(13)]

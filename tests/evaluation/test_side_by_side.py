@@ -10,10 +10,10 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.compare import Scope, compare_pair
+from kgqa_core.evaluation.intervals import holm
+from kgqa_core.evaluation.runs import SystemRun
 from kgqa_core.evaluation.side_by_side import Entrant, SideBySide, group_runs, side_by_side
 from kgqa_core.evaluation.side_by_side_text import comparison_tables, merit_sentences, render_side_by_side
-from kgqa_core.evaluation.significance import holm
-from kgqa_core.evaluation.system_runs import SystemRun
 from tests.evaluation.made_up import Reply, ask, make_system
 
 NUM = 60

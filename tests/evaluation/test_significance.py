@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from kgqa_core.evaluation import significance
-from kgqa_core.evaluation.significance import holm, mcnemar, randomisation_test
+from kgqa_core.evaluation import intervals as significance
+from kgqa_core.evaluation.intervals import holm, mcnemar, randomisation_test
 
 
 @given(st.integers(0, 400), st.integers(0, 400))

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import Outcome, decides_claim, score_outcome
 from kgqa_core.evaluation.predictions import Source, write_predictions
-from kgqa_core.evaluation.runs import judge_run
-from kgqa_core.evaluation.system_runs import mean_run, read_system_run, unite, with_direct
+from kgqa_core.evaluation.runs import judge_run, mean_run, read_system_run, unite, with_direct
 from kgqa_core.types import Prediction
 from tests.evaluation.made_up import GRAPH, NAMES, Reply, ask, make_system, write_system
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.system_source import ABOUT_KEY, SystemSource, read_system_source
+from kgqa_core.evaluation.predictions import ABOUT_KEY, SystemSource, read_system_source
 
 FULL = SystemSource("ab", "rog", 7, "oracle", "model übt", "c0de", "linked", "hard", {"num_plans": 3, "plans": None})
 

@@ -9,11 +9,10 @@ import torch
 
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.fit import DevSet, dev_set
+from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.train import Lessons
-from kgqa_core.explorer.tune import DevSet, dev_set
-from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question
 from tests.explorer.worlds import make_graph, make_question
 

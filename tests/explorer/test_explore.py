@@ -11,10 +11,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.explorer import merged
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, logit
-from kgqa_core.explorer.loss import loss_sum
-from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer import walk as merged
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, logit, loss_sum
+from kgqa_core.explorer.model import Texts
 from kgqa_core.explorer.walk import TooManyEdges
 from tests.explorer.oracle import Edge, Walk, explore_one, loss_of
 from tests.explorer.worlds import World, make_batch, make_graph, make_model, make_question, unit_vectors, worlds

@@ -11,7 +11,7 @@ import pytest
 
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.explorer import journal as journal_module
+from kgqa_core.explorer import train as journal_module
 from kgqa_core.explorer.checkpoint import load_explorer
 from kgqa_core.explorer.fit import CURVE_EVERY, FitRun, FitSettings, QuestionSet, fit_explorer
 from kgqa_core.explorer.predict import predict

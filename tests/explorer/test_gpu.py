@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kgqa_core.explorer.loss import loss_sum
+from kgqa_core.explorer.explore import loss_sum
+from kgqa_core.explorer.fit import DevSet, measure
 from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings
-from kgqa_core.explorer.tune import DevSet, measure
 from tests.explorer import films
 from tests.explorer.worlds import World, make_model, make_question, unit_vectors
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgqa_core.explorer.explore import Exploration
-from kgqa_core.explorer.loss import gold_mask, loss_sum
+from kgqa_core.explorer.explore import Exploration, gold_mask, loss_sum
 from tests.explorer.worlds import make_batch, make_question
 
 

@@ -12,15 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.explorer import bounded
+from kgqa_core.explorer import explore as bounded
 from kgqa_core.explorer import predict as predict_module
 from kgqa_core.explorer.batch import Batch, question_arrays
 from kgqa_core.explorer.explore import Exploration, explore
-from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.fit import ANSWER_THRESHOLDS, measure
+from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.texts import Texts
 from kgqa_core.explorer.train import Trainer, TrainSettings
-from kgqa_core.explorer.tune import ANSWER_THRESHOLDS, measure
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, Step
 from tests.explorer import films

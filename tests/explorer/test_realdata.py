@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from kgqa_core.explorer.batch import question_arrays
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
-from kgqa_core.explorer.loss import loss_sum
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, loss_sum
+from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.loaders import load_question_file
-from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.questions.store import load_question_file
+from kgqa_core.text.encoder import HashEncoder
 
 pytestmark = [
     pytest.mark.realdata,

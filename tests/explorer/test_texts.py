@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kgqa_core.explorer.texts import Texts, first_equal, given_inverses
+from kgqa_core.explorer.model import Texts, first_equal, given_inverses
 from tests.explorer.worlds import unit_vectors
 
 

@@ -13,10 +13,9 @@ import torch
 
 from kgqa_core.errors import KgqaError
 from kgqa_core.explorer.batch import QuestionArrays
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.fit import measure
+from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainState, TrainStep
-from kgqa_core.explorer.tune import measure
 from tests.explorer import films
 from tests.explorer.worlds import make_question
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.explorer.fit import ANSWER_THRESHOLDS, ATTENTION_THRESHOLDS, choose_thresholds, measure
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.train import Trainer, TrainSettings
-from kgqa_core.explorer.tune import ANSWER_THRESHOLDS, ATTENTION_THRESHOLDS, choose_thresholds, measure
 from kgqa_core.types import Question
 from tests.explorer import films
 from tests.explorer.worlds import make_question

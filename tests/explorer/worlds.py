@@ -13,8 +13,7 @@ from torch import Tensor
 
 from kgqa_core.explorer.batch import Batch, question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import Texts
+from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Question

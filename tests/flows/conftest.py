@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.places import RUN, write_places
 from kgqa_core.config_file import read_config
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 
 SYSTEMS = """\
 systems:

@@ -9,7 +9,7 @@ import pytest
 
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
 from tests.conftest import with_home
 

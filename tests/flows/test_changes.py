@@ -18,7 +18,7 @@ from flows.cli_changes import change_rows
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import DriftError
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
 
 RUN = """\

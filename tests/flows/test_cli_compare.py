@@ -19,7 +19,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.compare import PairRow
 from kgqa_core.evaluation.predictions import Source, read_source, write_predictions
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question
 from tests.evaluation import made_up
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from flows.cli import app
 from kgqa_core.artifacts import FileEntry
 from kgqa_core.config import RunConfig
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.views import find_tables, view_name
-from kgqa_core.workspace import graph_of
+from kgqa_core.run.open import graph_of
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.sql import find_tables, view_name
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from flows.cli import app
 from flows.cli_subgraph import shown
 from kgqa_core import schemas
 from kgqa_core.config_file import read_config
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from tests.nsm import line, write_nsm
 
 RUN = """\

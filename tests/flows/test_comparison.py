@@ -18,8 +18,8 @@ from flows.stages import all_stages
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_systems import SYSTEMS
 from kgqa_core.errors import KgqaError
-from kgqa_core.pipeline import PROGRESS, Pipeline
-from kgqa_core.stand_ins.stand_in import StandIn
+from kgqa_core.oracle.options import StandIn
+from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.systems.direct import Direct
 from tasks.run_content import FlowRun
 from tasks.tracking import publish

@@ -16,8 +16,8 @@ import pytest
 
 import tasks.systems
 from benchmarks.killed_evaluation import copy_base
-from kgqa_core import kept_bench
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run import compare as kept_bench
+from kgqa_core.run.pipeline import Pipeline
 from tasks.systems import Chunk, answer_chunk
 
 pytestmark = pytest.mark.slow

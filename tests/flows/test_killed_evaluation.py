@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.killed_evaluation import LEDGER, copy_base, evaluate, kill_and_resume
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 
 pytestmark = pytest.mark.slow
 

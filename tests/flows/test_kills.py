@@ -36,7 +36,7 @@ import tasks.runtime
 tasks.runtime.pipeline_task = lambda *name, **io: lambda function: function
 from flows.stages import graph_stages
 from kgqa_core.config_file import read_config
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 if __name__ == "__main__":
     graph_stages(Pipeline(read_config(Path(sys.argv[2]), sys.argv[4::2])))
 """

@@ -17,7 +17,7 @@ import pytest
 from kgqa_core.artifacts import MANIFEST
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from tests.processes import TIMEOUT, assert_nothing_runs, rubble, wait_for_stage
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,9 @@ from kgqa_core.artifacts import Artifact
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.pipeline import PROGRESS, Pipeline
+from kgqa_core.run.open import open_system
+from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.tracking import read_record
-from kgqa_core.workspace import open_system
 from tasks.cluster import chunk_mapper
 from tasks.controls import fit_controls
 from tasks.dataset import make_dataset

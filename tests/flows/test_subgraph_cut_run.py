@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.config_file import read_config
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.workspace import graph_of, ground_of
+from kgqa_core.run.open import graph_of, ground_of
+from kgqa_core.run.pipeline import Pipeline
 
 RUN = """\
 dataset:

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.ask import open_answerer, score_question_file
 from kgqa_core.config import SubgraphSection
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.loaders import read_questions
-from kgqa_core.workspace import graph_of, ground_of, open_system
+from kgqa_core.questions.store import read_questions
+from kgqa_core.run.ask import open_answerer, score_question_file
+from kgqa_core.run.open import graph_of, ground_of, open_system
+from kgqa_core.run.pipeline import Pipeline
 from tests.nsm import line, write_nsm
 
 RUN = """\

@@ -23,7 +23,7 @@ from flows.cli_sweep import print_sweep, sweep_document
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import InputError
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.sweeps.points import read_sweep, show_value
 from tasks.sweep import read_document
 

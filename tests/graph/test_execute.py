@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.execute import execute_plans
+from kgqa_core.graph.follow import execute_plans
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.paths import follow_path
 

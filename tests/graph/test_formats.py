@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.chunks import list_chunks
+from kgqa_core.graph.build import list_chunks
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, FileFormat, parse_chunk
 from kgqa_core.graph.rejects import collect_rejects
 

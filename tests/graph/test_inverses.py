@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.graph.inverses import InverseCounts, find_inverses
 from kgqa_core.graph.kg import open_graph
+from kgqa_core.graph.shards import InverseCounts, find_inverses
 
 CLUBS = """\
 Ann	plays_in	Reds

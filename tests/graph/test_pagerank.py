@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.graph.pagerank import MIN_SCORE, choose_best, personal_rank, prune_block
-from kgqa_core.graph.subgraph_pack import Block, Listed
+from kgqa_core.graph.subgraph_build import Block, Listed
+from kgqa_core.graph.subgraph_cut import MIN_SCORE, choose_best, personal_rank, prune_block
 
 NUM_NODES = 7
 nodes = st.integers(0, NUM_NODES - 1)

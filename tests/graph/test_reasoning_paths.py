@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.graph.execute import execute_plans
+from kgqa_core.graph.follow import execute_plans
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.label_paths import read_step
+from kgqa_core.graph.paths import read_step
 from kgqa_core.graph.reasoning_paths import iter_paths, share_out
 from kgqa_core.types import ReasoningPath, Step
 

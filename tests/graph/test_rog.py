@@ -11,16 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph
-from kgqa_core.graph.chunks import list_chunks
+from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph, list_chunks
 from kgqa_core.graph.formats import TRIPLE_COLUMNS
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.rog import parquet_rows
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.loaders import read_questions
-from kgqa_core.questions.sources import QuestionSource, list_files
+from kgqa_core.questions.formats import QuestionSource, list_files
+from kgqa_core.questions.store import read_questions
 
 Row = dict[str, Any]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.shortest_paths import PathFinder
+from kgqa_core.graph.shortest import PathFinder
 
 Triples = list[tuple[int, int, int]]
 GraphOf = Callable[..., KnowledgeGraph]

@@ -10,8 +10,8 @@ import pytest
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.supervision import write_supervision
-from kgqa_core.instructions.example_settings import PathRow, read_path_rows
-from kgqa_core.instructions.prompts import Prompts, read_prompts
+from kgqa_core.instructions.example_cases import PathRow, read_path_rows
+from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.types import Question
 
 TRIPLES = """\

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kgqa_core.instructions.answers import Answers
-from kgqa_core.instructions.asking import ask, candidate_request, path_request, read_replies
+from kgqa_core.instructions.asking import ask, candidate_request, fit_all, path_request, read_replies
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction
-from kgqa_core.instructions.fitting import fit_all
-from kgqa_core.instructions.prompts import read_prompts
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import ScoredPath
+from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown, label_of
-from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import ParseFailure
 
 CASE = ChooseCase(

@@ -14,7 +14,7 @@ import pytest
 
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.instructions.example_settings import TAUGHT, ExampleSettings, PathRow, fold_of
+from kgqa_core.instructions.example_cases import TAUGHT, ExampleSettings, PathRow, fold_of
 from kgqa_core.instructions.examples import Given, make_examples, write_examples
 from kgqa_core.instructions.render import RowNames
 from kgqa_core.instructions.types import Example

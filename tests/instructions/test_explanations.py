@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
-from kgqa_core.instructions.explanations import ask_teacher, by_question, explain_paths
+from kgqa_core.instructions.asking import ask_teacher, by_question, explain_paths
+from kgqa_core.instructions.reason import ExplainCase, ExplainInstruction
 from kgqa_core.instructions.render import ScoredPath
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.types import Step

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.fitting import Request, fit_all, fit_paths
+from kgqa_core.instructions.asking import Request, fit_all, fit_paths
 from kgqa_core.instructions.render import ScoredPath
 from kgqa_core.lm.types import Prompt
 

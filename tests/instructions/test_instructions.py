@@ -11,23 +11,43 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kgqa_core.instructions
-from kgqa_core.instructions.answers import Answers, distinct_names
-from kgqa_core.instructions.chain_of_thought import ChainOfThoughtCase, ChainOfThoughtInstruction
-from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction
-from kgqa_core.instructions.direct import DirectCase, DirectInstruction
-from kgqa_core.instructions.enough_information import EnoughCase, EnoughInstruction
-from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
-from kgqa_core.instructions.explained import Explained
-from kgqa_core.instructions.extract_clues import CluesCase, ExtractCluesInstruction
-from kgqa_core.instructions.map_entities import MapEntitiesCase, MapEntitiesInstruction
-from kgqa_core.instructions.map_relations import MapRelationsCase, MapRelationsInstruction
+from kgqa_core.instructions.answers import Answers, Explained, distinct_names
+from kgqa_core.instructions.choose import (
+    Candidate,
+    Choice,
+    ChooseCase,
+    ChooseInstruction,
+    EnoughCase,
+    EnoughInstruction,
+)
+from kgqa_core.instructions.mappings import (
+    CluesCase,
+    ExtractCluesInstruction,
+    MapEntitiesCase,
+    MapEntitiesInstruction,
+    MapRelationsCase,
+    MapRelationsInstruction,
+)
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
-from kgqa_core.instructions.prompts import PLACEHOLDERS, read_prompts
-from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import ScoredPath
-from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
-from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
-from kgqa_core.instructions.scores import Scores
+from kgqa_core.instructions.reason import (
+    ChainOfThoughtCase,
+    ChainOfThoughtInstruction,
+    DirectCase,
+    DirectInstruction,
+    ExplainCase,
+    ExplainInstruction,
+    ReasonCase,
+    ReasonInstruction,
+)
+from kgqa_core.instructions.render import PLACEHOLDERS, ScoredPath, read_prompts
+from kgqa_core.instructions.scores import (
+    EntitiesCase,
+    EntityCandidate,
+    RelationsCase,
+    ScoreEntitiesInstruction,
+    ScoreRelationsInstruction,
+    Scores,
+)
 from kgqa_core.instructions.types import Instruction, ParseFailure
 from kgqa_core.lm.types import Prompt
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.escapes import escape
 from kgqa_core.instructions.mappings import ClueMatch, Mappings, parse_mappings
+from kgqa_core.instructions.render import escape
 from kgqa_core.instructions.types import ParseFailure
 
 CLUES, RELATIONS = ["wrote", "painter"], ["author", "^painted_by", "a -> b"]

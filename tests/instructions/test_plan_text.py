@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.plan_text import parse_plan, parse_plans, render_plan, render_plans, render_step
+from kgqa_core.instructions.plan import parse_plan, parse_plans, render_plan, render_plans, render_step
 from kgqa_core.instructions.types import ParseFailure
 
 STEPS = st.text(min_size=1)

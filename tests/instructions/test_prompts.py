@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.errors import ConfigError
-from kgqa_core.instructions.prompts import DEFAULT_FOLDER, PLACEHOLDERS, read_prompts
+from kgqa_core.instructions.render import DEFAULT_FOLDER, PLACEHOLDERS, read_prompts
 
 
 def write(folder: Path, **files: str) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.planners.dense import DensePlanner, fit_dense, open_dense
 from kgqa_core.planners.dense_settings import DenseSettings
-from kgqa_core.planners.score import score_plans
+from kgqa_core.planners.evaluate import score_plans
 from kgqa_core.planners.types import LabelPath, PlanQuestion
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,15 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.planners.dense_beam import beam, path_exists, steps_of
-from kgqa_core.planners.dense_encoder import SplitEncoder
-from kgqa_core.planners.dense_files import Taught
-from kgqa_core.planners.dense_rank import log_sum, neighbour_weights, spread_first
+from kgqa_core.planners.dense import beam, path_exists, render_path_text, steps_of
+from kgqa_core.planners.dense_rank import Taught, log_sum, neighbour_weights, spread_first
 from kgqa_core.planners.dense_settings import DenseSettings
-from kgqa_core.planners.dense_text import render_path_text
-from kgqa_core.planners.dense_train import count_steps, neighbour_loss, set_loss
+from kgqa_core.planners.dense_train import SplitEncoder, count_steps, neighbour_loss, set_loss
 from kgqa_core.planners.types import LabelPath, PlanQuestion
-from kgqa_core.text.local import LocalEncoder
+from kgqa_core.text.transformer import LocalEncoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,8 +9,7 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.planners.evaluate import ALL, Ground, ask_planner, planner_figures
-from kgqa_core.planners.report import planner_cells, render_planners
+from kgqa_core.planners.evaluate import ALL, Ground, ask_planner, planner_cells, planner_figures, render_planners
 from kgqa_core.planners.types import Plan, PlanQuestion
 from kgqa_core.types import Question
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kgqa_core.planners.mixture import open_mixture
+from kgqa_core.planners.generator import open_mixture
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
 
 ASKED = [PlanQuestion("q", "who")]

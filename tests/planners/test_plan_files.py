@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.label_paths import unsigned
-from kgqa_core.planners.plan_files import read_column, read_plan_file
+from kgqa_core.graph.paths import unsigned
+from kgqa_core.planners.cases import read_column, read_plan_file
 
 GOOD = {"id": "q1", "question": "who directed it", "relation_paths": [["film.directed_by"], ["a", "b"]]}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.planners.score import as_plans, made_of, score_plans
+from kgqa_core.planners.evaluate import as_plans, made_of, score_plans
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
 
 

@@ -12,8 +12,7 @@ import pytest
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.readers import QuestionFormat
-from kgqa_core.questions.sources import QuestionSource
+from kgqa_core.questions.formats import QuestionFormat, QuestionSource
 
 TRIPLES = """\
 f1	directed_by	p1

@@ -16,8 +16,8 @@ from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.loaders import load_question_file, read_questions, split_of
-from kgqa_core.questions.sources import QuestionSource
+from kgqa_core.questions.formats import QuestionSource
+from kgqa_core.questions.store import load_question_file, read_questions, split_of
 
 Write = Callable[[Path, list[dict[str, Any]]], Path]
 Build = Callable[..., QuestionReport]

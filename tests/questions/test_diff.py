@@ -11,7 +11,7 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.questions.diff import Build, BuildDiff, compare_builds
-from kgqa_core.questions.loaders import questions_table
+from kgqa_core.questions.store import questions_table
 from kgqa_core.types import Question
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.freebase import value_label
-from kgqa_core.questions.loaders import load_question_file
-from kgqa_core.questions.readers import QuestionFormat, read_file
+from kgqa_core.questions.formats import QuestionFormat, read_file
 from kgqa_core.questions.records import Fault, RawQuestion
+from kgqa_core.questions.store import load_question_file
+from kgqa_core.questions.webqsp import value_label
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
 

@@ -11,9 +11,8 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
-from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.sources import QuestionSource
-from kgqa_core.questions.topics import read_topics
+from kgqa_core.questions.build import build_questions, read_topics
+from kgqa_core.questions.formats import QuestionSource
 
 pytestmark = [
     pytest.mark.realdata,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.hops import fill_hops
+from kgqa_core.questions.coverage import fill_hops
 from kgqa_core.types import Question
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.questions import json_items as module
-from kgqa_core.questions.json_items import json_items
+from kgqa_core.questions import jsonl as module
+from kgqa_core.questions.jsonl import json_items
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=9),

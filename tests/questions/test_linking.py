@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from kgqa_core.errors import LinkError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.linking import find_mention, link_topics, mask_spans, mask_topics
-from kgqa_core.questions.resolve import link_question
+from kgqa_core.questions.link import find_mention, link_question, link_topics, mask_spans, mask_topics
 
 NAMES = ["Up", "Up in the Air", "film", "director", "Zoë", "M", "300", "C++", "[REC]", "rock", "Rock", "Straße", "the"]
 Ids = Callable[..., tuple[int, ...]]

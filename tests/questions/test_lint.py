@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.coverage import Coverage
-from kgqa_core.questions.lint import lint_questions
+from kgqa_core.questions.coverage import Coverage, lint_questions
 from kgqa_core.types import Question
 
 Ids = Callable[..., tuple[int, ...]]

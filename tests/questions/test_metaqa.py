@@ -9,8 +9,8 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.loaders import load_question_file
 from kgqa_core.questions.metaqa import chain_of_type, metaqa_files, read_brackets
+from kgqa_core.questions.store import load_question_file
 
 Ids = Callable[..., tuple[int, ...]]
 

@@ -14,9 +14,9 @@ from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.questions.build import QuestionReport, build_questions
 from kgqa_core.questions.coverage import Coverage
-from kgqa_core.questions.loaders import load_question_file, read_questions
+from kgqa_core.questions.formats import QuestionSource
 from kgqa_core.questions.records import parse_lines
-from kgqa_core.questions.sources import QuestionSource
+from kgqa_core.questions.store import load_question_file, read_questions
 from kgqa_core.types import Question
 from tests.nsm import ROWS, write_nsm
 

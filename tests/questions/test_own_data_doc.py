@@ -12,10 +12,12 @@ from kgqa_core.config_file import read_config
 from kgqa_core.graph import formats, nsm
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions import loaders, records, resolve
+from kgqa_core.questions import link as resolve
+from kgqa_core.questions import records
+from kgqa_core.questions import store as loaders
 from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.loaders import read_questions
-from kgqa_core.questions.sources import QuestionSource
+from kgqa_core.questions.formats import QuestionSource
+from kgqa_core.questions.store import read_questions
 from kgqa_core.types import Question
 
 DOC = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")

@@ -12,9 +12,9 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.paths import find_steps, follow_path
 from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.linking import link_topics
-from kgqa_core.questions.loaders import read_questions
-from kgqa_core.questions.sources import QuestionSource
+from kgqa_core.questions.formats import QuestionSource
+from kgqa_core.questions.link import link_topics
+from kgqa_core.questions.store import read_questions
 from kgqa_core.types import Question
 
 pytestmark = [

@@ -6,11 +6,9 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.linking_index import NameIndex
+from kgqa_core.questions.link_index import NameIndex
+from kgqa_core.questions.link_text import LinkSettings, TextLinker, learn_wording, relink
 from kgqa_core.questions.linking_score import error_kind, score_links
-from kgqa_core.questions.linking_text import LinkSettings, TextLinker
-from kgqa_core.questions.linking_wording import learn_wording
-from kgqa_core.questions.relink import relink
 from kgqa_core.types import Question
 
 # "director" and "film" are tags; "oscar" is a tag, "Oscar" a film; three people are called John Low.

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.loaders import read_questions
-from kgqa_core.questions.sources import QuestionSource
+from kgqa_core.questions.formats import QuestionSource
+from kgqa_core.questions.store import read_questions
 from kgqa_core.questions.subset import Subset, take_subset
 from kgqa_core.types import SPLITS, Question, Split
 

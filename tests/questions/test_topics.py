@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.questions.sources import QuestionSource
-from kgqa_core.questions.topics import SplitTopics, read_topics
+from kgqa_core.questions.build import SplitTopics, read_topics
+from kgqa_core.questions.formats import QuestionSource
 from tests.nsm import ROWS, write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 

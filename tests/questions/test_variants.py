@@ -10,9 +10,9 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.questions.build import QuestionReport
-from kgqa_core.questions.loaders import read_questions
-from kgqa_core.questions.sources import QuestionSource
-from kgqa_core.questions.variants import plan_variant
+from kgqa_core.questions.formats import QuestionSource
+from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.subset import plan_variant
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
 Build = Callable[..., QuestionReport]

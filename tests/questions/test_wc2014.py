@@ -12,9 +12,9 @@ from kgqa_core.errors import InputError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.loaders import load_question_file, read_questions
+from kgqa_core.questions.formats import QuestionSource
 from kgqa_core.questions.records import Fault, RawQuestion
-from kgqa_core.questions.sources import QuestionSource
+from kgqa_core.questions.store import load_question_file, read_questions
 from kgqa_core.questions.wc2014 import wc2014_parser
 
 Build = Callable[..., QuestionReport]

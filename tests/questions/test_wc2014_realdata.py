@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.inverses import InverseCounts
 from kgqa_core.graph.kg import open_graph
+from kgqa_core.graph.shards import InverseCounts
 from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.loaders import read_questions
-from kgqa_core.questions.sources import QuestionSource
+from kgqa_core.questions.formats import QuestionSource
+from kgqa_core.questions.store import read_questions
 
 pytestmark = [
     pytest.mark.realdata,

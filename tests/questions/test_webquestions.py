@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.loaders import load_question_file
-from kgqa_core.questions.readers import read_file
+from kgqa_core.questions.formats import read_file
 from kgqa_core.questions.records import RawQuestion
-from kgqa_core.questions.webquestions import read_descriptions
+from kgqa_core.questions.store import load_question_file
+from kgqa_core.questions.webqsp import read_descriptions
 from tests.questions.freebase_files import write_json
 
 

@@ -9,30 +9,42 @@ from typing import Any
 import pytest
 
 from kgqa_core.config_systems import OracleSection
-from kgqa_core.instructions.answers import Answers
-from kgqa_core.instructions.chain_of_thought import ChainOfThoughtCase, ChainOfThoughtInstruction
-from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, Shown
-from kgqa_core.instructions.direct import DirectCase, DirectInstruction
-from kgqa_core.instructions.enough_information import EnoughCase, EnoughInstruction
+from kgqa_core.instructions.answers import Answers, Explained
+from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction, Shown
 from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
-from kgqa_core.instructions.explained import Explained
-from kgqa_core.instructions.extract_clues import CluesCase, ExtractCluesInstruction
-from kgqa_core.instructions.map_entities import MapEntitiesCase, MapEntitiesInstruction
-from kgqa_core.instructions.map_relations import MapRelationsCase, MapRelationsInstruction
+from kgqa_core.instructions.mappings import (
+    CluesCase,
+    ExtractCluesInstruction,
+    MapEntitiesCase,
+    MapEntitiesInstruction,
+    MapRelationsCase,
+    MapRelationsInstruction,
+)
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
-from kgqa_core.instructions.plan import PlanCase, PlanInstruction
-from kgqa_core.instructions.plan_text import parse_plan, render_plan
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import ScoredPath
-from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
-from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
+from kgqa_core.instructions.plan import PlanCase, PlanInstruction, parse_plan, render_plan
+from kgqa_core.instructions.reason import (
+    ChainOfThoughtCase,
+    ChainOfThoughtInstruction,
+    DirectCase,
+    DirectInstruction,
+    ExplainCase,
+    ExplainInstruction,
+    ReasonCase,
+    ReasonInstruction,
+)
+from kgqa_core.instructions.render import ScoredPath, read_prompts
+from kgqa_core.instructions.scores import (
+    EntitiesCase,
+    EntityCandidate,
+    RelationsCase,
+    ScoreEntitiesInstruction,
+    ScoreRelationsInstruction,
+)
 from kgqa_core.lm.allowed import is_allowed
 from kgqa_core.lm.types import Decoding, Prompt
-from kgqa_core.stand_ins.knowledge import Knowledge
-from kgqa_core.stand_ins.oracle import open_oracle
-from kgqa_core.stand_ins.stand_in import StandIn
+from kgqa_core.oracle.knowledge import Knowledge
+from kgqa_core.oracle.options import StandIn
+from kgqa_core.oracle.oracle import open_oracle
 from tests.forty_triples import Forty
 
 PROMPTS = read_prompts()

@@ -11,23 +11,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ConfigError
-from kgqa_core.graph.label_paths import write_step
-from kgqa_core.instructions.chain_of_thought import ChainOfThoughtCase, ChainOfThoughtInstruction
-from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, Shown
-from kgqa_core.instructions.direct import DirectCase, DirectInstruction
-from kgqa_core.instructions.enough_information import EnoughCase, EnoughInstruction
-from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
-from kgqa_core.instructions.extract_clues import CluesCase, ExtractCluesInstruction
-from kgqa_core.instructions.map_entities import MapEntitiesCase, MapEntitiesInstruction
-from kgqa_core.instructions.map_relations import MapRelationsCase, MapRelationsInstruction
+from kgqa_core.graph.paths import write_step
+from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction, Shown
+from kgqa_core.instructions.mappings import (
+    CluesCase,
+    ExtractCluesInstruction,
+    MapEntitiesCase,
+    MapEntitiesInstruction,
+    MapRelationsCase,
+    MapRelationsInstruction,
+)
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import ScoredPath, render_reasoning_path, render_triples
-from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
-from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
+from kgqa_core.instructions.reason import (
+    ChainOfThoughtCase,
+    ChainOfThoughtInstruction,
+    DirectCase,
+    DirectInstruction,
+    ExplainCase,
+    ExplainInstruction,
+    ReasonCase,
+    ReasonInstruction,
+)
+from kgqa_core.instructions.render import ScoredPath, read_prompts, render_reasoning_path, render_triples
+from kgqa_core.instructions.scores import (
+    EntitiesCase,
+    EntityCandidate,
+    RelationsCase,
+    ScoreEntitiesInstruction,
+    ScoreRelationsInstruction,
+)
 from kgqa_core.lm.types import Prompt
-from kgqa_core.stand_ins.reading import PromptReader, ReadPrompt
+from kgqa_core.oracle.reading import PromptReader, ReadPrompt
 from kgqa_core.types import ReasoningPath, Step
 
 PROMPTS = read_prompts()

@@ -7,7 +7,7 @@ import pytest
 from kgqa_core.lm.meter import Meter
 from kgqa_core.lm.metered import Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Prompt
-from kgqa_core.stand_ins.script import ScriptedModel, ScriptError
+from kgqa_core.oracle.script import ScriptedModel, ScriptError
 
 WHO = Prompt("who directed Salt Road?", question_id="q1", instruction="direct")
 WHERE = Prompt("where was Ida Moon born?", question_id="q2", instruction="direct")

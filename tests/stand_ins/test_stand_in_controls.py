@@ -7,26 +7,40 @@ from typing import Any
 
 import pytest
 
-from kgqa_core.instructions.chain_of_thought import ChainOfThoughtCase, ChainOfThoughtInstruction
-from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction
-from kgqa_core.instructions.direct import DirectCase, DirectInstruction
-from kgqa_core.instructions.enough_information import EnoughCase, EnoughInstruction
-from kgqa_core.instructions.explain import ExplainCase, ExplainInstruction
-from kgqa_core.instructions.extract_clues import CluesCase, ExtractCluesInstruction
-from kgqa_core.instructions.map_entities import MapEntitiesCase, MapEntitiesInstruction
-from kgqa_core.instructions.map_relations import MapRelationsCase, MapRelationsInstruction
+from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
+from kgqa_core.instructions.mappings import (
+    CluesCase,
+    ExtractCluesInstruction,
+    MapEntitiesCase,
+    MapEntitiesInstruction,
+    MapRelationsCase,
+    MapRelationsInstruction,
+)
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import ScoredPath
-from kgqa_core.instructions.score_entities import EntitiesCase, EntityCandidate, ScoreEntitiesInstruction
-from kgqa_core.instructions.score_relations import RelationsCase, ScoreRelationsInstruction
+from kgqa_core.instructions.reason import (
+    ChainOfThoughtCase,
+    ChainOfThoughtInstruction,
+    DirectCase,
+    DirectInstruction,
+    ExplainCase,
+    ExplainInstruction,
+    ReasonCase,
+    ReasonInstruction,
+)
+from kgqa_core.instructions.render import ScoredPath, read_prompts
+from kgqa_core.instructions.scores import (
+    EntitiesCase,
+    EntityCandidate,
+    RelationsCase,
+    ScoreEntitiesInstruction,
+    ScoreRelationsInstruction,
+)
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.allowed import is_allowed
 from kgqa_core.lm.types import Decoding
-from kgqa_core.stand_ins.controls import open_first, open_random
-from kgqa_core.stand_ins.stand_in import StandIn
+from kgqa_core.oracle.chance import open_first, open_random
+from kgqa_core.oracle.options import StandIn
 from tests.forty_triples import Forty
 
 PROMPTS = read_prompts()

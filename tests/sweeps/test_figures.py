@@ -6,8 +6,8 @@ import pytest
 
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ConfigError
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.sweeps.figures import COSTS, CURVES, curve_label, is_score, label_of
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.sweeps.config import COSTS, CURVES, curve_label, is_score, label_of
 from kgqa_core.tracking import read_record
 
 

@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.config import RunConfig
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.sweeps.rows import SeedRow, Spread, join_repetitions, read_row, spread
-from kgqa_core.sweeps.table import cells, header, markdown, show_spread
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.sweeps.points import (
+    SeedRow,
+    Spread,
+    cells,
+    header,
+    join_repetitions,
+    markdown,
+    read_row,
+    show_spread,
+    spread,
+)
 
 
 def row(seed: int = 0, **given: Any) -> SeedRow:

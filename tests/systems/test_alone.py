@@ -11,15 +11,13 @@ from kgqa_core.config_systems import DualrSection, EtdSection
 from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.stand_ins.script import ScriptedModel
-from kgqa_core.systems.alone import ExplorerAlone
-from kgqa_core.systems.dualr import dualr, note
-from kgqa_core.systems.etd import Etd
-from kgqa_core.systems.explorer_system import ExplorerSystem
+from kgqa_core.instructions.render import read_prompts
+from kgqa_core.oracle.script import ScriptedModel
+from kgqa_core.systems.etd import Etd, dualr, note
+from kgqa_core.systems.explorer_system import ExplorerAlone, ExplorerSystem
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.walk import Walk, is_evidence
-from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question
 
 AskFor = Callable[..., Question]

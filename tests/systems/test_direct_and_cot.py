@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.systems.cot import ChainOfThought
-from kgqa_core.systems.direct import Direct
+from kgqa_core.instructions.render import read_prompts
+from kgqa_core.systems.direct import ChainOfThought, Direct
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, System
 from tests.forty_triples import Forty

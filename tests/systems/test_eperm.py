@@ -14,13 +14,13 @@ import pytest
 
 from kgqa_core.config_systems import EpermSection
 from kgqa_core.instructions.plan import PlanInstruction
-from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.budget import Budget
 from kgqa_core.lm.meter import Meter
 from kgqa_core.lm.metered import Metered
+from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, PlanQuestion
-from kgqa_core.stand_ins.script import ScriptedModel
 from kgqa_core.systems.eperm import Eperm
 from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PlanSource
 from kgqa_core.systems.runner import answer_all

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.systems.eperm_subgraph import Part, without
+from kgqa_core.systems.eperm import Part, without
 from tests.forty_triples import Forty
 
 Starts = Mapping[int, Sequence[int]]

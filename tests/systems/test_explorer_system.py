@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from kgqa_core.explorer.checkpoint import Card
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.texts import texts_of
+from kgqa_core.explorer.model import Explorer, texts_of
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.systems.cost import AnswerCost
-from kgqa_core.systems.explorer_system import ExplorerSystem
-from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.systems.explorer_system import AnswerCost, ExplorerSystem
+from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question, Step
 
 Ask = Callable[..., Question]

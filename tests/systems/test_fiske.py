@@ -12,11 +12,17 @@ from kgqa_core.config_systems import FiskeSection
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.instructions.render import read_prompts
+from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.systems.fiske import Fiske
-from kgqa_core.systems.fiske_branches import Branch, list_paths, merge_branches, split_branches
-from kgqa_core.systems.fiske_clues import look_up, rewrite_question
+from kgqa_core.systems.fiske_explore import (
+    Branch,
+    list_paths,
+    look_up,
+    merge_branches,
+    rewrite_question,
+    split_branches,
+)
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.systems.walk import Walk

@@ -8,11 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.direct import DirectCase, DirectInstruction
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.systems.calls import CallsLeft, room_for
+from kgqa_core.instructions.reason import DirectCase, DirectInstruction
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.frontier import links_to, relations_around, tails_along
-from kgqa_core.systems.types import Ask
+from kgqa_core.systems.types import Ask, CallsLeft, room_for
 from tests.forty_triples import TRIPLES, Forty
 
 Sets = st.lists(st.integers(0, 10_000), min_size=1, max_size=6, unique=True)

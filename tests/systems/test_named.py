@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.systems.named import entities_named
-from kgqa_core.systems.walk import Walk
+from kgqa_core.systems.walk import Walk, entities_named
 
 
 def test_aliases_are_names_of_last_resort(tmp_path: Path) -> None:

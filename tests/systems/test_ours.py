@@ -16,14 +16,14 @@ from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
 from kgqa_core.instructions.evidence import end_of, gather_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
-from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.budget import Budget
 from kgqa_core.lm.meter import Meter
 from kgqa_core.lm.metered import Metered
 from kgqa_core.lm.types import LanguageModel
+from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, PlanQuestion
-from kgqa_core.stand_ins.script import ScriptedModel
 from kgqa_core.systems.fusion import Fusion
 from kgqa_core.systems.ours import Ours
 from kgqa_core.systems.plan_source import GivenPlans, LmPlans

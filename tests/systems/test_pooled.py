@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kgqa_core.systems.pooled import PooledCandidates
+from kgqa_core.systems.candidates import PooledCandidates
 from kgqa_core.systems.walk import is_evidence
 from kgqa_core.types import Prediction
 from tests.forty_triples import Forty

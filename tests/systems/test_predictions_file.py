@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.evaluation.predictions import read_predictions, read_source
+from kgqa_core.evaluation.predictions import SystemSource, read_predictions, read_source
 from kgqa_core.evaluation.score import score_file
-from kgqa_core.evaluation.system_source import SystemSource
 from kgqa_core.lm.meter import Account, Meter, Usage
 from kgqa_core.lm.price import Price
 from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS

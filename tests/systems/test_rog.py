@@ -13,13 +13,13 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
-from kgqa_core.instructions.prompts import read_prompts
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.budget import Budget
 from kgqa_core.lm.meter import Meter
 from kgqa_core.lm.metered import Metered
 from kgqa_core.lm.types import LanguageModel
+from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.stand_ins.script import ScriptedModel
 from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PlanSource, PooledPlans
 from kgqa_core.systems.rog import Rog
 from kgqa_core.systems.runner import answer_all

@@ -10,17 +10,15 @@ import pytest
 
 from kgqa_core.errors import EndpointError
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction
-from kgqa_core.instructions.direct import DirectCase, DirectInstruction
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import ScoredPath
+from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ReasonCase, ReasonInstruction
+from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.budget import Budget
 from kgqa_core.lm.meter import Meter
 from kgqa_core.lm.metered import Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.systems.answering import abstain, answer_with
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, Ask, Reply, Steps, SystemAnswer

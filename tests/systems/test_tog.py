@@ -8,8 +8,8 @@ import pytest
 
 from kgqa_core.config_systems import TogSection
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
-from kgqa_core.instructions.prompts import read_prompts
-from kgqa_core.stand_ins.script import ScriptedModel
+from kgqa_core.instructions.render import read_prompts
+from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.tog import Tog
 from kgqa_core.systems.types import Answered

@@ -13,7 +13,7 @@ import pytest
 from flows.pipeline import describe_serving
 from flows.stages import all_stages
 from kgqa_core.config import RunConfig
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline
 from tasks.mlflow_store import ensure_store
 from tasks.run_content import FlowRun
 from tasks.stage import StageOutcome

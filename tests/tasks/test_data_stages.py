@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kgqa_core.config_file import read_config
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.questions.loaders import read_questions
+from kgqa_core.questions.store import read_questions
+from kgqa_core.run.open import graph_of, read_encodings
+from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
-from kgqa_core.workspace import graph_of, read_encodings
 from tasks.encodings import encode_questions_and_relations
 from tasks.graph import build_graph_shards
 from tasks.questions import link_questions

@@ -15,12 +15,12 @@ from mlflow import MlflowClient
 import tasks.registry
 from flows.pipeline import describe_serving
 from kgqa_core.artifacts import Artifact, read_artifact
-from kgqa_core.ask import Answer, open_answerer
 from kgqa_core.config import FileDataset, RunConfig, SubgraphSection
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.checkpoint import CARD, WEIGHTS
-from kgqa_core.pipeline import Pipeline
-from kgqa_core.served import EXPLORER_FILES
+from kgqa_core.run.ask import Answer, open_answerer
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.serve import EXPLORER_FILES
 from kgqa_core.tracking import read_record, write_record
 from tasks.mlflow_store import tracking_uri
 from tasks.registry import load_answerer, model_name, register_explorers

@@ -21,9 +21,9 @@ import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 
-from kgqa_core.ask import open_answerer
 from kgqa_core.errors import ArtifactError
-from kgqa_core.pipeline import Pipeline
+from kgqa_core.run.ask import open_answerer
+from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import PROJECT
 from tests.tasks.conftest import TinyRun
 

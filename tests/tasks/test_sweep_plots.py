@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kgqa_core.sweeps.config import PlotSection
-from kgqa_core.sweeps.rows import PointRow, Spread
+from kgqa_core.sweeps.points import PointRow, Spread
 from tasks.sweep_plots import draw_sweep
 
 SIZE, BUDGET = "dataset.questions.train_size", "evaluation.edge_budget"

@@ -12,8 +12,7 @@ import pytest
 from mlflow import MlflowClient
 
 from kgqa_core.artifacts import Artifact, Recipe
-from kgqa_core.sweeps.points import Sweep, read_sweep
-from kgqa_core.sweeps.rows import PointRow, Spread
+from kgqa_core.sweeps.points import PointRow, Spread, Sweep, read_sweep
 from kgqa_core.tracking import TrackingRecord, write_record
 from tasks.mlflow_store import tracking_uri
 from tasks.sweep_content import SweepContent, SweepRun, sweep_content

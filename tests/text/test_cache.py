@@ -18,7 +18,7 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.schemas import ENCODINGS
 from kgqa_core.text import cache as cache_module
 from kgqa_core.text.cache import EncodingCache, EncodingCacheWarning, encode_cached
-from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.text.encoder import HashEncoder
 
 
 class CountingEncoder:
@@ -124,7 +124,7 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_a_usable_cache(tmp_pat
         import os, signal, sys
         from pathlib import Path
         from kgqa_core.text import cache
-        from kgqa_core.text.hashing import HashEncoder
+        from kgqa_core.text.encoder import HashEncoder
         cache.PART_TEXTS = 5
         real, calls = os.fsync, []
         def fsync(descriptor):
@@ -155,7 +155,7 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
         from pathlib import Path
         import numpy as np
         from kgqa_core.text import cache
-        from kgqa_core.text.hashing import HashEncoder
+        from kgqa_core.text.encoder import HashEncoder
         cache.PART_TEXTS = 7
         folder, first = Path(sys.argv[1]), int(sys.argv[2])
         (folder / f"ready-{first}").touch()
@@ -249,15 +249,15 @@ def test_a_broken_encoder_never_reaches_the_cache(tmp_path: Path, vectors: np.nd
 
 
 def test_a_warm_cache_loads_neither_torch_nor_transformers(tmp_path: Path) -> None:
-    from kgqa_core.text.minilm import DIM, MiniLmEncoder
+    from kgqa_core.text.transformer import DIM, MiniLmEncoder
 
     EncodingCache(tmp_path, MiniLmEncoder().name).write(["a", "bb"], np.ones((2, DIM)))
     code = """
         import sys
         from pathlib import Path
         from kgqa_core.text.cache import encode_cached
-        from kgqa_core.text.local import LocalEncoder
-        from kgqa_core.text.minilm import MiniLmEncoder
+        from kgqa_core.text.transformer import LocalEncoder
+        from kgqa_core.text.transformer import MiniLmEncoder
         print(encode_cached(["bb", "a"], encoder=MiniLmEncoder, cache_dir=Path(sys.argv[1])).sum())
         assert not {"torch", "transformers"} & set(sys.modules)
     """

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.text.hashing import HashEncoder
+from kgqa_core.text.encoder import HashEncoder
 
 PRINT_FIRST = (
-    "from kgqa_core.text.hashing import HashEncoder; print(HashEncoder(31).encode(['who sails [topic]?']).tolist())"
+    "from kgqa_core.text.encoder import HashEncoder; print(HashEncoder(31).encode(['who sails [topic]?']).tolist())"
 )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.text.local import LocalEncoder
+from kgqa_core.text.transformer import LocalEncoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "made", "the", "old", "boat", "?"]
 TEXTS = ["who made the old boat ?", "boat", "the boat ? the boat ?"]

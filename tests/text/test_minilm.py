@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.text.minilm import DIM, SHA256, MiniLmEncoder, find_minilm_folder
+from kgqa_core.text.transformer import DIM, SHA256, MiniLmEncoder, find_minilm_folder
 
 TEXTS = [
     "Which movies were directed by [topic]?",

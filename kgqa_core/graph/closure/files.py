@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:

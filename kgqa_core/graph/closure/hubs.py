@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numba import njit
 
 from kgqa_core import schemas
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.graph.closure.edges import FINE, HOP_BITS, OTHER_BITS, RELATION_SHIFT, fine_width
 from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.options import ClosureLimits

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.closure.files import save_array
 from kgqa_core.graph.closure.options import ClosureLimits

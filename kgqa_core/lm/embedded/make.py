@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError
 from kgqa_core.lm.chat import encode_answers, encode_prompts
 from kgqa_core.lm.embedded.examples import Distinct, find_frames, read_distinct

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ConfigError, shorten
 from kgqa_core.lm.load import Dtype, load
 from kgqa_core.lm.tune.types import TuneSettings

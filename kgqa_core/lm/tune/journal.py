@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import shorten
 
 TENSORS, STATE = "state.safetensors", "state.json"

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kgqa_core.artifacts import hash_file, hash_json
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import hash_file, hash_json, written_whole
 from kgqa_core.errors import InputError, nearest
 from kgqa_core.lm.chat import encode_answers, encode_prompts
 from kgqa_core.lm.types import Prompt

@@ -1,0 +1,364 @@
+"""The compiled passes of ``shortest_paths``: search, trace back, spell.
+
+Bytes: an edge looked at costs the 4 of its tail, read in order, and one of a table of hops, N bytes that stay in cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from kgqa_core.errors import InputError
+from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.types import RelationPath
+
+I8 = npt.NDArray[np.int8]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Csr = tuple[Ints, Ints, Ints, Ints]
+
+EMPTY, BARRED = -1, -2
+FIRST_CAPACITY = 1 << 8  # of what grows
+
+
+@njit(cache=True, nogil=True)
+def find_paths(
+    csr: Csr, source: int, barred: I64, golds: I64, limits: tuple[int, int], tables: tuple[I8, Bools, I32, I32, I64]
+) -> tuple[I32, bool]:
+    """Return the shortest relation paths from one entity to each of several.
+
+    Args:
+        csr: the graph.
+        source: where to start.
+        barred: entities that no step may arrive at.
+        golds: entities to reach, none of them barred.
+        limits: longest path, and how many prefixes of one length are kept.
+        tables: of [N] hops (EMPTY), [N] golds (False), [N] places (EMPTY), [N+1] scratch, [2R] relations (EMPTY);
+            clean again when this returns.
+
+    Returns:
+        Paths [P, max_hops], EMPTY behind their ends, and whether some were cut.
+    """
+    hop, is_gold, place, order, first = tables
+    max_hops, max_paths = limits
+    for entity in barred:
+        hop[entity] = BARRED
+    for entity in golds:
+        is_gold[entity] = True
+    num_visited = _search(csr, source, golds, max_hops, hop, is_gold, order)
+    nodes, edges, level_ptr = _trace(csr, source, golds, (max_hops, len(first) // 2), hop, place)
+    ends = np.zeros(len(nodes) + 1, np.bool_)
+    for at in range(len(nodes)):
+        ends[at] = is_gold[nodes[at]]
+        place[nodes[at]] = EMPTY
+    for at in range(num_visited):
+        hop[order[at]] = EMPTY
+    for entity in barred:
+        hop[entity] = EMPTY
+    for entity in golds:
+        is_gold[entity] = False
+    return _spell(edges, level_ptr, ends, first, max_paths)
+
+
+@njit(cache=True, nogil=True)
+def degree(csr: Csr, entity: int) -> int:
+    """Return the number of edges of an entity, in both directions."""
+    return int(csr[2][csr[0][entity + 1]] - csr[2][csr[0][entity]])
+
+
+@njit(cache=True, nogil=True)
+def _search(csr: Csr, source: int, golds: I64, max_hops: int, hop: I8, is_gold: Bools, order: I32) -> int:
+    """Set ``hop`` of all golds in reach, and of all entities of the hops before the last gold's.
+
+    The source's own hop is that of the shortest walk back to it, where it is not barred. Returns how many entities of
+    ``order`` were visited, the source among them.
+    """
+    group_ptr, _, edge_ptr, edge_tail = csr
+    order[0] = source
+    begin, num, waiting = 0, 1, len(golds)
+    for step in range(1, max_hops + 1):
+        end = num
+        ahead = behind = 0
+        for at in range(begin, end):
+            ahead += degree(csr, order[at])
+        for gold in golds:
+            if hop[gold] == EMPTY:
+                behind += degree(csr, gold)
+        if behind < ahead:
+            num = _look_back(csr, source, golds, step, hop, order, num)
+            waiting -= num - end
+            if waiting == 0 or step == max_hops:
+                break
+        for at in range(begin, end):
+            entity = order[at]
+            for edge in range(edge_ptr[group_ptr[entity]], edge_ptr[group_ptr[entity + 1]]):
+                tail = edge_tail[edge]
+                if hop[tail] == EMPTY:
+                    hop[tail] = step
+                    order[num] = tail
+                    num += 1
+                    waiting -= is_gold[tail]
+        if waiting == 0 or num == end:
+            break
+        begin = end
+    return num
+
+
+@njit(cache=True, nogil=True)
+def _look_back(csr: Csr, source: int, golds: I64, step: int, hop: I8, order: I32, num: int) -> int:
+    """Set ``hop`` of the golds one step from the hop before, and append them to ``order``, from ``num`` on."""
+    group_ptr, _, edge_ptr, edge_tail = csr
+    for gold in golds:
+        if hop[gold] != EMPTY:
+            continue
+        for edge in range(edge_ptr[group_ptr[gold]], edge_ptr[group_ptr[gold + 1]]):
+            tail = edge_tail[edge]
+            if (tail == source) if step == 1 else (hop[tail] == step - 1):
+                hop[gold] = step
+                order[num] = gold
+                num += 1
+                break
+    return num
+
+
+@njit(cache=True, nogil=True)
+def _trace(csr: Csr, source: int, golds: I64, sizes: tuple[int, int], hop: I8, place: I32) -> tuple[I32, I32, I64]:
+    """Walk back from the golds over shortest walks.
+
+    Returns:
+        The entities on them, without the source; the edges [E, 3] as places of the entities left and entered in that
+        list, the source behind its end, and the relation walked; and where the edges lie that enter hop h: from
+        ``level_ptr[h]`` up to ``level_ptr[h - 1]``.
+    """
+    group_ptr, group_relation, edge_ptr, edge_tail = csr
+    max_hops, num_relations = sizes
+    nodes = np.empty((FIRST_CAPACITY, 1), np.int32)
+    edges = np.empty((FIRST_CAPACITY, 3), np.int32)
+    level_ptr = np.zeros(max_hops + 1, np.int64)
+    begin = num = num_edges = 0
+    for level in range(max_hops, 0, -1):
+        level_ptr[level] = num_edges
+        nodes = _with_room(nodes, num + len(golds))
+        for gold in golds:
+            if hop[gold] == level and place[gold] == EMPTY:
+                nodes[num, 0], place[gold] = gold, num
+                num += 1
+        if level == 1:
+            break
+        end = num
+        for at in range(begin, end):
+            entity = nodes[at, 0]
+            nodes = _with_room(nodes, num + degree(csr, entity))
+            edges = _with_room(edges, num_edges + degree(csr, entity))
+            for group in range(group_ptr[entity], group_ptr[entity + 1]):
+                relation = _reverse(group_relation[group], num_relations)
+                for edge in range(edge_ptr[group], edge_ptr[group + 1]):
+                    tail = edge_tail[edge]
+                    if hop[tail] != level - 1:
+                        continue
+                    if place[tail] == EMPTY:
+                        nodes[num, 0], place[tail] = tail, num
+                        num += 1
+                    edges[num_edges, 0], edges[num_edges, 1], edges[num_edges, 2] = place[tail], at, relation
+                    num_edges += 1
+        begin = end
+    edges = _with_room(edges, num_edges + degree(csr, source))
+    for group in range(group_ptr[source], group_ptr[source + 1]):
+        for edge in range(edge_ptr[group], edge_ptr[group + 1]):
+            tail = edge_tail[edge]
+            if hop[tail] == 1 and place[tail] != EMPTY:
+                edges[num_edges, 0], edges[num_edges, 1], edges[num_edges, 2] = num, place[tail], group_relation[group]
+                num_edges += 1
+    level_ptr[0] = num_edges
+    return nodes[:num, 0], edges, level_ptr
+
+
+@njit(cache=True, nogil=True)
+def _reverse(relation: int, num_relations: int) -> int:
+    return relation - num_relations if relation >= num_relations else relation + num_relations
+
+
+@njit(cache=True, nogil=True)
+def _with_room(rows: I32, size: int) -> I32:
+    """Return ``rows``, or a larger copy where they are fewer than ``size``."""
+    if size <= len(rows):
+        return rows
+    bigger = np.empty((max(size, 2 * len(rows)), rows.shape[1]), np.int32)
+    for row in range(len(rows)):  # a slice assigned takes seconds to compile
+        for column in range(rows.shape[1]):
+            bigger[row, column] = rows[row, column]
+    return bigger
+
+
+@njit(cache=True, nogil=True)
+def _spell(edges: I32, level_ptr: I64, ends: Bools, first: I64, max_paths: int) -> tuple[I32, bool]:
+    """List the relation paths over the edges, in order of length and relation ids.
+
+    Args:
+        edges: of shortest walks, see ``_trace``.
+        level_ptr: see ``_trace``.
+        ends: [nodes + 1] is a node a gold? The last stands for the source.
+        first: [2R] scratch, EMPTY before and after.
+        max_paths: prefixes of one length that are kept.
+    """
+    max_hops, num_nodes = len(level_ptr) - 1, len(ends) - 1
+    prefixes = np.zeros((FIRST_CAPACITY, 3), np.int32)  # the prefix before, the relation, does it end at a gold?
+    here, here_ptr = np.full((1, 1), num_nodes, np.int32), np.array([0, 1], np.int64)  # nodes of each of one length
+    stamp, following = np.full(num_nodes + 1, EMPTY, np.int64), np.empty(level_ptr[0], np.int64)
+    touched = np.empty(len(first), np.int64)
+    begin, num, capped = 0, 1, False
+    for level in range(1, max_hops + 1):
+        out, out_ptr = _by_node(edges[level_ptr[level] : level_ptr[level - 1], 0], level_ptr[level], num_nodes + 1)
+        end = num
+        reached, num_reached = np.empty((FIRST_CAPACITY, 1), np.int32), 0
+        reached_ptr = np.zeros(min(max_paths, (end - begin) * len(first)) + 1, np.int64)
+        for prefix in range(begin, end):
+            num_touched, num_walked = 0, 0
+            for at in range(here_ptr[prefix - begin], here_ptr[prefix - begin + 1]):
+                node = here[at, 0]
+                num_walked += out_ptr[node + 1] - out_ptr[node]
+                for edge in out[out_ptr[node] : out_ptr[node + 1]]:
+                    relation = edges[edge, 2]
+                    if first[relation] == EMPTY:
+                        touched[num_touched] = relation
+                        num_touched += 1
+                    following[edge] = first[relation]
+                    first[relation] = edge
+            _sort(touched[:num_touched])
+            prefixes = _with_room(prefixes, num + num_touched)
+            reached = _with_room(reached, num_reached + num_walked)
+            for relation in touched[:num_touched]:
+                edge, first[relation] = first[relation], EMPTY
+                if num - end == max_paths:
+                    capped = True
+                    continue
+                prefixes[num, 0], prefixes[num, 1], prefixes[num, 2] = prefix, relation, 0
+                while edge != EMPTY:
+                    node = edges[edge, 1]
+                    if stamp[node] != num:
+                        stamp[node] = num
+                        reached[num_reached, 0] = node
+                        num_reached += 1
+                        prefixes[num, 2] |= ends[node]
+                    edge = following[edge]
+                num += 1
+                reached_ptr[num - end] = num_reached
+        here, here_ptr, begin = reached, reached_ptr, end
+    return _read_off(prefixes[:num], max_hops), capped
+
+
+@njit(cache=True, nogil=True)
+def _sort(values: I64) -> None:
+    """Sort a few values in place (by insertion: np.sort takes long to compile)."""
+    for at in range(1, len(values)):
+        moved, place = values[at], at
+        while place > 0 and values[place - 1] > moved:
+            values[place] = values[place - 1]
+            place -= 1
+        values[place] = moved
+
+
+@njit(cache=True, nogil=True)
+def _by_node(left: I32, begin: int, num_nodes: int) -> tuple[I64, I64]:
+    """Return the edges, of which the first is number ``begin``, in order of the node left, and where each node's begin.
+
+    Args:
+        left: [E] node that each edge leaves.
+        begin: number of the first.
+        num_nodes: of all.
+    """
+    starts = np.zeros(num_nodes + 1, np.int64)
+    for node in left:
+        starts[node + 1] += 1
+    for node in range(num_nodes):
+        starts[node + 1] += starts[node]
+    order, fill = np.empty(len(left), np.int64), starts.copy()
+    for edge in range(len(left)):
+        order[fill[left[edge]]] = begin + edge
+        fill[left[edge]] += 1
+    return order, starts
+
+
+@njit(cache=True, nogil=True)
+def _read_off(prefixes: I32, max_hops: int) -> I32:
+    """Return the paths [P, max_hops] among the prefixes, EMPTY behind their ends."""
+    paths = np.full((prefixes[:, 2].sum(), max_hops), EMPTY, np.int32)
+    row = 0
+    for prefix in range(len(prefixes)):
+        if not prefixes[prefix, 2]:
+            continue
+        length, at = 0, prefix
+        while at > 0:
+            length, at = length + 1, prefixes[at, 0]
+        at = prefix
+        for place in range(length - 1, -1, -1):
+            paths[row, place], at = prefixes[at, 1], prefixes[at, 0]
+        row += 1
+    return paths
+
+
+# ------ All shortest relation paths from a question's topics to its golds (RoG's Z*, §4.2), as in a multigraph.
+
+
+MOST_HOPS = 100  # hops are kept in a byte per entity
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPaths:
+    """The shortest relation paths of one question."""
+
+    paths: tuple[RelationPath, ...]  # distinct; shorter ones first, then by relation ids
+    capped: bool  # were there more than may be kept?
+
+
+class PathFinder:
+    """Finds shortest relation paths in one graph, with tables that are made once: 10 bytes per entity."""
+
+    def __init__(
+        self, graph: KnowledgeGraph, *, max_hops: int, reenter_topic: bool = False, max_paths: int = 1000
+    ) -> None:
+        """Keep the arrays of ``graph``.
+
+        Args:
+            graph: also a graph of rows (``Subgraphs.graph``), for questions of rows.
+            max_hops: longest path looked for.
+            reenter_topic: may a step arrive at a topic? Then a gold that is the topic has the shortest closed walks.
+            max_paths: kept per question; those of the smallest relation ids.
+
+        Raises:
+            InputError: a number that is out of range.
+        """
+        for name, value, most in (("max_hops", max_hops, MOST_HOPS), ("max_paths", max_paths, 2**31)):
+            if not 1 <= value <= most:
+                raise InputError(f"{name} is {value}; it must be from 1 to {most}")
+        self.csr = graph.arrays
+        self.reenter_topic = reenter_topic
+        self._limits = (max_hops, max_paths)
+        self._tables = (
+            np.full(graph.num_entities, EMPTY, dtype=np.int8),
+            np.zeros(graph.num_entities, dtype=np.bool_),
+            np.full(graph.num_entities, EMPTY, dtype=np.int32),
+            np.empty(graph.num_entities + 1, dtype=np.int32),
+            np.full(graph.identity, EMPTY, dtype=np.int64),
+        )
+
+    def find(self, topics: Sequence[int], golds: Collection[int]) -> FoundPaths:
+        """Return the shortest paths of every pair of a topic and a gold, together; topics are no golds where barred."""
+        barred = set() if self.reenter_topic else set(topics)
+        wanted = np.array(sorted(set(golds) - barred), dtype=np.int64)
+        bars = np.array(sorted(barred), dtype=np.int64)
+        found: set[RelationPath] = set()
+        capped = False
+        for topic in sorted(set(topics)) if len(wanted) else ():
+            rows, cut = find_paths(self.csr, topic, bars, wanted, self._limits, self._tables)
+            found.update(tuple(step for step in row if step != EMPTY) for row in rows.tolist())
+            capped |= cut
+        paths = sorted(found, key=lambda path: (len(path), path))
+        most = self._limits[1]
+        return FoundPaths(tuple(paths[:most]), capped or len(paths) > most)

@@ -1,0 +1,1 @@
+"""What plays a language model in diagnoses: the oracle, chance, a script."""

@@ -1,0 +1,290 @@
+"""What an oracle knows: of each question the golds, the plans that lead to them, and who stands on the way.
+
+A call is known by its prompt, not by whose it is: equal prompts get equal answers in a cache and in a batch, whichever
+question asked first. So questions of one text are known together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from kgqa_core.errors import InputError
+from kgqa_core.graph.follow import Follower
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.paths import golds_of, reach, read_step, to_labels, to_relations, write_step
+from kgqa_core.graph.shortest import PathFinder
+from kgqa_core.graph.subgraphs import Subgraphs
+from kgqa_core.instructions.answers import distinct_names
+from kgqa_core.instructions.evidence import layers_of
+from kgqa_core.instructions.path_constraint import PathConstraint, identity_of
+from kgqa_core.instructions.render import Names
+from kgqa_core.lm.types import Prompt
+from kgqa_core.types import LabelPath, Question
+
+Plans = Mapping[str, Sequence[LabelPath]]  # question id -> relation paths, best first
+MAX_KEPT = 4096  # questions that it keeps the names of
+
+
+class Walked(Protocol):
+    """What systems walk on: ``systems.walk.Walk``."""
+
+    @property
+    def graph(self) -> KnowledgeGraph:
+        """Return what is walked."""
+        ...
+
+    @property
+    def entities(self) -> KnowledgeGraph:
+        """Return what names are looked up in."""
+        ...
+
+    @property
+    def subgraphs(self) -> Subgraphs | None:
+        """Return the questions' subgraphs, where each has its own."""
+        ...
+
+    @property
+    def max_hops(self) -> int:
+        """Return the most steps from a topic."""
+        ...
+
+    @property
+    def reenter_topic(self) -> bool:
+        """Say whether a step may arrive at a topic."""
+        ...
+
+    @property
+    def names(self) -> Names:
+        """Return what entities of ``graph`` are called."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of one question, by name: prompts show nothing else."""
+
+    id: str  # of the question; of several of one text the first
+    text: str
+    masked: str
+    golds: frozenset[str]
+    topics: tuple[str, ...]
+    plans: tuple[LabelPath, ...]  # gold plans, best first
+    find_layers: Callable[[LabelPath], tuple[frozenset[str], ...]]
+
+    @cached_property
+    def layers(self) -> tuple[tuple[frozenset[str], ...], ...]:
+        """Per plan: the names of the entities on its ways to golds, after 0..length steps."""
+        return tuple(map(self.find_layers, self.plans))
+
+
+class Knowledge:
+    """What is known of many questions; worked out when one is asked about."""
+
+    def __init__(self, walk: Walked, questions: Sequence[Question], plans: Plans | None = None) -> None:
+        """Take the questions of a run.
+
+        Args:
+            walk: what its systems walk on.
+            questions: all that may be asked: what is known of them is part of the oracle's name.
+            plans: the gold plans (``read_supervision(best_only=True)``); of a question without any the gold chain is
+                taken, else its shortest paths of the highest F1.
+        """
+        self.walk = walk
+        self._plans = plans or {}
+        self._questions = {question.id: question for question in questions}
+        self._by_text: dict[str, list[str]] = {}
+        self._by_masked: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for id in sorted(self._questions):
+            question = self._questions[id]
+            self._by_text.setdefault(question.text, []).append(id)
+            self._by_masked.setdefault((question.masked, question.topics), []).append(id)
+        self._first_masked = {masked: ids[0] for (masked, _), ids in reversed(self._by_masked.items())}
+        self._known: OrderedDict[tuple[str, ...], Known] = OrderedDict()
+
+    @cached_property
+    def key(self) -> str:
+        """Return what tells this knowledge from other: a hash of all that it follows from."""
+        digest = hashlib.sha256()
+        for id in sorted(self._questions):
+            question = self._questions[id]
+            golds = sorted(golds_of(question, reenter_topic=True))
+            wording = (id, question.text, question.masked)
+            digest.update(repr((wording, question.topics, golds, question.chain, self._plans.get(id))).encode())
+        walk = self.walk
+        told = (identity_of(walk.graph), identity_of(walk.entities), walk.max_hops, walk.reenter_topic)
+        digest.update(repr(told).encode())
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def steps(self) -> frozenset[str]:
+        """Return all steps that plans are made of."""
+        labels = self.walk.graph.relation_labels
+        return frozenset(write_step(label, backward) for label in labels for backward in (False, True))
+
+    def of_prompt(self, prompt: Prompt, question: str) -> Known | None:
+        """Return what is known of the question that a prompt shows; None of one that nobody told of.
+
+        A masked question stands for many: a constraint to the plans around topics tells which is meant, else it is
+        the first of them.
+        """
+        ids = self._by_text.get(question)
+        own = self._questions.get(prompt.question_id)
+        if ids is None and question in self._first_masked:
+            at_topics = isinstance(prompt.constraint, PathConstraint) and own is not None
+            ids = self._by_masked.get((question, own.topics)) if at_topics and own else None
+            ids = ids or [self._first_masked[question]]
+        if ids is None and own is not None:  # whoever asks has worded it anew
+            ids = self._by_text[own.text]
+        return self._of(tuple(ids)) if ids else None
+
+    def _of(self, ids: tuple[str, ...]) -> Known:
+        found = self._known.get(ids)
+        if found is None:
+            found = self._known[ids] = self._work_out([self._questions[id] for id in ids])
+            if len(self._known) > MAX_KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    def _work_out(self, questions: Sequence[Question]) -> Known:
+        names = self.walk.entities
+        golds = dict.fromkeys(gold for one in questions for gold in sorted(golds_of(one, reenter_topic=True)))
+        topics = dict.fromkeys(topic for one in questions for topic in one.topics)
+        placed = [self._place(one) for one in questions]
+
+        def find_layers(plan: LabelPath) -> tuple[frozenset[str], ...]:
+            found = [self._layers(one, plan) for one in placed]
+            return tuple(frozenset().union(*layer) for layer in zip(*found, strict=True))
+
+        return Known(
+            id=questions[0].id,
+            text=questions[0].text,
+            masked=questions[0].masked,
+            golds=frozenset(map(names.name_of, golds)),
+            topics=tuple(dict.fromkeys(map(names.name_of, topics))),
+            plans=tuple(dict.fromkeys(plan for one in placed for plan in self._gold_plans(one))),
+            find_layers=find_layers,
+        )
+
+    def _place(self, question: Question) -> Question:
+        """Return the question in what is walked; without a topic where it has no place there."""
+        if self.walk.subgraphs is None:
+            return question
+        try:
+            return self.walk.subgraphs.to_rows(question)
+        except InputError:
+            return replace(question, topics=(), answers=(), claim=None)
+
+    def _gold_plans(self, question: Question) -> Sequence[LabelPath]:
+        graph, reenter = self.walk.graph, self.walk.reenter_topic
+        if question.id in self._plans:
+            return self._plans[question.id]
+        if question.chain is not None:
+            return [to_labels(graph, question.chain)]
+        golds = golds_of(question, reenter_topic=reenter)
+        if not golds or not question.topics:
+            return []
+        finder, follower = self._search
+        found = finder.find(question.topics, golds).paths
+        reached, right = follower.count(question.topics, found, golds)
+        f1 = [2 * hits / (size + len(golds)) for size, hits in zip(reached, right, strict=True)]
+        return [to_labels(graph, path) for path, score in zip(found, f1, strict=True) if score == max(f1)]
+
+    @cached_property
+    def _search(self) -> tuple[PathFinder, Follower]:
+        graph, hops, reenter = self.walk.graph, self.walk.max_hops, self.walk.reenter_topic
+        finder = PathFinder(graph, max_hops=hops, reenter_topic=reenter)
+        return finder, Follower(graph, max_steps=hops, reenter_topic=reenter)
+
+    def _layers(self, question: Question, plan: LabelPath) -> tuple[frozenset[str], ...]:
+        """Return the names on the ways along ``plan`` that end in golds; empty sets where there is none."""
+        graph = self.walk.graph
+        path = to_relations(graph, plan)
+        if path is None or not question.topics:
+            return (frozenset(),) * (len(plan) + 1)
+        layers = layers_of(graph, question.topics, path, reenter_topic=self.walk.reenter_topic)
+        golds = np.fromiter(golds_of(question, reenter_topic=True), dtype=np.int64)
+        kept = [np.intersect1d(layers[-1], golds)]
+        for relation, layer in zip(reversed(path), reversed(layers[:-1]), strict=True):
+            back = relation - graph.num_relations if relation >= graph.num_relations else relation + graph.num_relations
+            kept.append(np.intersect1d(layer, reach(graph, kept[-1], back)))
+        name_of = self.walk.names.name_of
+        return tuple(frozenset(name_of(entity) for entity in layer.tolist()) for layer in reversed(kept))
+
+
+# ------ The clues that an oracle takes out of a question: where it starts, and one per step of its gold plan.
+
+
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+_BETWEEN = re.compile(r"[\W_]+")
+MIN_SHARED = 4  # letters that two words of one stem begin with alike
+
+
+def clues_of(known: Known) -> tuple[str, ...]:
+    """Return the topics' mentions, then a clue for every step of the first gold plan, all distinct.
+
+    A step's clue is the question's own words where the relation's words stand in it in some form ("directed" for
+    directed_by), else the relation's words.
+    """
+    topics = tuple(_mention(name, known.text) for name in known.topics) or ("",)
+    return distinct_names((*topics, *step_clues(known)))
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def step_clues(known: Known) -> tuple[str, ...]:
+    """Return a clue for every step of the first gold plan, distinct and none of them a topic's name."""
+    if not known.plans:
+        return ()
+    words = _WORD.findall(known.masked)
+    taken = {name.casefold() for name in known.topics}
+    clues: list[str] = []
+    for step in known.plans[0]:
+        label, _ = read_step(step)
+        clue = _own_words(label, words, taken) or _free_words(label, taken)
+        taken.add(clue.casefold())
+        clues.append(clue)
+    return tuple(clues)
+
+
+def _mention(name: str, text: str) -> str:
+    """Return a name as the question writes it, where it does."""
+    place = text.casefold().find(name.casefold())
+    found = text[place : place + len(name)]
+    return found if place >= 0 and found.casefold() == name.casefold() else name
+
+
+def _own_words(label: str, words: Sequence[str], taken: set[str]) -> str:
+    """Return the first word of the question that shares its stem with a word of the relation; empty for none."""
+    for part in relation_words(label).casefold().split():
+        for word in words:
+            if word.casefold() not in taken and _same_stem(part, word.casefold()):
+                return word
+    return ""
+
+
+def _same_stem(first: str, second: str) -> bool:
+    shared = next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
+    size = min(len(first), len(second)) if shared is None else shared
+    return first == second or (size >= MIN_SHARED and size >= min(len(first), len(second)) - 3)
+
+
+def relation_words(label: str) -> str:
+    """Return the words of the last part of a relation's label: "place lived" of people.person.place_lived."""
+    last = re.split(r"[./#]", label.rstrip("./#"))[-1]
+    return _BETWEEN.sub(" ", last).strip() or label
+
+
+def _free_words(label: str, taken: set[str]) -> str:
+    words, number = relation_words(label), 1
+    clue = words
+    while clue.casefold() in taken:
+        number += 1
+        clue = f"{words} {number}"
+    return clue

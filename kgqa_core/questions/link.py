@@ -1,0 +1,263 @@
+"""Topic entities from text: the exact name, else an error with the nearest names; and masking of mentions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from kgqa_core.errors import LinkError, shorten
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.strings import key_of
+from kgqa_core.questions.records import Fault, Loaded, RawQuestion, Span
+from kgqa_core.types import Question, RelationPath, Split
+
+TOPIC = "[topic]"
+CLAIM = "[claim]"
+NUM_NEAREST = 5
+GOOD_MATCH = 80.0  # percent of characters in common
+MAX_WORDS = 20  # of an unlinked question that are compared with the names
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A name that stands in a text."""
+
+    span: Span
+    entities: tuple[int, ...]  # all that bear the name, ascending
+
+
+def find_mention(text: str, graph: KnowledgeGraph) -> Mention | None:
+    """Return the entity name that ``text`` mentions between word boundaries: the longest, of equals the first.
+
+    Names that stand there letter for letter and hold a capital come first: a graph may well have entities called
+    "film" or "director". Without one, case does not count, and all entities whose name differs in case alone are meant.
+    """
+    exact = [span for span in _name_spans(text, graph, folded=False) if any(map(str.isupper, text[slice(*span)]))]
+    spans = exact or _name_spans(text, graph, folded=True)
+    if not spans:
+        return None
+    span = max(spans, key=lambda span: (span[1] - span[0], -span[0]))
+    name = text[slice(*span)]
+    return Mention(span, graph.ids_of_name(name) if exact else graph.ids_of_folded_name(name))
+
+
+def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]:
+    """Return every span that is a name: from each start on, as long as some name begins that way."""
+    index = graph.folded_index if folded else graph.name_index
+    edges = [place for place in range(len(text) + 1) if _is_boundary(text, place)]
+    spans = []
+    for number, start in enumerate(edges):
+        for end in edges[number + 1 :]:
+            piece = key_of(text[start:end].casefold() if folded else text[start:end])
+            row = index.first(piece)
+            if not index.starts_with(row, piece):
+                break
+            if index.key(row) == piece:
+                spans.append((start, end))
+    return spans
+
+
+def _is_boundary(text: str, place: int) -> bool:
+    """Is ``place`` not inside a word?"""
+    return not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum())
+
+
+def link_topics(text: str, graph: KnowledgeGraph) -> tuple[int, ...]:
+    """Return the entities whose name is the longest in ``text`` (see ``find_mention``): several where it is shared.
+
+    Raises LinkError, naming the five nearest entity names, where the text holds none.
+    """
+    mention = find_mention(text, graph)
+    if mention is None:
+        near = nearest_names(text, graph)
+        raise LinkError(
+            f"no entity name stands in the question {shorten(text)}. "
+            f"Nearest names in the graph: {_quoted(near)}. Name the topic yourself: --topic NAME, or "
+            "the field topic",
+            near,
+        )
+    return mention.entities
+
+
+def ids_of(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
+    """Return the entities that ``value`` means: the one with this label, else all with this name, else none."""
+    entity_id = graph.ids_of_label(value)
+    return graph.ids_of_name(value) if entity_id is None else (entity_id,)
+
+
+def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
+    """Return ``ids_of(value)``; LinkError with the five nearest names where there is none."""
+    found = ids_of(value, graph)
+    if not found:
+        near = nearest_names(value, graph)
+        raise LinkError(
+            f"{shorten(value)} is no entity of the graph, neither a label nor a name (upper and lower case count). "
+            f"Nearest names: {_quoted(near)}.",
+            near,
+        )
+    return found
+
+
+def nearest_names(value: str, graph: KnowledgeGraph, count: int = NUM_NEAREST) -> list[str]:
+    """Return the ``count`` entity names most like ``value`` or some words in it. Reads all names: for errors only."""
+    from rapidfuzz import fuzz, process
+
+    names = sorted(set(graph.entity_names))
+    folded = [name.casefold() for name in names]
+    words = value.casefold().split()[:MAX_WORDS]
+    windows = {" ".join(words[i : i + size]) for size in (1, 2, 3, 4) for i in range(len(words) - size + 1)}
+    best: dict[int, float] = {}
+    for window in sorted({value.casefold(), *windows}):
+        for _, score, row in process.extract(window, folded, scorer=fuzz.ratio, limit=count):
+            best[row] = max(score, best.get(row, 0.0))
+    # Of good matches the one with most characters in common: short common words match something anyway.
+    order = sorted(best, key=lambda row: (best[row] < GOOD_MATCH, -best[row] * len(names[row]), row))
+    return [names[row] for row in order[:count]]
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(shorten(name, 60) for name in names)
+
+
+def spans_of(text: str, name: str) -> list[Span]:
+    """Return where ``name`` stands in ``text`` between word boundaries: exact case, else any case."""
+    for flags in (re.NOFLAG, re.IGNORECASE):
+        found = [match.span() for match in re.finditer(re.escape(name), text, flags)]
+        found = [span for span in found if _is_boundary(text, span[0]) and _is_boundary(text, span[1])]
+        if found:
+            return found
+    return []
+
+
+def mask_spans(text: str, spans: Sequence[tuple[Span, str]]) -> str:
+    """Replace each span by its placeholder; of spans that overlap the longest counts."""
+    taken: list[tuple[Span, str]] = []
+    for span, placeholder in sorted(spans, key=lambda item: (item[0][0] - item[0][1], item[0])):
+        if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in taken):
+            taken.append((span, placeholder))
+    for (start, end), placeholder in sorted(taken, reverse=True):
+        text = text[:start] + placeholder + text[end:]
+    return text
+
+
+def mask_topics(text: str, names: Iterable[str], *, claims: Iterable[str] = ()) -> str:
+    """Return ``text`` with every mention of a topic's name replaced by ``[topic]`` and of a claim by ``[claim]``."""
+    wanted = [(name, TOPIC) for name in names] + [(name, CLAIM) for name in claims]
+    return mask_spans(text, [(span, placeholder) for name, placeholder in wanted for span in spans_of(text, name)])
+
+
+# ------ From what a file says to a Question: labels and names become entity ids, mentions become placeholders.
+
+
+NO_ANSWER = "no answer in the graph"
+NO_TOPIC = "no topic in the graph"
+NO_MENTION = "no entity name in the text"
+NO_CLAIM = "claim not in the graph"
+SHARED_CLAIM = "claim names several entities"
+
+Assign = Split | Callable[[str, tuple[int, ...]], Split]  # the split, or (masked text, topics) -> the split
+
+
+class Resolver:
+    """Links raw questions to one graph; looks each label or name up once."""
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        """Keep the graph and an empty memory of look-ups."""
+        self.graph = graph
+        self.ids_of = lru_cache(maxsize=2**20)(lambda value: ids_of(value, graph))
+        self._relations = {label: relation for relation, label in enumerate(graph.relation_labels)}
+        given = enumerate(graph.inverse_labels, graph.num_relations)
+        self._relations |= {label: relation for relation, label in given if label is not None}
+
+    def resolve(self, raw: RawQuestion, assign: Assign, loaded: Loaded) -> Question | Fault:
+        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``."""
+        claim = () if raw.claim is None else self.ids_of(raw.claim)
+        topics = self._topics(raw, claim)
+        if isinstance(topics, Fault):
+            if not raw.keep:
+                return topics
+            topics = ()
+        answers = tuple(sorted({entity for answer in raw.answers for entity in self.ids_of(answer)}))
+        if raw.answers and not answers and not raw.keep:
+            return Fault(NO_ANSWER, unknown=raw.answers[0])
+        if raw.claim is not None and len(claim) != 1:
+            return Fault(SHARED_CLAIM) if claim else Fault(NO_CLAIM, unknown=raw.claim)
+        masked = self._mask(raw, topics, claim)
+        question = Question(
+            id=raw.id,
+            text=raw.text,
+            masked=masked,
+            topics=topics,
+            answers=answers,
+            split=assign(masked, topics) if callable(assign) else assign,
+            hops=raw.hops,
+            chain=self._chain(raw),
+            claim=claim[0] if claim else None,
+            verdict=raw.verdict,
+        )
+        self._note(raw, question, loaded)
+        return question
+
+    def _topics(self, raw: RawQuestion, claim: Sequence[int]) -> tuple[int, ...] | Fault:
+        if not raw.topics and not raw.keep:
+            # "Did Hitchcock direct Vertigo?": what is claimed is no topic
+            claimed = [(span, " ") for name in self._claim_names(raw, claim) for span in spans_of(raw.text, name)]
+            mention = find_mention(mask_spans(raw.text, claimed), self.graph)
+            return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention.entities
+        topics = {entity for topic in raw.topics for entity in self.ids_of(topic)}
+        if not topics and raw.link and (mention := find_mention(raw.text, self.graph)) is not None:
+            return mention.entities
+        return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=next(iter(raw.topics), ""))
+
+    def _mask(self, raw: RawQuestion, topics: Sequence[int], claim: Sequence[int]) -> str:
+        if raw.mentions:
+            return mask_spans(raw.text, [(span, TOPIC) for span in raw.mentions])
+        names = {*raw.topics, *map(self.graph.name_of, topics)}
+        return mask_topics(raw.text, names, claims=self._claim_names(raw, claim))
+
+    def _claim_names(self, raw: RawQuestion, claim: Sequence[int]) -> set[str]:
+        return {*map(self.graph.name_of, claim), *([raw.claim] if raw.claim else [])}
+
+    def _chain(self, raw: RawQuestion) -> RelationPath | None:
+        """Return the gold chain as relation ids; None where the graph lacks one of its relations."""
+        if raw.chain is None:
+            return None
+        steps = [self._step(label) for label in raw.chain]
+        return tuple(step for step in steps if step is not None) if None not in steps else None
+
+    def _step(self, label: str) -> int | None:
+        if label in self._relations:  # first, in case a label itself begins with "~"
+            return self._relations[label]
+        relation = self._relations.get(label.removeprefix("~")) if label.startswith("~") else None
+        return None if relation is None else (relation + self.graph.num_relations) % (2 * self.graph.num_relations)
+
+    def _note(self, raw: RawQuestion, question: Question, loaded: Loaded) -> None:
+        split = question.split
+        for value in (*raw.topics, *raw.answers):
+            ids = self.ids_of(value)
+            if len(ids) != 1:
+                loaded.note("shared_name_used" if ids else "unknown_entity", split, f"{raw.id}: {value}")
+        if any(not self.ids_of(answer) for answer in raw.answers):
+            loaded.note("partial_gold", split, raw.id)
+        if len(set(raw.answers)) < len(raw.answers):
+            loaded.note("duplicate_gold", split, raw.id)
+        if raw.chain is not None and question.chain is None:
+            loaded.note("unknown_chain_relation", split, f"{raw.id}: {' '.join(raw.chain)}")
+        if not question.topics:
+            loaded.note("no_topic", split, raw.id)
+        elif TOPIC not in question.masked:
+            loaded.note("topic_not_in_text", split, raw.id)
+        if not raw.answers and raw.claim is None:
+            loaded.note("no_gold", split, raw.id)
+
+
+def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:
+    """Return a question without golds from a text alone, as a person asks it.
+
+    ``topics``: labels or names; empty: the longest exact name in the text. Raises LinkError with the nearest names.
+    """
+    entities = {entity for topic in topics for entity in require_ids(topic, graph)} or set(link_topics(text, graph))
+    question = Question(id=id, text=text, masked=text, topics=tuple(sorted(entities)), answers=(), split="test")
+    return replace(question, masked=mask_topics(text, {*topics, *map(graph.name_of, entities)}))

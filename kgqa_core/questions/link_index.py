@@ -1,0 +1,279 @@
+"""Where names and aliases stand in texts, whatever their case, accents and punctuation: a lookup of all runs of words.
+
+A name is the sequence of its words, a word the letters and digits between anything else, case-folded and without
+accents: "Alan_PULIDO", "alan pulido" and "Alán Pulido" are one name. Every run of words of every text is looked up at
+once in a sorted array of 64-bit hashes: 12 bytes per name, where an Aho-Corasick automaton of the same names takes
+hundreds (docs/results.md, Linking), and as a run ends where a word does, no match has to be thrown away.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core import schemas
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.records import Span
+
+WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f])*")  # with the accents that follow a letter
+FACTOR = 0x9E3779B97F4A7C15  # odd: every word counts, and so does its place
+MASK = 2**64 - 1
+BATCH = 4096  # texts that are looked up at once
+
+Words = list[tuple[str, int, int]]  # normalised word, where it starts in its text, one past its end
+U64 = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundName:
+    """A run of words that is a name."""
+
+    first: int  # place of its first word in the text
+    last: int  # of its last
+    rows: tuple[int, ...]  # of NameIndex: all names with these words, ascending
+
+
+@lru_cache(maxsize=2**18)
+def fold_word(word: str) -> str:
+    """Return a word without case and accents: "Ödön" is "odon", "STRASSE" and "Straße" are one."""
+    if word.isascii():
+        return word.lower()
+    parts = unicodedata.normalize("NFKD", word.casefold())
+    return "".join(part for part in parts if not unicodedata.combining(part)).casefold()
+
+
+def words_of(text: str) -> Words:
+    """Return the words of a text and where they stand."""
+    return [(fold_word(found.group()), *found.span()) for found in WORD.finditer(text)]
+
+
+def hash_words(words: Iterable[str]) -> int:
+    """Return a hash of a sequence of words; another process gives another one."""
+    key = 0
+    for word in words:
+        key = (key * FACTOR + hash(word)) & MASK
+    return key
+
+
+class NameIndex:
+    """All names and aliases of a graph by their words. Rows 0..N-1 are the entities' names, N.. the aliases."""
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        """Read every name once. Names without a letter or digit are left out, as are those of nameless nodes."""
+        self.graph = graph
+        self._alias_ids, self._aliases = _read_aliases(graph)
+        keys, rows, sizes = array("Q"), array("i"), set()
+        for row, name in self.names():
+            words = [word for word, _, _ in words_of(name)]
+            if words:
+                keys.append(hash_words(words))
+                rows.append(row)
+                sizes.add(len(words))
+        order = np.argsort(np.frombuffer(keys, np.uint64), kind="stable") if keys else np.zeros(0, np.int64)
+        self._keys: U64 = np.frombuffer(keys, np.uint64)[order] if keys else np.zeros(0, np.uint64)
+        self._rows = np.frombuffer(rows, np.int32)[order] if rows else np.zeros(0, np.int32)
+        self._sizes = sizes  # numbers of words that names have
+
+    def names(self) -> Iterator[tuple[int, str]]:
+        """Yield (row, name) of all names and aliases, without keeping them."""
+        yield from named_entities(self.graph)
+        row = self.graph.num_entities
+        for batch in self._aliases.to_batches():
+            for alias in batch["alias"].to_pylist():
+                yield row, alias
+                row += 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory that looking up takes, aliases included, names not: those stay on disk."""
+        return sum(int(part.nbytes) for part in (self._keys, self._rows, self._aliases, self._alias_ids))
+
+    def name_of(self, row: int) -> str:
+        """Return the name or alias of a row."""
+        aliased = row - self.graph.num_entities
+        return self.graph.name_of(row) if aliased < 0 else str(self._aliases["alias"][aliased])
+
+    def entity_of(self, row: int) -> int:
+        """Return the entity that bears the name of a row."""
+        aliased = row - self.graph.num_entities
+        return row if aliased < 0 else int(self._alias_ids[aliased])
+
+    def find(self, texts: Sequence[Words]) -> list[list[FoundName]]:
+        """Return all runs of words that are names, for each text, by first and last word."""
+        return [found for at in range(0, len(texts), BATCH) for found in self._find(texts[at : at + BATCH])]
+
+    def _find(self, texts: Sequence[Words]) -> list[list[FoundName]]:
+        lengths = np.array([len(words) for words in texts], dtype=np.int64)
+        hashes = np.array([hash(word) & MASK for words in texts for word, _, _ in words], dtype=np.uint64)
+        ends = np.cumsum(lengths)
+        left = np.repeat(ends, lengths) - np.arange(len(hashes))  # words from each one to the end of its text
+        found: list[list[FoundName]] = [[] for _ in texts]
+        starts, keys = np.arange(len(hashes)), np.zeros(len(hashes), np.uint64)
+        for size in range(1, max(self._sizes, default=0) + 1):
+            going = left[starts] >= size
+            starts, keys = starts[going], keys[going]
+            keys = keys * np.uint64(FACTOR) + hashes[starts + size - 1]
+            if size not in self._sizes:
+                continue
+            low = np.searchsorted(self._keys, keys)
+            hits = np.flatnonzero(self._keys[np.minimum(low, len(self._keys) - 1)] == keys)
+            high = np.searchsorted(self._keys, keys[hits], side="right")
+            owners = np.searchsorted(ends, starts[hits], side="right")
+            for start, owner, first_row, last_row in zip(
+                starts[hits].tolist(), owners.tolist(), low[hits].tolist(), high.tolist(), strict=True
+            ):
+                place = start - int(ends[owner] - lengths[owner])
+                wanted = [word for word, _, _ in texts[owner][place : place + size]]
+                rows = tuple(row for row in self._rows[first_row:last_row].tolist() if self._has(row, wanted))
+                if rows:
+                    found[owner].append(FoundName(place, place + size - 1, rows))
+        return [sorted(of_text, key=lambda one: (one.first, one.last)) for of_text in found]
+
+    def _has(self, row: int, wanted: list[str]) -> bool:
+        """Are these the words of the name, and not only their hash?"""
+        return [word for word, _, _ in words_of(self.name_of(row))] == wanted
+
+
+def named_entities(graph: KnowledgeGraph) -> Iterator[tuple[int, str]]:
+    """Yield (entity id, name) of all that have a name of their own, read piece by piece."""
+    with pq.ParquetFile(graph.folder / "entities.parquet") as file:
+        columns = [name for name in ("entity_id", "name", "kind") if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=columns):
+            kinds = batch["kind"].to_pylist() if "kind" in columns else [None] * batch.num_rows
+            for entity, name, kind in zip(
+                batch["entity_id"].to_pylist(), batch["name"].to_pylist(), kinds, strict=True
+            ):
+                if kind not in ("cvt", "foreign"):
+                    yield entity, name
+
+
+def _read_aliases(graph: KnowledgeGraph) -> tuple[npt.NDArray[np.int32], pa.Table]:
+    path = graph.folder / "aliases.parquet"
+    table = pq.read_table(path, schema=schemas.ALIASES) if path.is_file() else schemas.ALIASES.empty_table()
+    return table["entity_id"].to_numpy(), table
+
+
+def letter_span(text: str, span: Span, name: str) -> tuple[Span, bool]:
+    """Return where ``name`` stands around the words at ``span``, and whether it does so letter for letter.
+
+    The punctuation of the name is taken in where the text has it ("[REC]", "+1"); case does not count for the span.
+    """
+    first = WORD.search(name)
+    start = span[0] - (first.start() if first else 0)
+    piece = text[max(start, 0) : start + len(name)]
+    if start < 0 or piece.casefold() != name.casefold():
+        return span, False
+    return (start, start + len(name)), piece == name
+
+
+# ------ Names that a text does not quite have: words written together or apart, a missing article, ...
+
+
+ARTICLES = ("the", "a", "an")
+MAX_JOINED = 8  # words that are tried as one
+SHORT = 5  # letters up to which one edit is as much as a word bears
+MAX_MISSPELT = 6  # words of a text that are doubted, the longest
+NUM_NEAR = 60  # words tried for each
+
+
+@dataclass(frozen=True, slots=True)
+class NearName:
+    """A run of words that is nearly a name."""
+
+    first: int  # place of its first word in the text
+    last: int
+    row: int  # of NameIndex
+
+
+class LooseNames:
+    """The names of an index by their letters alone, and the words that names are made of; both made on first use."""
+
+    def __init__(self, index: NameIndex) -> None:
+        """Keep the index."""
+        self.index = index
+
+    @cached_property
+    def _squeezed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Hashes of the names' words written as one, also without the article before them; and their rows."""
+        keys, rows = array("Q"), array("i")
+        for row, name in self.index.names():
+            words = [word for word, _, _ in words_of(name)]
+            for start in (0, 1) if len(words) > 1 and words[0] in ARTICLES else (0,):
+                if words:
+                    keys.append(hash("".join(words[start:])) & MASK)
+                    rows.append(row)
+        if not keys:
+            return np.zeros(0, np.uint64), np.zeros(0, np.int32)
+        order = np.argsort(np.frombuffer(keys, np.uint64), kind="stable")
+        return np.frombuffer(keys, np.uint64)[order], np.frombuffer(rows, np.int32)[order]
+
+    @cached_property
+    def _vocabulary(self) -> dict[int, list[str]]:
+        """The words of all names, by number of letters."""
+        words = {word for _, name in self.index.names() for word, _, _ in words_of(name)}
+        by_length: dict[int, list[str]] = {}
+        for word in sorted(words):
+            by_length.setdefault(len(word), []).append(word)
+        return by_length
+
+    def find_joined(self, words: Words) -> list[NearName]:
+        """Return names that differ in blanks, punctuation or a first article: "spiderman", "schindlers list"."""
+        keys, rows = self._squeezed
+        windows = [
+            (first, last, "".join(word for word, _, _ in words[first : last + 1]))
+            for first in range(len(words))
+            for last in range(first, min(first + MAX_JOINED, len(words)))
+        ]
+        hashes = np.array([hash(text) & MASK for _, _, text in windows], dtype=np.uint64)
+        low, high = np.searchsorted(keys, hashes), np.searchsorted(keys, hashes, side="right")
+        return [
+            NearName(first, last, row)
+            for (first, last, text), start, end in zip(windows, low.tolist(), high.tolist(), strict=True)
+            for row in rows[start:end].tolist()
+            if self._is_joined(row, [word for word, _, _ in words[first : last + 1]])
+        ]
+
+    def _is_joined(self, row: int, window: list[str]) -> bool:
+        """Has the name these letters, article aside, and not just these words?"""
+        own, text = [word for word, _, _ in words_of(self.index.name_of(row))], "".join(window)
+        return own != window and "".join(own) in (text, *(article + text for article in ARTICLES))
+
+    def find_misspelt(self, words: Words, known: frozenset[str]) -> list[NearName]:
+        """Return names that the text would have if one word were written otherwise; ``known`` words are right.
+
+        One edit (a letter more, less or other, two exchanged) in words of up to SHORT letters, two in longer ones.
+        """
+        doubtful = [place for place, (word, _, _) in enumerate(words) if word not in known]
+        doubtful = sorted(doubtful, key=lambda place: (-len(words[place][0]), place))[:MAX_MISSPELT]
+        places = [(place, word) for place in doubtful for word in self.near_words(words[place][0])]
+        variants = [[*words[:place], (word, *words[place][1:]), *words[place + 1 :]] for place, word in places]
+        near = {
+            NearName(name.first, name.last, row)
+            for (place, _), found in zip(places, self.index.find(variants), strict=True)
+            for name in found
+            if name.first <= place <= name.last
+            for row in name.rows
+        }
+        return sorted(near, key=lambda one: (one.first, one.last, one.row))
+
+    def near_words(self, word: str) -> list[str]:
+        """Return the words of names that a misspelt one may stand for, the nearest first."""
+        from rapidfuzz import process
+        from rapidfuzz.distance import OSA
+
+        edits = 1 if len(word) <= SHORT else 2
+        near: list[tuple[float, str]] = []
+        for size in range(len(word) - edits, len(word) + edits + 1):
+            choices = self._vocabulary.get(size, [])
+            found = process.extract(word, choices, scorer=OSA.distance, score_cutoff=edits, limit=NUM_NEAR)
+            near += [(distance, other) for other, distance, _ in found if other != word]
+        return [other for _, other in sorted(near)[:NUM_NEAR]]

@@ -1,0 +1,279 @@
+"""What users do with a trained explorer: ask questions in words, or score a file of questions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kgqa_core.config import EmbeddedDataset, PlansDataset
+from kgqa_core.errors import ConfigError, InputError, LinkError
+from kgqa_core.run.compare import Bench, open_bench, section_of
+from kgqa_core.run.open import ground_of, open_system
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import system_key
+from kgqa_core.systems.types import AskedCall
+from kgqa_core.types import Prediction, Question, Reject
+
+if TYPE_CHECKING:
+    from kgqa_core.systems.explorer_system import ExplorerSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question as a person asks it."""
+
+    question: str
+    topic: str | None = None  # label or name of the topic entity; None or empty: the exact name in the question
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLine:
+    """One candidate of an answer."""
+
+    name: str
+    label: str  # tells homonyms apart
+    score: float  # percent: the probability of Eq. 3 over all candidates
+    is_answer: bool  # in the answer set, by the threshold chosen on dev
+    path: str  # evidence: readable triples in walking order, empty where none is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one question, or why there is none."""
+
+    question: str
+    topics: tuple[str, ...]  # names of the topic entities
+    candidates: tuple[AnswerLine, ...]  # best first
+    error: str = ""  # why the question could not be asked; empty where it was
+    nearest: tuple[str, ...] = ()  # names in the graph that look most like a topic that is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """Answers questions in words with one explorer: ``kgqa ask`` and the served model are this class."""
+
+    system: ExplorerSystem
+
+    def ask(self, question: str, topic: str | None = None) -> Answer:
+        """Answer one question.
+
+        Raises:
+            LinkError: no topic, with the nearest names.
+            InputError: an empty question.
+        """
+        linked = self._link(Asked(question, topic))
+        (prediction,) = self._predict([linked])
+        return self._read(linked, prediction)
+
+    def ask_all(self, asked: Sequence[Asked]) -> list[Answer]:
+        """Answer many questions at once, in order; one that cannot be asked becomes an answer that says why."""
+        linked = [self._link_or_explain(row) for row in asked]
+        questions = [item for item in linked if isinstance(item, Question)]
+        predictions = iter(self._predict(questions))
+        return [self._read(item, next(predictions)) if isinstance(item, Question) else item for item in linked]
+
+    def _predict(self, questions: Sequence[Question]) -> list[Prediction]:
+        with torch_threads(1):
+            return self.system.answer(questions)
+
+    def _link_or_explain(self, asked: Asked) -> Question | Answer:
+        try:
+            return self._link(asked)
+        except InputError as problem:
+            nearest = problem.nearest if isinstance(problem, LinkError) else ()
+            return Answer(asked.question, (), (), error=str(problem), nearest=nearest)
+
+    def _link(self, asked: Asked) -> Question:
+        from kgqa_core.questions.link import link_question
+
+        if not asked.question.strip():
+            raise InputError("the question is empty")
+        return link_question(asked.question, self.system.graph, topics=[asked.topic] if asked.topic else [])
+
+    def _read(self, question: Question, prediction: Prediction) -> Answer:
+        """Return a prediction in words."""
+        graph, answers = self.system.graph, set(prediction.answers)
+        paths = [self.system.render(path) for path in prediction.paths]
+        paths += [""] * (len(prediction.candidates) - len(paths))
+        lines = [
+            AnswerLine(graph.name_of(entity), graph.label_of(entity), 100.0 * score, entity in answers, path)
+            for entity, score, path in zip(prediction.candidates, prediction.scores, paths, strict=True)
+        ]
+        names = dict.fromkeys(graph.name_of(entity) for entity in question.topics)
+        return Answer(question.text, tuple(names), tuple(lines))
+
+
+@contextmanager
+def torch_threads(num: int) -> Iterator[None]:
+    """Let torch compute with ``num`` threads for a while.
+
+    A few questions are too small to share out: on a busy machine threads that wait for each other cost forty times
+    what one does. torch keeps the number per thread that calls it, so a server sets it at each request.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(num)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def open_answerer(pipeline: Pipeline) -> Answerer:
+    """Open the run's first explorer for questions in words, which explore the whole graph.
+
+    Raises:
+        ArtifactError: the explorer is not trained.
+    """
+    return Answerer(replace(open_system(pipeline), subgraphs=None))
+
+
+def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any], list[Reject]]:
+    """Score the run's first explorer, and its controls, on any question file in the dataset's format.
+
+    Returns:
+        ``{"n", "hits1", "f1", "em", "coverage", "seconds", "controls": {name: {...}}}`` (percent, with the bounds of
+        95 % intervals as ``hits1.low``; seconds of answering, encoding of new texts included), and the lines that could
+        not be used.
+
+    Raises:
+        InputError: no usable question.
+        ArtifactError: the explorer or its controls are not built.
+    """
+    from kgqa_core.evaluation.metrics import score_predictions
+    from kgqa_core.evaluation.report import make_figures
+    from kgqa_core.questions.store import load_question_file
+    from kgqa_core.systems.controls import load_template_control, score_controls
+
+    dataset = pipeline.config.dataset
+    if isinstance(dataset, PlansDataset):
+        raise ConfigError(f"run {pipeline.config.name!r} has plans, and no explorer to score: kgqa score-plans")
+    system = open_system(pipeline)
+    ground = ground_of(pipeline)
+    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", ground.graph)
+    questions, rejects = load_question_file(
+        path, format="jsonl" if isinstance(dataset, EmbeddedDataset) else dataset.questions.format, graph=system.graph
+    )
+    if not questions:
+        raise InputError(f"{path} holds no usable question{_first_reject(rejects)}")
+    started = time.perf_counter()
+    with torch_threads(pipeline.config.runtime.threads):
+        predictions = system.answer(questions, progress=lambda done, total: pipeline.progress("answering", done, total))
+    seconds = time.perf_counter() - started
+    scores = _headline(make_figures(score_predictions(questions, predictions)))
+    rows = score_controls(control, ground.place(questions), max_hops=pipeline.config.exploration.steps)
+    controls = {row["system"]: _headline(row["overall"]) for row in rows}
+    return {**scores, "seconds": seconds, "controls": controls}, rejects
+
+
+def _headline(figures: Mapping[str, float]) -> dict[str, float]:
+    from kgqa_core.evaluation.intervals import INTERVAL_METRICS, interval_names
+
+    bounds = [name for metric in INTERVAL_METRICS for name in interval_names(metric)]
+    return {"n": int(figures["n"])} | {name: figures[name] for name in (*INTERVAL_METRICS, "coverage", *bounds)}
+
+
+def _first_reject(rejects: Sequence[Reject]) -> str:
+    return f"; the first line that cannot be used is {rejects[0].line}: {rejects[0].reason}" if rejects else ""
+
+
+# ------ Asking one system one question, and showing prompt by prompt what happened.
+
+
+@dataclass(frozen=True, slots=True)
+class SystemLine:
+    """One answer, or one of the candidates behind the answers."""
+
+    name: str
+    label: str  # tells homonyms apart
+    score: float
+    is_answer: bool
+    supported: bool  # is there a path in the graph that ends in it?
+    path: str  # readable triples; empty where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class SystemReply:
+    """What a system made of one question."""
+
+    system: str
+    answered_by: str  # empty: it asks no language model
+    question: str
+    topics: tuple[str, ...]  # names
+    status: str
+    candidates: tuple[SystemLine, ...]  # answers first
+    unmatched: tuple[str, ...]  # names that were answered, and that nothing in the graph bears
+    verdict: bool | None
+    calls: tuple[AskedCall, ...]
+    tokens: int  # read and given
+    seconds: float
+    error: str = ""
+
+
+def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, row: str | None = None) -> SystemReply:
+    """Ask one row of the run's comparison, the first by default, played by its first answerer, with the first seed.
+
+    Raises:
+        InputError: an empty question.
+        LinkError: a topic that is not in the graph, or none in the text where the system needs one.
+        ArtifactError: something that the system stands on is not made.
+    """
+    systems = section_of(pipeline)
+    seed = (systems.seeds or pipeline.config.exploration.seeds)[0]
+    rows = systems.rows()
+    row = next(iter(rows)) if row is None else row
+    answerers = rows[row][1]
+    with open_bench(pipeline, system_key(row, answerers[0], seed)) as bench:
+        asked = _link(bench, question, topic)
+        done = bench.answer([asked])
+    (one,) = done.answered
+    graph, prediction = bench.walk.entities, one.answer.prediction
+    supported = dict(zip(prediction.answers, one.faithful, strict=True))
+    paths = dict(zip(prediction.candidates, prediction.paths, strict=False))
+    lines = [
+        SystemLine(
+            graph.name_of(entity),
+            graph.label_of(entity),
+            score,
+            entity in supported,
+            supported.get(entity, bool(paths.get(entity))),
+            bench.render(paths[entity]) if paths.get(entity) else "",
+        )
+        for entity, score in zip(prediction.candidates, prediction.scores, strict=True)
+    ]
+    usage = done.usage.to_pydict()
+    return SystemReply(
+        system=bench.system.name,
+        answered_by=bench.source.answered_by,
+        question=question,
+        topics=tuple(graph.name_of(entity) for entity in asked.topics),
+        status=one.status,
+        candidates=tuple(lines),
+        unmatched=one.answer.unmatched,
+        verdict=prediction.verdict,
+        calls=one.calls,
+        tokens=sum(usage["num_prompt_tokens"]) + sum(usage["num_tokens"]),
+        seconds=sum(usage["seconds"]),
+        error=one.error,
+    )
+
+
+def _link(bench: Bench, question: str, topic: str | None) -> Question:
+    """Return the question with the topic that was named, or that its text names; none where none is needed."""
+    from kgqa_core.questions.link import link_question
+
+    if not question.strip():
+        raise InputError("the question is empty")
+    if bench.walk.subgraphs is not None:
+        raise InputError("in this run each question has its own subgraph (dataset.subgraphs): a new one has none")
+    try:
+        return link_question(question, bench.walk.entities, topics=[topic] if topic else [])
+    except LinkError:
+        if topic or bench.system.needs_topic:
+            raise
+        return Question("asked", question, question, (), (), "test")

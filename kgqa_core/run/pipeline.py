@@ -1,0 +1,271 @@
+"""The stages of a run: what each is made of, which are done, and why one is not.
+
+Nothing here builds anything: a stage's recipe follows from the configuration, the content of the artifacts it reads
+and the external files; whether it has to run follows from whether the store has that recipe's artifact.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kgqa_core.artifacts import Artifact, ArtifactStore, FileHashes, Recipe, read_artifact, write_json
+from kgqa_core.config import RunConfig
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
+from kgqa_core.run.stages import StageSpec, stage_specs
+
+VERSIONS = {
+    "dataset": 1,
+    "dump": 1,
+    "topics": 1,
+    "graph": 4,
+    "subgraphs": 2,
+    "questions": 2,
+    "encodings": 1,
+    "explorer": 2,
+    "controls": 4,
+    "evaluation": 4,
+    "supervision": 1,
+    "candidates": 1,
+    "instructions": 1,
+    "lm": 1,
+    "reasoner": 1,
+    "dense": 1,
+    "plans": 1,
+    "fusion": 1,
+    "system": 1,
+    "comparison": 1,
+}
+"""Of each stage's code: raised whenever the same input would give other bytes; tests/test_golden.py holds the proof."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is going on, done, total)."""
+
+_log = logging.getLogger(__name__)
+
+PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
+"""Who is told of progress. Not a parameter: a flow's parameters are data, which Prefect stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """Where one stage stands."""
+
+    key: str
+    stage: str
+    state: Literal["done", "stale", "missing"]
+    why: str
+    folder: Path | None  # of the artifact, where there is one
+
+
+class Pipeline:
+    """The stages of one configuration over the artifact store of its home."""
+
+    def __init__(self, config: RunConfig, *, lent_to: tuple[Path, ...] = ()) -> None:
+        self.config, self._lent_to = config, lent_to
+        self.home = config.runtime.home
+        self.specs = {spec.key: spec for spec in stage_specs(config)}
+        self.store = ArtifactStore(self.home / "artifacts")
+        self._lenders: dict[Path, Pipeline] = {}
+        self._hashes = FileHashes(self.home / "cache" / "file_hashes.json")
+        self._last = self.home / "runs" / f"{config.name}.json"
+        self._accepted = self.home / "runs" / "accepted" / f"{config.name}.json"
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Tell whoever listens."""
+        if listener := PROGRESS.get():
+            listener(what, done, total)
+
+    def recipe(self, key: str) -> Recipe | None:
+        """Return the recipe of a stage, or None while a stage that it reads is not done.
+
+        Raises:
+            InputError: an external file is missing.
+        """
+        return self._recipe(key, {})
+
+    def find(self, key: str) -> Artifact | None:
+        """Return a stage's artifact if it is done."""
+        return self._find(key, {})
+
+    def artifact(self, key: str) -> Artifact:
+        """Return a stage's artifact.
+
+        Raises:
+            ArtifactError: the stage is not done.
+        """
+        found = self.find(key)
+        if found is None:
+            raise ArtifactError(
+                f"stage {key!r} of {self.config.name!r} is not done: make it with kgqa run; kgqa status says more"
+            )
+        return found
+
+    def lender(self, conf: Path) -> Pipeline:
+        """Return the stages of another run that this one borrows from, in the same home.
+
+        Raises:
+            ConfigError: runs that borrow from each other in a circle.
+        """
+        if conf in self._lent_to:
+            raise ConfigError(f"explorer.init_from, also_train_on: {conf} is borrowed from in a circle")
+        if conf not in self._lenders:
+            here = {"runtime": self.config.runtime, "cluster": self.config.cluster}
+            config = read_config(conf).model_copy(update=here)
+            self._lenders[conf] = Pipeline(config, lent_to=(*self._lent_to, conf))
+        return self._lenders[conf]
+
+    def build(self, key: str, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
+        """Build a stage whose inputs are done; see ``ArtifactStore.build``.
+
+        Raises:
+            InputError: a file was changed while the stage read it.
+        """
+        recipe = self.recipe(key)
+        if recipe is None:
+            raise ArtifactError(
+                f"stage {key!r} reads {', '.join(self.specs[key].needs)}, of which not all are done: was an input "
+                "changed meanwhile? Run again; kgqa status says more"
+            )
+
+        def checked(folder: Path) -> None:
+            write(folder)
+            for name, path in self.specs[key].files.items():
+                if self._hash(path, name) != recipe.inputs[name]:
+                    raise InputError(f"{name}: {path} was changed while stage {key!r} read it. Run again")
+
+        artifact, made = self.store.build(recipe, checked)
+        self.remember(key, artifact)
+        return artifact, made
+
+    def remember(self, key: str, artifact: Artifact) -> None:
+        """Note what this run's stage is made of now, so that ``status`` can say later what changed."""
+        last = _read_note(self._last)
+        if last.get(key) != artifact.fingerprint:
+            _write_note(self._last, {**last, key: artifact.fingerprint})
+
+    def remembered(self, stage: str) -> Artifact | None:
+        """Return what ``remember`` noted of a stage that has no spec, such as the last comparison of two builds."""
+        fingerprint = _read_note(self._last).get(stage)
+        return read_artifact(self.store.root / stage / fingerprint) if fingerprint else None
+
+    def accept(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Note these stages' artifacts as the build that the next one is compared with."""
+        note = {key: artifact.fingerprint for key, artifact in artifacts.items()}
+        if note != _read_note(self._accepted):
+            _write_note(self._accepted, note)
+
+    def accepted(self) -> dict[str, Artifact]:
+        """Return the stages of the last accepted build that are still there."""
+        note = _read_note(self._accepted)
+        found = {
+            key: read_artifact(self.store.root / self.specs[key].stage / fingerprint)
+            for key, fingerprint in note.items()
+            if key in self.specs
+        }
+        return {key: artifact for key, artifact in found.items() if artifact}
+
+    def status(self) -> list[StageStatus]:
+        """Say of every stage whether it is done, stale (built once for this run, of something else) or missing."""
+        last = _read_note(self._last)
+        found: dict[str, Artifact | None] = {}
+        return [self._status(spec, last.get(spec.key), found) for spec in self.specs.values()]
+
+    def _recipe(self, key: str, found: dict[str, Artifact | None]) -> Recipe | None:
+        """``found`` keeps what is known of other stages, so that a stage that several read is looked up once."""
+        spec = self.specs[key]
+        inputs: dict[str, str] = {}
+        for need in spec.needs:
+            artifact = self._find(need, found)
+            if artifact is None:
+                return None
+            name = need.partition("-seed")[0]
+            inputs[need if name in inputs else name] = artifact.content  # a comparison reads several seeds
+        for name, borrowed in spec.borrows.items():
+            artifact = self.lender(borrowed.conf).find(borrowed.key)
+            if artifact is None:
+                return None
+            inputs[name] = artifact.content
+        for name, path in spec.files.items():
+            inputs[name] = self._hash(path, name)
+        return Recipe(spec.stage, VERSIONS[spec.stage], spec.section, inputs)
+
+    def _find(self, key: str, found: dict[str, Artifact | None]) -> Artifact | None:
+        if key not in found:
+            recipe = self._recipe(key, found)
+            found[key] = self.store.find(recipe) if recipe else None
+        return found[key]
+
+    def _status(self, spec: StageSpec, last: str | None, found: dict[str, Artifact | None]) -> StageStatus:
+        """Say where one stage stands; ``found`` has all that it reads, and gets this one."""
+        waits = [need for need in spec.needs if found[need] is None]
+        waits += [f"{b.key} of {b.conf.name}" for b in spec.borrows.values() if not self.lender(b.conf).find(b.key)]
+        recipe, why = None, f"waits for {', '.join(waits)}"
+        if not waits:
+            try:
+                recipe = self._recipe(spec.key, found)
+            except InputError as problem:
+                why = str(problem)
+        found[spec.key] = done = self.store.find(recipe) if recipe else None
+        if done:
+            return StageStatus(spec.key, spec.stage, "done", "", done.folder)
+        old = read_artifact(self.store.root / spec.stage / last) if last else None
+        if recipe:
+            why = "; ".join(differences(old.recipe, recipe)) if old else _why_missing(last)
+        return StageStatus(spec.key, spec.stage, "stale" if old else "missing", why, old.folder if old else None)
+
+    def _hash(self, path: Path, name: str) -> str:
+        try:
+            return self._hashes.hash(path)
+        except OSError as problem:
+            if isinstance(problem, FileNotFoundError):
+                from kgqa_core.graph.formats import require_file
+
+                require_file(path, what=name)  # says what is beside it
+            raise InputError(f"{name}: cannot read {path}: {problem.strerror or problem}") from None
+
+
+def _read_note(path: Path) -> dict[str, str]:
+    """Return stage -> fingerprint of a note of ours; empty where there is none, or rubbish."""
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in note.items() if isinstance(value, str)} if isinstance(note, dict) else {}
+
+
+def _write_note(path: Path, note: Mapping[str, str]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, note)
+    except OSError as problem:  # a full or read-only disk: the artifacts themselves are whole
+        _log.warning("cannot note in %s what was built: %s", path, problem)
+
+
+def _why_missing(last: str | None) -> str:
+    return "its artifact is gone or damaged" if last else "never built"
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """Say in words how two recipes of one stage differ."""
+    found = [] if old.version == new.version else [f"the stage's code is version {new.version}, was {old.version}"]
+    for name in sorted({*old.config, *new.config}):
+        was, now = old.config.get(name), new.config.get(name)
+        if json.dumps(was) != json.dumps(now):  # a tuple comes back from a manifest as a list
+            found.append(f"{name} is {shorten(now, 60)}, was {shorten(was, 60)}")
+    for name in sorted({*old.inputs, *new.inputs}):
+        if old.inputs.get(name) != new.inputs.get(name):
+            found.append(
+                f"input {name} changed" if name in old.inputs and name in new.inputs else _come_or_gone(name, new)
+            )
+    return found
+
+
+def _come_or_gone(name: str, new: Recipe) -> str:
+    return f"input {name} is new" if name in new.inputs else f"input {name} is gone"

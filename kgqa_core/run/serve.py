@@ -1,0 +1,168 @@
+"""A trained explorer away from its run: what it needs where it is served, and opening it there, offline.
+
+Its weights travel with it. The graph does not: it is named by its content hash and found in the artifact store of the
+serving machine. The text encoder is named by its identity, and comes from the installed package or a local folder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import ChainMap, OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from kgqa_core.artifacts import Artifact, ArtifactStore, write_json
+from kgqa_core.config import EncoderSection, EvaluationSection, LocalEncoderSection
+from kgqa_core.config_base import Section
+from kgqa_core.config_file import explain
+from kgqa_core.errors import ArtifactError
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.run.ask import Answerer
+from kgqa_core.run.open import encoder_of, load_system, unit_norm
+from kgqa_core.text.encoder import Encoder
+
+CARD = "served.json"
+EXPLORER_FILES = (
+    "model.safetensors",
+    "model.json",
+)  # of explorer.checkpoint, which is not imported here: it loads torch
+RECENT_TEXTS = 4096  # encodings of questions that are kept in memory
+
+
+class ServedCard(Section):
+    """What a served explorer was made of, and what it needs."""
+
+    kgqa: str  # version that wrote it
+    run: str  # name of the run configuration
+    config_hash: str
+    dataset: str
+    seed: int
+    fingerprint: str  # of the explorer's artifact
+    graph: str  # content hash of the graph that it was trained on
+    graph_fingerprint: str  # the folder of that graph in the artifact store where it was trained
+    encoder: Annotated[EncoderSection, Field(discriminator="kind")]
+    encoder_name: str  # identity of the text encoder, weights hash included
+    evaluation: EvaluationSection  # limits to the walk, evidence paths
+    batch_size: int  # questions that are explored at once
+
+
+def read_encoder_name(explorer: Artifact) -> str:
+    """Return the identity of the text encoder that an explorer was trained with."""
+    return str(json.loads((explorer.folder / "model.json").read_text(encoding="utf-8"))["encoder"])
+
+
+def write_served(folder: Path, card: ServedCard, explorer: Artifact) -> None:
+    """Write into ``folder``, which is made, all that travels: weights, their card and what they need."""
+    folder.mkdir(parents=True)
+    for name in EXPLORER_FILES:
+        shutil.copyfile(explorer.folder / name, folder / name)
+    write_json(folder / CARD, card.model_dump(mode="json"))
+
+
+def read_card(folder: Path) -> ServedCard:
+    """Read what ``write_served`` wrote.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or of another version of kgqa.
+    """
+    path = folder / CARD
+    try:
+        return ServedCard.model_validate_json(path.read_bytes())
+    except OSError as problem:
+        raise ArtifactError(f"{folder} holds no served explorer: {problem}; register it again") from None
+    except ValidationError as problem:
+        raise ArtifactError(f"{explain(problem, str(path), ServedCard)}\nRegister it again") from None
+
+
+def open_served(folder: Path, home: Path, *, encoder_path: Path | None = None) -> Answerer:
+    """Open a served explorer over the graph that it was trained on.
+
+    Args:
+        folder: what ``write_served`` wrote.
+        home: where artifacts are: ``KGQA_HOME``.
+        encoder_path: folder of a local text encoder, where it is not the one of the training machine.
+
+    Raises:
+        ArtifactError: graph, encoder or weights are missing, or not those that it was trained with; the message names
+            what is missing, where it was looked for, and what brings it there.
+    """
+    card = read_card(folder)
+    graph = _find_graph(card, home)
+    encoder = _find_encoder(card, encoder_path)
+    return Answerer(
+        load_system(
+            folder,
+            graph=graph,
+            encoder=encoder.name,
+            encode=RememberedEncodings(encoder, [*graph.relation_labels, *filter(None, graph.inverse_labels)]),
+            evaluation=card.evaluation,
+            batch_size=card.batch_size,
+        )
+    )
+
+
+class RememberedEncodings:
+    """Encodes texts in memory alone: the vectors of relations are kept for good, those of questions for a while.
+
+    The cache on disk, which runs share, is left alone: a server would add a file to it with every new question.
+    """
+
+    def __init__(self, encoder: Encoder, relations: Sequence[str]) -> None:
+        """Encode the names of relations, and so load the encoder's weights: what is wrong with them shows here."""
+        self._encoder = encoder
+        self._relations: dict[str, np.ndarray] = {}
+        self._recent: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._relations = self._lookup(relations)
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Return unit-norm encodings [n, encoding_dim]."""
+        found = self._lookup(texts)
+        for text, vector in found.items():
+            if text not in self._relations:
+                self._recent[text] = vector
+                self._recent.move_to_end(text)
+        while len(self._recent) > RECENT_TEXTS:
+            self._recent.popitem(last=False)
+        return np.stack([found[text] for text in texts]) if texts else np.zeros((0, self._encoder.dim), np.float32)
+
+    def _lookup(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        known = ChainMap(self._relations, self._recent)
+        found = {text: known[text] for text in texts if text in known}
+        missing = sorted({*texts}.difference(found), key=lambda text: (len(text), text))  # as the cache on disk does
+        return found | dict(zip(missing, unit_norm(self._encoder.encode(missing)), strict=True))
+
+
+def _find_graph(card: ServedCard, home: Path) -> KnowledgeGraph:
+    root = home / "artifacts"
+    found = ArtifactStore(root).find_content("graph", card.graph)
+    if found is None:
+        raise ArtifactError(
+            f"the graph with the content hash {card.graph}, on which this explorer was trained, is not in "
+            f"{root / 'graph'}. Build it there with kgqa build CONF, CONF being the run configuration {card.run!r}; or "
+            f"copy artifacts/graph/{card.graph_fingerprint} from where it was trained; or set KGQA_HOME to a folder "
+            "that has it"
+        )
+    return open_graph(found.folder)
+
+
+def _find_encoder(card: ServedCard, path: Path | None) -> Encoder:
+    section = card.encoder
+    if isinstance(section, LocalEncoderSection):
+        section = section.model_copy(update={"path": path or section.path})
+        if not section.path.is_dir():
+            raise ArtifactError(
+                f"the text encoder {card.encoder_name} is not in {section.path}: there is no such folder. Copy it from "
+                "where the explorer was trained, and name it: model_config={'encoder_path': FOLDER}"
+            )
+    encoder = encoder_of(section)
+    if encoder.name != card.encoder_name:
+        raise ArtifactError(
+            f"this explorer was trained on texts encoded by {card.encoder_name}, and here is {encoder.name}: bring the "
+            f"encoder that it was trained with, or train the run configuration {card.run!r} again"
+        )
+    return encoder

@@ -1,0 +1,248 @@
+"""What a run has built, as DuckDB views: every Parquet table of its artifacts, and a few views that join them.
+
+One connection in memory. Once the views are there, DuckDB may read their files and no others, write nothing but what
+it spills, and load no extension: a query can neither reach elsewhere nor damage an artifact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from kgqa_core.artifacts import Artifact, written_whole
+from kgqa_core.errors import ArtifactError, InputError, QueryError
+
+BATCH_ROWS = 131_072  # of what is written to a file
+MAX_MESSAGE = 400  # characters of what DuckDB says
+READING = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # MULTI: what PIVOT is made of
+MAIN_TABLE = {
+    "topics": "topics",
+    "questions": "questions",
+    "encodings": "encodings",
+    "subgraphs": "blocks",
+    "evaluation": "predictions",
+}
+MAIN_VIEW = {
+    "topics": "question_topics",
+    "evaluation": "predictions",
+}  # the view of a stage's main table; else the stage's own name
+PREFIX = {"questions": "question", "subgraphs": "subgraph"}  # of views of its other tables; else the stage's name
+
+FACTS = """
+create view {view} as select {first} h.label as head_label, h.name as head_name, r.label as relation,
+    t.label as tail_label, t.name as tail_name, f.head as head_id, f.relation as relation_id, f.tail as tail_id
+from {triples} f join entities h on f.head = h.entity_id join relations r on f.relation = r.relation_id
+    join entities t on f.tail = t.entity_id"""
+NAMED_QUESTIONS = """
+create view questions as with listed as (
+    select id, true as is_topic, unnest(topics) as entity_id, generate_subscripts(topics, 1) as place from linked
+    union all select id, false, unnest(answers), generate_subscripts(answers, 1) from linked
+), named as (
+    select id, list(name order by place) filter (is_topic) as topic_names,
+        list(name order by place) filter (not is_topic) as answer_names
+    from listed join entities using (entity_id) group by id
+) select linked.*, coalesce(topic_names, []) as topic_names, coalesce(answer_names, []) as answer_names
+from linked left join named using (id)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of an artifact: its files in order, and what they hold."""
+
+    paths: tuple[str, ...]
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewInfo:
+    """One view, as a listing shows it."""
+
+    name: str
+    columns: dict[str, str]  # column -> DuckDB type
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """An open connection in which a run's tables are views."""
+
+    connection: duckdb.DuckDBPyConnection
+    num_rows: Mapping[str, int]  # view -> rows
+
+    def list_views(self) -> list[ViewInfo]:
+        """Return all views with their columns and rows; reads no rows."""
+        found = []
+        for name, num_rows in self.num_rows.items():
+            described = self.connection.sql(f"describe {name}").fetchall()
+            found.append(ViewInfo(name, {column: str(kind) for column, kind, *_ in described}, num_rows))
+        return found
+
+    def read(self, query: str, *, limit: int) -> tuple[pa.Table, bool]:
+        """Return the first ``limit`` rows of a query, and whether there are more; QueryError where it is unusable."""
+        with _errors_as_ours():
+            table = self._select(query).limit(limit + 1).to_arrow_table()
+            return table.slice(0, limit), table.num_rows > limit
+
+    def write(self, query: str, out: Path, *, limit: int | None = None) -> int:
+        """Stream the rows of a query to a Parquet or CSV file, there only once it is whole; return how many.
+
+        In CSV, lists and structs are text. Raises QueryError where the query is unusable, InputError where the file is.
+        """
+        if out.suffix not in (".parquet", ".csv"):
+            raise InputError(f"cannot write {out}: give a file that ends in .parquet or .csv")
+        if not out.absolute().parent.is_dir():
+            raise InputError(f"cannot write {out}: there is no folder {out.absolute().parent}")
+        with _errors_as_ours():
+            rows = self._select(query)
+            rows = rows if limit is None else rows.limit(limit)
+            reader = (rows if out.suffix == ".parquet" else _flat(rows)).to_arrow_reader(BATCH_ROWS)
+            return _write(reader, out)
+
+    def _select(self, query: str) -> duckdb.DuckDBPyRelation:
+        statements = self.connection.extract_statements(query)
+        if len(statements) != 1 or statements[0].type not in READING:
+            kinds = ", ".join(statement.type.name for statement in statements) or "none"
+            raise QueryError(f"one statement that reads is wanted (SELECT, FROM, DESCRIBE, PIVOT, ...), given: {kinds}")
+        if _holds_copy(query):
+            raise QueryError(
+                "COPY writes files, and a query only reads: --out FILE writes its rows (a column of that name is "
+                'written "copy")'
+            )
+        return self.connection.sql(query)
+
+
+def _holds_copy(query: str) -> bool:
+    """Does a query hold the keyword COPY? Inside WITH, DuckDB would carry it out, on the files that it may read."""
+    raw = query.encode("utf-8")
+    starts = [place for place, kind in duckdb.tokenize(query) if kind == duckdb.token_type.keyword]
+    return any(raw[place : place + 4].lower() == b"copy" for place in starts)
+
+
+@contextmanager
+def open_views(artifacts: Mapping[str, Artifact], *, memory_limit: str, temp_directory: Path) -> Iterator[Views]:
+    """Open the tables of ``artifacts`` (by the stage's key in its run) as views.
+
+    Args:
+        artifacts: those of a run that are done.
+        memory_limit: DuckDB's own, such as "2GB"; the process uses more.
+        temp_directory: where DuckDB spills.
+
+    Raises:
+        ArtifactError: a table cannot be opened.
+    """
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory_limit,
+        "temp_directory": str(temp_directory),
+        "autoload_known_extensions": False,
+        "autoinstall_known_extensions": False,
+        "python_enable_replacements": False,  # no table named like a variable of ours
+    }
+    tables = find_tables(artifacts)
+    with duckdb.connect(config=settings) as connection:
+        try:
+            num_rows = _create_views(connection, tables)
+        except (duckdb.Error, OSError, ValueError) as problem:
+            raise ArtifactError(f"cannot open the run's tables: {_short(problem)}. kgqa status says more") from problem
+        paths = [path for table in tables.values() for path in table.paths]
+        listed = ", ".join(f"'{path}'" for path in (path.replace("'", "''") for path in paths))
+        connection.execute(f"set allowed_paths = [{listed}]")
+        connection.execute("set enable_external_access = false")
+        connection.execute("set lock_configuration = true")
+        yield Views(connection, dict(sorted(num_rows.items())))
+
+
+def find_tables(artifacts: Mapping[str, Artifact]) -> dict[str, Table]:
+    """Return view name -> table, of all Parquet files: ``triples-0000``, ``triples-0001``, ... are one table."""
+    parts: dict[str, list[tuple[str, int]]] = {}
+    dumps = [key for key in artifacts if key.startswith("dump-")]
+    for key, artifact in artifacts.items():
+        key = "dump" if [key] == dumps else key
+        for entry in sorted(artifact.files, key=lambda entry: entry.name):
+            if entry.rows is not None:
+                group = re.sub(r"[-_=]?\d*(\.parquet)?$", "", entry.name.partition("/")[0])
+                parts.setdefault(view_name(key, group), []).append((str(artifact.folder / entry.name), entry.rows))
+    return {
+        name: Table(tuple(path for path, _ in files), sum(rows for _, rows in files)) for name, files in parts.items()
+    }
+
+
+def view_name(key: str, group: str) -> str:
+    """Return the view of a stage's table: graph's triples -> triples, questions' rejects -> question_rejects."""
+    stage, _, part = key.partition("-")
+    if group == MAIN_TABLE.get(stage):
+        name = MAIN_VIEW.get(stage, stage)
+    elif (stage, group) == ("questions", "coverage") or (stage == "graph" and group != "rejects"):
+        name = group
+    else:
+        name = f"{PREFIX.get(stage, stage)}_{group}"
+    return re.sub(r"\W", "_", f"{name}_{part}" if part else name)
+
+
+def _create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Table]) -> dict[str, int]:
+    num_rows = {name: table.num_rows for name, table in tables.items()}
+    joined = {"questions", "entities"} <= tables.keys()
+    for name, table in tables.items():
+        inner = "linked" if joined and name == "questions" else name
+        connection.read_parquet(list(table.paths)).create_view(inner)
+    if joined:
+        connection.execute(NAMED_QUESTIONS)
+    if {"triples", "entities", "relations"} <= tables.keys():
+        connection.execute(FACTS.format(view="facts", first="", triples="triples"))
+        num_rows["facts"] = num_rows["triples"]
+        if "subgraph_triples" in tables:
+            connection.execute(FACTS.format(view="subgraph_facts", first="question_id,", triples="subgraph_triples"))
+            num_rows["subgraph_facts"] = num_rows["subgraph_triples"]
+    return num_rows
+
+
+def _flat(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """Return rows whose lists and structs are text: CSV has neither."""
+    nested = [
+        name.replace('"', '""')
+        for name, kind in zip(rows.columns, rows.types, strict=True)
+        if kind.id in ("list", "array", "struct", "map", "union")
+    ]
+    casts = ", ".join(f'cast("{name}" as varchar) as "{name}"' for name in nested)
+    return rows.project(f"* replace ({casts})") if nested else rows
+
+
+def _write(reader: pa.RecordBatchReader, out: Path) -> int:
+    writer = pq.ParquetWriter if out.suffix == ".parquet" else pa_csv.CSVWriter
+    num_rows = 0
+    try:
+        with written_whole(out) as partial, writer(partial, reader.schema) as sink:
+            for batch in reader:
+                sink.write_batch(batch)
+                num_rows += batch.num_rows
+    except OSError as problem:
+        raise InputError(f"cannot write {out}: {problem.strerror or problem}") from problem
+    return num_rows
+
+
+@contextmanager
+def _errors_as_ours() -> Iterator[None]:
+    """Turn what DuckDB raises into our errors; its hints at what was meant are kept."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException as problem:
+        raise ArtifactError(f"{_short(problem)}. Raise runtime.memory_limit, or free space on the disk") from problem
+    except duckdb.IOException as problem:
+        raise ArtifactError(f"{_short(problem)}. kgqa status says whether an artifact is damaged") from problem
+    except duckdb.Error as problem:
+        raise QueryError(_short(problem)) from problem
+
+
+def _short(problem: Exception) -> str:
+    """Return a message without the copy of the query that DuckDB draws under it."""
+    text = str(problem).partition("\nLINE ")[0].partition("\nPossible solutions")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    text = " ".join(lines)
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"

@@ -1,1 +1,0 @@
-"""What plays a language model where there is none at hand: a script, an oracle, chance, always the first."""
