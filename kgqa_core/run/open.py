@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kgqa_core.lm.metered import Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.dense import DensePlanner
+    from kgqa_core.planners.evaluate import Ground as PlanGround
     from kgqa_core.planners.evaluate import IsValid
     from kgqa_core.planners.generator import GeneratorPlanner
     from kgqa_core.planners.types import Planner, PlanQuestion
@@ -266,7 +267,7 @@ def open_endpoint_of(section: EndpointLmSection) -> Endpoint:
     return open_endpoint(EndpointSettings(**section.model_dump(exclude={"kind"})))
 
 
-def plan_ground(pipeline: Pipeline) -> Ground | None:
+def plan_ground(pipeline: Pipeline) -> PlanGround | None:
     """Return what a run's plans are followed in; None where its dataset has no graph."""
     config = pipeline.config
     if config.explorer is None:
@@ -276,7 +277,7 @@ def plan_ground(pipeline: Pipeline) -> Ground | None:
     return Ground(ground_of(pipeline).graph, config.explorer.steps, config.dataset.reenter_topic)
 
 
-def validity(pipeline: Pipeline, ground: Ground | None) -> IsValid:
+def validity(pipeline: Pipeline, ground: PlanGround | None) -> IsValid:
     """Return what makes a plan valid: it leads somewhere, or its relations are those of training."""
     if ground is not None:
         return ground.is_valid()
@@ -364,7 +365,7 @@ def _generator(pipeline: Pipeline, seed: int) -> Iterator[tuple[GeneratorPlanner
         yield GeneratorPlanner(model, read_prompts(pipeline.config.prompts), space=space), model.meter
 
 
-def path_constraints(ground: Ground) -> PathConstraints:
+def path_constraints(ground: PlanGround) -> PathConstraints:
     """Return the plans that exist in a graph."""
     from kgqa_core.instructions.path_constraint import PathConstraints
 

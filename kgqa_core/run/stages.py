@@ -221,7 +221,7 @@ def _is_of(prompt: str, instruction: str) -> bool:
 
 
 EXPLORING = {"etd", "dualr", "explorer", "ours"}  # they start from the trained explorer
-PUBLISHED = Path(__file__).resolve().parents[1] / "conf" / "papers" / "tables.yaml"
+PUBLISHED = Path(__file__).resolve().parents[2] / "conf" / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
 SHARED = (
     "topics",
