@@ -1,4 +1,4 @@
-"""State classes against the same path with a state per node (``ExploreOptions.merge``): CPU time, same batches."""
+"""State classes against the same path with a state per node : CPU time, same batches."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import explore_all
 from kgqa_core.types import Question
+from tests.explorer.plain_walk import PLAIN
 
 ANSWERED_AT_ONCE = 64  # questions per inference batch of both paths
 
@@ -61,7 +62,7 @@ def run(home: Path, size: Size = FULL) -> None:
 def compare(workload: Workload, model: Explorer, label: str, edge_budget: int, size: Size) -> list[str]:
     """Return the two rows of one edge budget."""
     merged = workload.options(edge_budget)
-    unmerged = workload.options(edge_budget, merge=False)
+    unmerged = workload.options(edge_budget, way=PLAIN)
     trained, answered = workload.questions("train", size.trained), workload.questions("train", size.asked, seed=2)
     batch = workload.config.explorer.batch_size
     calls = {

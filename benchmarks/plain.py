@@ -16,7 +16,6 @@ from benchmarks.measure import write_section
 from benchmarks.plain_reading import EdgeList, PlainExplorer, make_pairs, pair_loss
 from benchmarks.workload import WHOLE, Workload, cpu_seconds, open_workload
 from kgqa_core.explorer.explore import ExploreOptions, explore
-from kgqa_core.explorer.fit import train_settings
 from kgqa_core.run.open import encode_all
 from kgqa_core.types import Question
 
@@ -109,8 +108,7 @@ def row_of(
     narrow, wide = (
         scale * workload.train(used, options, model=workload.explorer(width=width)) for width in (section.width, WIDTH)
     )
-    settings = train_settings(section, 0)
-    pruned = scale * workload.train_with(used, options, settings, workload.explorer()) / settings.epochs
+    pruned = scale * workload.train_with(used, options, section, workload.explorer()) / section.epochs
     by_question = math.ceil(len(questions) / BATCH) * mean
     return (
         f"| {edge_budget} | {mean:.2f} ({spread:.2f}) | {epoch:,.0f} (± {margin:,.0f}) | {narrow:,.1f} | "

@@ -13,18 +13,21 @@ import torch
 from benchmarks.measure import peak_megabytes
 from benchmarks.synthetic import draw_questions
 from benchmarks.workload import cpu_seconds
+from kgqa_core.config import ExplorerSection
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Explorer, texts_of
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainStep
+from kgqa_core.explorer.train import Lessons, Trainer, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.text.encoder import HashEncoder
 
 NUM_CHAINS, HOPS = 50, 2
 DIM = 256  # of encodings
 EDGE_BUDGET = 40
-SETTINGS = TrainSettings(epochs=1, batch_size=32, learning_rate=0.002, warmup_steps=20, seed=0)
+SETTINGS = ExplorerSection(
+    steps=3, edge_budget=1, epochs=1, batch_size=32, warmup_steps=20, prune_below=0.0, question_noise=0.0
+)
 HELD_OUT = 0.25  # share of the questions that is not trained on
 
 
@@ -55,7 +58,7 @@ def explore_one(folder: Path, per_chain: int) -> Explored:
 
     def train_epoch(model: Explorer, count: int | None = None) -> None:
         lessons = Lessons(graph, question_arrays(train[:count], text_row), texts, options)
-        seen[:] = Trainer(model, [lessons], SETTINGS).steps()
+        seen[:] = Trainer(model, [lessons], SETTINGS, seed=0).steps()
 
     def infer() -> None:
         predict(model, graph, held, texts=texts, text_row=text_row, options=options, answer_threshold=0.5)

@@ -7,19 +7,19 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.measure import PROJECT, data_folder, kgqa
-from kgqa_core.config import RunConfig
+from kgqa_core.config import ExplorerSection, RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.fit import train_settings
 from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
-from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings
+from kgqa_core.explorer.train import Lessons, Trainer
+from kgqa_core.explorer.walk import MERGED, WalkStep
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.store import read_questions
 from kgqa_core.run.open import graph_of, read_encodings
@@ -61,10 +61,10 @@ class Workload:
         explorer = Explorer(encoding_dim=relations.shape[1], width=width or section.width, steps=steps or section.steps)
         return explorer.to(relations.device)
 
-    def options(self, edge_budget: int | None = None, *, merge: bool = True) -> ExploreOptions:
+    def options(self, edge_budget: int | None = None, *, way: WalkStep = MERGED) -> ExploreOptions:
         """Return how the run walks, under another edge budget where one is given, and without a threshold."""
         budget = edge_budget or self.config.explorer.edge_budget
-        return ExploreOptions(edge_budget=budget, reenter_topic=self.config.dataset.reenter_topic, merge=merge)
+        return ExploreOptions(edge_budget=budget, reenter_topic=self.config.dataset.reenter_topic, walk=way)
 
     def train(
         self,
@@ -76,17 +76,16 @@ class Workload:
     ) -> float:
         """Train one epoch of full exploration and return its CPU seconds; a new explorer, where none is given."""
         section = self.config.explorer
-        settings = replace(
-            train_settings(section, 0), epochs=1, batch_size=batch_size or section.batch_size, prune_below=0.0
-        )
+        changes = {"epochs": 1, "batch_size": batch_size or section.batch_size, "prune_below": 0.0}
+        settings = section.model_copy(update=changes)
         return self.train_with(questions, options, settings, model or self.explorer())
 
     def train_with(
-        self, questions: Sequence[Question], options: ExploreOptions, settings: TrainSettings, model: Explorer
+        self, questions: Sequence[Question], options: ExploreOptions, settings: ExplorerSection, model: Explorer
     ) -> float:
         """Train as the settings say and return the CPU seconds."""
         lessons = Lessons(self.graph, self.arrays(questions), self.texts, options)
-        return cpu_seconds(lambda: deque(Trainer(model, [lessons], settings).steps(), maxlen=0))
+        return cpu_seconds(lambda: deque(Trainer(model, [lessons], settings, seed=0).steps(), maxlen=0))
 
 
 def open_workload(

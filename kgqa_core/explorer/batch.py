@@ -1,7 +1,7 @@
-"""Integer work of one exploration step: which groups are entered, which edges are walked, which nodes are reached.
+"""Questions as arrays, and the integer tools of an exploration: CSR ranges, distinct keys, membership.
 
 A *node* is one entity inside one question; a *group* is every edge of one (head entity, relation), stored side by
-side in the graph's CSR. Everything here is numpy on integers, except the attention that orders groups under a budget.
+side in the graph's CSR.
 """
 
 from __future__ import annotations
@@ -79,39 +79,6 @@ def contains(keys: Int, members: Int, bound: int) -> Bool:
 
 def _bitmap_pays(num_keys: int, bound: int) -> bool:
     return bound <= min(LARGEST_BITMAP, max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * num_keys))
-
-
-def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], budget: int) -> Bool:
-    """Keep, per head, whole groups in order of attention while fewer than ``budget`` edges are taken (EtD §3.2, top-K).
-
-    The group that crosses the budget is kept whole, so edges that tie are never cut at random; groups of equal
-    attention enter in order of relation id.
-
-    Args:
-        owner: [g] head index of each group, ascending; inside a head groups are in ascending order of relation.
-        size: [g] number of edges of each group, as stored: one that may not be walked counts too.
-        attention: [g] attention of each group, or anything that orders the groups of one head as it does.
-        budget: K, edges per head.
-
-    Returns:
-        [g] mask of the groups that are entered.
-    """
-    keep = np.ones(len(owner), dtype=bool)
-    if not len(owner):
-        return keep
-    degree = np.bincount(owner, weights=size)
-    crowded = np.flatnonzero(degree[owner] > budget)
-    if not len(crowded):
-        return keep
-    order = crowded[np.lexsort((-attention[crowded], owner[crowded]))]
-    taken_before = np.cumsum(size[order]) - size[order]
-    first_of_head = np.r_[True, owner[order][1:] != owner[order][:-1]]
-    at_head_start = np.maximum.accumulate(np.where(first_of_head, taken_before, 0))
-    keep[order] = taken_before - at_head_start < budget
-    return keep
-
-
-# ------ Questions as arrays: what the explorer needs of a batch, and nothing else.
 
 
 @dataclass(frozen=True, slots=True)

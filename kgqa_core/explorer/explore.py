@@ -6,9 +6,8 @@ messages, E edges walked, D width, R relations.
 Rows are taken by ``index_select``, never by ``tensor[index]``: the backward of the latter adds with atomics as soon as
 torch has two threads, and the same seed would no longer give the same weights.
 
-Equal nodes share their floats: with ``merge=True`` every float is computed once per state class (merged.py); with
-``merge=False`` every node is a class of its own, the plain reading of the equations (walk.py). The tests hold the two,
-and a loop over single edges, to 1e-5 of each other.
+Equal nodes share their floats: every float is computed once per state class (walk.py). The tests hold this, the plain
+reading with a class per node, and a loop over single edges, to 1e-5 of each other.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgqa_core.explorer import walk
-from kgqa_core.explorer import walk as merged
 from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, compact, contains
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.scatter import scatter_sum, spread_sum
-from kgqa_core.explorer.walk import Attention, Edges, Messages, Nodes, Rules, TooManyEdges
+from kgqa_core.explorer.walk import MERGED, Attention, Edges, Messages, Nodes, Rules, TooManyEdges, WalkStep
 from kgqa_core.graph.kg import KnowledgeGraph
 
 
@@ -35,9 +32,9 @@ from kgqa_core.graph.kg import KnowledgeGraph
 class ExploreOptions:
     """How to walk."""
 
-    edge_budget: int  # K: edges per head, whole groups (frontier.select_groups)
+    edge_budget: int  # K: edges per head, whole groups (kernels.enter_groups)
     reenter_topic: bool = False  # may an edge arrive at a topic of its question?
-    merge: bool = True  # share floats between equal nodes
+    walk: WalkStep = MERGED  # how one step is taken
     attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
     trace: bool = False  # keep the walked edges, for backtracking
     max_edges: int = 3 * 2**20  # of one step of a batch; about 45 bytes each, and 260 where nothing merges
@@ -134,7 +131,7 @@ class _Walker:
     def start(self) -> tuple[Nodes, Tensor]:
         """The topics, each in the state h_q (EtD §3.2)."""
         text = self.rules.text_of_question[self.batch.topic_question]
-        if self.options.merge:
+        if self.options.walk.merges:
             nodes = Nodes(self.batch.topic_question, self.batch.topic_entity, text, np.arange(len(self.h_q)))
             return nodes, self.h_q
         each = np.arange(len(text))
@@ -143,7 +140,7 @@ class _Walker:
 
     def step(self, step: int, nodes: Nodes, hidden: Tensor) -> tuple[Nodes, Tensor]:
         """One step of Algorithm 1."""
-        way = merged if self.options.merge else walk
+        way = self.options.walk
         messages = way.list_messages(self.graph, nodes)
         by_head, by_question = self._attention(step, hidden, nodes, messages)
         logits = by_head + by_question

@@ -22,7 +22,7 @@ from kgqa_core.explorer.checkpoint import Card, save_explorer, start_from
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, gold_mask
 from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
 from kgqa_core.explorer.predict import TIE, explore_all
-from kgqa_core.explorer.train import Journal, Lessons, Trainer, TrainSettings, TrainStep
+from kgqa_core.explorer.train import Journal, Lessons, Trainer, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import Question
@@ -191,7 +191,7 @@ def fit_explorer(sets: Sequence[QuestionSet], settings: FitSettings, run: FitRun
         attention = section.init_attention
         fresh = start_from(model, settings.init_from, encoder=settings.encoder, attention=attention)
         run.recorder.param("init_fresh", ", ".join(fresh) or "none")
-    trainer = Trainer(model.to(run.device), lessons, train_settings(section, settings.seed))
+    trainer = Trainer(model.to(run.device), lessons, section, seed=settings.seed)
     cpu_seconds = _train(trainer, dev, lessons[0].options, section.patience, _journal(sets, settings, run), run)
     started = time.process_time()
     chosen = choose_thresholds(model, dev, lessons[0].options)
@@ -217,23 +217,6 @@ def fit_explorer(sets: Sequence[QuestionSet], settings: FitSettings, run: FitRun
     )
     save_explorer(run.folder, model.cpu(), card)
     return model
-
-
-def train_settings(section: ExplorerSection, seed: int) -> TrainSettings:
-    """Return how to optimise, of a configuration."""
-    return TrainSettings(
-        epochs=section.epochs,
-        batch_size=section.batch_size,
-        learning_rate=section.learning_rate,
-        warmup_steps=section.warmup_steps,
-        seed=seed,
-        weight_decay=section.weight_decay,
-        prune_after=section.prune_after,
-        prune_below=section.prune_below,
-        question_noise=section.question_noise,
-        per_answer=section.loss == "per_answer",
-        half=section.precision == "bfloat16",
-    )
 
 
 def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str) -> tuple[list[Lessons], DevSet]:

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.explorer.batch import Int, QuestionArrays
 from kgqa_core.explorer.explore import ExploreOptions, explore_rows, loss_sum
@@ -30,23 +31,6 @@ from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 
 GRADIENT_NORM = 1.0  # clipped: a hub that sums thousands of messages can make one batch's gradient huge
-
-
-@dataclass(frozen=True, slots=True)
-class TrainSettings:
-    """How to optimise (the papers: Adam at 1e-4, weight decay 1e-3, batches of 20, up to 30 epochs)."""
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    warmup_steps: int
-    seed: int
-    weight_decay: float = 0.0
-    prune_after: int = 0  # optimiser steps with full exploration
-    prune_below: float = 0.0  # after them, groups of less attention are not entered
-    question_noise: float = 0.0  # norm of the noise on a question's encoding, whose own is 1; another in every step
-    per_answer: bool = False  # one loss term per (question, answer), as in the papers
-    half: bool = False  # matrix products in bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +73,14 @@ class TrainState:
 class Trainer:
     """One training, step by step; the same arguments give the same weights on one kind of machine.
 
+    The papers: Adam at 1e-4, weight decay 1e-3, batches of 20, up to 30 epochs (EtD C.1).
+
     Questions without golds are left out (a false claim teaches no path), and so are those without topics. Adam, linear
     warm-up, linear decay to zero. Batches of several lessons come in random order.
     """
 
-    def __init__(self, model: Explorer, lessons: Sequence[Lessons], settings: TrainSettings) -> None:
-        self.model, self.lessons, self.settings = model, lessons, settings
+    def __init__(self, model: Explorer, lessons: Sequence[Lessons], settings: ExplorerSection, *, seed: int) -> None:
+        self.model, self.lessons, self.settings, self.seed = model, lessons, settings, seed
         self.state = TrainState(lost=[[] for _ in lessons], hopeless=[[] for _ in lessons])
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
@@ -154,7 +140,7 @@ class Trainer:
 
     def _batches(self, epoch: int) -> list[tuple[int, Int]]:
         """Return the batches of an epoch, (lesson, rows); they depend on seed and epoch alone."""
-        random, size = np.random.default_rng([self.settings.seed, epoch]), self.settings.batch_size
+        random, size = np.random.default_rng([self.seed, epoch]), self.settings.batch_size
         batches = []
         for lesson, rows in enumerate(self._rows):
             order = random.permutation(rows)
@@ -206,14 +192,18 @@ class Trainer:
         one = self.lessons[lesson]
         options, texts = replace(one.options, attention_threshold=threshold), one.texts
         if self.settings.question_noise:
-            seed = self.settings.seed * 1_000_003 + self.state.step
+            seed = self.seed * 1_000_003 + self.state.step
             texts = texts.blurred(np.unique(one.questions.text[rows]), self.settings.question_noise, seed)
-        with torch.autocast(one.texts.relations.device.type, torch.bfloat16, enabled=self.settings.half):
+        with torch.autocast(
+            one.texts.relations.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"
+        ):
             # Inside the step: around the loop it would keep stale casts of the weights.
             for part, batch, found in explore_rows(
                 self.model, one.graph, one.questions, rows, texts=texts, options=options
             ):
-                loss, covered = loss_sum(found, batch, one.graph.num_entities, per_answer=self.settings.per_answer)
+                loss, covered = loss_sum(
+                    found, batch, one.graph.num_entities, per_answer=self.settings.loss == "per_answer"
+                )
                 if covered.any():
                     (loss / size).backward()  # type: ignore[no-untyped-call]
                 seen.loss += float(loss.detach())
@@ -253,7 +243,7 @@ class _Seen:
         self.edges += other.edges
 
 
-def _learning_rate(settings: TrainSettings, step: int, num_steps: int) -> float:
+def _learning_rate(settings: ExplorerSection, step: int, num_steps: int) -> float:
     warm = min(1.0, (step + 1) / max(settings.warmup_steps, 1))
     return settings.learning_rate * warm * (1 - step / num_steps)
 

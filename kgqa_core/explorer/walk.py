@@ -1,6 +1,8 @@
-"""The integer side of one exploration step, plain: every node is a class of its own, every edge a row of numpy.
+"""The integer side of one exploration step: which messages exist, which edges are walked, which classes are reached.
 
-This is the readable version and the test oracle; ``merged.py`` does the same over state classes with compiled kernels.
+Nodes that received the same messages are in the same state: a *state class*. Compiled kernels find the classes by a
+hash over what each node received, and check it. The plain reading, with every node a class of its own, is the oracle
+of the tests (tests/explorer/plain_walk.py).
 
 Shapes: B questions, N nodes (question, entity), C state classes, M messages, G groups, E edges.
 """
@@ -8,13 +10,14 @@ Shapes: B questions, N nodes (question, entity), C state classes, M messages, G 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.explorer import kernels
-from kgqa_core.explorer.batch import Int, compact, contains, expand_ranges, select_groups
+from kgqa_core.explorer.batch import Int
 from kgqa_core.graph.kg import KnowledgeGraph
 
 
@@ -88,63 +91,12 @@ def check_size(num_edges: int, rules: Rules) -> None:
         raise TooManyEdges(f"{num_edges} edges in one step, {rules.max_edges} are allowed")
 
 
-def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
-    """Expand every node to its groups; each (node, relation) is a message of its own."""
-    owner, group = expand_ranges(graph.group_ptr, nodes.entity)
-    num_nodes = len(nodes.entity)
-    each = np.arange(num_nodes)
-    return Messages(
-        first_group=np.searchsorted(owner, np.arange(num_nodes + 1)),
-        group_message=np.arange(len(group)),
-        message_class=np.concatenate([owner, each]),
-        message_relation=np.concatenate([graph.group_relation[group], np.full(num_nodes, graph.identity)]),
-        visit=each,
-    )
-
-
-def walk_edges(
-    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
-) -> tuple[Edges, Nodes, Inbox]:
-    """Walk the edges of the groups that enter under the budget.
-
-    Args:
-        graph: the knowledge graph.
-        nodes: where the step starts.
-        messages: what the nodes could send.
-        attention: of the messages.
-        rules: see ``Rules``.
-    """
-    owner, group = expand_ranges(graph.group_ptr, nodes.entity)
-    size = graph.edge_ptr[group + 1] - graph.edge_ptr[group]
-    may = np.flatnonzero(attention.admitted[: len(group)])
-    entered = may[select_groups(owner[may], size[may], attention.preference[may], rules.edge_budget)]
-    check_size(int(size[entered].sum()) + len(nodes.entity), rules)
-    within, position = expand_ranges(graph.edge_ptr, group[entered])
-    message = entered[within]
-    key = nodes.question[owner[message]] * graph.num_entities + graph.edge_tail[position]
-    bound = len(rules.text_of_question) * graph.num_entities
-    blocked_question = np.repeat(np.arange(len(rules.text_of_question)), np.diff(rules.blocked_ptr))
-    blocked = blocked_question * graph.num_entities + rules.blocked_entity
-    walked = np.flatnonzero(~contains(key, blocked, bound))
-    stay = np.arange(len(nodes.entity))
-    stay_key = nodes.question * graph.num_entities + nodes.entity
-    reached, target = compact(np.concatenate([key[walked], stay_key]), bound)
-    sent = np.concatenate([message[walked], len(group) + stay])
-    question, entity = reached // graph.num_entities, reached % graph.num_entities
-    after = Nodes(question, entity, np.arange(len(reached)), rules.text_of_question[question])
-    edges = Edges(np.concatenate([owner[message[walked]], stay]), target, sent)
-    return edges, after, Inbox(target, sent, np.ones_like(target))
-
-
-# ------ The integer side of one exploration step over state classes: ``walk.py``'s functions on ...
-
-
 MERGE_BELOW = 0.6  # classes per node above which a step keeps every node apart: there merging saves nothing,
 MERGE_ALWAYS = 4096  # but for steps of fewer nodes, where what is merged now saves more in the steps after it
 MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 
 
-def merged_list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
+def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
     """Number the distinct (class, relation) messages that the nodes could send."""
     num_codes, num_classes = graph.identity + 1, len(nodes.class_text)
     visit = kernels.order_by_class(nodes.question, nodes.node_class, num_classes)
@@ -160,10 +112,17 @@ def merged_list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
     )
 
 
-def merged_walk_edges(
+def walk_edges(
     graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
 ) -> tuple[Edges, Nodes, Inbox]:
-    """Walk the edges of the groups that enter under the budget, and merge the nodes reached; see ``walk.walk_edges``.
+    """WalkStep the edges of the groups that enter under the budget, and merge the nodes reached.
+
+    Args:
+        graph: the knowledge graph.
+        nodes: where the step starts.
+        messages: what the nodes could send.
+        attention: of the messages.
+        rules: see ``Rules``.
 
     Raises:
         RuntimeError: if the hash collided with every salt.
@@ -203,6 +162,18 @@ def merged_walk_edges(
     key, count = kernels.collect_inbox(target, sent, len(node_class), representative, num_messages)
     after = Nodes(question, entity, node_class, rules.text_of_question[question[representative]])
     return edges, after, Inbox(key // num_messages, key % num_messages, count)
+
+
+@dataclass(frozen=True, slots=True)
+class WalkStep:
+    """A way to take one step; ``MERGED`` is the product's, the tests have a plain one."""
+
+    merges: bool  # do nodes in equal states share their floats?
+    list_messages: Callable[[KnowledgeGraph, Nodes], Messages]
+    walk_edges: Callable[[KnowledgeGraph, Nodes, Messages, Attention, Rules], tuple[Edges, Nodes, Inbox]]
+
+
+MERGED = WalkStep(True, list_messages, walk_edges)
 
 
 _kept = threading.local()

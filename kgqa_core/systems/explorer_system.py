@@ -12,6 +12,7 @@ from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.explore import Exploration, ExploreOptions
 from kgqa_core.explorer.model import EncodeTexts, Explorer, texts_of
 from kgqa_core.explorer.predict import predict
+from kgqa_core.explorer.walk import MERGED, WalkStep
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.systems.types import Steps, SystemAnswer
@@ -64,7 +65,7 @@ class ExplorerSystem:
     evidence_paths: int = 3
     evidence_of_answers: bool = False  # one for every answer as well
     batch_size: int = 64
-    merge: bool = True
+    walk: WalkStep = MERGED
     subgraphs: Subgraphs | None = None  # where each question explores its own, not the graph
 
     def answer(
@@ -93,7 +94,7 @@ class ExplorerSystem:
                 edge_budget=self.card.edge_budget,
                 reenter_topic=self.card.reenter_topic,
                 attention_threshold=self.card.attention_threshold,
-                merge=self.merge,
+                walk=self.walk,
             ),
             answer_threshold=self.card.answer_threshold,
             mask_topics=self.card.mask_topics,

@@ -11,11 +11,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.explorer import walk as merged
+from kgqa_core.explorer import walk
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, logit, loss_sum
 from kgqa_core.explorer.model import Texts
-from kgqa_core.explorer.walk import TooManyEdges
+from kgqa_core.explorer.walk import MERGED, TooManyEdges, WalkStep
 from tests.explorer.oracle import Edge, Walk, explore_one, loss_of
+from tests.explorer.plain_walk import PLAIN
 from tests.explorer.worlds import World, make_batch, make_graph, make_model, make_question, unit_vectors, worlds
 
 TOLERANCE = 1e-9  # both run in double precision; the promise is 1e-5
@@ -62,10 +63,10 @@ def edges_of(found: Exploration) -> list[Counter[Edge]]:
 
 @settings(max_examples=40)
 @given(world=worlds())
-@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
-def test_nodes_and_scores_are_those_of_the_oracle(merge: bool, world: World) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_nodes_and_scores_are_those_of_the_oracle(way: WalkStep, world: World) -> None:
     walks = walks_of(world)
-    found = world.explore(make_model(steps=world.steps, seed=world.seed), merge=merge, trace=True)
+    found = world.explore(make_model(steps=world.steps, seed=world.seed), walk=way, trace=True)
     expected = {
         (question, entity): score.item() for question, walk in enumerate(walks) for entity, score in walk.scores.items()
     }
@@ -76,8 +77,8 @@ def test_nodes_and_scores_are_those_of_the_oracle(merge: bool, world: World) -> 
 
 @settings(max_examples=25)
 @given(world=worlds())
-@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
-def test_loss_and_gradients_are_those_of_the_oracle(merge: bool, world: World) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_loss_and_gradients_are_those_of_the_oracle(way: WalkStep, world: World) -> None:
     slow, fast = (make_model(steps=world.steps, seed=world.seed) for _ in range(2))
     walks = [
         explore_one(
@@ -92,7 +93,7 @@ def test_loss_and_gradients_are_those_of_the_oracle(merge: bool, world: World) -
         for question in world.questions
     ]
     expected = loss_of(walks, [question.answers for question in world.questions])
-    total, covered = loss_sum(world.explore(fast, merge=merge), world.batch, world.num_entities)
+    total, covered = loss_sum(world.explore(fast, walk=way), world.batch, world.num_entities)
     assert covered.tolist() == [
         bool(walk.scores.keys() & set(question.answers)) for walk, question in zip(walks, world.questions, strict=True)
     ]
@@ -116,8 +117,8 @@ def test_single_precision_stays_within_1e_5(world: World) -> None:
     single = replace(
         world, relation_vectors=world.relation_vectors.float(), question_vectors=world.question_vectors.float()
     )
-    for merge in (True, False):
-        rounded = scores_of(single.explore(make_model(steps=world.steps, seed=world.seed).float(), merge=merge))
+    for way in (MERGED, PLAIN):
+        rounded = scores_of(single.explore(make_model(steps=world.steps, seed=world.seed).float(), walk=way))
         assert rounded == pytest.approx(exact, rel=1e-5, abs=1e-5)
 
 
@@ -140,7 +141,7 @@ def star(num_leaves: int) -> World:
 def test_merging_computes_one_state_for_all_leaves_of_a_hub() -> None:
     world = star(97)
     model = make_model(steps=3)
-    merged, plain = world.explore(model), world.explore(model, merge=False)
+    merged, plain = world.explore(model), world.explore(model, walk=PLAIN)
     # The topic; its two films; the hub; and in the third step every other film, all in the same state.
     assert [count.nodes for count in merged.counts] == [3, 4, 99]
     assert [count.classes for count in merged.counts] == [2, 3, 4]
@@ -150,9 +151,9 @@ def test_merging_computes_one_state_for_all_leaves_of_a_hub() -> None:
 
 
 def test_a_step_that_hardly_merges_keeps_its_nodes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged, "MERGE_ALWAYS", 0)
+    monkeypatch.setattr(walk, "MERGE_ALWAYS", 0)
     world, model = star(97), make_model(steps=3)
-    found, plain = world.explore(model), world.explore(model, merge=False)
+    found, plain = world.explore(model), world.explore(model, walk=PLAIN)
     # Of 3 and of 4 nodes more than 60 % are classes; of the 99 of the last step 5 are, so those are merged.
     assert [count.classes for count in found.counts] == [3, 4, 5]
     assert scores_of(found) == pytest.approx(scores_of(plain), rel=TOLERANCE)
@@ -160,13 +161,13 @@ def test_a_step_that_hardly_merges_keeps_its_nodes_apart(monkeypatch: pytest.Mon
 
 @settings(max_examples=25)
 @given(world=worlds(), threshold=st.sampled_from([0.3, 0.45, 0.5, 0.55, 0.7]))
-@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
-def test_groups_below_the_attention_threshold_are_not_entered(merge: bool, world: World, threshold: float) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_groups_below_the_attention_threshold_are_not_entered(way: WalkStep, world: World, threshold: float) -> None:
     walks = walks_of(world, threshold)
     attention = [weight for walk in walks for step in walk.steps for weight in step.values()]
     assume(all(abs(weight - logit(threshold)) > 1e-6 for weight in attention))  # on the edge, rounding decides
     found = world.explore(
-        make_model(steps=world.steps, seed=world.seed), merge=merge, attention_threshold=threshold, trace=True
+        make_model(steps=world.steps, seed=world.seed), walk=way, attention_threshold=threshold, trace=True
     )
     for step, edges in enumerate(edges_of(found)):
         assert edges == sum((Counter(walk.steps[step].keys()) for walk in walks), Counter())
@@ -174,20 +175,20 @@ def test_groups_below_the_attention_threshold_are_not_entered(merge: bool, world
     assert scores_of(found) == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
-def test_a_step_too_large_for_memory_is_refused_unless_it_is_of_one_question(merge: bool) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_a_step_too_large_for_memory_is_refused_unless_it_is_of_one_question(way: WalkStep) -> None:
     world, model = star(97), make_model(steps=3)
     two = replace(world, questions=world.questions * 2)
-    assert len(two.explore(model, merge=merge, max_edges=214).entity) == 2 * 99
+    assert len(two.explore(model, walk=way, max_edges=214).entity) == 2 * 99
     with pytest.raises(TooManyEdges, match="214 edges in one step, 213 are allowed"):
-        two.explore(model, merge=merge, max_edges=213)
-    assert len(world.explore(model, merge=merge, max_edges=1).entity) == 99
+        two.explore(model, walk=way, max_edges=213)
+    assert len(world.explore(model, walk=way, max_edges=1).entity) == 99
 
 
-@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
-def test_candidates_come_by_question_each_entity_once(merge: bool) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_candidates_come_by_question_each_entity_once(way: WalkStep) -> None:
     world = replace(star(13), questions=[make_question([7, 4], masked="0"), make_question([0], masked="0")])
-    found = world.explore(make_model(steps=3), merge=merge)
+    found = world.explore(make_model(steps=3), walk=way)
     assert found.question.tolist() == sorted(found.question.tolist())
     assert len(scores_of(found)) == len(found.entity)
 
@@ -209,13 +210,13 @@ def test_a_topic_without_edges_keeps_itself_as_its_only_candidate() -> None:
     assert found.log_probability(2)[0].item() == 0.0
 
 
-@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
-def test_questions_without_topics_have_no_candidates(merge: bool) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_questions_without_topics_have_no_candidates(way: WalkStep) -> None:
     nowhere, somewhere = make_question([], [5], masked="0"), make_question([0], [5], masked="0")
     for questions in ([nowhere], [somewhere, nowhere], [nowhere, somewhere, nowhere]):
         world = replace(star(5), questions=questions)
         model = make_model(steps=3)
-        found = world.explore(model, merge=merge)
+        found = world.explore(model, walk=way)
         assert set(found.question.tolist()) == {at for at, question in enumerate(questions) if question is somewhere}
         loss, covered = loss_sum(found, world.batch, world.num_entities)
         loss.backward()
@@ -289,8 +290,8 @@ def test_a_hub_of_thousands_stays_finite_in_single_precision() -> None:
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
 
 
-@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
-def test_the_budget_orders_relations_though_a_hub_drowns_them(merge: bool) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_the_budget_orders_relations_though_a_hub_drowns_them(way: WalkStep) -> None:
     # A head with a huge state adds so much to Eq. 1 that all of its relations round to one value. Which relation is
     # preferred does not depend on the head, so what a head with a small state prefers must be preferred here too.
     preferred = set()
@@ -308,7 +309,7 @@ def test_the_budget_orders_relations_though_a_hub_drowns_them(merge: bool) -> No
             model = make_model(steps=1).float()
             with torch.no_grad():
                 model.attend_head.fill_(size)
-            reached.append(sorted(world.explore(model, merge=merge).entity.tolist()))
+            reached.append(sorted(world.explore(model, walk=way).entity.tolist()))
         assert reached[0] == reached[1]
         preferred.add(tuple(reached[0]))
     assert len(preferred) > 1  # so it was not always the first relation

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.explorer import batch as frontier
-from kgqa_core.explorer.batch import compact, contains, expand_ranges, select_groups
+from kgqa_core.explorer.batch import compact, contains, expand_ranges
+from tests.explorer.plain_walk import select_groups
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 Group = tuple[int, float]  # edges, attention

@@ -7,7 +7,7 @@ import torch
 
 from kgqa_core.explorer.explore import loss_sum
 from kgqa_core.explorer.fit import DevSet, measure
-from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings
+from kgqa_core.explorer.train import Lessons, Trainer
 from tests.explorer import films
 from tests.explorer.worlds import World, make_model, make_question, unit_vectors
 
@@ -52,7 +52,7 @@ def test_a_training_on_the_gpu_learns_as_well(half: bool) -> None:
     model, lessons = films.fresh_model().to("cuda"), films.lessons()
     texts = lessons.texts.to("cuda")
     on_gpu = Lessons(lessons.graph, lessons.questions, texts, lessons.options)
-    settings = TrainSettings(epochs=30, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0, half=half)
-    list(Trainer(model, [on_gpu], settings).steps())
+    settings = films.section(epochs=30, precision="bfloat16" if half else "float32")
+    list(Trainer(model, [on_gpu], settings, seed=0).steps())
     dev = films.dev(films.questions())
     assert measure(model, DevSet(dev.graph, dev.questions, dev.has_answers, texts), films.OPTIONS).hits1 == 100.0

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.explorer import kernels
-from kgqa_core.explorer.batch import expand_ranges, select_groups
+from kgqa_core.explorer.batch import expand_ranges
 from kgqa_core.explorer.walk import message_codes
 from kgqa_core.graph.kg import KnowledgeGraph
+from tests.explorer.plain_walk import select_groups
 from tests.explorer.worlds import World, make_graph, make_model, make_question, unit_vectors, worlds
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)

@@ -19,7 +19,7 @@ from kgqa_core.explorer.explore import Exploration, explore
 from kgqa_core.explorer.fit import ANSWER_THRESHOLDS, measure
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Trainer, TrainSettings
+from kgqa_core.explorer.train import Trainer
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, Step
 from tests.explorer import films
@@ -30,8 +30,8 @@ from tests.explorer.worlds import World, make_model, make_question, worlds
 def trained() -> Explorer:
     """An explorer that knows the films."""
     model = films.fresh_model()
-    settings = TrainSettings(epochs=30, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0)
-    list(Trainer(model, [films.lessons()], settings).steps())
+    settings = films.section(epochs=30)
+    list(Trainer(model, [films.lessons()], settings, seed=0).steps())
     return model
 
 

@@ -12,10 +12,12 @@ import torch
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, loss_sum
 from kgqa_core.explorer.model import Explorer, Texts
+from kgqa_core.explorer.walk import MERGED
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.store import load_question_file
 from kgqa_core.text.encoder import HashEncoder
+from tests.explorer.plain_walk import PLAIN
 
 pytestmark = [
     pytest.mark.realdata,
@@ -51,13 +53,13 @@ def test_merging_changes_nothing_on_real_3_hop_questions(graph: KnowledgeGraph, 
     torch.manual_seed(0)
     model = Explorer(encoding_dim=61, width=17, steps=3).double()  # single precision differs by 1e-5 on these hubs
     results = []
-    for merge in (True, False):
+    for way in (MERGED, PLAIN):
         found = explore(
             model,
             graph,
             batch,
             texts=Texts(torch.tensor(encode(masked)).double(), torch.tensor(encode(graph.relation_labels)).double()),
-            options=ExploreOptions(edge_budget, merge=merge),
+            options=ExploreOptions(edge_budget, walk=way),
         )
         model.zero_grad()
         loss, covered = loss_sum(found, batch, graph.num_entities)

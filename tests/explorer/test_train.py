@@ -11,20 +11,23 @@ import numpy as np
 import pytest
 import torch
 
+from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError
 from kgqa_core.explorer.batch import QuestionArrays
 from kgqa_core.explorer.fit import measure
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.explorer.train import Lessons, Trainer, TrainSettings, TrainState, TrainStep
+from kgqa_core.explorer.train import Lessons, Trainer, TrainState, TrainStep
+from kgqa_core.explorer.walk import MERGED, WalkStep
 from tests.explorer import films
+from tests.explorer.plain_walk import PLAIN
 from tests.explorer.worlds import make_question
 
-SETTINGS = TrainSettings(epochs=1, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0)
+SETTINGS = films.section()
 
 
-def train(model: Explorer, lessons: Lessons, settings: TrainSettings = SETTINGS) -> list[TrainStep]:
+def train(model: Explorer, lessons: Lessons, settings: ExplorerSection = SETTINGS, seed: int = 0) -> list[TrainStep]:
     """Train and return what was reported."""
-    return list(Trainer(model, [lessons], settings).steps())
+    return list(Trainer(model, [lessons], settings, seed=seed).steps())
 
 
 def weights_of(model: Explorer) -> bytes:
@@ -41,13 +44,13 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("merge", [True, False], ids=["merged", "plain"])
-def test_the_same_seed_gives_the_same_weights_bit_by_bit(merge: bool) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_the_same_seed_gives_the_same_weights_bit_by_bit(way: WalkStep) -> None:
     # Wide enough that torch uses both threads where it can.
     results = set()
     for _ in range(3):
         model = films.fresh_model(width=127)
-        train(model, films.lessons(merge=merge), replace(SETTINGS, batch_size=69))
+        train(model, films.lessons(walk=way), SETTINGS.model_copy(update={"batch_size": 69}))
         results.add(weights_of(model))
     assert len(results) == 1
 
@@ -56,21 +59,21 @@ def test_another_seed_gives_other_weights() -> None:
     orders = []
     for seed in (0, 1):
         model = films.fresh_model()
-        train(model, films.lessons(), replace(SETTINGS, seed=seed))
+        train(model, films.lessons(), seed=seed)
         orders.append(weights_of(model))
     assert orders[0] != orders[1]
 
 
 def test_two_relation_texts_that_decide_the_answer_are_learned_to_the_last_question() -> None:
     model = films.fresh_model()
-    steps = train(model, films.lessons(), replace(SETTINGS, epochs=30))
+    steps = train(model, films.lessons(), SETTINGS.model_copy(update={"epochs": 30}))
     assert np.mean([step.loss for step in steps[-7:]]) < 0.5 * np.mean([step.loss for step in steps[:7]])
     figures = measure(model, films.dev(films.questions()), films.OPTIONS)
     assert (figures.hits1, figures.coverage) == (100.0, 100.0)
 
 
 def test_every_step_reports_where_it_stands() -> None:
-    steps = train(films.fresh_model(), films.lessons(), replace(SETTINGS, epochs=2))
+    steps = train(films.fresh_model(), films.lessons(), SETTINGS.model_copy(update={"epochs": 2}))
     num_steps = 2 * 7  # 69 questions in batches of 11
     assert [step.step for step in steps] == list(range(1, num_steps + 1))
     assert {step.num_steps for step in steps} == {num_steps}
@@ -80,7 +83,10 @@ def test_every_step_reports_where_it_stands() -> None:
 
 
 def test_the_learning_rate_warms_up_and_falls_to_almost_nothing() -> None:
-    rates = [step.learning_rate for step in train(films.fresh_model(), films.lessons(), replace(SETTINGS, epochs=2))]
+    rates = [
+        step.learning_rate
+        for step in train(films.fresh_model(), films.lessons(), SETTINGS.model_copy(update={"epochs": 2}))
+    ]
     expected = [0.01 * min(1, (step + 1) / 3) * (1 - step / 14) for step in range(14)]
     assert rates == pytest.approx(expected)
 
@@ -98,7 +104,7 @@ def test_an_epoch_sees_every_question_once_in_another_order() -> None:
             return questions.batch(rows)
 
     spy = Spy(questions.text, questions.topic_ptr, questions.topic_entity, questions.gold_ptr, questions.gold_entity)
-    train(model, replace(lessons, questions=spy), replace(SETTINGS, epochs=2))
+    train(model, replace(lessons, questions=spy), SETTINGS.model_copy(update={"epochs": 2}))
     first, second = ([row for rows in seen[start : start + 7] for row in rows] for start in (0, 7))
     assert sorted(first) == sorted(second) == list(range(69))
     assert first != second
@@ -118,7 +124,7 @@ def test_a_step_without_reached_golds_changes_nothing() -> None:
     lessons = films.lessons([films.questions()[0], three_steps_away])
     model = films.fresh_model()
     weights, moved = [weights_of(model)], []
-    for step in Trainer(model, [lessons], replace(SETTINGS, epochs=3, batch_size=1)).steps():
+    for step in Trainer(model, [lessons], SETTINGS.model_copy(update={"epochs": 3, "batch_size": 1}), seed=0).steps():
         weights.append(weights_of(model))
         moved.append((step.coverage, weights[-1] != weights[-2]))
     assert sorted(moved) == [(0.0, False)] * 3 + [(100.0, True)] * 3
@@ -133,22 +139,24 @@ def test_training_that_diverged_stops_and_names_the_setting() -> None:
 
 
 def test_the_last_step_of_an_epoch_says_so() -> None:
-    steps = train(films.fresh_model(), films.lessons(), replace(SETTINGS, epochs=3))
+    steps = train(films.fresh_model(), films.lessons(), SETTINGS.model_copy(update={"epochs": 3}))
     assert [step.step for step in steps if step.ends_epoch] == [7, 14, 21]
 
 
 def test_pruning_begins_after_its_steps_and_walks_less() -> None:
-    settings = replace(SETTINGS, epochs=4, prune_after=2 * 7, prune_below=1.0)
+    settings = SETTINGS.model_copy(update={"epochs": 4, "prune_after": 2 * 7, "prune_below": 1.0})
     steps = train(films.fresh_model(), films.lessons(), settings)
     full, pruned = (np.mean([step.edges_per_question for step in part]) for part in (steps[:14], steps[14:]))
     assert pruned < 0.7 * full  # what is left are the questions explored again
-    assert steps[:14] == train(films.fresh_model(), films.lessons(), replace(settings, prune_below=0.0))[:14]
+    assert (
+        steps[:14] == train(films.fresh_model(), films.lessons(), settings.model_copy(update={"prune_below": 0.0}))[:14]
+    )
 
 
 def test_what_loses_its_golds_by_pruning_is_explored_again_without() -> None:
     # Nothing has an attention of 1, so pruning leaves every question at its topic.
-    settings = replace(SETTINGS, epochs=3, batch_size=8, prune_below=1.0)
-    trainer = Trainer(films.fresh_model(), [films.lessons()], settings)
+    settings = SETTINGS.model_copy(update={"epochs": 3, "batch_size": 8, "prune_below": 1.0})
+    trainer = Trainer(films.fresh_model(), [films.lessons()], settings, seed=0)
     steps = list(trainer.steps())
     assert {step.coverage for step in steps} == {0.0}
     assert np.mean([step.explored_again for step in steps]) > 90
@@ -159,7 +167,10 @@ def test_what_loses_its_golds_by_pruning_is_explored_again_without() -> None:
 def test_what_no_exploration_reaches_is_tried_again_once() -> None:
     far = [make_question([0], [films.director(22)], masked=films.WHO, id=str(at)) for at in range(4)]
     trainer = Trainer(
-        films.fresh_model(), [films.lessons(far)], replace(SETTINGS, epochs=5, batch_size=4, prune_below=0.1)
+        films.fresh_model(),
+        [films.lessons(far)],
+        SETTINGS.model_copy(update={"epochs": 5, "batch_size": 4, "prune_below": 0.1}),
+        seed=0,
     )
     assert [step.explored_again for step in trainer.steps()] == [0.0, 100.0, 0.0, 0.0, 0.0]
     assert sorted(trainer.state.hopeless[0]) == [0, 1, 2, 3]
@@ -176,7 +187,7 @@ def test_batches_too_large_for_memory_are_split_and_give_the_same_weights() -> N
 
 def test_half_precision_learns_as_well() -> None:
     model = films.fresh_model()
-    train(model, films.lessons(), replace(SETTINGS, epochs=30, half=True))
+    train(model, films.lessons(), SETTINGS.model_copy(update={"epochs": 30, "precision": "bfloat16"}))
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert measure(model, films.dev(films.questions()), films.OPTIONS).hits1 == 100.0
 
@@ -185,7 +196,9 @@ def test_several_datasets_are_learned_from_at_once() -> None:
     who = [question for question in films.questions() if question.masked == films.WHO]
     when = [question for question in films.questions() if question.masked == films.WHEN]
     model = films.fresh_model()
-    trainer = Trainer(model, [films.lessons(who), films.lessons(when)], replace(SETTINGS, epochs=40))
+    trainer = Trainer(
+        model, [films.lessons(who), films.lessons(when)], SETTINGS.model_copy(update={"epochs": 40}), seed=0
+    )
     assert trainer.num_steps == 40 * (3 + 3)  # each in batches of its own
     list(trainer.steps())
     assert measure(model, films.dev(who), films.OPTIONS).hits1 == 100.0
@@ -194,14 +207,14 @@ def test_several_datasets_are_learned_from_at_once() -> None:
 
 @pytest.mark.parametrize("stopped_after", [1, 7, 10, 20])
 def test_a_training_that_goes_on_ends_with_the_same_weights_bit_by_bit(stopped_after: int) -> None:
-    settings = replace(SETTINGS, epochs=3, prune_after=5, prune_below=0.6, question_noise=0.5)
+    settings = SETTINGS.model_copy(update={"epochs": 3, "prune_after": 5, "prune_below": 0.6, "question_noise": 0.5})
     straight = films.fresh_model()
     expected = train(straight, films.lessons(), settings)
-    first = Trainer(films.fresh_model(), [films.lessons()], settings)
+    first = Trainer(films.fresh_model(), [films.lessons()], settings, seed=0)
     steps = list(islice(first.steps(), stopped_after))
     kept = {name: tensor.clone() for name, tensor in first.tensors().items()}
     state = TrainState(**json.loads(json.dumps(asdict(first.state))))
-    second = Trainer(films.fresh_model(seed=5), [films.lessons()], settings)
+    second = Trainer(films.fresh_model(seed=5), [films.lessons()], settings, seed=0)
     second.go_on(state, kept)
     assert steps + list(second.steps()) == expected
     assert weights_of(second.model) == weights_of(straight)

@@ -12,7 +12,7 @@ from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer.fit import ANSWER_THRESHOLDS, ATTENTION_THRESHOLDS, choose_thresholds, measure
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Trainer, TrainSettings
+from kgqa_core.explorer.train import Trainer
 from kgqa_core.types import Question
 from tests.explorer import films
 from tests.explorer.worlds import make_question
@@ -21,8 +21,8 @@ from tests.explorer.worlds import make_question
 def trained(seed: int, epochs: int) -> Explorer:
     """An explorer after some epochs on the films."""
     model = films.fresh_model(seed)
-    settings = TrainSettings(epochs=epochs, batch_size=11, learning_rate=0.01, warmup_steps=3, seed=0)
-    list(Trainer(model, [films.lessons()], settings).steps())
+    settings = films.section(epochs=epochs)
+    list(Trainer(model, [films.lessons()], settings, seed=0).steps())
     return model
 
 

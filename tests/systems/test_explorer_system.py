@@ -14,6 +14,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.systems.explorer_system import AnswerCost, ExplorerSystem
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question, Step
+from tests.explorer.plain_walk import PLAIN
 
 Ask = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]
@@ -55,7 +56,7 @@ def test_the_threshold_and_the_budget_are_those_of_the_card(system: ExplorerSyst
 
 
 def test_merging_changes_nothing(system: ExplorerSystem, graph: KnowledgeGraph, ask: Ask) -> None:
-    plain = ExplorerSystem(graph, system.model, system.card, system.encode, evidence_paths=2, merge=False)
+    plain = ExplorerSystem(graph, system.model, system.card, system.encode, evidence_paths=2, walk=PLAIN)
     questions = [ask("who made [topic]", film) for film in ("Elm", "Ash", "Drama")]
     for one, other in zip(system.answer(questions), plain.answer(questions), strict=True):
         assert one.scores == pytest.approx(other.scores, rel=1e-4)

@@ -13,6 +13,7 @@ import torch
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.walk import MERGED, WalkStep
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
@@ -23,12 +24,13 @@ from kgqa_core.systems.controls import answer_by_path, gold_chain_ceiling
 from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Prediction, Question
+from tests.explorer.plain_walk import PLAIN
 from tests.nsm import ROWS, write_nsm
 
 World = tuple[ExplorerSystem, list[Question]]
 
 
-def system_over(graph: KnowledgeGraph, *, merge: bool = True) -> ExplorerSystem:
+def system_over(graph: KnowledgeGraph, *, way: WalkStep = MERGED) -> ExplorerSystem:
     """An untrained explorer of two steps; the same weights every time, and none belongs to an entity or relation."""
     torch.manual_seed(0)
     return ExplorerSystem(
@@ -38,7 +40,7 @@ def system_over(graph: KnowledgeGraph, *, merge: bool = True) -> ExplorerSystem:
         encode=HashEncoder(31).encode,
         evidence_paths=3,
         batch_size=3,
-        merge=merge,
+        walk=way,
     )
 
 
@@ -78,10 +80,10 @@ def alone(row: dict[str, Any], folder: Path) -> tuple[KnowledgeGraph, Question]:
     return graph, question
 
 
-@pytest.mark.parametrize("merge", [True, False])
-def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Path, merge: bool) -> None:
+@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Path, way: WalkStep) -> None:
     system, questions = world
-    together = replace(system, merge=merge).answer(questions)
+    together = replace(system, walk=way).answer(questions)
     for row, asked, prediction in zip(ROWS, questions, together, strict=True):
         if not row["subgraph"]["tuples"]:  # no graph is without a triple; the topic alone is reached
             assert in_labels(prediction, system.graph)["answers"] == {"m.zoe"}
@@ -89,7 +91,7 @@ def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Pat
         (tmp_path / row["id"]).mkdir()
         graph, question = alone(row, tmp_path / row["id"])
         # Relations have other ids there, but the same texts. The texts of other lines' answers are no names there.
-        (expected,) = system_over(graph, merge=merge).answer([replace(question, masked=asked.masked)])
+        (expected,) = system_over(graph, way=way).answer([replace(question, masked=asked.masked)])
         assert in_labels(prediction, system.graph) == in_labels(expected, graph)
 
 

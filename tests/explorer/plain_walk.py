@@ -1,0 +1,95 @@
+"""The plain reading of one exploration step: every node is a class of its own, every edge a row of numpy.
+
+The oracle of ``kgqa_core.explorer.walk``, which does the same over state classes with compiled kernels; benchmarks
+measure how much the classes save.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kgqa_core.explorer.batch import Bool, Int, compact, contains, expand_ranges
+from kgqa_core.explorer.walk import Attention, Edges, Inbox, Messages, Nodes, Rules, WalkStep, check_size
+from kgqa_core.graph.kg import KnowledgeGraph
+
+
+def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], budget: int) -> Bool:
+    """Keep, per head, whole groups in order of attention while fewer than ``budget`` edges are taken (EtD §3.2, top-K).
+
+    The group that crosses the budget is kept whole, so edges that tie are never cut at random; groups of equal
+    attention enter in order of relation id.
+
+    Args:
+        owner: [g] head index of each group, ascending; inside a head groups are in ascending order of relation.
+        size: [g] number of edges of each group, as stored: one that may not be walked counts too.
+        attention: [g] attention of each group, or anything that orders the groups of one head as it does.
+        budget: K, edges per head.
+
+    Returns:
+        [g] mask of the groups that are entered.
+    """
+    keep = np.ones(len(owner), dtype=bool)
+    if not len(owner):
+        return keep
+    degree = np.bincount(owner, weights=size)
+    crowded = np.flatnonzero(degree[owner] > budget)
+    if not len(crowded):
+        return keep
+    order = crowded[np.lexsort((-attention[crowded], owner[crowded]))]
+    taken_before = np.cumsum(size[order]) - size[order]
+    first_of_head = np.r_[True, owner[order][1:] != owner[order][:-1]]
+    at_head_start = np.maximum.accumulate(np.where(first_of_head, taken_before, 0))
+    keep[order] = taken_before - at_head_start < budget
+    return keep
+
+
+def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
+    """Expand every node to its groups; each (node, relation) is a message of its own."""
+    owner, group = expand_ranges(graph.group_ptr, nodes.entity)
+    num_nodes = len(nodes.entity)
+    each = np.arange(num_nodes)
+    return Messages(
+        first_group=np.searchsorted(owner, np.arange(num_nodes + 1)),
+        group_message=np.arange(len(group)),
+        message_class=np.concatenate([owner, each]),
+        message_relation=np.concatenate([graph.group_relation[group], np.full(num_nodes, graph.identity)]),
+        visit=each,
+    )
+
+
+def walk_edges(
+    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
+) -> tuple[Edges, Nodes, Inbox]:
+    """WalkStep the edges of the groups that enter under the budget.
+
+    Args:
+        graph: the knowledge graph.
+        nodes: where the step starts.
+        messages: what the nodes could send.
+        attention: of the messages.
+        rules: see ``Rules``.
+    """
+    owner, group = expand_ranges(graph.group_ptr, nodes.entity)
+    size = graph.edge_ptr[group + 1] - graph.edge_ptr[group]
+    may = np.flatnonzero(attention.admitted[: len(group)])
+    entered = may[select_groups(owner[may], size[may], attention.preference[may], rules.edge_budget)]
+    check_size(int(size[entered].sum()) + len(nodes.entity), rules)
+    within, position = expand_ranges(graph.edge_ptr, group[entered])
+    message = entered[within]
+    key = nodes.question[owner[message]] * graph.num_entities + graph.edge_tail[position]
+    bound = len(rules.text_of_question) * graph.num_entities
+    blocked_question = np.repeat(np.arange(len(rules.text_of_question)), np.diff(rules.blocked_ptr))
+    blocked = blocked_question * graph.num_entities + rules.blocked_entity
+    walked = np.flatnonzero(~contains(key, blocked, bound))
+    stay = np.arange(len(nodes.entity))
+    stay_key = nodes.question * graph.num_entities + nodes.entity
+    reached, target = compact(np.concatenate([key[walked], stay_key]), bound)
+    sent = np.concatenate([message[walked], len(group) + stay])
+    question, entity = reached // graph.num_entities, reached % graph.num_entities
+    after = Nodes(question, entity, np.arange(len(reached)), rules.text_of_question[question])
+    edges = Edges(np.concatenate([owner[message[walked]], stay]), target, sent)
+    return edges, after, Inbox(target, sent, np.ones_like(target))
+
+
+PLAIN = WalkStep(False, list_messages, walk_edges)
