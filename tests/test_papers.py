@@ -52,7 +52,7 @@ def test_every_run_file_is_a_usable_configuration(data: None) -> None:
 
 @pytest.mark.slow
 def test_so_is_every_run_with_its_settings(tables: tuple[PublishedTable, ...], data: None) -> None:
-    for config, settings in sorted({(run.config, run.settings) for one in tables for run in one.runs}):
+    for config, settings in sorted({(run.config, run.set) for one in tables for run in one.runs}):
         read_config(PAPERS / config, settings)
 
 
@@ -102,14 +102,17 @@ def test_the_papers_splits_are_kept_apart(tables: tuple[PublishedTable, ...]) ->
     ("text", "message"),
     [
         ("p: {items: {Table 1: {about: x}}}", "Table 1: give 'runs', or the 'reason'"),
-        ("p: {items: {Table 1: {reason: x, colums: []}}}", r"unknown key 'colums'. Nearest: \['columns'\]"),
+        ("p: {items: {Table 1: {reason: x, colums: []}}}", "items.Table 1.colums: Extra inputs are not permitted"),
         ("p: {topics: gold, items: {T: {reason: x, columns: [A hits], rows: {m: [1]}}}}", "'hits' is no metric"),
-        ("p: {topics: gold, items: {T: {reason: x, columns: [A hit], rows: {m: [1, 2]}}}}", "expected 1 values"),
-        ("p: {items: {T: {reason: x, columns: [A hit], rows: {m: [1]}}}}", "topics are None"),
+        (
+            "p: {topics: gold, denominators: {A: 1}, items: {T: {reason: x, columns: [A hit], rows: {m: [1, 2]}}}}",
+            "expected 1 values",
+        ),
+        ("p: {denominators: {A: 1}, items: {T: {reason: x, columns: [A hit], rows: {m: [1]}}}}", "topics are missing"),
         ("p: {topics: gold, items: {T: {reason: x, columns: [A hit], rows: {m: [1]}}}}", "does not name 'A'"),
-        ("p: {items: {T: {runs: [{set: [a]}]}}}", "a run without 'config'"),
-        ("- p", "expected papers by key"),
-        ("p: {", "holds no index"),
+        ("p: {items: {T: {runs: [{set: [a]}]}}}", "items.T.runs.0.config: Field required"),
+        ("- p", "is no index"),
+        ("p: {", "is no index"),
     ],
 )
 def test_an_index_that_does_not_say_what_it_must_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -6,12 +6,10 @@ spoils. Ties of the explorer count by one fixed pick, its first candidate by ent
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from kgqa_core.errors import InputError
 from kgqa_core.evaluation.intervals import mcnemar
-from kgqa_core.types import Prediction, Question
 
 NOBODY = -1  # explorer_first of a question for which the explorer found nothing
 
@@ -40,13 +38,6 @@ class Decision:
     answer: int | None  # the first entity answered; None: none
 
 
-def decision_of(question: Question, prediction: Prediction, counts: Mapping[str, float]) -> Decision:
-    """Return how one question was decided; ``counts`` are the system's own, with ``explorer_first``."""
-    first = int(counts.get("explorer_first", NOBODY))
-    answer = prediction.answers[0] if prediction.answers else None
-    return Decision(question.answers, None if first == NOBODY else first, answer)
-
-
 def count_overrules(num_shown: int, decisions: Sequence[Decision]) -> Overrules:
     """Return the row of one N."""
     explorer = [one.explorer_first in one.golds for one in decisions]
@@ -64,16 +55,3 @@ def count_overrules(num_shown: int, decisions: Sequence[Decision]) -> Overrules:
         both_wrong=pairs.count((False, False)),
         p=mcnemar(only_explorer, only_lm),
     )
-
-
-def overrules(by_num: Mapping[int, Sequence[Decision]]) -> list[Overrules]:
-    """Return the table, N ascending; ``by_num`` holds the same questions, in the same order, for every N.
-
-    Raises:
-        InputError: the runs are of different questions.
-    """
-    golds = {tuple(tuple(sorted(one.golds)) for one in decisions) for decisions in by_num.values()}
-    if len(golds) > 1:
-        sizes = ", ".join(f"N = {num}: {len(decisions)}" for num, decisions in sorted(by_num.items()))
-        raise InputError(f"the runs to compare answer different questions ({sizes}); run each N over the same ones")
-    return [count_overrules(num, decisions) for num, decisions in sorted(by_num.items())]

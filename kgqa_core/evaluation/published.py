@@ -7,14 +7,15 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.errors import InputError
 
 Metric = Literal[
     "hit",  # a gold anywhere in the answer (RoG and EPERM print it as Hits@1)
@@ -48,13 +49,49 @@ class PublishedFigure:
     note: str = ""  # what to know before it is compared
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRun:
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PublishedRun(_Entry):
     """How a table or figure is made here."""
 
     config: str  # file beside the index
-    settings: tuple[str, ...] = ()  # over it, as ``--set`` takes them
+    set: tuple[str, ...] = ()  # settings over it, as ``--set`` takes them
     row: str = ""  # which row or column it stands for; empty: the table's main one
+
+
+class _Row(_Entry):
+    """The figures of one method, by column; null where none is printed."""
+
+    values: tuple[float | None, ...]
+    metric: Metric | None = None  # of its kinds of hit, where nobody knows which its paper took over
+    topics: TopicSource | None = None
+    note: str = ""
+
+
+def _as_row(given: Any) -> Any:
+    return {"values": given} if isinstance(given, list) else given
+
+
+class _Item(_Entry):
+    """One table or figure as the index holds it."""
+
+    about: str = ""
+    runs: tuple[PublishedRun, ...] = ()
+    reason: str = ""
+    care: str = ""
+    topics: TopicSource | None = None
+    columns: tuple[str, ...] = ()  # "WebQSP hits1": dataset and metric
+    rows: dict[str, Annotated[_Row, BeforeValidator(_as_row)]] = {}
+
+
+class _Paper(_Entry):
+    """One paper as the index holds it."""
+
+    topics: TopicSource | None = None
+    denominators: dict[str, int | None] = {}
+    items: dict[str, _Item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +115,15 @@ def read_published(path: Path) -> tuple[PublishedTable, ...]:
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"{path} holds no index of published figures: {error}") from error
-    if not isinstance(raw, dict) or not all(isinstance(paper, dict) for paper in raw.values()):
-        raise InputError(f"{path}: expected papers by key, each with 'denominators', 'topics' and 'items'")
+        papers = {key: _Paper.model_validate(content) for key, content in dict(raw).items()}
+    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+        what = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else error
+        raise InputError(f"{path} is no index of published figures: {what}") from error
     return tuple(
-        _read_table(paper, item, entry, content, f"{path.name}: {paper}, {item}")
-        for paper, content in raw.items()
-        for item, entry in content.get("items", {}).items()
+        _table(key, name, item, paper, f"{path.name}: {key}, {name}")
+        for key, paper in papers.items()
+        for name, item in paper.items.items()
     )
 
 
@@ -101,71 +139,32 @@ def figures_of(
     ]
 
 
-def _read_table(
-    paper: str, item: str, entry: Mapping[str, Any], content: Mapping[str, Any], where: str
-) -> PublishedTable:
-    _known(entry, ("about", "runs", "reason", "care", "columns", "topics", "rows"), where)
-    runs = tuple(_read_run(run, where) for run in entry.get("runs", ()))
-    if not runs and not entry.get("reason"):
+def _table(key: str, name: str, item: _Item, paper: _Paper, where: str) -> PublishedTable:
+    if not item.runs and not item.reason:
         raise InputError(f"{where}: give 'runs', or the 'reason' why there are none")
-    columns = [_read_column(column, where) for column in entry.get("columns", ())]
-    figures = [
-        figure
-        for method, row in entry.get("rows", {}).items()
-        for figure in _read_row(method, row, columns, {**content, **entry}, f"{where}, {method}")
-    ]
-    texts = (str(entry.get(key, "")) for key in ("about", "reason", "care"))
-    about, reason, care = texts
-    return PublishedTable(paper, item, about, runs, reason, care, tuple(figures))
+    figures = tuple(_figures(item, paper, where))
+    return PublishedTable(key, name, item.about, item.runs, item.reason, item.care, figures)
 
 
-def _read_run(run: Mapping[str, Any], where: str) -> PublishedRun:
-    _known(run, ("config", "set", "row"), where)
-    if not run.get("config"):
-        raise InputError(f"{where}: a run without 'config'")
-    return PublishedRun(str(run["config"]), tuple(run.get("set", ())), str(run.get("row", "")))
-
-
-def _read_column(column: str, where: str) -> tuple[str, Metric]:
-    dataset, _, metric = column.rpartition(" ")
-    return dataset, _metric(metric, where)
-
-
-def _read_row(
-    method: str, row: Any, columns: Sequence[tuple[str, Metric]], common: Mapping[str, Any], where: str
-) -> list[PublishedFigure]:
-    """Return the figures of one row: a list of values by column, null where none is printed, or a section with them."""
-    section = row if isinstance(row, dict) else {"values": row}
-    _known(section, ("values", "metric", "topics", "note"), where)
-    values, topics = section.get("values"), section.get("topics", common.get("topics"))
-    if not isinstance(values, list) or len(values) != len(columns):
-        raise InputError(f"{where}: expected {len(columns)} values, one per column, and found {shorten(values)}")
-    if topics not in TOPIC_SOURCES:
-        raise InputError(f"{where}: topics are {shorten(topics)}, expected one of {', '.join(TOPIC_SOURCES)}")
-    denominators, figures = common.get("denominators", {}), []
-    for (dataset, metric), value in zip(columns, values, strict=True):
-        if dataset not in denominators:
+def _figures(item: _Item, paper: _Paper, where: str) -> Iterator[PublishedFigure]:
+    """Yield the figures that an item prints."""
+    columns = []
+    for column in item.columns:
+        dataset, _, name = column.rpartition(" ")
+        metric = next((one for one in METRICS if one == name), None)
+        if metric is None:
+            raise InputError(f"{where}: {name!r} is no metric; legal: {', '.join(METRICS)}")
+        if dataset not in paper.denominators:
             raise InputError(f"{where}: 'denominators' does not name {dataset!r}; null where the paper does not say")
-        if value is not None:
-            # a row may say that nobody knows which kind of hit its paper took over
-            meant = _metric(section["metric"], where) if "metric" in section and metric in ("hit", "hits1") else metric
-            note = str(section.get("note", ""))
-            figures.append(PublishedFigure(method, dataset, meant, float(value), denominators[dataset], topics, note))
-    return figures
-
-
-def _metric(given: Any, where: str) -> Metric:
-    for metric in METRICS:
-        if metric == given:
-            return metric
-    raise InputError(
-        f"{where}: {shorten(given)} is no metric. Nearest: {nearest(str(given), METRICS)}; {', '.join(METRICS)}"
-    )
-
-
-def _known(section: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
-    for key in section:
-        if key not in keys:
-            raise InputError(
-                f"{where}: unknown key {shorten(key)}. Nearest: {nearest(str(key), keys)}; {', '.join(keys)}"
-            )
+        columns.append((dataset, metric))
+    for method, row in item.rows.items():
+        topics = row.topics or item.topics or paper.topics
+        if topics is None:
+            raise InputError(f"{where}: {method}: topics are missing, one of {', '.join(TOPIC_SOURCES)}")
+        if len(row.values) != len(columns):
+            raise InputError(f"{where}: {method}: expected {len(columns)} values, one per column, not {row.values}")
+        for (dataset, metric), value in zip(columns, row.values, strict=True):
+            if value is not None:
+                meant = row.metric if row.metric and metric in ("hit", "hits1") else metric
+                denominator = paper.denominators[dataset]
+                yield PublishedFigure(method, dataset, meant, value, denominator, topics, row.note)

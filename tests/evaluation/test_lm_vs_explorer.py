@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.errors import InputError
-from kgqa_core.evaluation.lm_vs_explorer import Decision, Overrules, count_overrules, decision_of, overrules
-from kgqa_core.types import Prediction, Question
+from kgqa_core.evaluation.lm_vs_explorer import Decision, Overrules, count_overrules
 
 GOLDS = (7,)
 RIGHT, WRONG, OTHER = 7, 3, 5
@@ -41,7 +39,7 @@ def test_a_table_by_hand() -> None:
 
 
 def test_a_model_that_mends_and_never_spoils_is_told_from_chance() -> None:
-    (row,) = overrules({3: [Decision(GOLDS, WRONG, RIGHT)] * 6})
+    row = count_overrules(3, [Decision(GOLDS, WRONG, RIGHT)] * 6)
     assert row.p == pytest.approx(2 / 2**6)
 
 
@@ -51,22 +49,3 @@ def test_every_question_is_in_one_cell(answered: list[Decision]) -> None:
     assert row.both_right + row.only_explorer + row.only_lm + row.both_wrong == row.num_questions == len(answered)
     assert row.num_overruled + row.num_abstained <= row.num_questions
     assert row.only_lm <= row.num_overruled  # right where the explorer is not: another answer
-
-
-def test_rows_are_in_order_of_the_number_of_candidates() -> None:
-    answered = [Decision(GOLDS, RIGHT, RIGHT)]
-    assert [row.num_shown for row in overrules({6: answered, 3: answered, 4: answered})] == [3, 4, 6]
-    assert overrules({}) == []
-
-
-def test_runs_on_different_questions_are_refused() -> None:
-    with pytest.raises(InputError, match=r"different questions \(N = 3: 1, N = 4: 2\)"):
-        overrules({3: [Decision(GOLDS, 1, 1)], 4: [Decision(GOLDS, 1, 1)] * 2})
-
-
-def test_a_decision_is_read_from_what_a_system_keeps() -> None:
-    question = Question("q", "t", "t", (1,), GOLDS, "test")
-    answered = Prediction("q", (5, 7), (1.0, 0.2), (5,))
-    assert decision_of(question, answered, {"explorer_first": 7.0}) == Decision(GOLDS, 7, 5)
-    silent = Prediction("q", (), (), (), abstained=True)
-    assert decision_of(question, silent, {"explorer_first": -1.0}) == Decision(GOLDS, None, None)
