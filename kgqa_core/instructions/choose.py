@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from kgqa_core.evaluation.rog import normalise_name
 from kgqa_core.instructions.answers import LEAD, Answers, parse_answers
 from kgqa_core.instructions.plan import failure
-from kgqa_core.instructions.render import Prompts, ScoredPath, escape, fill_prompt, render_lines, render_paths
-from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.instructions.render import Prompts, ScoredPath, escape, render_lines, render_paths
+from kgqa_core.instructions.types import Instruction, ParseFailure
 from kgqa_core.lm.constraints import Choices
-from kgqa_core.lm.types import Constraint, Prompt
+from kgqa_core.lm.types import Constraint
 
 MAX_TEXT = 20_000  # characters of an answer that are read
 
@@ -72,23 +73,17 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class ChooseInstruction:
+class ChooseInstruction(Instruction[ChooseCase, Choice]):
     """The instruction ``choose``."""
 
+    name: ClassVar[str] = "choose"
     prompts: Prompts
     shown: Shown = field(default_factory=Shown)
     only_candidates: bool = False  # constrain to one label with its name; the papers leave the model free
 
-    @property
-    def name(self) -> str:
-        """Return ``choose``."""
-        return "choose"
-
-    def render(self, case: ChooseCase) -> Prompt:
-        """Return the prompt."""
-        values = {"question": case.question, "candidates": render_candidates(case.candidates, self.shown)}
-        constraint = self.constraint(case)
-        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id, constraint=constraint)
+    def values(self, case: ChooseCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {"candidates": render_candidates(case.candidates, self.shown)}
 
     def target(self, case: ChooseCase) -> str | None:
         """Return every right candidate, one per line; None where none of them is right."""
@@ -217,25 +212,18 @@ class EnoughCase:
 
 
 @dataclass(frozen=True, slots=True)
-class EnoughInstruction:
+class EnoughInstruction(Instruction[EnoughCase, bool]):
     """The instruction ``enough_information``."""
 
+    name: ClassVar[str] = "enough_information"
     prompts: Prompts
 
-    @property
-    def name(self) -> str:
-        """Return ``enough_information``."""
-        return "enough_information"
-
-    def render(self, case: EnoughCase) -> Prompt:
-        """Return the prompt."""
-        values = {
-            "question": case.question,
+    def values(self, case: EnoughCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {
             "topics": render_lines(map(escape, case.topics)),
             "paths": render_paths(case.paths),
         }
-        constraint = self.constraint(case)
-        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id, constraint=constraint)
 
     def target(self, case: EnoughCase) -> str | None:
         """Return yes or no."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kgqa_core.instructions.answers import distinct_names, parse_answers
 from kgqa_core.instructions.plan import failure
-from kgqa_core.instructions.render import Prompts, escape, fill_prompt, render_lines
+from kgqa_core.instructions.render import Prompts, escape, render_lines
 from kgqa_core.instructions.scores import Options
-from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.types import Constraint, Prompt
+from kgqa_core.instructions.types import Instruction, ParseFailure
 
 MAX_LINE, MAX_LINES, MAX_SPLITS = 2000, 2000, 20
 
@@ -93,37 +93,23 @@ class MapRelationsCase:
 
 
 @dataclass(frozen=True, slots=True)
-class MapRelationsInstruction:
+class MapRelationsInstruction(Instruction[MapRelationsCase, Mappings]):
     """The instruction ``map_relations``."""
 
+    name: ClassVar[str] = "map_relations"
     prompts: Prompts
 
-    @property
-    def name(self) -> str:
-        """Return ``map_relations``."""
-        return "map_relations"
-
-    def render(self, case: MapRelationsCase) -> Prompt:
-        """Return the prompt."""
-        values = {
-            "question": case.question,
+    def values(self, case: MapRelationsCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {
             "clues": render_lines(map(escape, case.clues)),
             "entity": escape(case.entity),
             "relations": render_lines(map(escape, case.relations)),
         }
-        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id)
-
-    def target(self, case: MapRelationsCase) -> str | None:
-        """Return None: no graph says which words of a question mean a relation."""
-        return None
 
     def parse(self, text: str, case: MapRelationsCase) -> Mappings | ParseFailure:
         """Return pairs of (clue, relation) with scores of 0 to 10."""
         return parse_mappings(text, case.clues, case.relations)
-
-    def constraint(self, case: MapRelationsCase) -> Constraint | None:
-        """Return None: how many pairs there are is the model's to say."""
-        return None
 
 
 # ------ map_entities: which of the clues left does an entity behind this relation stand for? (FiSKE §3.4).
@@ -142,38 +128,24 @@ class MapEntitiesCase:
 
 
 @dataclass(frozen=True, slots=True)
-class MapEntitiesInstruction:
+class MapEntitiesInstruction(Instruction[MapEntitiesCase, Mappings]):
     """The instruction ``map_entities``."""
 
+    name: ClassVar[str] = "map_entities"
     prompts: Prompts
 
-    @property
-    def name(self) -> str:
-        """Return ``map_entities``."""
-        return "map_entities"
-
-    def render(self, case: MapEntitiesCase) -> Prompt:
-        """Return the prompt."""
-        values = {
-            "question": case.question,
+    def values(self, case: MapEntitiesCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {
             "clues": render_lines(map(escape, case.clues)),
             "entity": escape(case.entity),
             "relation": escape(case.relation),
             "entities": render_lines(map(escape, case.entities)),
         }
-        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id)
-
-    def target(self, case: MapEntitiesCase) -> str | None:
-        """Return None: no graph says which words of a question mean an entity."""
-        return None
 
     def parse(self, text: str, case: MapEntitiesCase) -> Mappings | ParseFailure:
         """Return pairs of (clue, entity)."""
         return parse_mappings(text, case.clues, case.entities)
-
-    def constraint(self, case: MapEntitiesCase) -> Constraint | None:
-        """Return None: how many pairs there are is the model's to say."""
-        return None
 
 
 # ------ extract_clues: the keywords of a question that entities and relations of a graph can stand ...
@@ -191,23 +163,11 @@ class CluesCase:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtractCluesInstruction:
+class ExtractCluesInstruction(Instruction[CluesCase, tuple[str, ...]]):
     """The instruction ``extract_clues``."""
 
+    name: ClassVar[str] = "extract_clues"
     prompts: Prompts
-
-    @property
-    def name(self) -> str:
-        """Return ``extract_clues``."""
-        return "extract_clues"
-
-    def render(self, case: CluesCase) -> Prompt:
-        """Return the prompt."""
-        return fill_prompt(self.prompts, self.name, {"question": case.question}, question_id=case.question_id)
-
-    def target(self, case: CluesCase) -> str | None:
-        """Return None: no graph says which words of a question count."""
-        return None
 
     def parse(self, text: str, case: CluesCase) -> tuple[str, ...] | ParseFailure:
         """Return the distinct clues of a text: lines, a list, or one line with commas."""
@@ -219,7 +179,3 @@ class ExtractCluesInstruction:
         if len(names) == 1 and "," in names[0] and names[0] != case.question:
             names = distinct_names(part.strip(" .()") for part in names[0].split(","))
         return names or failure("no clue", text)
-
-    def constraint(self, case: CluesCase) -> Constraint | None:
-        """Return None: clues are words of the question, and which is the model's to say."""
-        return None

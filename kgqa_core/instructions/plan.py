@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from kgqa_core.instructions.render import BREAKS, Prompts, escape, fill_prompt, render_lines, unescape
-from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.types import Constraint, Prompt
+from kgqa_core.instructions.render import BREAKS, Prompts, escape, render_lines, unescape
+from kgqa_core.instructions.types import Instruction, ParseFailure
+from kgqa_core.lm.types import Constraint
 from kgqa_core.types import LabelPath
 
 START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
@@ -96,25 +97,18 @@ class PlanCase:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanInstruction:
+class PlanInstruction(Instruction[PlanCase, tuple[LabelPath, ...]]):
     """The instruction ``plan``."""
 
+    name: ClassVar[str] = "plan"
     prompts: Prompts
 
-    @property
-    def name(self) -> str:
-        """Return ``plan``."""
-        return "plan"
-
-    def render(self, case: PlanCase) -> Prompt:
-        """Return the prompt."""
-        values = {
-            "question": case.question,
+    def values(self, case: PlanCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {
             "relations": render_lines(map(escape, case.relations)),
             "num_plans": str(case.num_plans),
         }
-        constraint = self.constraint(case)
-        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id, constraint=constraint)
 
     def target(self, case: PlanCase) -> str | None:
         """Return the plan that is taught."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kgqa_core.instructions.answers import (
     Answers,
@@ -12,9 +13,8 @@ from kgqa_core.instructions.answers import (
     write_answers,
     write_explained,
 )
-from kgqa_core.instructions.render import Prompts, ScoredPath, fill_prompt, render_paths
-from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.types import Constraint, Prompt
+from kgqa_core.instructions.render import Prompts, ScoredPath, render_paths
+from kgqa_core.instructions.types import Instruction, ParseFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,21 @@ class ReasonCase:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonInstruction:
+class ReasonInstruction(Instruction[ReasonCase, Answers]):
     """The instruction ``reason``."""
 
+    name: ClassVar[str] = "reason"
     prompts: Prompts
     scored: bool = False  # show a score after each path and ask to prefer high ones (EPERM A.4)
 
     @property
-    def name(self) -> str:
-        """Return ``reason``."""
-        return "reason"
+    def file(self) -> str:
+        """Return the wording for paths with scores, or without."""
+        return "reason_scored" if self.scored else "reason"
 
-    def render(self, case: ReasonCase) -> Prompt:
-        """Return the prompt: all paths in one (RoG A.10)."""
-        values = {"question": case.question, "paths": render_paths(case.paths, scored=self.scored)}
-        file = "reason_scored" if self.scored else "reason"
-        return fill_prompt(self.prompts, file, values, question_id=case.question_id, instruction=self.name)
+    def values(self, case: ReasonCase) -> dict[str, str]:
+        """Return all paths: one prompt shows them together (RoG A.10)."""
+        return {"paths": render_paths(case.paths, scored=self.scored)}
 
     def target(self, case: ReasonCase) -> str | None:
         """Return the answers that are taught."""
@@ -53,10 +52,6 @@ class ReasonInstruction:
     def parse(self, text: str, case: ReasonCase) -> Answers | ParseFailure:
         """Return the distinct answers of a text, or that it abstains."""
         return parse_answers(text, case.shown)
-
-    def constraint(self, case: ReasonCase) -> Constraint | None:
-        """Return None: which entities, and how many, is the model's to say."""
-        return None
 
 
 # ------ explain: from a question and reasoning paths to its answers and why (RoG A.10).
@@ -75,20 +70,15 @@ class ExplainCase:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainInstruction:
+class ExplainInstruction(Instruction[ExplainCase, Explained]):
     """The instruction ``explain``."""
 
+    name: ClassVar[str] = "explain"
     prompts: Prompts
 
-    @property
-    def name(self) -> str:
-        """Return ``explain``."""
-        return "explain"
-
-    def render(self, case: ExplainCase) -> Prompt:
-        """Return the prompt."""
-        values = {"question": case.question, "paths": render_paths(case.paths)}
-        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id)
+    def values(self, case: ExplainCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {"paths": render_paths(case.paths)}
 
     def target(self, case: ExplainCase) -> str | None:
         """Return the explanation and the answers that are taught."""
@@ -97,10 +87,6 @@ class ExplainInstruction:
     def parse(self, text: str, case: ExplainCase) -> Explained | ParseFailure:
         """Return the explanation and the answers of a text."""
         return parse_explained(text, case.shown)
-
-    def constraint(self, case: ExplainCase) -> Constraint | None:
-        """Return None: an explanation is free text."""
-        return None
 
 
 # ------ direct: from a question to its answers, without any graph (the IO baseline; tuned: RoG's Table 16).
@@ -116,19 +102,11 @@ class DirectCase:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectInstruction:
+class DirectInstruction(Instruction[DirectCase, Answers]):
     """The instruction ``direct``."""
 
+    name: ClassVar[str] = "direct"
     prompts: Prompts
-
-    @property
-    def name(self) -> str:
-        """Return ``direct``."""
-        return "direct"
-
-    def render(self, case: DirectCase) -> Prompt:
-        """Return the prompt."""
-        return fill_prompt(self.prompts, self.name, {"question": case.question}, question_id=case.question_id)
 
     def target(self, case: DirectCase) -> str | None:
         """Return the answers that are taught."""
@@ -137,10 +115,6 @@ class DirectInstruction:
     def parse(self, text: str, case: DirectCase) -> Answers | ParseFailure:
         """Return the distinct answers of a text, or that it abstains."""
         return parse_answers(text)
-
-    def constraint(self, case: DirectCase) -> Constraint | None:
-        """Return None: the answer space is everything."""
-        return None
 
 
 # ------ chain_of_thought: from a question to its answers by thinking aloud, without any graph (the ...
@@ -155,28 +129,12 @@ class ChainOfThoughtCase:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainOfThoughtInstruction:
+class ChainOfThoughtInstruction(Instruction[ChainOfThoughtCase, Explained]):
     """The instruction ``chain_of_thought``."""
 
+    name: ClassVar[str] = "chain_of_thought"
     prompts: Prompts
-
-    @property
-    def name(self) -> str:
-        """Return ``chain_of_thought``."""
-        return "chain_of_thought"
-
-    def render(self, case: ChainOfThoughtCase) -> Prompt:
-        """Return the prompt."""
-        return fill_prompt(self.prompts, self.name, {"question": case.question}, question_id=case.question_id)
-
-    def target(self, case: ChainOfThoughtCase) -> str | None:
-        """Return None: no graph says how to think."""
-        return None
 
     def parse(self, text: str, case: ChainOfThoughtCase) -> Explained | ParseFailure:
         """Return the thoughts and the answers of a text."""
         return parse_explained(text)
-
-    def constraint(self, case: ChainOfThoughtCase) -> Constraint | None:
-        """Return None: thoughts are free text."""
-        return None

@@ -13,7 +13,6 @@ from kgqa_core.errors import ConfigError, nearest, shorten
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.paths import write_step
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.lm.types import Constraint, Prompt
 from kgqa_core.types import ReasoningPath, Step
 
 BREAKS = (
@@ -249,20 +248,6 @@ class RowNames:
     def relation_text(self, relation: int) -> str:
         """Return words for a relation id."""
         return self.subgraphs.graph.relation_text(relation)
-
-
-def fill_prompt(
-    prompts: Prompts,
-    name: str,
-    values: Mapping[str, str],
-    *,
-    question_id: str,
-    instruction: str = "",
-    constraint: Constraint | None = None,
-) -> Prompt:
-    """Return the prompt ``name``, filled in, for the accounts of ``instruction`` (``name``, unless told)."""
-    text, system = prompts.fill(name, values)
-    return Prompt(text, system, constraint, question_id, instruction or name)
 
 
 def render_lines(items: Iterable[str]) -> str:

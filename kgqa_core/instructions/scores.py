@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kgqa_core.instructions.plan import failure
-from kgqa_core.instructions.render import NOTHING, Prompts, escape, fill_prompt, render_lines, unescape
-from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.instructions.render import NOTHING, Prompts, escape, render_lines, unescape
+from kgqa_core.instructions.types import Instruction, ParseFailure
 from kgqa_core.lm.constraints import Choices
-from kgqa_core.lm.types import Constraint, Prompt
+from kgqa_core.lm.types import Constraint
 
 _BETWEEN_WORDS = re.compile(r"[\s_./:-]+")
 _AROUND = " \t\"'`*“”.,;()[]{}<>"
@@ -159,26 +160,20 @@ class RelationsCase:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreRelationsInstruction:
+class ScoreRelationsInstruction(Instruction[RelationsCase, Scores]):
     """The instruction ``score_relations``."""
 
+    name: ClassVar[str] = "score_relations"
     prompts: Prompts
 
-    @property
-    def name(self) -> str:
-        """Return ``score_relations``."""
-        return "score_relations"
-
-    def render(self, case: RelationsCase) -> Prompt:
-        """Return the prompt: path so far, relations, budget, and a countdown in the answer (EPERM A.4)."""
-        values = {
-            "question": case.question,
+    def values(self, case: RelationsCase) -> dict[str, str]:
+        """Return path so far, relations and budget; the answer counts down from it (EPERM A.4)."""
+        return {
             "topics": render_lines(map(escape, case.topics)),
             "path": render_lines([" → ".join(map(escape, case.path))] if case.path else []),
             "relations": render_lines(map(escape, case.relations)),
             "budget": str(case.budget),
         }
-        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id)
 
     def target(self, case: RelationsCase) -> str | None:
         """Return the best relations within the budget, best first; None where none leads to an answer."""
@@ -194,10 +189,6 @@ class ScoreRelationsInstruction:
         if isinstance(found, ParseFailure):
             return found
         return Scores(found.scores[: case.budget], found.num_unknown)
-
-    def constraint(self, case: RelationsCase) -> Constraint | None:
-        """Return None: scores and reasons are free."""
-        return None
 
 
 # ------ score_entities: which candidates on a plan's way lead on to an answer? (EPERM's finder, ...
@@ -224,26 +215,19 @@ class EntitiesCase:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreEntitiesInstruction:
+class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
     """The instruction ``score_entities``."""
 
+    name: ClassVar[str] = "score_entities"
     prompts: Prompts
 
-    @property
-    def name(self) -> str:
-        """Return ``score_entities``."""
-        return "score_entities"
-
-    def render(self, case: EntitiesCase) -> Prompt:
-        """Return the prompt."""
-        values = {
-            "question": case.question,
+    def values(self, case: EntitiesCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {
             "topics": render_lines(map(escape, case.topics)),
             "plan": render_lines([" → ".join(map(escape, case.plan))] if case.plan else []),
             "candidates": "\n".join(_shown(place, one) for place, one in enumerate(case.candidates, 1)) or NOTHING,
         }
-        constraint = self.constraint(case)
-        return fill_prompt(self.prompts, self.name, values, question_id=case.question_id, constraint=constraint)
 
     def target(self, case: EntitiesCase) -> str | None:
         """Return the score of the one candidate, or a line for each of several."""
