@@ -21,7 +21,6 @@ def train_dense_planner(pipeline: Pipeline, seed: int) -> StageOutcome:
         import torch
 
         from kgqa_core.planners.dense import fit_dense
-        from kgqa_core.planners.dense_settings import DenseSettings
         from kgqa_core.run.open import DENSE_FOLDER, taught
 
         section = pipeline.config.dense
@@ -33,8 +32,7 @@ def train_dense_planner(pipeline: Pipeline, seed: int) -> StageOutcome:
             if step % CURVE_EVERY == 0 or step == total:
                 recorder.curve("dense.loss", step, loss)
 
-        settings = DenseSettings(**section.model_dump())
-        report = fit_dense(taught(pipeline), settings, folder / DENSE_FOLDER, seed=seed, progress=told)
+        report = fit_dense(taught(pipeline), section, folder / DENSE_FOLDER, seed=seed, progress=told)
         for name in ("num_questions", "num_without_paths", "num_paths", "cpu_seconds"):
             recorder.metric(f"dense.{name}", report[name])
 

@@ -11,7 +11,6 @@ import pytest
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import (
     ENDPOINT_ANSWERS,
-    DensePlannerSection,
     EmbeddedLmSection,
     EndpointLmSection,
     ReasonerSection,
@@ -20,7 +19,6 @@ from kgqa_core.errors import ConfigError
 from kgqa_core.lm.embedded.settings import EmbeddedSettings
 from kgqa_core.lm.endpoint_settings import EndpointSettings
 from kgqa_core.lm.tune.types import TuneSettings
-from kgqa_core.planners.dense_settings import DenseSettings
 from kgqa_core.run.stages import StageSpec, stage_specs
 
 RUN = """\
@@ -220,7 +218,6 @@ def test_a_dataset_of_plans_explores_nothing(plans_only: Path) -> None:
     ("section", "settings", "only_there"),
     [
         (EmbeddedLmSection, EmbeddedSettings, set()),
-        (DensePlannerSection, DenseSettings, set()),
         (EndpointLmSection, EndpointSettings, {"seed"}),  # of the waits between attempts
         (ReasonerSection, TuneSettings, {"seed", "schedule"}),  # plans.seeds, lr_schedule
     ],
@@ -228,6 +225,6 @@ def test_a_dataset_of_plans_explores_nothing(plans_only: Path) -> None:
 def test_a_section_has_every_setting_of_what_it_configures(section: Any, settings: Any, only_there: set[str]) -> None:
     names = {one.name for one in fields(settings)}
     assert names - section.model_fields.keys() == only_there
-    if section in (EmbeddedLmSection, DensePlannerSection):  # their defaults were chosen where they are used
+    if section is EmbeddedLmSection:  # their defaults were chosen where they are used
         defaults = {one.name: one.default for one in fields(settings)}
         assert {name: section.model_fields[name].default for name in names} == defaults

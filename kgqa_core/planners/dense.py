@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.paths import read_step
 from kgqa_core.planners.dense_rank import (
@@ -26,7 +27,6 @@ from kgqa_core.planners.dense_rank import (
     spread_first,
     unseen_scores,
 )
-from kgqa_core.planners.dense_settings import DenseSettings
 from kgqa_core.planners.dense_train import Progress, SplitEncoder, path_vectors, train_vectors
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
 
@@ -125,7 +125,7 @@ MEMBER_SEEDS = 1000  # between the seeds of the members of one planner
 
 def fit_dense(
     train: Sequence[PlanQuestion],
-    settings: DenseSettings,
+    settings: DensePlannerSection,
     out: Path,
     *,
     seed: int = 0,
@@ -206,7 +206,7 @@ def open_dense(
     """
     model = read_dense(folder)
     if ranking:
-        model = replace(model, settings=replace(model.settings, **ranking))
+        model = replace(model, settings=model.settings.model_copy(update=ranking))
     base = _encoder(encoder, model.settings)
     if base.name != model.encoder:
         raise ArtifactError(f"{folder} was trained on the encoder {model.encoder}; this one is {base.name}")
@@ -229,7 +229,7 @@ class DensePlanner:
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first.
 
-        "Best" is what a further plan adds (``DenseSettings.spread``), so ``log_prob`` may rise from one to the next.
+        "Best" is what a further plan adds (setting ``spread``), so ``log_prob`` may rise from one to the next.
         """
         views = self._views(questions)
         return [self._plan(question, view, num_plans) for question, view in zip(questions, views, strict=True)]
@@ -309,7 +309,7 @@ class DensePlanner:
         return dict(zip(paths, scores.tolist(), strict=True))
 
 
-def _encoder(folder: Path | None, settings: DenseSettings) -> SplitEncoder:
+def _encoder(folder: Path | None, settings: DensePlannerSection) -> SplitEncoder:
     return SplitEncoder(folder, frozen_layers=settings.frozen_layers, max_tokens=settings.max_tokens)
 
 

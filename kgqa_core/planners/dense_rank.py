@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
+from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, shorten
-from kgqa_core.planners.dense_settings import DenseSettings
 from kgqa_core.planners.types import LabelPath, PlanQuestion
-
-if TYPE_CHECKING:
-    pass
 
 Floats = npt.NDArray[np.float32]
 FLOOR = 1e-3  # added to votes before their log: a path that no neighbour has is not impossible
@@ -161,7 +158,7 @@ class Member:
 class DenseModel:
     """All of it."""
 
-    settings: DenseSettings
+    settings: DensePlannerSection
     seed: int
     encoder: str  # hash of what the upper layers belong on
     taught: Taught
@@ -180,7 +177,8 @@ def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> Non
 
     with written_whole(out) as folder:
         folder.mkdir(parents=True)
-        facts = {"version": VERSION, "settings": asdict(model.settings), "seed": model.seed, "encoder": model.encoder}
+        settings = model.settings.model_dump(mode="json")
+        facts = {"version": VERSION, "settings": settings, "seed": model.seed, "encoder": model.encoder}
         (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         pq.write_table(pa.table({"path": list(map(list, model.taught.paths))}, schema=_PATHS), folder / PATHS)
         rows = np.split(model.taught.targets.indices, model.taught.targets.indptr[1:-1])
@@ -209,7 +207,7 @@ def read_dense(folder: Path) -> DenseModel:
             raise ArtifactError(
                 f"{folder} holds a dense planner of version {facts['version']}, not {VERSION}: train it again"
             )
-        settings = DenseSettings(**facts["settings"])
+        settings = DensePlannerSection(**facts["settings"])
         paths = tuple(map(tuple, pq.read_table(folder / PATHS)["path"].to_pylist()))
         rows = pq.read_table(folder / QUESTIONS)["paths"].to_pylist()
         texts = safetensors.torch.load_file(str(folder / TEXTS))["texts"].numpy()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.planners.dense_settings import DenseSettings
 from kgqa_core.text.transformer import (
     check_minilm_weights,
     find_minilm_folder,
@@ -160,7 +160,7 @@ def train_vectors(
     path_texts: Tensor,
     targets: Any,
     *,
-    settings: DenseSettings,
+    settings: DensePlannerSection,
     seed: int,
     progress: Progress,
 ) -> Parts:
@@ -259,7 +259,7 @@ def neighbour_loss(cosines: Tensor, overlap: Tensor, rows: Sequence[int]) -> Ten
     return -torch.log((weights * overlap).sum(dim=1) + TINY).mean()
 
 
-def count_steps(num_questions: int, settings: DenseSettings) -> int:
+def count_steps(num_questions: int, settings: DensePlannerSection) -> int:
     """Return the optimiser steps of a training."""
     steps = math.ceil(settings.epochs * math.ceil(num_questions / settings.batch_size))
     return steps if settings.max_steps is None else min(steps, settings.max_steps)

@@ -10,17 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.planners.dense import DensePlanner, fit_dense, open_dense
-from kgqa_core.planners.dense_settings import DenseSettings
 from kgqa_core.planners.evaluate import score_plans
 from kgqa_core.planners.types import LabelPath, PlanQuestion
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SETTINGS = DenseSettings(
+SETTINGS = DensePlannerSection(
     epochs=6, batch_size=7, learning_rate=3e-3, path_learning_rate=3e-2, frozen_layers=1, max_tokens=13, dropout=0.0
 )
+
+
+def settings(**changed: object) -> DensePlannerSection:
+    return SETTINGS.model_copy(update=changed)
+
+
 VERBS: dict[str, tuple[LabelPath, ...]] = {
     "directed": (("film.directed_by",),),
     "wrote": (("film.written_by",), ("book.written_by",)),
@@ -43,7 +49,7 @@ TRAIN = questions("who", "what person", "which people")
 @pytest.fixture(scope="module")
 def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dense") / "planner"
-    fit_dense([*TRAIN, PlanQuestion("no-path", "when")], replace(SETTINGS, members=2), out, seed=3, encoder=tiny_bert)
+    fit_dense([*TRAIN, PlanQuestion("no-path", "when")], settings(members=2), out, seed=3, encoder=tiny_bert)
     return out
 
 
@@ -63,7 +69,7 @@ def test_what_it_learned_is_told(tiny_bert: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     report = fit_dense(
         [*TRAIN, PlanQuestion("no-path", "when")],
-        replace(SETTINGS, members=2, max_steps=4),
+        settings(members=2, max_steps=4),
         tmp_path / "planner",
         encoder=tiny_bert,
         progress=lambda step, total, loss: told.append((step, total)),
@@ -76,10 +82,10 @@ def test_what_it_learned_is_told(tiny_bert: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changed", [{}, {"neighbour_loss": 1.0}])
 def test_equal_seeds_give_equal_bytes_and_others_do_not(tiny_bert: Path, tmp_path: Path, changed: dict) -> None:
-    settings = replace(SETTINGS, max_steps=3, dropout=0.1, **changed)
+    changed_settings = settings(max_steps=3, dropout=0.1, **changed)
     found = []
     for number, seed in enumerate((1, 1, 2)):
-        fit_dense(TRAIN, settings, tmp_path / str(number), seed=seed, encoder=tiny_bert)
+        fit_dense(TRAIN, changed_settings, tmp_path / str(number), seed=seed, encoder=tiny_bert)
         found.append({file.name: file.read_bytes() for file in (tmp_path / str(number)).iterdir()})
     assert found[0] == found[1]
     assert found[0]["member-0.safetensors"] != found[2]["member-0.safetensors"]
@@ -134,8 +140,8 @@ def test_without_any_path_there_is_nothing_to_learn(tmp_path: Path, tiny_bert: P
 
 def test_one_path_one_question(tmp_path: Path, tiny_bert: Path) -> None:
     only = PlanQuestion("q", "who", paths=((),))
-    settings = replace(SETTINGS, neighbour_loss=1.0)
-    fit_dense([only], settings, tmp_path / "planner", encoder=tiny_bert)
+    changed_settings = settings(neighbour_loss=1.0)
+    fit_dense([only], changed_settings, tmp_path / "planner", encoder=tiny_bert)
     (plans,) = open_dense(tmp_path / "planner", encoder=tiny_bert).plan([only])
     assert [plan.path for plan in plans] == [()]
 
@@ -156,4 +162,4 @@ def test_another_encoder_is_refused(folder: Path) -> None:
 
 def test_more_frozen_layers_than_there_are_are_refused(tmp_path: Path, tiny_bert: Path) -> None:
     with pytest.raises(InputError, match=r"frozen_layers is 3; .* has 2 layers"):
-        fit_dense(TRAIN, replace(SETTINGS, frozen_layers=3), tmp_path / "planner", encoder=tiny_bert)
+        fit_dense(TRAIN, settings(frozen_layers=3), tmp_path / "planner", encoder=tiny_bert)

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.planners.dense import beam, path_exists, render_path_text, steps_of
 from kgqa_core.planners.dense_rank import Taught, log_sum, neighbour_weights, spread_first
-from kgqa_core.planners.dense_settings import DenseSettings
 from kgqa_core.planners.dense_train import SplitEncoder, count_steps, neighbour_loss, set_loss
 from kgqa_core.planners.types import LabelPath, PlanQuestion
 from kgqa_core.text.transformer import LocalEncoder
@@ -58,9 +58,9 @@ def test_losses_are_minus_the_log_of_what_right_columns_get() -> None:
 
 
 def test_steps_are_those_of_the_epochs_up_to_a_limit() -> None:
-    assert count_steps(33, DenseSettings(epochs=2, batch_size=32)) == 4
-    assert count_steps(33, DenseSettings(epochs=0.5, batch_size=32)) == 1
-    assert count_steps(33, DenseSettings(epochs=2, batch_size=32, max_steps=3)) == 3
+    assert count_steps(33, DensePlannerSection(epochs=2, batch_size=32)) == 4
+    assert count_steps(33, DensePlannerSection(epochs=0.5, batch_size=32)) == 1
+    assert count_steps(33, DensePlannerSection(epochs=2, batch_size=32, max_steps=3)) == 3
 
 
 def test_votes_are_a_softmax_of_cosines() -> None:
