@@ -23,8 +23,7 @@ from kgqa_core.explorer.backtrack import render_path
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.lm.meter import Meter
-from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.questions.store import read_questions
 from kgqa_core.systems.controls import answer_by_path

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from benchmarks.measure import PROJECT, write_section
 from benchmarks.places import RUN, write_places
 from kgqa_core.config_file import read_config
-from kgqa_core.lm.call_journal import PATTERN, read_journal
 from kgqa_core.run.pipeline import Pipeline
 
 SECONDS = 0.01  # that a call takes
@@ -59,7 +58,7 @@ class Found:
     calls: int  # that the evaluation needs
     paid: int  # that were paid
     paid_again: int  # that had been paid before, in flight when a kill came
-    kept_and_paid_again: int  # that the cache held at a kill, and that were paid nevertheless
+    kept_and_paid_again: int  # that the store held at a kill, and that were paid nevertheless
     differing: tuple[str, ...]  # files of ``COMPARED`` that are not those of an undisturbed evaluation
     compared: int  # files that were compared
 
@@ -180,13 +179,11 @@ def entries(ledger: Path) -> list[str]:
 
 
 def kept_calls(home: Path) -> set[str]:
-    """Return the keys that the call caches of a home hold, without opening them, which would change them."""
+    """Return the keys that the call store of a home holds."""
     kept: set[str] = set()
-    for folder in (home / "cache" / "calls").glob("*"):
-        for path in folder.glob(PATTERN):
-            kept.update(read_journal(path)[0])
-        for path in folder.glob("calls-*.parquet"):
-            kept.update(pq.read_table(path, columns=["key"], partitioning=None)["key"].to_pylist())
+    for path in (home / "cache" / "calls").glob("calls-*.sqlite"):
+        with closing(sqlite3.connect(path)) as database:
+            kept.update(key for (key,) in database.execute("SELECT key FROM calls"))
     return kept
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kgqa_core.lm.answers import Answer
-from kgqa_core.lm.call_key import text_key
+from kgqa_core.lm.call_store import text_key
+from kgqa_core.lm.calls import Answer
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Prompt
 
 TOLD_SECONDS = 0.01  # what each call says that it took: so that two evaluations agree on that, too
@@ -83,8 +83,8 @@ def main(ledger: Path, seconds: float, conf: Path, settings: Sequence[str]) -> N
     from kgqa_core.run.open import metered
     from kgqa_core.run.pipeline import Pipeline
 
-    def metered_and_paid(pipeline: Pipeline, model: LanguageModel, *, system: str) -> AbstractContextManager[Any]:
-        return metered(pipeline, Paid(model, ledger, seconds), system=system)
+    def metered_and_paid(pipeline: Pipeline, model: LanguageModel, **options: Any) -> AbstractContextManager[Any]:
+        return metered(pipeline, Paid(model, ledger, seconds), **options)
 
     comparing.metered = metered_and_paid
     comparison_stages(Pipeline(read_config(conf, settings)))

@@ -23,9 +23,11 @@ from kgqa_core.errors import ArtifactError, KgqaError, shorten
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # How a full disk reads where a library raises an error of its own, or an OSError without a number: safetensors and
-# DuckDB; a quota; numpy; DuckDB when it spills.
+# DuckDB; a quota; numpy; DuckDB when it spills; SQLite.
 FULL_TEXT = re.compile(
-    r"no space left on device|quota exceeded|\d+ requested and \d+ written|failed to offload data", re.IGNORECASE
+    r"no space left on device|quota exceeded|\d+ requested and \d+ written|failed to offload data"
+    r"|database or disk is full",
+    re.IGNORECASE,
 )
 TOO_LARGE_TEXT = re.compile(r"could not write .*file too large", re.IGNORECASE | re.DOTALL)  # DuckDB
 REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})

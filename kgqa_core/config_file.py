@@ -80,7 +80,7 @@ def _walk(location: Iterable[Any], root: type[BaseModel]) -> tuple[list[Any], li
             models = tagged
         elif part != "[key]":
             shown.append(part)
-            models = variants_of(field.annotation) if field else []
+            models = variants_of(field.annotation) if field else models  # a place in a list or a mapping
     return shown, models
 
 

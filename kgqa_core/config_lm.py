@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kgqa_core.config_base import FilePath, Section, Seeds, Share
+from kgqa_core.errors import ConfigError, shorten
 
 Planner = Literal["generator", "dense", "mixture"]
 
@@ -43,13 +45,41 @@ class LocalLmSection(Section):
     quantise: Literal["none", "int8", "int4"] = "none"  # needs bitsandbytes and a GPU
 
 
+def _address(url: str) -> str:
+    """Return the address of a server without a slash at its end.
+
+    Raises:
+        ConfigError: a part of it may be a secret, which pydantic's own error would repeat; or it is no address.
+    """
+    if any(sign in url for sign in "@?#"):
+        raise ConfigError(
+            "lm.url holds a user, a password, a query or a fragment. Put the key into an environment variable and its "
+            "name into lm.key_variable"
+        )
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ConfigError(f"lm.url = {shorten(url)} is no address such as http://127.0.0.1:8000/v1")
+    return url.rstrip("/")
+
+
+def _additions(extra: dict[str, Any]) -> dict[str, Any]:
+    own = {"model", "messages", "prompt", "stream", "n"}.intersection(extra)
+    if own:
+        raise ValueError(f"must be without {', '.join(sorted(own))}, which are set here")
+    return extra
+
+
 class EndpointLmSection(Section):
     """An OpenAI-compatible HTTP endpoint: vLLM, llama.cpp, Ollama and others."""
 
     kind: Literal["endpoint"]
-    url: Annotated[str, Field(pattern=r"^https?://")]  # with its /v1: http://127.0.0.1:8000/v1
+    url: Annotated[str, AfterValidator(_address)]  # with its /v1: http://127.0.0.1:8000/v1
     model: str = ""  # as the server calls it; empty: the only one that it serves
-    identity: str = ""  # stands for the url in the call cache, where a model moves between hosts; say its revision too
+    identity: str = ""  # stands for the url in the call store, where a model moves between hosts; say its revision too
     key_variable: str = ""  # environment variable that holds the key; empty: the server wants none
     api: Literal["chat", "completions"] = "chat"  # completions: no chat template; the only one that can score
     choices: Literal["none", "structured_outputs", "guided_choice", "grammar"] = "none"  # how constraints are passed on
@@ -57,7 +87,8 @@ class EndpointLmSection(Section):
     log_probs: bool = True  # ask for them
     context: Annotated[int, Field(ge=0)] = 0  # tokens of prompt and answer; 0: as the server tells
     limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    extra: dict[str, Any] = Field(default_factory=dict)  # added to each request: chat_template_kwargs, top_k
+    extra: Annotated[dict[str, Any], AfterValidator(_additions)] = Field(default_factory=dict)
+    # ^ added to each request: chat_template_kwargs, top_k
     concurrency: Annotated[int, Field(ge=1)] = 8  # requests at a time
     attempts: Annotated[int, Field(ge=1)] = 5  # per request, the first included
     first_wait: Annotated[float, Field(ge=0)] = (

@@ -298,18 +298,6 @@ PLANS = pa.schema(
     ]
 )
 
-CALLS = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),  # sha256 of model, prompt, decoding and index, hexadecimal
-        pa.field("text", pa.string(), nullable=False),  # what the model said; empty for a scored option
-        pa.field("log_prob", pa.float64()),  # null: not told
-        pa.field("num_tokens", pa.int64(), nullable=False),
-        pa.field("finished", pa.bool_(), nullable=False),
-        pa.field("num_prompt_tokens", pa.int64(), nullable=False),
-        pa.field("seconds", pa.float64(), nullable=False),  # when it was paid
-    ]
-)
-
 METER = pa.schema(
     [
         pa.field("system", pa.string(), nullable=False),

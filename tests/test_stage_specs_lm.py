@@ -17,7 +17,6 @@ from kgqa_core.config_lm import (
 )
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.embedded.settings import EmbeddedSettings
-from kgqa_core.lm.endpoint_settings import EndpointSettings
 from kgqa_core.lm.tune.types import TuneSettings
 from kgqa_core.run.stages import StageSpec, stage_specs
 
@@ -196,6 +195,9 @@ def test_the_papers_values_are_defaults_that_a_run_may_change(run_file: Path) ->
         (["dense=null"], "give 'dense'"),
         (["plans=null"], "missing key 'plans'"),
         (["lm={kind: endpoint, url: 'http://127.0.0.1:1/v1'}"], "lm.kind embedded or local"),
+        (["lm={kind: endpoint, url: 'http://u:p@host/v1'}"], "lm.url holds a user, a password"),
+        (["lm={kind: endpoint, url: 'http://host/v1', concurrency: 0}"], "lm.concurrency = 0"),
+        (["lm={kind: endpoint, url: 'http://host/v1', extra: {messages: []}}"], "lm.extra = .*without messages"),
         (["explorer=null"], "missing key 'explorer'"),
         (["lm.kind=embeded"], "did you mean 'embedded'"),
     ],
@@ -218,7 +220,6 @@ def test_a_dataset_of_plans_explores_nothing(plans_only: Path) -> None:
     ("section", "settings", "only_there"),
     [
         (EmbeddedLmSection, EmbeddedSettings, set()),
-        (EndpointLmSection, EndpointSettings, {"seed"}),  # of the waits between attempts
         (ReasonerSection, TuneSettings, {"seed", "schedule"}),  # plans.seeds, lr_schedule
     ],
 )

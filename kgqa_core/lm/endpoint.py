@@ -1,4 +1,8 @@
-"""A model behind an OpenAI-compatible HTTP endpoint, as a LanguageModel."""
+"""A language model behind an OpenAI-compatible HTTP endpoint: vLLM, llama.cpp, Ollama and hosted ones.
+
+A prompt passes ``Endpoint.stream``, ``Endpoint._ask`` (what is sent), ``Server.request`` (attempts and waits),
+``Server._judge`` (what a status means) and ``read_completion`` (what the server said).
+"""
 
 from __future__ import annotations
 
@@ -6,52 +10,47 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
-from kgqa_core.errors import ConfigError, EndpointError, shorten
-from kgqa_core.lm.answers import Answer
-from kgqa_core.lm.call_key import later_seed
-from kgqa_core.lm.endpoint_http import Reply, Server
-from kgqa_core.lm.endpoint_reply import estimate_tokens, read_completion, read_echo
-from kgqa_core.lm.endpoint_request import choice_fields, decoding_fields, messages, plain_text
-from kgqa_core.lm.endpoint_served import Served, ask_served
-from kgqa_core.lm.endpoint_settings import EndpointSettings, read_key
-from kgqa_core.lm.endpoint_tokens import count_with, find_counter
-from kgqa_core.lm.threads import iterate
-from kgqa_core.lm.types import GREEDY, Decoding, Generation, Problem, Prompt
+from kgqa_core.config_lm import EndpointLmSection
+from kgqa_core.errors import ConfigError, EndpointError, nearest, shorten
+from kgqa_core.lm.allowed import finite_texts
+from kgqa_core.lm.call_store import later_seed
+from kgqa_core.lm.calls import Answer
+from kgqa_core.lm.endpoint_http import Reply, Server, dig, iterate, whole
+from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
 
-REMEMBERED = 100_000  # token counts
+DEFAULT_CONTEXT = 4096  # tokens, where nobody says: what Ollama gives
 T = TypeVar("T")
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 
-def open_endpoint(settings: EndpointSettings) -> Endpoint:
-    """Return the model behind an endpoint.
+class Served(NamedTuple):
+    """The model that is asked."""
 
-    The server is asked first when something needs it: with ``model`` and ``identity`` given, a run whose calls are all
-    in the cache needs no server.
-
-    Raises:
-        ConfigError: the environment variable with the key is not set.
-    """
-    return Endpoint(Server(settings, read_key(settings)))
+    model: str  # its id
+    name: str  # its id and, as vLLM tells them, weights and the base of an adapter
+    context: int  # tokens of prompt and answer together
+    ids: tuple[str, ...]  # of all models there; empty: the server has no list
 
 
 class Endpoint:
     """Implements LanguageModel and StreamingModel.
 
-    What one prompt cannot get is told in ``Generation.problem``. EndpointError is raised where no prompt can get
-    anything: nobody answers, the key is refused, the model is not served, a parameter is not taken.
+    ``Generation.problem`` says why one prompt got nothing. EndpointError is raised where no prompt can get anything:
+    nobody answers, the key is refused, the model is not served, a parameter is not taken. With ``model`` and
+    ``identity`` set, the server is first asked when a call needs it: a run whose calls are all kept needs no server.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server, self._settings = server, server.settings
+    def __init__(self, section: EndpointLmSection) -> None:
+        """Read the key from the environment; raises ConfigError where it is not set."""
+        self._section, self._server = section, Server(section)
         self._served_model: Served | None = None
         self._counter: str | None = None
         self._counts: dict[tuple[str, str], int] = {}
@@ -59,49 +58,43 @@ class Endpoint:
     @property
     def name(self) -> str:
         """Return the identity: where, which model, and the settings that shape its texts."""
-        settings = self._settings
-        model = settings.model if settings.model and settings.identity else self._served().name
-        shape = [settings.api, settings.choices, dict(settings.extra)]
-        digest = hashlib.sha256(json.dumps(shape, sort_keys=True, default=repr).encode()).hexdigest()[:8]
-        return f"endpoint {settings.identity or settings.base} {model} {settings.api}-{digest}"
+        section = self._section
+        model = section.model if section.model and section.identity else self._served().name
+        shape = json.dumps([section.api, section.choices, section.extra], sort_keys=True, default=repr)
+        digest = hashlib.sha256(shape.encode()).hexdigest()[:8]
+        return f"endpoint {section.identity or section.url} {model} {section.api}-{digest}"
 
     @property
     def model(self) -> str:
         """Return the model's id, which prices go by."""
-        return self._settings.model or self._served().model
+        return self._section.model or self._served().model
 
     @property
     def context(self) -> int:
         """Return how many tokens prompt and answer may have together, as set or as the server tells."""
-        return self._settings.context or self._served().context
-
-    @property
-    def traffic(self) -> Counter[str]:
-        """Return how many requests and retries there were, and how many replies by problem ("good" where none)."""
-        return self._server.traffic
+        return self._section.context or self._served().context
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
-        """Return the tokens of each prompt, where the server counts them (vLLM, llama.cpp); else rather too many."""
-        if len(self._counts) > REMEMBERED:
-            self._counts.clear()
-        new = {(prompt.system, prompt.text): prompt for prompt in prompts}
-        missing = [prompt for key, prompt in new.items() if key not in self._counts]
-        if missing:
-            counter = self._find_counter()
-            if counter == "estimate":
-                counts = [estimate_tokens(plain_text(prompt)) for prompt in missing]
-            else:
-                model = self.model
+        """Return the tokens of each prompt: counted by vLLM and llama.cpp, else estimated, rather too many.
 
-                async def count(client: httpx.AsyncClient, index: int, prompt: Prompt) -> tuple[int, int]:
-                    return index, await count_with(counter, self._server, client, prompt, model)
-
-                counts = [number for _, number in sorted(self._each(missing, count))]
-            self._counts.update({(p.system, p.text): n for p, n in zip(missing, counts, strict=True)})
+        Raises:
+            EndpointError: the server counted before, and does not any more. Estimates in between would fit other
+                prompts into the context, and calls that are kept would be paid again.
+        """
+        if not self._counter:
+            self._counter = next(self._each([Prompt("a few words")], self._find_counter))
+        if self._counter == "estimate":
+            return [estimate_tokens(plain_text(prompt)) for prompt in prompts]
+        new = {(one.system, one.text): one for one in prompts if (one.system, one.text) not in self._counts}
+        counter = self._counter
+        for prompt, count in self._each(list(new.values()), lambda client, one: self._count(client, one, counter)):
+            if not count:
+                raise EndpointError(f"{self._root}/tokenize does not answer any more. Start the server and run again")
+            self._counts[prompt.system, prompt.text] = count
         return [self._counts[prompt.system, prompt.text] for prompt in prompts]
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
-        """Return ``num_returns`` texts per prompt; beams only where the settings say that the server has them."""
+        """Return ``num_returns`` texts per prompt; raises as ``stream``."""
         answers = {answer.index: answer.generations for answer in self.stream(prompts, decoding)}
         return [answers[index] for index in range(len(prompts))]
 
@@ -110,32 +103,34 @@ class Endpoint:
 
         Raises:
             ConfigError: beams of a server that has none.
-            EndpointError: no prompt can get anything, or so many in a row could not reach the server; what was yielded
-                before stays good.
+            EndpointError: no prompt can get anything, or as many in a row as are asked at a time could not reach the
+                server; what was yielded before stays good.
         """
         searches = decoding.method != "sample" and max(decoding.num_returns, decoding.num_beams) > 1
-        if searches and not self._settings.beams:
+        if searches and not self._section.beams:
             raise ConfigError(
-                f"{decoding.num_returns} texts by beam search from {self._settings.base}: most servers only draw "
+                f"{decoding.num_returns} texts by beam search from {self._section.url}: most servers only draw "
                 "samples. Set the decoding method to sample, or lm.beams: true where the server is vLLM"
             )
-        if not prompts:
-            return
-        model = self._check_served()
+        model = self.model if prompts else ""
         streak = 0
 
-        async def ask(client: httpx.AsyncClient, index: int, prompt: Prompt) -> Answer:
+        async def ask(client: httpx.AsyncClient, placed: tuple[int, Prompt]) -> Answer:
             nonlocal streak
             begun = time.perf_counter()
-            generations, size = await self._ask(client, model, prompt, decoding)
+            generations, size = await self._ask(client, model, placed[1], decoding)
             lost = all(generation.problem == "unreachable" for generation in generations)
             streak = streak + 1 if lost else 0
-            if streak >= min(len(prompts), self._settings.concurrency):
-                await self._check_alive(client)
+            if streak >= min(len(prompts), self._section.concurrency):
                 streak = 0
-            return Answer(index, generations, size, time.perf_counter() - begun)
+                if (await self._server.request(client, "/models")).problem == "unreachable":  # else: poisonous prompts
+                    raise EndpointError(
+                        f"{self._section.url} cannot be reached any more. Start the server and run again: answers "
+                        "that are in the call store are not asked for twice"
+                    )
+            return Answer(placed[0], generations, size, time.perf_counter() - begun)
 
-        yield from self._each(prompts, ask)
+        yield from self._each(list(enumerate(prompts)), ask)
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-likelihood of each option after its prompt, end token left out; -inf where it failed.
@@ -146,22 +141,35 @@ class Endpoint:
         Raises:
             EndpointError: the chat API, or a server that does not tell the log-probabilities of given texts.
         """
-        if self._settings.api != "completions":
+        if self._section.api != "completions":
             raise EndpointError(
-                f"{self._settings.base}: the chat API cannot tell the log-likelihood of given texts. Set lm.api: "
+                f"{self._section.url}: the chat API cannot tell the log-likelihood of given texts. Set lm.api: "
                 "completions where the server is vLLM, or use a local model"
             )
         texts = [plain_text(prompt) for prompt in prompts]
-        wanted = list(dict.fromkeys([*texts, *(t + o for t, own in zip(texts, options, strict=True) for o in own)]))
-        wanted = [text for text in wanted if text]
-        model = self._check_served() if wanted else ""
+        wanted = {*texts, *(text + option for text, own in zip(texts, options, strict=True) for option in own)} - {""}
+        model = self.model if wanted else ""
 
-        async def weigh(client: httpx.AsyncClient, index: int, text: str) -> tuple[int, float]:
-            return index, await self._weigh(client, model, text)
+        async def weigh(client: httpx.AsyncClient, text: str) -> tuple[str, float]:
+            # One token has to be generated: vLLM had versions that refuse 0.
+            how = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+            reply = await self._post(
+                client, "/completions", {**self._section.extra, "model": model, "prompt": text, **how}
+            )
+            total = -math.inf if reply.problem else read_echo(reply.content)
+            if total is None:
+                raise EndpointError(
+                    f"{self._section.url} does not tell the log-probabilities of given texts (echo with logprobs on "
+                    "/completions, as vLLM does). Use another server, or a local model"
+                )
+            return text, total
 
-        totals = {"": 0.0} | {wanted[index]: total for index, total in self._each(wanted, weigh)}
+        totals = {"": 0.0, **dict(self._each(sorted(wanted), weigh))}
         return [
-            [_difference(totals[text + option], totals[text]) for option in own]
+            [
+                -math.inf if -math.inf in (totals[text + one], totals[text]) else totals[text + one] - totals[text]
+                for one in own
+            ]
             for text, own in zip(texts, options, strict=True)
         ]
 
@@ -169,105 +177,211 @@ class Endpoint:
         self, client: httpx.AsyncClient, model: str, prompt: Prompt, decoding: Decoding
     ) -> tuple[list[Generation], int]:
         """Return ``num_returns`` texts or problems, and the tokens read; asks again where too few texts come."""
-        settings, wanted = self._settings, decoding.num_returns
-        base: dict[str, Any] = {**settings.extra, "model": model, **choice_fields(prompt.constraint, settings.choices)}
-        if settings.api == "chat":
-            path, base["messages"] = "/chat/completions", messages(prompt)
-        else:
-            path, base["prompt"] = "/completions", plain_text(prompt)
+        section, wanted, chat = self._section, decoding.num_returns, self._section.api == "chat"
+        base = {**section.extra, "model": model, **choice_fields(prompt.constraint, section.choices)}
+        base |= {"messages": messages(prompt)} if chat else {"prompt": plain_text(prompt)}
+        base |= {section.limit_field: decoding.max_new_tokens, "temperature": 0}
+        if decoding.stop:
+            base["stop"] = list(decoding.stop)
+        if section.log_probs:
+            base["logprobs"] = True if chat else 1
         got: list[Generation] = []
         size = 0
         while len(got) < wanted:
-            seed = later_seed(decoding.seed, len(got))
-            body = base | decoding_fields(decoding, settings, number=wanted - len(got), seed=seed)
-            reply = await self._server.post(client, settings.base + path, body)
-            await self._check_found(client, reply)
-            completion = None if reply.problem else read_completion(reply.content, decoding.stop)
-            if completion is None:
-                problem: Problem = reply.problem or "bad_response"
-                return got + [Generation("", problem=problem)] * (wanted - len(got)), size
-            told = completion.num_prompt_tokens
-            size += estimate_tokens(plain_text(prompt)) if told is None else told
-            got += completion.generations
+            body, left = dict(base), wanted - len(got)
+            if decoding.method == "sample":
+                seed = later_seed(decoding.seed, len(got))
+                body |= {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": seed}
+            if decoding.method == "beam":
+                body |= {"use_beam_search": True, "n": decoding.num_beams}
+            elif left > 1:
+                body["n"] = left
+            reply = await self._post(client, "/chat/completions" if chat else "/completions", body)
+            read = None if reply.problem else read_completion(reply.content, decoding.stop)
+            if read is None:
+                return got + [Generation("", problem=reply.problem or "bad_response")] * left, size
+            size += estimate_tokens(plain_text(prompt)) if read[1] is None else read[1]
+            got += read[0]
         return got[:wanted], size
 
-    async def _weigh(self, client: httpx.AsyncClient, model: str, text: str) -> float:
-        """Return the log-likelihood of ``text``, its first token left out; minus infinity where it failed."""
-        body = {
-            **self._settings.extra,
-            "model": model,
-            "prompt": text,
-            "echo": True,
-            "logprobs": 1,
-            "max_tokens": 1,  # vLLM had versions that refuse 0
-            "temperature": 0,
-        }
-        reply = await self._server.post(client, f"{self._settings.base}/completions", body)
-        await self._check_found(client, reply)
-        if reply.problem:
-            return float("-inf")
-        total = read_echo(reply.content)
-        if total is None:
+    async def _post(self, client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Reply:
+        """Ask for texts; raises EndpointError where there is no such model, or no such API."""
+        reply = await self._server.request(client, path, body)
+        if reply.status == 404:
+            served = await self._ask_served(client, None)  # which raises where it is the model that is missing
             raise EndpointError(
-                f"{self._settings.base} does not tell the log-probabilities of given texts (echo with logprobs on "
-                "/completions, as vLLM does). Use another server, or a local model"
+                f"{self._section.url} does not have the API {self._section.api} for {shorten(served.model)}: "
+                f"{reply.message}. Set lm.api to the other one. Served: {', '.join(served.ids) or 'not told'}"
             )
-        return total
+        return reply
 
-    def _each(self, items: Sequence[T], work: Callable[[httpx.AsyncClient, int, T], Awaitable[R]]) -> Iterator[R]:
+    def _served(self) -> Served:
+        if self._served_model is None:
+            self._served_model = next(self._each([None], self._ask_served))
+        return self._served_model
+
+    async def _ask_served(self, client: httpx.AsyncClient, _: None) -> Served:
+        """Ask ``/models`` which model is served.
+
+        Raises:
+            EndpointError: nobody answers, or not as such an API does; the model is not served; none is named and there
+                are several.
+        """
+        section = self._section
+        reply = await self._server.request(client, "/models")
+        if reply.status == 404 and section.model and reply.content is not None:  # an API that has no list
+            return Served(section.model, section.model, DEFAULT_CONTEXT, ())
+        entries = dig(reply.content, "data")
+        if reply.problem or not isinstance(entries, list):
+            raise EndpointError(
+                f"{section.url}/models: {reply.problem or 'not a list of models'} ({reply.message or 'HTTP 200'}). Is "
+                "the server running, and does lm.url end in /v1 as it should? (With lm.model, lm.identity and "
+                "lm.context set it need not list its models.)"
+            )
+        models = {entry["id"]: entry for entry in entries if isinstance(dig(entry, "id"), str)}
+        model = section.model or (next(iter(models)) if len(models) == 1 else "")
+        if model not in models:
+            near = nearest(model, models) or [one for one in models if one.split(":")[0] == model]
+            raise EndpointError(
+                f"lm.model = {shorten(model)} is not served by {section.url}. Served: "
+                f"{shorten(', '.join(models)) if models else 'nothing'}{f'; did you mean {near[0]}?' if near else ''}"
+            )
+        told = models[model].get("max_model_len")  # of vLLM
+        if told is None and models[model].get("owned_by") == "llamacpp":
+            props = await self._server.request(client, f"{self._root}/props")
+            told = dig(props.content, "default_generation_settings", "n_ctx")
+        if not whole(told) and not section.context:
+            _log.warning(
+                "%s does not say how many tokens it takes; %d are assumed: set lm.context", section.url, DEFAULT_CONTEXT
+            )
+        parts = [model, models[model].get("root"), models[model].get("parent")]
+        name = " ".join(dict.fromkeys(part for part in parts if isinstance(part, str) and part))
+        return Served(model, name, whole(told) or DEFAULT_CONTEXT, tuple(models))
+
+    @property
+    def _root(self) -> str:
+        """Return the address above ``/v1``, where servers keep what is their own."""
+        return self._section.url.removesuffix("/v1")
+
+    async def _find_counter(self, client: httpx.AsyncClient, prompt: Prompt) -> str:
+        for counter in ("vllm", "llama.cpp"):
+            if (await self._count(client, prompt, counter))[1]:
+                return counter
+        _log.warning("%s does not count tokens; they are estimated, rather too many", self._section.url)
+        return "estimate"
+
+    async def _count(self, client: httpx.AsyncClient, prompt: Prompt, counter: str) -> tuple[Prompt, int]:
+        """Return a prompt's tokens, chat template included, as ``counter`` is asked for them; 0: not told."""
+        chat, text = self._section.api == "chat", plain_text(prompt)
+        if counter == "vllm":
+            body = {"messages": messages(prompt), "add_generation_prompt": True} if chat else {"prompt": text}
+            reply = await self._server.request(client, f"{self._root}/tokenize", {"model": self.model, **body})
+            return prompt, whole(dig(reply.content, "count")) or 0
+        if chat:
+            filled = await self._server.request(client, f"{self._root}/apply-template", {"messages": messages(prompt)})
+            text = told if isinstance(told := dig(filled.content, "prompt"), str) else text
+        body = {"content": text, "add_special": True, "parse_special": True}
+        tokens = dig((await self._server.request(client, f"{self._root}/tokenize", body)).content, "tokens")
+        return prompt, len(tokens) if isinstance(tokens, list) else 0
+
+    def _each(self, items: Sequence[T], work: Callable[[httpx.AsyncClient, T], Awaitable[R]]) -> Iterator[R]:
         """Yield what ``work`` returns of each item as it comes, ``concurrency`` at a time."""
 
         async def run(emit: Callable[[R], None]) -> None:
-            left = iter(enumerate(items))
+            left = iter(items)
 
             async def worker(client: httpx.AsyncClient) -> None:
-                for index, item in left:  # shared: each takes the next that nobody has
-                    emit(await work(client, index, item))
+                for item in left:  # shared: each takes the next that nobody has
+                    emit(await work(client, item))
 
-            try:
-                async with self._server.client() as client, asyncio.TaskGroup() as group:
-                    for _ in range(min(self._settings.concurrency, len(items))):
-                        group.create_task(worker(client))
-            except BaseExceptionGroup as problems:
-                raise problems.exceptions[0] from None
+            async with self._server.client() as client, asyncio.TaskGroup() as group:
+                for _ in range(min(self._section.concurrency, len(items))):
+                    group.create_task(worker(client))
 
         return iterate(run)
 
-    def _served(self) -> Served:
-        """Ask the server, once, what it serves."""
-        if self._served_model is None:
-            self._served_model = next(self._each([None], lambda client, *_: ask_served(self._server, client)))
-        return self._served_model
 
-    def _check_served(self) -> str:
-        return self._settings.model or self._served().model
-
-    def _find_counter(self) -> str:
-        if self._counter is None:
-            model = self.model
-            self._counter = next(self._each([None], lambda client, *_: find_counter(self._server, client, model)))
-            if self._counter == "estimate":
-                _log.warning("%s does not count tokens; they are estimated, rather too many", self._settings.base)
-        return self._counter
-
-    async def _check_alive(self, client: httpx.AsyncClient) -> None:
-        """Raise EndpointError where the server is gone, and not only closes the connection on some prompts."""
-        if (await self._server.get(client, f"{self._settings.base}/models")).problem == "unreachable":
-            raise EndpointError(
-                f"{self._settings.base} cannot be reached any more. Start the server and run again: answers that are "
-                "in the call cache are not asked for twice"
-            )
-
-    async def _check_found(self, client: httpx.AsyncClient, reply: Reply) -> None:
-        """Raise EndpointError where there is no such model, or no such API."""
-        if reply.status != 404:
-            return
-        served = await ask_served(self._server, client)  # which says so where it is the model
-        raise EndpointError(
-            f"{self._settings.base} does not have the API {self._settings.api} for {shorten(served.model)}: "
-            f"{reply.message}. Set lm.api to the other one. Served: {', '.join(served.ids) or 'not told'}"
-        )
+def messages(prompt: Prompt) -> list[dict[str, str]]:
+    """Return a prompt as turns of a chat."""
+    system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    return [*system, {"role": "user", "content": prompt.text}]
 
 
-def _difference(whole: float, part: float) -> float:
-    return whole - part if whole > float("-inf") and part > float("-inf") else float("-inf")
+def plain_text(prompt: Prompt) -> str:
+    """Return a prompt as one text, for servers without a chat template."""
+    return f"{prompt.system}\n\n{prompt.text}" if prompt.system else prompt.text
+
+
+def choice_fields(constraint: Constraint | None, kind: str) -> dict[str, Any]:
+    """Return a constraint with finitely many texts in the server's own words; nothing where it cannot be said."""
+    texts = None if constraint is None or kind == "none" else finite_texts(constraint)
+    if not texts:
+        return {}
+    if kind == "structured_outputs":
+        return {"structured_outputs": {"choice": texts}}
+    if kind == "guided_choice":
+        return {"guided_choice": texts}
+    # GBNF takes the escapes of JSON strings, all but those of characters outside the first plane.
+    return {"grammar": "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)}
+
+
+def estimate_tokens(text: str) -> int:
+    """Return about how many tokens a text has, rather too many: one per three bytes."""
+    return math.ceil(len(text.encode("utf-8", "replace")) / 3)
+
+
+def read_completion(content: object, stop: Sequence[str] = ()) -> tuple[list[Generation], int | None] | None:
+    """Return the texts of any JSON in the order of their index, and the tokens read (None: not told).
+
+    None where it holds no choices. A choice without a text, or of wrong types, is a generation with a problem.
+    ``log_prob`` sums what the server tells, which leaves out the end token. Texts are cut before ``stop`` where the
+    server did not.
+    """
+    choices = dig(content, "choices")
+    if not isinstance(choices, list) or not choices:
+        return None
+    ordered = sorted(choices, key=lambda choice: whole(dig(choice, "index")) or 0)
+    given, num = whole(dig(content, "usage", "completion_tokens")), len(ordered)
+    shares = [None if given is None else given // num + (place < given % num) for place in range(num)]
+    texts = [_read_choice(choice, share, stop) for choice, share in zip(ordered, shares, strict=True)]
+    return texts, whole(dig(content, "usage", "prompt_tokens"))
+
+
+def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Generation:
+    text = dig(choice, "message", "content") if dig(choice, "message") is not None else dig(choice, "text")
+    reason = dig(choice, "finish_reason")
+    if reason == "content_filter" or not isinstance(text, str):
+        refused = reason == "content_filter" or isinstance(dig(choice, "message", "refusal"), str)
+        return Generation("", problem="refused" if refused else "bad_response")
+    clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half characters cannot be stored
+    cut = min((place for place in map(clean.find, stop) if place >= 0), default=len(clean))
+    values = dig(choice, "logprobs", "content")
+    values = (
+        [dig(value, "logprob") for value in values]
+        if isinstance(values, list)
+        else (dig(choice, "logprobs", "token_logprobs"))
+    )
+    log_prob = _sum(values) if values else None
+    num_tokens = estimate_tokens(clean) if share is None else share
+    return Generation(clean[:cut], log_prob, num_tokens if log_prob is None else len(values), reason != "length")
+
+
+def read_echo(content: object) -> float | None:
+    """Return the log-likelihood of an echoed prompt, its first token left out; None where any JSON tells none.
+
+    Only the prompt's tokens count, not the token that had to be generated after it. The first token has no probability:
+    where a number stands in its place, the server ignored ``echo`` and tells of the generated token alone.
+    """
+    values = dig(content, "choices", 0, "logprobs", "token_logprobs")
+    size = whole(dig(content, "usage", "prompt_tokens"))
+    if not isinstance(values, list) or not size or len(values) < size or values[0] is not None:
+        return None
+    return _sum(values[1:size])
+
+
+def _sum(values: object) -> float | None:
+    """Return the sum of log-probabilities; None where one of them is missing."""
+    if not isinstance(values, list):
+        return None
+    numbers = [float(one) for one in values if isinstance(one, int | float) and abs(one) < 1e300 and one is not True]
+    return math.fsum(numbers) if len(numbers) == len(values) else None

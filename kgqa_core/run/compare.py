@@ -39,8 +39,7 @@ from kgqa_core.systems.walk import Walk
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 if TYPE_CHECKING:
-    from kgqa_core.lm.meter import Meter
-    from kgqa_core.lm.metered import Metered
+    from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.types import Plan, PlanQuestion
     from kgqa_core.systems.explorer_system import ExplorerSystem
@@ -405,11 +404,12 @@ class _Opener:
 
     def _model(self, answerer: str) -> Metered:
         """Return whoever plays the language model, metered and held to the cap of calls."""
-        from kgqa_core.lm.budget import Budget
+        from kgqa_core.lm.calls import Budget
 
-        model = self.stack.enter_context(metered(self.pipeline, self._player(answerer), system=self.name))
+        budget, player = Budget(calls=self.settings.max_calls), self._player(answerer)
+        model = self.stack.enter_context(metered(self.pipeline, player, system=self.name, budget=budget))
         self.meters.append(model.meter)
-        return model.for_system(self.name, Budget(calls=self.settings.max_calls))
+        return model
 
     def _player(self, answerer: str) -> LanguageModel:
         if answerer == "lm":
@@ -459,7 +459,7 @@ def kept_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tup
 
 
 def close_bench() -> None:
-    """Close what this process keeps: its call cache is compacted, its model may go."""
+    """Close what this process keeps: its call store is closed, its model may go."""
     while _kept:
         _, (stack, _, _) = _kept.popitem()
         stack.close()

@@ -23,9 +23,7 @@ from kgqa_core.types import Question, Split
 if TYPE_CHECKING:
     from kgqa_core.explorer.model import EncodeTexts
     from kgqa_core.instructions.path_constraint import PathConstraints
-    from kgqa_core.lm.endpoint import Endpoint
-    from kgqa_core.lm.meter import Meter
-    from kgqa_core.lm.metered import Metered
+    from kgqa_core.lm.calls import Budget, Meter, Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.dense import DensePlanner
     from kgqa_core.planners.evaluate import Ground as PlanGround
@@ -236,7 +234,9 @@ def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
     """
     config = pipeline.config
     if isinstance(config.lm, EndpointLmSection):
-        return open_endpoint_of(config.lm)
+        from kgqa_core.lm.endpoint import Endpoint
+
+        return Endpoint(config.lm)
     from kgqa_core.lm.local import open_local
 
     folder, adapter = base_folder(pipeline), None
@@ -257,14 +257,6 @@ def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
         device=device_of(config),
         hash_file=FileHashes(pipeline.home / "cache" / "file_hashes.json").hash,
     )
-
-
-def open_endpoint_of(section: EndpointLmSection) -> Endpoint:
-    """Return the model behind the endpoint that a configuration names."""
-    from kgqa_core.lm.endpoint import open_endpoint
-    from kgqa_core.lm.endpoint_settings import EndpointSettings
-
-    return open_endpoint(EndpointSettings(**section.model_dump(exclude={"kind"})))
 
 
 def plan_ground(pipeline: Pipeline) -> PlanGround | None:
@@ -373,17 +365,17 @@ def path_constraints(ground: PlanGround) -> PathConstraints:
 
 
 @contextmanager
-def metered(pipeline: Pipeline, model: LanguageModel, *, system: str) -> Iterator[Metered]:
-    """Account for a model's calls, and keep them: the same call is paid once in a home."""
-    from kgqa_core.lm.call_cache import CallCache
-    from kgqa_core.lm.meter import Meter
-    from kgqa_core.lm.metered import Metered
-    from kgqa_core.lm.prices import read_prices
+def metered(
+    pipeline: Pipeline, model: LanguageModel, *, system: str, budget: Budget | None = None
+) -> Iterator[Metered]:
+    """Account for a model's calls, and keep them: the same call is paid once in a home. ``budget`` None: no limit."""
+    from kgqa_core.lm.call_store import CallStore
+    from kgqa_core.lm.calls import UNLIMITED, Meter, Metered, read_prices
 
     lm = pipeline.config.lm
-    price = read_prices(PRICES).of(lm.model) if isinstance(lm, EndpointLmSection) else None
-    with CallCache(pipeline.home / "cache" / "calls", model.name) as cache:
-        yield Metered(model, meter=Meter(), cache=cache, system=system, price=price)
+    price = read_prices(PRICES).models.get(lm.model) if isinstance(lm, EndpointLmSection) else None
+    with CallStore(pipeline.home / "cache" / "calls") as store:
+        yield Metered(model, meter=Meter(), store=store, budget=budget or UNLIMITED, system=system, price=price)
 
 
 def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:
@@ -405,7 +397,9 @@ def model_facts(pipeline: Pipeline) -> dict[str, Any]:
     if config.lm is None:
         raise ConfigError(f"run {config.name!r} has no language model: give its configuration a section 'lm'")
     if isinstance(config.lm, EndpointLmSection):
-        model = open_endpoint_of(config.lm)
+        from kgqa_core.lm.endpoint import Endpoint
+
+        model = Endpoint(config.lm)
         return {"kind": "endpoint", "url": config.lm.url, "served": model.model, "context": model.context}
     from kgqa_core.lm.facts import describe
 

@@ -13,14 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgqa_core.config_lm import EndpointLmSection
 from kgqa_core.errors import ConfigError, EndpointError
-from kgqa_core.lm.answers import StreamingModel
-from kgqa_core.lm.call_cache import CallCache
-from kgqa_core.lm.endpoint import Endpoint, open_endpoint
-from kgqa_core.lm.endpoint_reply import message_of, read_completion, read_echo
-from kgqa_core.lm.endpoint_settings import EndpointSettings
-from kgqa_core.lm.meter import Meter
-from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.call_store import CallStore
+from kgqa_core.lm.calls import Meter, Metered, StreamingModel
+from kgqa_core.lm.endpoint import Endpoint, read_completion, read_echo
+from kgqa_core.lm.endpoint_http import error_of
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Problem, Prompt
 from tests.lm.misbehaving import Script, serving
 
@@ -42,7 +40,7 @@ def opened(server: Script) -> Open:
 
     def open_it(**settings: Any) -> Endpoint:
         impatient = {"first_wait": 0.01, "attempts": 3, "read_timeout": 20.0, "total_timeout": 30.0, "url": server.url}
-        return open_endpoint(EndpointSettings(**{**impatient, **settings}))
+        return Endpoint(EndpointLmSection(kind="endpoint", **{**impatient, **settings}))
 
     return open_it
 
@@ -190,9 +188,8 @@ def test_beams_are_for_servers_that_have_them(server: Script, opened: Open) -> N
 def test_what_passes_is_tried_again(server: Script, opened: Open, kind: str) -> None:
     server.retry_after = ""
     server.behaviours.append(kind)
-    endpoint = opened(**timeouts(kind), model="tiny", identity="x")
-    assert one(endpoint).text == "a question -> 0.0"
-    assert endpoint.traffic["retries"] == 1
+    assert one(opened(**timeouts(kind), model="tiny", identity="x")).text == "a question -> 0.0"
+    assert len(server.asked()) == 2
 
 
 @pytest.mark.parametrize(("kind", "asked_for"), [("429", "0.3"), ("503", "0.3")])
@@ -297,8 +294,8 @@ def test_the_right_key_opens_and_is_written_nowhere(
     server.key = KEY
     monkeypatch.setenv("SERVER_KEY", f"{KEY}\n")
     endpoint = opened(key_variable="SERVER_KEY")
-    with CallCache(tmp_path, endpoint.name) as cache:
-        Metered(endpoint, meter=Meter(), cache=cache).generate([Prompt("a")])
+    with CallStore(tmp_path) as store:
+        Metered(endpoint, meter=Meter(), store=store).generate([Prompt("a")])
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert kept and KEY.encode() not in kept
 
@@ -353,8 +350,8 @@ def test_a_server_that_goes_away_ends_the_run_and_what_it_said_is_kept(
 ) -> None:
     prompts = [Prompt(f"{n}") for n in range(9)]
     server.dies_after = 1 + 4  # asked what it serves, and four prompts
-    with CallCache(tmp_path, "x") as cache:
-        metered = Metered(opened(concurrency=2), meter=Meter(), cache=cache)
+    with CallStore(tmp_path) as store:
+        metered = Metered(opened(concurrency=2), meter=Meter(), store=store)
         with pytest.raises(EndpointError, match="cannot be reached any more"):
             metered.generate(prompts)
         assert server.prompts()["8"] == 0
@@ -370,19 +367,19 @@ def test_a_prompt_that_breaks_the_connection_is_no_server_that_is_gone(server: S
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("url", "said"),
     [
-        ({"url": "127.0.0.1:8000"}, "no address"),
-        ({"url": "http://user:pass@host/v1"}, "key_variable"),
-        ({"concurrency": 0}, "lm.concurrency = 0"),
-        ({"total_timeout": 0}, "lm.total_timeout"),
-        ({"extra": {"messages": []}}, "lm.extra"),
+        ("127.0.0.1:8000", "no address"),
+        ("ftp://host/v1", "no address"),
+        (f"http://user:{KEY}@host/v1", "key_variable"),
+        (f"user:{KEY}@host", "key_variable"),
+        (f"https://host/v1?api_key={KEY}", "key_variable"),
     ],
 )
-def test_settings_that_make_no_sense(opened: Open, settings: dict[str, Any], said: str) -> None:
+def test_an_address_that_is_none_or_holds_a_secret_is_refused_and_the_secret_not_repeated(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
-        opened(**settings)
-    assert "pass@" not in str(raised.value)
+        EndpointLmSection(kind="endpoint", url=url)
+    assert KEY not in str(raised.value)
 
 
 # Names, contexts, tokens, scores
@@ -400,11 +397,11 @@ def test_the_name_says_where_which_and_how(server: Script, opened: Open) -> None
 
 def test_a_run_whose_calls_are_kept_needs_no_server(server: Script, opened: Open, tmp_path: Path) -> None:
     first = opened(identity="lab", model="tiny")
-    with CallCache(tmp_path, first.name) as cache:
-        said = Metered(first, meter=Meter(), cache=cache).generate([Prompt("x")])
+    with CallStore(tmp_path) as store:
+        said = Metered(first, meter=Meter(), store=store).generate([Prompt("x")])
     gone = opened(identity="lab", model="tiny", url="http://127.0.0.1:9/v1")
-    with CallCache(tmp_path, gone.name) as cache:
-        assert Metered(gone, meter=Meter(), cache=cache).generate([Prompt("x")]) == said
+    with CallStore(tmp_path) as store:
+        assert Metered(gone, meter=Meter(), store=store).generate([Prompt("x")]) == said
 
 
 @pytest.mark.parametrize(
@@ -488,4 +485,4 @@ def test_no_json_whatsoever_breaks_the_readers(content: object) -> None:
             assert generation.text.encode() is not None
             assert not generation.problem or not generation.text
     read_echo(content)
-    message_of(content)
+    error_of(content)

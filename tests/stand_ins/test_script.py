@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgqa_core.lm.meter import Meter
-from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Prompt
 from kgqa_core.oracle.script import ScriptedModel, ScriptError
 

@@ -15,9 +15,7 @@ import pytest
 from kgqa_core.config_systems import EpermSection
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.lm.budget import Budget
-from kgqa_core.lm.meter import Meter
-from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, PlanQuestion

@@ -11,9 +11,7 @@ from kgqa_core.config_systems import EtdSection
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.lm.budget import Budget
-from kgqa_core.lm.meter import Meter
-from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.systems.etd import Etd
 from kgqa_core.systems.runner import answer_all

@@ -12,8 +12,7 @@ import pytest
 
 from kgqa_core.evaluation.predictions import SystemSource, read_predictions, read_source
 from kgqa_core.evaluation.score import score_file
-from kgqa_core.lm.meter import Account, Meter, Usage
-from kgqa_core.lm.price import Price
+from kgqa_core.lm.calls import Account, Meter, Price, Usage
 from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems import predictions_file
 from kgqa_core.systems.predictions_file import merge_parts, sum_usage, write_answered, write_calls

@@ -14,9 +14,7 @@ from kgqa_core.graph.kg import open_graph
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.lm.budget import Budget
-from kgqa_core.lm.meter import Meter
-from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.planners.generator import PlanAsker

@@ -14,9 +14,7 @@ from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.budget import Budget
-from kgqa_core.lm.meter import Meter
-from kgqa_core.lm.metered import Metered
+from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.systems.answering import abstain, answer_with

@@ -1,4 +1,4 @@
-"""What is metered, remembered and stopped around a model."""
+"""What is counted, kept and stopped around a model, and what it costs."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from kgqa_core import schemas
 from kgqa_core.errors import ConfigError
-from kgqa_core.lm.budget import Budget
-from kgqa_core.lm.call_cache import CallCache
-from kgqa_core.lm.meter import LOGICAL, Meter
-from kgqa_core.lm.metered import Metered
-from kgqa_core.lm.price import Price
+from kgqa_core.lm.call_store import CallStore
+from kgqa_core.lm.calls import LOGICAL, Budget, Meter, Metered, Price, Prices, read_prices
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Problem, Prompt
+from kgqa_core.run.open import PRICES
 
 PRICE = Price(input=3.0, output=7.0, as_of=date(2025, 1, 1))
 
@@ -62,17 +60,17 @@ def texts(results: list[list[Generation]]) -> list[list[str]]:
 
 def logical(meter: Meter) -> list[dict[str, object]]:
     names = ("system", "model", "instruction", "question_id", *LOGICAL)
-    return [{name: row[name] for name in names} for row in meter.rows()]
+    return [{name: row[name] for name in names} for row in meter.table().to_pylist()]
 
 
 def test_a_repeated_run_asks_the_model_nothing_and_has_equal_logical_figures(tmp_path: Path) -> None:
     prompts = [Prompt(f"what is {n}", question_id=f"q{n % 3}", instruction="plan") for n in range(7)]
     first, second = Meter(), Meter()
-    with CallCache(tmp_path, "fake") as cache:
-        given_first = Metered(FakeModel(), meter=first, cache=cache, system="rog", price=PRICE).generate(prompts)
+    with CallStore(tmp_path) as store:
+        given_first = Metered(FakeModel(), meter=first, store=store, system="rog", price=PRICE).generate(prompts)
     model = FakeModel()
-    with CallCache(tmp_path, "fake") as cache:
-        given_second = Metered(model, meter=second, cache=cache, system="rog", price=PRICE).generate(prompts)
+    with CallStore(tmp_path) as store:
+        given_second = Metered(model, meter=second, store=store, system="rog", price=PRICE).generate(prompts)
     assert given_first == given_second
     assert model.asked == []
     assert logical(first) == logical(second)
@@ -91,14 +89,14 @@ def test_a_repeated_run_asks_the_model_nothing_and_has_equal_logical_figures(tmp
 def test_whatever_is_asked_a_resumed_run_has_the_table_of_the_first(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[list[int], int, str]], stops: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("cache")
+    folder = tmp_path_factory.mktemp("store")
     budget = Budget(calls=stops, tokens=60)
 
     def run(model: LanguageModel, until: int) -> tuple[Meter, list[list[list[str]]]]:
         meter = Meter()
         said = []
-        with CallCache(folder, "fake") as cache:
-            metered = Metered(model, meter=meter, cache=cache, system="s", budget=budget, price=PRICE)
+        with CallStore(folder) as store:
+            metered = Metered(model, meter=meter, store=store, system="s", budget=budget, price=PRICE)
             for numbers, num, method in rounds[:until]:
                 prompts = [Prompt(f"question {n}", question_id=f"q{n}") for n in numbers]
                 how = sampled(num) if method == "sample" else Decoding(method="beam", num_beams=4, num_returns=num)
@@ -111,7 +109,7 @@ def test_whatever_is_asked_a_resumed_run_has_the_table_of_the_first(
     second, said_again = run(again, len(rounds))
     assert said == said_again
     assert logical(first) == logical(second)
-    assert first.stopped("s") == second.stopped("s")
+    assert first.take()[1] == second.take()[1]
     assert again.asked == []
 
 
@@ -121,7 +119,7 @@ def test_equal_calls_of_a_batch_are_asked_once_and_counted_for_each_who_asked() 
     results = Metered(model, meter=meter).generate(prompts)
     assert [text for text, _ in model.asked] == ["a b", "c"]
     assert texts(results) == [["a b!0.0"], ["c!0.0"], ["a b!0.0"]]
-    assert [(row["question_id"], row["num_calls"], row["paid_calls"]) for row in meter.rows()] == [
+    assert [(row["question_id"], row["num_calls"], row["paid_calls"]) for row in meter.table().to_pylist()] == [
         ("q1", 1, 1),
         ("q2", 1, 1),
         ("q3", 1, 0),
@@ -130,8 +128,8 @@ def test_equal_calls_of_a_batch_are_asked_once_and_counted_for_each_who_asked() 
 
 def test_five_samples_after_three_pay_two_and_draw_them_anew(tmp_path: Path) -> None:
     model, meter = FakeModel(), Meter()
-    with CallCache(tmp_path, "fake") as cache:
-        metered = Metered(model, meter=meter, cache=cache)
+    with CallStore(tmp_path) as store:
+        metered = Metered(model, meter=meter, store=store)
         three = texts(metered.generate([Prompt("x")], sampled(3)))[0]
         five = texts(metered.generate([Prompt("x")], sampled(5)))[0]
     assert five[:3] == three
@@ -142,8 +140,8 @@ def test_five_samples_after_three_pay_two_and_draw_them_anew(tmp_path: Path) -> 
 
 def test_a_greedy_text_is_the_same_whatever_the_seed(tmp_path: Path) -> None:
     model = FakeModel()
-    with CallCache(tmp_path, "fake") as cache:
-        metered = Metered(model, meter=Meter(), cache=cache)
+    with CallStore(tmp_path) as store:
+        metered = Metered(model, meter=Meter(), store=store)
         metered.generate([Prompt("x")], GREEDY)
         metered.generate([Prompt("x")], replace(GREEDY, seed=3))
     assert len(model.asked) == 1
@@ -164,23 +162,22 @@ def test_a_greedy_text_is_the_same_whatever_the_seed(tmp_path: Path) -> None:
 )
 def test_what_shapes_a_text_is_another_call(tmp_path: Path, other: tuple[Prompt, Decoding]) -> None:
     model = FakeModel()
-    with CallCache(tmp_path, "fake") as cache:
-        metered = Metered(model, meter=Meter(), cache=cache)
+    with CallStore(tmp_path) as store:
+        metered = Metered(model, meter=Meter(), store=store)
         metered.generate([Prompt("x")], sampled(1))
         metered.generate([other[0]], other[1])
     assert len(model.asked) == 2
 
 
-def test_failures_are_counted_by_why_and_asked_again(tmp_path: Path) -> None:
+def test_failures_are_counted_and_asked_again(tmp_path: Path) -> None:
     model, meter = FakeModel(fails={"b": "timeout"}), Meter()
-    with CallCache(tmp_path, "fake") as cache:
-        metered = Metered(model, meter=meter, cache=cache)
+    with CallStore(tmp_path) as store:
+        metered = Metered(model, meter=meter, store=store)
         assert metered.generate([Prompt("a"), Prompt("b")])[1] == [Generation("", problem="timeout")]
         model.fails.clear()
         assert texts(metered.generate([Prompt("a"), Prompt("b")])) == [["a!0.0"], ["b!0.0"]]
     assert [text for text, _ in model.asked] == ["a", "b", "b"]
     assert meter.usage().num_failed == 1
-    assert meter.summary()[0]["problems"] == {"timeout": 1}
 
 
 def test_a_question_over_its_budget_of_calls_is_stopped_and_the_others_go_on() -> None:
@@ -190,11 +187,12 @@ def test_a_question_over_its_budget_of_calls_is_stopped_and_the_others_go_on() -
     results = metered.generate(prompts)
     assert [own[0].problem for own in results] == ["", "", "budget", "budget", "budget", ""]
     assert len(model.asked) == 3
-    assert meter.stopped("tog") == {"greedy": "calls"}
     assert meter.usage(question_id="greedy").num_calls == 2
     assert meter.usage(question_id="greedy").num_stopped == 3
-    other_system = metered.for_system("fiske")
+    other_system = Metered(model, meter=meter, budget=Budget(calls=2), system="fiske")
     assert other_system.generate(prompts[:1])[0][0].problem == ""
+    assert meter.take()[1] == {"greedy": "calls"}
+    assert metered.generate(prompts[:1])[0][0].problem == ""  # the accounts began anew
 
 
 @pytest.mark.parametrize(
@@ -206,7 +204,7 @@ def test_the_call_that_passes_a_limit_is_the_last(budget: Budget, limit: str) ->
     metered = Metered(FakeModel(), meter=meter, budget=budget, price=PRICE)
     problems = [metered.generate([Prompt("three words here", question_id="q")])[0][0].problem for _ in range(3)]
     assert problems[-1] == "budget"
-    assert meter.stopped("") == {"q": limit}
+    assert meter.take()[1] == {"q": limit}
 
 
 def test_a_score_that_a_budget_forbids_is_minus_infinity() -> None:
@@ -222,12 +220,11 @@ def test_calls_without_a_question_have_no_budget() -> None:
     assert metered.generate([Prompt("a")])[0][0].problem == ""
 
 
-def test_money_is_none_where_nobody_knows_the_price_and_the_summary_says_so() -> None:
+def test_money_is_null_where_nobody_knows_the_price() -> None:
     meter = Meter()
     Metered(FakeModel("a"), meter=meter, system="s", price=PRICE).generate([Prompt("two words")])
     Metered(FakeModel("b"), meter=meter, system="s").generate([Prompt("two words")])
-    assert [row["money"] for row in meter.rows()] == [pytest.approx((3 * 2 + 7 * 2) / 1e6), None]
-    assert meter.summary()[0]["unpriced_models"] == ["b"]
+    assert meter.table()["money"].to_pylist() == [pytest.approx((3 * 2 + 7 * 2) / 1e6), None]
     assert meter.table().schema.equals(schemas.METER)
 
 
@@ -238,8 +235,8 @@ def test_a_budget_of_money_needs_a_price() -> None:
 
 def test_scores_are_kept_option_by_option(tmp_path: Path) -> None:
     model, meter = FakeModel(fails={"b": "timeout"}), Meter()
-    with CallCache(tmp_path, "fake") as cache:
-        metered = Metered(model, meter=meter, cache=cache)
+    with CallStore(tmp_path) as store:
+        metered = Metered(model, meter=meter, store=store)
         assert metered.score([Prompt("a"), Prompt("b")], [["yes", "no"], ["yes"]]) == [[-3.0, -2.0], [-math.inf]]
         model.fails.clear()
         assert metered.score([Prompt("a"), Prompt("b")], [["no", "maybe", "no"], ["yes"]]) == [
@@ -274,3 +271,47 @@ def test_texts_outside_their_constraint_are_counted_and_another_constraint_is_an
     metered.generate([Prompt("a", constraint=OneOf("a!0.0", "b")), Prompt("a", constraint=OneOf("b"))])
     assert len(model.asked) == 2
     assert meter.usage().num_outside == 1
+
+
+# Prices
+
+ONE = "{input: 0.5, output: 1.5, as_of: 2025-01-31}"
+
+
+def read_text(folder: Path, text: str) -> Prices:
+    (folder / "prices.yaml").write_text(text, encoding="utf-8")
+    return read_prices(folder / "prices.yaml")
+
+
+def test_the_prices_that_come_with_it_are_sound(tmp_path: Path) -> None:
+    prices = read_prices(PRICES)
+    assert prices.currency == "USD" and all(price.source for price in prices.models.values())
+    assert read_text(tmp_path, "currency: USD\nmodels:\n").models == {}
+
+
+def test_a_price_is_per_million_tokens(tmp_path: Path) -> None:
+    price = read_text(tmp_path, f"currency: USD\nmodels:\n  tiny: {ONE}\n").models["tiny"]
+    assert price.of(2_000_000, 1_000_000) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("models: {}", "missing key 'currency'"),
+        ("currency: USD\nmodels: [1]", r"models = \[1\]: must be a mapping"),
+        ("currency: 3\nmodels: {}", "currency = 3"),
+        ("currency: USD\nmodels: {}\nmodel: {}", "did you mean 'models'"),
+        ("currency: USD\nmodels: {a: 3}", r"models.a = 3: must be a section; its keys are input, output"),
+        ("currency: USD\nmodels: {a: {input: 1, output: 2}}", "missing key 'models.a.as_of'"),
+        ("currency: USD\nmodels: {a: {input: 1, output: 2, as_of: today}}", "as_of = 'today'"),
+        ("currency: USD\nmodels: {a: {input: -1, output: 2, as_of: 2025-01-31}}", "input = -1"),
+        ("currency: USD\nmodels: {a: {input: true, output: 2, as_of: 2025-01-31}}", "input = True"),
+        ("currency: USD\nmodels: {a: {input: .nan, output: 2, as_of: 2025-01-31}}", "input = nan"),
+        ("currency: USD\nmodels: {a: {inptu: 1, output: 2, as_of: 2025-01-31}}", "did you mean 'input'"),
+        ("currency: USD\nmodels: {a: {input: 1, output: 2, as_of: 2025-01-31, source: 3}}", "source = 3"),
+        (f"currency: USD\nmodels:\n  a: {ONE}\n  a: {ONE}", "given twice"),
+    ],
+)
+def test_what_is_wrong_with_prices_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_text(tmp_path, text)

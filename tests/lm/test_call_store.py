@@ -1,0 +1,332 @@
+"""No call is paid twice: whatever is killed, torn, damaged or done at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.errors import ArtifactError
+from kgqa_core.lm import call_store
+from kgqa_core.lm.call_store import CallStore, Kept
+from kgqa_core.lm.types import Generation
+
+PROJECT = Path(__file__).resolve().parents[2]
+FIRST = "calls-1.sqlite"
+
+
+def kept(text: str) -> Kept:
+    return Kept(Generation(text, -1.5, 3), 7, 0.25)
+
+
+def filled(folder: Path, *keys: str) -> Path:
+    """Leave a store in ``folder`` and return its file."""
+    with CallStore(folder) as store:
+        store.put({key: kept(key) for key in keys})
+    return folder / FIRST
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start ``code`` in a real process that sees the same modules."""
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+KEPT = st.builds(
+    Kept,
+    st.builds(
+        Generation,
+        st.text(),
+        st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        st.integers(0, 2**40),
+        st.booleans(),
+    ),
+    st.integers(0, 2**40),
+    st.floats(0, 1e9),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 2), st.dictionaries(st.text(max_size=2), KEPT, max_size=4)), max_size=6))
+def test_what_was_put_first_is_what_everybody_gets(
+    tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[int, dict[str, Kept]]]
+) -> None:
+    """Three connections put in turns, the third of them anew each time; a dictionary is the oracle."""
+    folder, oracle = tmp_path_factory.mktemp("store"), dict[str, Kept]()
+    with CallStore(folder) as first, CallStore(folder) as second:
+        for who, calls in puts:
+            oracle = calls | oracle
+            with CallStore(folder) as third:
+                assert (first, second, third)[who].put(calls) == {key: oracle[key] for key in calls}
+        for store in (first, second):
+            assert store.get([*oracle, "not there"]) == oracle
+    with CallStore(folder) as again:
+        assert again.get(oracle) == oracle and again.num_damaged == 0
+
+
+def test_many_keys_are_asked_for_at_once(tmp_path: Path) -> None:
+    keys = [f"{number}" for number in range(3 * call_store.MAX_ASKED)]
+    filled(tmp_path, *keys)
+    with CallStore(tmp_path) as store:
+        assert list(store.get(keys[::-1] * 2)) and len(store.get(keys)) == len(keys)
+
+
+@settings(max_examples=150, deadline=None)
+@given(place=st.integers(0), flip=st.integers(1, 255), cut=st.booleans())
+def test_a_store_with_any_byte_damaged_never_gives_a_wrong_text(
+    tmp_path_factory: pytest.TempPathFactory, place: int, flip: int, cut: bool
+) -> None:
+    folder, keys = tmp_path_factory.mktemp("store"), [f"key {number}" for number in range(40)]
+    path = filled(folder, *keys)
+    content = bytearray(path.read_bytes())
+    place %= len(content)
+    content[place] ^= flip
+    path.write_bytes(content[:place] if cut else content)
+    with CallStore(folder) as store:
+        found = store.get(keys)
+        assert all(found[key] == kept(key) for key in found)
+        assert store.put({key: kept(key) for key in keys}).keys() == set(keys)
+    with CallStore(folder) as store:
+        assert store.get(keys) == {key: kept(key) for key in keys}
+
+
+def test_a_damaged_call_is_counted_and_paid_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = filled(tmp_path, "a", "b")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE calls SET text = 'something else' WHERE key = 'a'")
+    database.close()
+    with CallStore(tmp_path) as store:
+        assert store.get(["a", "b"]) == {"b": kept("b")}
+        assert store.num_damaged == 1 and "paid again" in caplog.text
+        store.put({"a": kept("a")})
+        assert store.get(["a"]) == {"a": kept("a")}
+
+
+@pytest.mark.parametrize("content", [b"no database at all " * 99, None])
+def test_a_damaged_store_is_set_aside_while_others_use_it(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = filled(tmp_path, "a", *(f"{number}" for number in range(500)))
+    damaged = content or path.read_bytes()[:5000]
+    path.write_bytes(damaged)
+    with CallStore(tmp_path) as store, CallStore(tmp_path) as other:
+        assert (store.get(["a"]), store.num_damaged) == ({}, 1)
+        store.put({"a": kept("again")})
+        assert other.get(["a"]) == {"a": kept("again")}
+    assert "calls-1.sqlite damaged and left out" in caplog.text
+    assert path.read_bytes() == damaged
+
+
+def test_a_store_that_is_damaged_while_it_is_used_says_so(tmp_path: Path) -> None:
+    path = filled(tmp_path, *(f"{number}" for number in range(500)))
+    with CallStore(tmp_path) as store:
+        path.write_bytes(b"nothing" * 1000)
+        with pytest.raises(ArtifactError, match="Run again: a damaged store is set aside"):
+            store.get([f"{number}" for number in range(500)])
+
+
+def test_a_store_that_another_process_holds_for_too_long_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_store, "PATIENCE", 0.05)
+    path = filled(tmp_path, "a")
+    holder = sqlite3.connect(path, isolation_level=None)
+    with CallStore(tmp_path) as store:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ArtifactError, match="Another process writes for longer"):
+            store.put({"b": kept("b")})
+        holder.close()
+        assert store.put({"b": kept("b")}) and store.get(["a", "b"]).keys() == {"a", "b"}
+
+
+def test_a_folder_on_a_network_has_no_log_beside_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_store, "NETWORK", tuple("abcdefghijklmnopqrstuvwxyz"))  # every kind of mount
+    with CallStore(tmp_path) as store, CallStore(tmp_path) as other:
+        store.put({"a": kept("a")})
+        assert other.put({"a": kept("b"), "b": kept("b")}) == {"a": kept("a"), "b": kept("b")}
+        assert [path.name for path in tmp_path.glob("*.sqlite*")] == [FIRST]
+
+
+def test_a_forked_child_uses_a_connection_of_its_own(tmp_path: Path) -> None:
+    code = """
+    import os, sys
+    from pathlib import Path
+    from kgqa_core.lm.call_store import CallStore, Kept
+    from kgqa_core.lm.types import Generation
+
+    with CallStore(Path(sys.argv[1])) as store:
+        store.put({"parent": Kept(Generation("p"), 1, 0.0)})
+        child = os.fork()
+        for number in range(50):
+            store.put({f"{child == 0} {number}": Kept(Generation("b"), 1, 0.0)})
+        if child == 0:
+            store.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    child = start(code, tmp_path)
+    child.communicate()
+    assert child.returncode == 0
+    with CallStore(tmp_path) as store:
+        assert len(store.get(["parent", *(f"{own} {n}" for own in (True, False) for n in range(50))])) == 101
+
+
+def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+    code = """
+    import resource, sys
+    from pathlib import Path
+    from kgqa_core.errors import ArtifactError
+    from kgqa_core.lm.call_store import CallStore, Kept
+    from kgqa_core.lm.types import Generation
+
+    with CallStore(Path(sys.argv[1])) as store:
+        store.put({"a": Kept(Generation("1"), 1, 0.0)})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, 2**17))
+        try:
+            store.put({f"b {n}": Kept(Generation("x" * 1000), 1, 0.0) for n in range(1000)})
+        except ArtifactError as problem:
+            print(problem)
+        assert store.get(["a", "b 0"]).keys() == {"a"}
+    """
+    child = start(code, tmp_path)
+    assert "cannot be used: disk I/O error. Check the disk" in child.communicate()[0]
+    assert child.returncode == 0
+    with CallStore(tmp_path) as store:
+        assert store.get(["a", "b 0"]).keys() == {"a"} and store.num_damaged == 0
+
+
+def former_row(key: str) -> dict[str, object]:
+    cost = {"num_tokens": 3, "finished": True, "num_prompt_tokens": 7, "seconds": 0.25}
+    return {"key": key, "text": key, "log_prob": -1.5, **cost}
+
+
+def test_what_an_earlier_version_kept_is_read_once(tmp_path: Path) -> None:
+    folder = tmp_path / "model-0123"
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist([former_row("a")]), folder / "calls-1f.parquet")
+    (folder / "calls-2f.parquet").write_bytes(b"no Parquet")
+    lines = [json.dumps(row) for row in (former_row("b"), [], {**former_row("c"), "num_tokens": "x"})]
+    (folder / "journal-host-1-2.jsonl").write_text("\n".join([*lines, '{"key": "torn", "te']), encoding="utf-8")
+    with CallStore(tmp_path) as store:
+        assert store.get(["a", "b", "c", "torn"]) == {"a": kept("a"), "b": kept("b")}
+        assert store.num_damaged == 4
+    with CallStore(tmp_path) as store:
+        assert store.get(["a", "b"]).keys() == {"a", "b"} and store.num_damaged == 0
+    assert all(path.name.endswith(".read") for path in folder.iterdir())
+
+
+# Kills
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 60
+    while process.poll() is None and not holds() and time.monotonic() < until:
+        time.sleep(0.002)
+
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from kgqa_core.lm.call_store import CallStore, Kept
+from kgqa_core.lm.types import Generation
+
+out = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+with CallStore(Path(sys.argv[1])) as store:
+    for number in range(100_000):
+        key = f"{sys.argv[3]} {number}"
+        store.put({key: Kept(Generation(key, -1.5, 3), 7, 0.25)})
+        os.write(out, f"{key}\\n".encode())
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_time_loses_nothing_that_was_kept(tmp_path: Path) -> None:
+    acknowledged, chance = tmp_path / "acknowledged", random.Random(0)
+    for number in range(6):
+        size = acknowledged.stat().st_size if acknowledged.exists() else 0
+        writers = [start(WRITER, tmp_path / "store", acknowledged, f"{number}{name}") for name in "ab"]
+        for writer in writers:
+            wait_until(lambda size=size: acknowledged.exists() and acknowledged.stat().st_size > size, writer)
+            time.sleep(chance.uniform(0, 0.2))
+            writer.send_signal(signal.SIGKILL)
+            writer.communicate()
+        keys = acknowledged.read_text().splitlines()
+        with CallStore(tmp_path / "store") as store:
+            assert store.get(keys) == {key: kept(key) for key in keys} and store.num_damaged == 0
+
+
+WORKER = """
+import os, sys, time
+from pathlib import Path
+from kgqa_core.lm.call_store import CallStore
+from kgqa_core.lm.calls import Answer, Meter, Metered
+from kgqa_core.lm.types import Generation, Prompt
+
+folder, log, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+class Slow:
+    name, context = "slow", 99
+    def count_tokens(self, prompts):
+        return [1 for _ in prompts]
+    def generate(self, prompts, decoding):
+        raise AssertionError("a model that streams is not asked for batches")
+    def score(self, prompts, options):
+        raise AssertionError
+    def stream(self, prompts, decoding):
+        for index, prompt in enumerate(prompts):
+            os.write(out, f"{prompt.text}\\n".encode())
+            time.sleep(0.01)
+            yield Answer(index, [Generation(f"{prompt.text} by {name}", num_tokens=1)], 1, 0.01)
+
+with CallStore(folder) as store:
+    texts = Metered(Slow(), meter=Meter(), store=store).generate([Prompt(f"p{n}") for n in range(40)])
+print("|".join(own[0].text for own in texts))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_pays_each_call_once_and_those_in_flight_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    num_kills = 3
+    for number in range(num_kills):
+        before = len(log.read_text().split())
+        worker = start(WORKER, tmp_path / "store", log, f"run{number}")
+        wait_until(lambda least=before + 4 + number: len(log.read_text().split()) >= least, worker)
+        worker.send_signal(signal.SIGKILL)
+        worker.communicate()
+    texts = start(WORKER, tmp_path / "store", log, "last").communicate()[0].strip().split("|")
+    assert [text.split(" by ")[0] for text in texts] == [f"p{n}" for n in range(40)]
+    asked = log.read_text().split()
+    assert set(asked) == {f"p{n}" for n in range(40)}
+    assert len(asked) <= 40 + num_kills
+
+
+@pytest.mark.slow
+def test_two_at_once_go_on_with_the_same_texts(tmp_path: Path) -> None:
+    both = [start(WORKER, tmp_path / "store", tmp_path / "log", name) for name in ("left", "right")]
+    left, right = (worker.communicate()[0].strip().split("|") for worker in both)
+    third = start(WORKER, tmp_path / "store", tmp_path / "third", "third").communicate()[0].strip().split("|")
+    assert (tmp_path / "third").read_text() == ""
+    assert left == right == third
+    assert all(re.fullmatch(rf"p{number} by (left|right)", text) for number, text in enumerate(third))
