@@ -66,7 +66,7 @@ def test_it_is_read_and_scored_as_any_predictions_table(tmp_path: Path) -> None:
 
 def test_what_a_question_spent_is_the_sum_over_instructions_and_models(tmp_path: Path) -> None:
     meter = Meter()
-    for model, price in (("dear", Price(1.0, 2.0, as_of=date(2026, 1, 1))), ("unknown", None)):
+    for model, price in (("dear", Price(input=1.0, output=2.0, as_of=date(2026, 1, 1))), ("unknown", None)):
         meter.know_price(model, price)
     spent = {"num_calls": 2, "num_prompt_tokens": 300, "num_tokens": 50, "seconds": 0.5}
     for question, model, instruction in (
