@@ -16,7 +16,6 @@ from kgqa_core.errors import ConfigError, nearest, shorten
 from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.paths import follow_path, reach, to_labels, to_relations
-from kgqa_core.instructions.asking import explain_paths
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
 from kgqa_core.instructions.evidence import Evidence, end_of, gather_evidence, layers_of
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
@@ -28,7 +27,7 @@ from kgqa_core.instructions.reason import (
     ReasonCase,
     ReasonInstruction,
 )
-from kgqa_core.instructions.render import Names, Prompts, neighbour_triples, render_triples
+from kgqa_core.instructions.render import Names, Prompts, escape, neighbour_triples, render_triples
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,
@@ -37,7 +36,7 @@ from kgqa_core.instructions.scores import (
     ScoreRelationsInstruction,
 )
 from kgqa_core.instructions.types import Instruction
-from kgqa_core.types import LabelPath, Prediction, Question
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 Mode = Literal["best", "all_shortest", "precise"]
 
@@ -248,7 +247,6 @@ class Maker:
     settings: ExampleSettings
     plans: Mapping[str, Sequence[tuple[LabelPath, float]]]
     predictions: Mapping[str, Prediction]
-    explanations: Mapping[str, str]
     own_names: Names | None = None
 
     @property
@@ -306,7 +304,7 @@ def reason_cases(maker: Maker, asked: Asked) -> Made:
 
 
 def explain_cases(maker: Maker, asked: Asked) -> Made:
-    """As reason, with a teacher's explanation, or a template's along the paths that end right."""
+    """As reason, with a template's explanation along the paths that end right (RoG lets a teacher write them)."""
     evidence = maker.evidence(asked, shown_plans(maker, asked))
     right = [entity for entity in evidence.ends if entity in asked.golds]
     if not right:
@@ -317,10 +315,29 @@ def explain_cases(maker: Maker, asked: Asked) -> Made:
         asked.question.id,
         paths=evidence.paths,
         shown=maker.names(evidence.ends),
-        explanation=maker.explanations.get(asked.question.id) or explain_paths(maker.naming, ways),
+        explanation=explain_paths(maker.naming, ways),
         answers=maker.names(right),
     )
     yield ExplainInstruction(maker.prompts), case, 1.0
+
+
+MAX_EXPLAINED = 3  # paths that a template's text goes through
+
+
+def explain_paths(names: Names, paths: Sequence[ReasoningPath]) -> str:
+    """Return sentences that walk along the first few paths; empty for none."""
+    return "\n".join(_sentence(names, path) for path in paths[:MAX_EXPLAINED] if path)
+
+
+def _sentence(names: Names, path: ReasoningPath) -> str:
+    parts: list[str] = []
+    for step in path:
+        start, end = (step.tail, step.head) if step.reverse else (step.head, step.tail)
+        words = names.relation_text(step.relation)
+        way = f'"{words}", read backward,' if step.reverse else f'"{words}"'
+        begin = f"From {escape(names.name_of(start))}, " if not parts else "and from there "
+        parts.append(f"{begin}{way} leads to {escape(names.name_of(end))}")
+    return ", ".join(parts) + "."
 
 
 def enough_cases(maker: Maker, asked: Asked) -> Made:

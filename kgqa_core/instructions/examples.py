@@ -27,14 +27,12 @@ ROWS = 20_000  # of one row group: what is held in memory
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What comes from elsewhere, by question id; a question that is not in it makes no such example, or the graph's."""
+    """What comes from elsewhere, by question id; a question that is not in it makes no such example."""
 
     plans: Mapping[str, Sequence[tuple[LabelPath, float]]] = field(default_factory=dict)
     """Plans with probabilities: shown by reason and explain in place of those that teach (RoG tried both)."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Out-of-fold predictions of an explorer, for choose (see ``fold_of``), in the ids of the graph that is walked."""
-    explanations: Mapping[str, str] = field(default_factory=dict)
-    """A teacher's, for explain; a template's else."""
     names: Names | None = None  # what the graph's entities are called; None: as it says. Rows: ``RowNames``
 
 
@@ -60,7 +58,7 @@ def make_examples(
         supervision: question id -> its shortest paths, see ``read_path_rows``.
         prompts: see ``read_prompts``.
         settings: which instructions, of which paths.
-        given: plans, predictions and explanations from elsewhere.
+        given: plans, predictions and names from elsewhere.
         skipped: gets "instruction: reason" -> questions that made no such example.
 
     Raises:
@@ -69,7 +67,7 @@ def make_examples(
     counts: Counter[str] = Counter() if skipped is None else skipped
     if graph is None and (needy := sorted(set(settings.weights) - {"plan"})):
         raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
-    maker = Maker(graph, prompts, settings, given.plans, given.predictions, given.explanations, given.names)
+    maker = Maker(graph, prompts, settings, given.plans, given.predictions, given.names)
     makers = [(name, CASES[name], factor) for name, factor in sorted(settings.weights.items()) if factor > 0]
     for question in questions:
         rows = tuple(supervision.get(question.id, ()))

@@ -8,7 +8,6 @@ so that any label survives.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -68,11 +67,6 @@ def parse_plans(text: str) -> tuple[LabelPath, ...] | ParseFailure:
 def failure(reason: str, text: str) -> ParseFailure:
     """Return a failure that keeps the beginning of the text."""
     return ParseFailure(reason, text[:MAX_KEPT])
-
-
-def render_plans(paths: Iterable[LabelPath]) -> str:
-    """Return several plans, one per line."""
-    return "\n".join(render_plan(path) for path in paths)
 
 
 def _steps(body: str) -> LabelPath:

@@ -158,27 +158,6 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
     return PlanFile(tuple(questions.values()), tuple(rejects))
 
 
-def read_column(path: Path, column: str, *, signed: bool = False) -> dict[str, tuple[LabelPath, ...]]:
-    """Return the paths that another field holds, best first, by question id; for comparison only.
-
-    Paths that are no lists of labels are left out, and so are lines that ``read_plan_file`` rejects. InputError where
-    no line has the field.
-    """
-    found: dict[str, tuple[LabelPath, ...]] = {}
-    names: set[str] = set()
-    for number, _, row in _rows(path):
-        if isinstance(row, str) or isinstance(parsed := _question(row, f"{path.stem}-{number}", signed=signed), str):
-            continue
-        names |= row.keys()
-        values = row.get(column)
-        if parsed[0].id not in found and isinstance(values, list):
-            paths = [_path(value, signed=signed) for value in values]
-            found[parsed[0].id] = tuple(dict.fromkeys(path for path in paths if path is not None))
-    if not found:
-        raise InputError(f"{shorten(str(path))} has no field {column!r} with paths; it has {shorten(sorted(names))}")
-    return found
-
-
 def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, object] | str]]:
     """Yield (line number, line, its object or why it is none) for each line that is not blank."""
     require_file(path, what="plan file")

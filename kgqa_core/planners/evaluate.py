@@ -100,11 +100,6 @@ def made_of(relations: Collection[str]) -> IsValid:
     return lambda _, path: all(label in known for label in unsigned(path))
 
 
-def as_plans(paths: Sequence[LabelPath]) -> list[Plan]:
-    """Return ranked paths that came without probabilities as plans, each half as probable as the one before."""
-    return [Plan(path, -(rank + 1) * float(np.log(2))) for rank, path in enumerate(paths)]
-
-
 # ------ A planner on many questions: its plans at rest, and its figures over all of them and by hops.
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
-from kgqa_core.instructions.asking import Request, candidate_request, fit_all, path_request
+from kgqa_core.instructions.fitting import Request, candidate_request, fit_all, path_request
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.types import Decoding, Generation, LanguageModel, Prompt
 from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Status, Steps, System, SystemAnswer

@@ -14,7 +14,7 @@ import pytest
 
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.instructions.example_cases import TAUGHT, ExampleSettings, PathRow, fold_of
+from kgqa_core.instructions.example_cases import TAUGHT, ExampleSettings, PathRow, explain_paths, fold_of
 from kgqa_core.instructions.examples import Given, make_examples, write_examples
 from kgqa_core.instructions.render import RowNames
 from kgqa_core.instructions.types import Example
@@ -185,8 +185,6 @@ def test_explain_goes_along_the_paths_and_ends_with_the_answers(world: Any) -> N
     assert example.target == (
         'From Pact, "headquarters" leads to m.1, and from there "city" leads to Port Amber.\nAnswers:\nPort Amber'
     )
-    (taught,) = of(make(world, "explain", given=Given(explanations={"q2": "Its seat is there."})), "q2")
-    assert taught.target == "Its seat is there.\nAnswers:\nPort Amber"
 
 
 def test_enough_information_sees_both_verdicts_over_seeds(world: Any) -> None:
@@ -273,3 +271,13 @@ def test_folds_are_even_and_do_not_move() -> None:
     assert set(folds) == set(range(5))
     assert min(folds.values()) > 900
     assert fold_of("question 1", 5) == fold_of("question 1", 5)
+
+
+def test_a_template_says_which_way_each_relation_is_read(world: Any) -> None:
+    made_by = world.graph.relation_labels.index("made_by")
+    dawn, moon, dusk = (world.id_of(name) for name in ("Dawn", "Ida Moon", "Dusk"))
+    path = (Step(dawn, made_by, moon), Step(dusk, made_by, moon, reverse=True))
+    assert explain_paths(world.graph, [path]) == (
+        'From Dawn, "made by" leads to Ida Moon, and from there "made by", read backward, leads to Dusk.'
+    )
+    assert explain_paths(world.graph, []) == ""

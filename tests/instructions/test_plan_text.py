@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.plan import parse_plan, parse_plans, render_plan, render_plans, render_step
+from kgqa_core.instructions.plan import parse_plan, parse_plans, render_plan, render_step
 from kgqa_core.instructions.types import ParseFailure
 
 STEPS = st.text(min_size=1)
@@ -61,7 +61,7 @@ def test_a_text_without_a_plan_says_why(text: str, reason: str) -> None:
 
 
 def test_several_plans_come_in_their_order_and_once() -> None:
-    text = render_plans([("a",), ("b", "^c")]) + "\n<PATH>a</PATH>\n<PATH></PATH>"
+    text = "\n".join(map(render_plan, [("a",), ("b", "^c")])) + "\n<PATH>a</PATH>\n<PATH></PATH>"
     assert parse_plans(text) == (("a",), ("b", "^c"))
 
 

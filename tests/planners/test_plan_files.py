@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.paths import unsigned
-from kgqa_core.planners.cases import read_column, read_plan_file
+from kgqa_core.planners.cases import read_plan_file
 
 GOOD = {"id": "q1", "question": "who directed it", "relation_paths": [["film.directed_by"], ["a", "b"]]}
 
@@ -109,11 +109,3 @@ def test_a_file_without_any_question_says_what_is_expected(write, tmp_path: Path
         read_plan_file(empty)
     with pytest.raises(InputError, match=r"does not exist\. Nearest beside it: plans\.jsonl"):
         read_plan_file(tmp_path / "plan.jsonl")
-
-
-def test_other_systems_plans_are_read_only_when_asked_for(write) -> None:
-    path = write({**GOOD, "theirs": [["x"], ["x"], "no path", ["y", "z"]]}, {**GOOD, "theirs": [["w"]]})
-    assert not hasattr(read_plan_file(path).questions[0], "theirs")
-    assert read_column(path, "theirs") == {"q1": (("x",), ("y", "z"))}
-    with pytest.raises(InputError, match=r"no field 'their'.*'theirs'"):
-        read_column(path, "their")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.planners.evaluate import as_plans, made_of, score_plans
+from kgqa_core.planners.evaluate import made_of, score_plans
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
+
+
+def as_plans(paths: Sequence[LabelPath]) -> list[Plan]:
+    return [Plan(path, -float(rank + 1)) for rank, path in enumerate(paths)]
 
 
 def question(*paths: LabelPath, name: str = "q") -> PlanQuestion:
