@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from benchmarks.measure import write_section
-from kgqa_core.lm.generate import generate_batch
-from kgqa_core.lm.searches import Ending
-from kgqa_core.lm.step import read_prompts
+from kgqa_core.lm.chat import Ending
+from kgqa_core.lm.generate import generate_batch, read_prompts
 from kgqa_core.lm.tune.loop import target_nll
 from kgqa_core.lm.types import Decoding
 

@@ -22,8 +22,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 from kgqa_core.config_base import Section
 from kgqa_core.config_file import explain, read_yaml
 from kgqa_core.errors import ConfigError
-from kgqa_core.lm.allowed import is_allowed
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
+from kgqa_core.lm.constraints import is_allowed
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Prompt
 from kgqa_core.schemas import METER
 

@@ -1,29 +1,34 @@
-"""Following a constraint with any tokenizer: which tokens may come next.
+"""Which texts and which tokens a constraint allows, with any tokenizer. Imports neither torch nor transformers.
 
 A constraint speaks of pieces of text, a model of tokens, and the two do not begin and end together: a token may end
-inside a piece or reach into the next ones. So every token is allowed whose text goes on along some allowed text; which
-of the ways to cut a text into tokens is taken is the model's choice, its own tokenizer's among them.
+inside a piece or reach into the next ones. There are two ways to follow a constraint token by token.
 
-What may follow is worked out once per state and kept, and the part of it that lies within one set of pieces is shared
-by all states, of all constraints of this tokenizer, where these pieces may follow.
+``Spelling``, where at most ``LISTED`` texts are allowed: each as its own tokenizer writes it. So an allowed text is one
+sequence of tokens, its log-probability is its score, and beams that are at least as many as the texts find them all.
+``Place``, where there are more: every token whose text goes on along some allowed text. Which of the ways to cut a text
+into tokens is taken is the model's choice. What may follow is worked out once per place and kept; the part of it that
+lies within one set of pieces is shared by all constraints of a tokenizer.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from kgqa_core.lm.token_texts import TokenTexts
+from kgqa_core.errors import InputError
 from kgqa_core.lm.types import Constraint
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-MAX_AUTOMATA = 4096  # constraints kept per tokenizer; the one not used for longest goes first
+LISTED = 256  # texts of a constraint that are listed and spelled, at most
+MAX_TEXTS = 1000  # a larger choice is no choice that a server takes
+MAX_PIECES = 64  # of one text: automata with a loop have no longest
+MAX_STARTS = 4096  # constraints kept per tokenizer; the one not used for longest goes first
 MAX_SHARED = 100_000  # sets of pieces kept per tokenizer
 
 
@@ -61,35 +66,213 @@ def shared_start(first: str, last: str) -> str:
     return first[:same]
 
 
-@dataclass(frozen=True, slots=True)
-class _Within:
-    """What may follow inside a set of pieces, some bytes into them."""
+def is_allowed(constraint: Constraint, text: str) -> bool:
+    """Say whether ``text`` is one that ``constraint`` lets be generated.
 
-    after: dict[int, tuple[str, bytes]]  # by token: the piece that it ends, b""; or "" and the bytes done after it
-    tokens: list[int]  # all of ``after``
-    beyond: tuple[tuple[str, bytes], ...]  # piece, text of which longer tokens begin: they reach into the next
+    Every way to read the text is tried, so constraints whose pieces are prefixes of each other are judged rightly too.
+    """
+    ends: list[tuple[tuple[str, ...], int]] = [((), 0)]
+    while ends:
+        pieces, position = ends.pop()
+        if position == len(text) and constraint.may_end(pieces):
+            return True
+        ends.extend(
+            ((*pieces, piece), position + len(piece))
+            for piece in constraint.next_pieces(pieces)
+            if piece and text.startswith(piece, position)
+        )
+    return False
+
+
+def finite_texts(constraint: Constraint, *, limit: int = MAX_TEXTS) -> list[str] | None:
+    """Return every allowed text in the constraint's order, or None where there are more than ``limit``, or no end."""
+    texts: list[str] = []
+    open_ends: list[tuple[str, ...]] = [()]
+    num_seen = 0
+    while open_ends:
+        pieces = open_ends.pop()
+        num_seen += 1
+        if len(pieces) > MAX_PIECES or len(texts) > limit or num_seen > 10 * limit:
+            return None
+        if constraint.may_end(pieces):
+            texts.append("".join(pieces))
+        following = [(*pieces, piece) for piece in constraint.next_pieces(pieces) if piece]
+        if len(following) > limit:
+            return None
+        open_ends.extend(reversed(following))
+    return texts if len(texts) <= limit else None
+
+
+class TokenState(Protocol):
+    """What of a constraint's texts is written, and which tokens may follow."""
+
+    @property
+    def allowed(self) -> list[int]:
+        """Return the tokens that may follow, the end token among them: the same list each time."""
+        ...
+
+    def after(self, token: int) -> TokenState | None:
+        """Return the state after a token; None after one that is not allowed, and after the end."""
+        ...
+
+
+def start_state(tokenizer: Any, constraint: Constraint | None, *, listed: int = LISTED) -> TokenState | None:
+    """Return the state before the first token, a ``Spelling`` up to ``listed`` texts; None without a constraint.
+
+    What is worked out is kept as long as the transformers tokenizer is. Where a constraint allows no text at all, the
+    end token is all that may follow.
+
+    Raises:
+        InputError: the tokenizer's tokens are no pieces of text (WordPiece).
+    """
+    if constraint is None:
+        return None
+    if tokenizer not in _VOCABULARIES:
+        _VOCABULARIES[tokenizer] = _Vocabulary(tokenizer)
+    kept, key = _VOCABULARIES[tokenizer].starts, (constraint.key, listed)
+    if key not in kept:
+        kept[key] = _spell(tokenizer, constraint, listed) or Place(constraint, _VOCABULARIES[tokenizer], {})
+        if len(kept) > MAX_STARTS:
+            kept.popitem(last=False)
+    kept.move_to_end(key)
+    return kept[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """Some tokens of allowed texts, each as its own tokenizer writes it. Implements ``TokenState``."""
+
+    follow: dict[int, Spelling]  # by token
+    allowed: list[int]  # the end too, where a text is whole
+
+    def after(self, token: int) -> Spelling | None:
+        """Return the state after a token; None after one that is not allowed, and after the end."""
+        return self.follow.get(token)
+
+
+def _spell(tokenizer: Any, constraint: Constraint, most: int) -> Spelling | None:
+    """Return the start of the allowed texts' tokens; None where there are none or too many, or tokens say otherwise."""
+    texts = list(dict.fromkeys(finite_texts(constraint, limit=most) or ()))
+    rows = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    written = tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    if not texts or written != texts or any(tokenizer.eos_token_id in row for row in rows):
+        return None
+    start = Spelling({}, [])
+    for row in rows:
+        state = start
+        for token in row:
+            if token not in state.follow:
+                state.follow[token] = Spelling({}, [])
+                state.allowed.append(token)
+            state = state.follow[token]
+        state.allowed.append(int(tokenizer.eos_token_id))
+    return start
+
+
+class Place:
+    """A place in an allowed text: after ``pieces``, and ``done`` bytes into the next. Implements ``TokenState``."""
+
+    def __init__(self, constraint: Constraint, vocabulary: _Vocabulary, known: dict[Any, Place], *at: Any) -> None:
+        """Stand at (pieces, done), or before the first token; ``known`` holds the places met so far."""
+        self._constraint, self._vocabulary, self._known = constraint, vocabulary, known
+        self._pieces, self._done = at or ((), b"")
+        self._is_first = not at
+
+    @cached_property
+    def _within(self) -> _Within:
+        return self._vocabulary.within(tuple(self._constraint.next_pieces(self._pieces)), self._done)
+
+    @cached_property
+    def _further(self) -> dict[int, tuple[tuple[str, ...], bytes]]:
+        """By token that reaches into later pieces: where it ends."""
+        found: dict[int, tuple[tuple[str, ...], bytes]] = {}
+        reaching = [((*self._pieces, piece), text) for piece, text in self._within.beyond]
+        if self._is_first and self._vocabulary.drops_first_blank:
+            found.update((token, ((), b"")) for token in self._vocabulary.ids.get(b" ", ()))
+            reaching.append(((), b" "))
+        while reaching:
+            pieces, taken = reaching.pop()
+            if taken not in self._vocabulary.longer:
+                continue
+            within = self._vocabulary.within(tuple(self._constraint.next_pieces(pieces)), b"", taken)
+            for token, (piece, done) in within.after.items():
+                found[token] = ((*pieces, piece) if piece else pieces, done)
+            reaching += [((*pieces, piece), text) for piece, text in within.beyond]
+        return found
+
+    @cached_property
+    def allowed(self) -> list[int]:
+        """Return the tokens that may follow; the end token first where the text may end, alone where nothing may."""
+        within, further = self._within, self._further
+        may_end = not self._done and self._constraint.may_end(self._pieces)
+        ends = [self._vocabulary.end] if may_end or not (within.tokens or further) else []
+        more = [*ends, *(token for token in further if token not in within.after)]
+        return [*more, *within.tokens] if more else within.tokens
+
+    def after(self, token: int) -> Place | None:
+        """Return the state after a token; None after one that is not allowed, and after the end."""
+        if token in self._within.after:
+            piece, done = self._within.after[token]
+            at = ((*self._pieces, piece) if piece else self._pieces, done)
+        elif token in self._further:
+            at = self._further[token]
+        else:
+            return None
+        if at not in self._known:
+            self._known[at] = Place(self._constraint, self._vocabulary, self._known, *at)
+        return self._known[at]
 
 
 class _Vocabulary:
-    """The tokens of one tokenizer, and what was worked out about them."""
+    """What each token of a tokenizer adds to a text, in bytes, looked up from the text's side.
+
+    Special tokens are left out: they are no text. Where a byte has both a token of its own and a fallback token
+    (``<0x41>``), the fallback is left out: no tokenizer would give it.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
-        self.texts = TokenTexts(tokenizer)
+        """Read a transformers tokenizer. Raises InputError for a kind whose tokens are no pieces of the text."""
+        decoders = _decoders(tokenizer)
+        if decoders & {"WordPiece", "CTC", "BPEDecoder"}:
+            raise InputError(
+                f"Generation cannot be constrained with this tokenizer (decoder {', '.join(sorted(decoders))}): its "
+                "tokens are not pieces of the text. Use a model with a byte-level or SentencePiece tokenizer"
+            )
+        byte_level = "ByteLevel" in decoders
+        pieces = not byte_level and bool(decoders & {"ByteFallback", "Metaspace", "Replace"} or not decoders)
+        # SentencePiece puts a blank before a text and takes it away again: the first token may begin with one.
+        self.drops_first_blank = pieces
         self.end = int(tokenizer.eos_token_id)
-        self.automata: OrderedDict[str, Automaton] = OrderedDict()
+        self.starts: OrderedDict[tuple[str, int], TokenState] = OrderedDict()  # of constraints
         self._shared: dict[tuple[tuple[str, ...], bytes, bytes], _Within] = {}
+        known = tokenizer.added_tokens_decoder
+        special = {*tokenizer.all_special_ids, *(number for number, token in known.items() if token.special)}
+        added = set(known) | set(tokenizer.get_added_vocab().values())
+        letters = _byte_letters() if byte_level else {}
+        self.ids: dict[bytes, list[int]] = {}
+        fallback: dict[bytes, int] = {}
+        for token, number in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
+            if number in special or not token:
+                continue
+            text = token.encode()
+            if number not in added:
+                if byte_level and all(letter in letters for letter in token):
+                    text = bytes(letters[letter] for letter in token)
+                elif pieces and (found := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", token)):
+                    fallback[bytes([int(found[1], 16)])] = number
+                    continue
+                elif pieces:
+                    text = token.replace("\u2581", " ").encode()  # SentencePiece's blank
+            self.ids.setdefault(text, []).append(number)
+        for text, number in fallback.items():
+            self.ids.setdefault(text, [number])
+        self.longer = {text[:end] for text in self.ids for end in range(1, len(text))}  # what longer tokens begin with
 
     def within(self, pieces: tuple[str, ...], done: bytes, taken: bytes = b"") -> _Within:
         """Return the tokens that begin with ``taken`` and go on along ``pieces``, ``done`` bytes into them."""
         key = (pieces, done, taken)
-        found = self._shared.get(key)
-        if found is None:
-            if len(self._shared) >= MAX_SHARED:
-                self._shared.clear()
-            found = self._shared[key] = self._within(pieces, done, taken)
-        return found
-
-    def _within(self, pieces: tuple[str, ...], done: bytes, taken: bytes) -> _Within:
+        if key in self._shared:
+            return self._shared[key]
         after: dict[int, tuple[str, bytes]] = {}
         beyond: list[tuple[str, bytes]] = []
         for piece in pieces:
@@ -99,189 +282,43 @@ class _Vocabulary:
             rest = body[len(done) :]
             for length in range(1, len(rest) + 1):
                 text = taken + rest[:length]
-                for token in self.texts.ids.get(text, ()):
+                for token in self.ids.get(text, ()):
                     after[token] = (piece, b"") if length == len(rest) else ("", done + rest[:length])
-                if text not in self.texts.starts:
+                if text not in self.longer:
                     break
             else:
                 beyond.append((piece, text))
-        return _Within(after, list(after), tuple(beyond))
-
-
-@dataclass(slots=True)
-class _State:
-    """A place in an allowed text: after ``pieces``, and ``done`` bytes into the next."""
-
-    pieces: tuple[str, ...]
-    done: bytes
-    first: bool = False  # before any token: a blank that the tokenizer takes away again may come
-    within: _Within | None = None  # None: not worked out yet
-    further: dict[int, tuple[tuple[str, ...], bytes]] = field(
-        default_factory=dict
-    )  # tokens that reach into later pieces
-    allowed: list[int] = field(default_factory=list)  # the end token first, where the text may end
-
-
-class Automaton:
-    """One constraint over one vocabulary; states are worked out when they are reached."""
-
-    def __init__(self, constraint: Constraint, vocabulary: _Vocabulary) -> None:
-        """Stand before the first token."""
-        self._constraint = constraint
-        self._vocabulary = vocabulary
-        self._states: dict[tuple[tuple[str, ...], bytes], _State] = {}
-        self._options: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self.start = _State((), b"", first=vocabulary.texts.drops_first_blank)
-
-    def allowed(self, state: _State) -> list[int]:
-        """Return the tokens that may follow; the end token alone where nothing may."""
-        if state.within is None:
-            self._work_out(state)
-        return state.allowed
-
-    def step(self, state: _State, token: int) -> _State | None:
-        """Return the state after a token; None after one that was not allowed, and after the end."""
-        within = state.within or self._work_out(state)
-        if token in within.after:
-            piece, done = within.after[token]
-            return self._state((*state.pieces, piece) if piece else state.pieces, done)
-        found = state.further.get(token)
-        return None if found is None else self._state(*found)
-
-    def _state(self, pieces: tuple[str, ...], done: bytes) -> _State:
-        key = (pieces, done)
-        state = self._states.get(key)
-        if state is None:
-            state = self._states[key] = _State(pieces, done)
-        return state
-
-    def _next(self, pieces: tuple[str, ...]) -> tuple[str, ...]:
-        found = self._options.get(pieces)
-        if found is None:
-            found = self._options[pieces] = tuple(self._constraint.next_pieces(pieces))
-        return found
-
-    def _work_out(self, state: _State) -> _Within:
-        within = state.within = self._vocabulary.within(self._next(state.pieces), state.done)
-        for piece, text in within.beyond:
-            self._follow((*state.pieces, piece), text, state.further)
-        if state.first:
-            state.further.update((token, ((), b"")) for token in self._vocabulary.texts.ids.get(b" ", ()))
-            self._follow((), b" ", state.further)
-        may_end = not state.done and self._constraint.may_end(state.pieces)
-        ends = [self._vocabulary.end] if may_end or not (within.tokens or state.further) else []
-        more = [*ends, *(token for token in state.further if token not in within.after)]
-        state.allowed = [*more, *within.tokens] if more else within.tokens
-        return within
-
-    def _follow(self, pieces: tuple[str, ...], taken: bytes, further: dict[int, tuple[tuple[str, ...], bytes]]) -> None:
-        """Add the tokens that begin with ``taken`` and go on along what follows ``pieces``."""
-        if taken not in self._vocabulary.texts.starts:
-            return
-        within = self._vocabulary.within(self._next(pieces), b"", taken)
-        for token, (piece, done) in within.after.items():
-            further[token] = ((*pieces, piece) if piece else pieces, done)
-        for piece, text in within.beyond:
-            self._follow((*pieces, piece), text, further)
-
-
-class CompiledConstraints:
-    """The constraints of one batch, for one generation: transformers' ``prefix_allowed_tokens_fn``.
-
-    For a prompt without a constraint all tokens are allowed.
-    """
-
-    def __init__(
-        self, automata: Sequence[Automaton | None], *, end: int, vocabulary_size: int, prompt_length: int | None
-    ) -> None:
-        """Take one automaton per prompt; None: anything may be generated."""
-        self._automata = automata
-        self._end = [end]
-        self._size = vocabulary_size
-        self._prompt_length = prompt_length
-        # By prompt and tokens so far; of the tokens before the last, and of the last.
-        self._before: dict[tuple[int, tuple[int, ...]], _State | None] = {}
-        self._now: dict[tuple[int, tuple[int, ...]], _State | None] = {}
-        self._length = -1
-
-    def __call__(self, batch_id: int, input_ids: Tensor) -> list[int]:
-        """Return the tokens that may follow ``input_ids`` [T], prompt ``batch_id``'s."""
-        if self._prompt_length is None:
-            self._prompt_length = int(input_ids.shape[-1])
-        return self.allowed(batch_id, input_ids[self._prompt_length :].tolist())
-
-    def allowed(self, batch_id: int, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens that may follow ``tokens``, all that prompt ``batch_id``'s answer has so far."""
-        if len(tokens) != self._length:  # of a new length: what was known of the last is the one before
-            self._before, self._now, self._length = self._now, {}, len(tokens)
-        automaton = self._automata[batch_id]
-        if automaton is None:
-            return list(range(self._size))
-        state = self._state(batch_id, tuple(tokens))
-        return self._end if state is None else automaton.allowed(state)  # None: ended, or a beam that holds nothing
-
-    def _state(self, at: int, tokens: tuple[int, ...]) -> _State | None:
-        key = (at, tokens)
-        if key in self._now:
-            return self._now[key]
-        automaton = self._automata[at]
-        assert automaton is not None
-        state: _State | None = automaton.start
-        if tokens:
-            before = (at, tokens[:-1])
-            state = self._before[before] if before in self._before else self._replay(automaton, tokens[:-1])
-            state = None if state is None else automaton.step(state, tokens[-1])
-        self._now[key] = state
-        return state
-
-    @staticmethod
-    def _replay(automaton: Automaton, tokens: tuple[int, ...]) -> _State | None:
-        state: _State | None = automaton.start
-        for token in tokens:
-            if state is None:
-                return None
-            state = automaton.step(state, token)
-        return state
+        if len(self._shared) >= MAX_SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(key, _Within(after, list(after), tuple(beyond)))
 
 
 _VOCABULARIES: WeakKeyDictionary[Any, _Vocabulary] = WeakKeyDictionary()
 
 
-def compile_constraints(
-    tokenizer: Any,
-    constraints: Sequence[Constraint | None],
-    *,
-    vocabulary_size: int | None = None,
-    prompt_length: int | None = None,
-) -> CompiledConstraints:
-    """Return what tells ``generate`` the tokens that may follow, for one batch of prompts.
+def _decoders(tokenizer: Any) -> set[str]:
+    """Return the types of decoders that a tokenizer turns tokens into text with; none for one without a backend."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return set()  # a SentencePiece model read by Python
+    decoder = json.loads(backend.to_str())["decoder"] or {"type": "Fuse"}  # without one: tokens as they are
+    return {str(part["type"]) for part in decoder.get("decoders", [decoder])}
 
-    Args:
-        tokenizer: a transformers tokenizer; what is worked out is kept as long as it is.
-        constraints: one per prompt, in order; None: anything may be generated.
-        vocabulary_size: of the model's scores; the tokenizer's where it is not given.
-        prompt_length: tokens of the prompts, padding included; None: the length at the first call.
 
-    Raises:
-        InputError: the tokenizer's tokens are no pieces of text (WordPiece).
+def _byte_letters() -> dict[str, int]:
+    """Return the byte that each letter of a byte-level vocabulary stands for.
+
+    Bytes that print stand for themselves, the others are counted on from 256.
     """
-    vocabulary = _VOCABULARIES.get(tokenizer)
-    if vocabulary is None:
-        vocabulary = _VOCABULARIES[tokenizer] = _Vocabulary(tokenizer)
-    return CompiledConstraints(
-        [None if constraint is None else _automaton(constraint, vocabulary) for constraint in constraints],
-        end=vocabulary.end,
-        vocabulary_size=vocabulary_size or len(tokenizer),
-        prompt_length=prompt_length,
-    )
+    printed = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printed)]
+    return {chr(byte): byte for byte in printed} | {chr(256 + at): byte for at, byte in enumerate(others)}
 
 
-def _automaton(constraint: Constraint, vocabulary: _Vocabulary) -> Automaton:
-    kept = vocabulary.automata
-    if constraint.key in kept:
-        kept.move_to_end(constraint.key)
-        return kept[constraint.key]
-    automaton = kept[constraint.key] = Automaton(constraint, vocabulary)
-    if len(kept) > MAX_AUTOMATA:
-        kept.popitem(last=False)
-    return automaton
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """What may follow inside a set of pieces, some bytes into them."""
+
+    after: dict[int, tuple[str, bytes]]  # by token: the piece that it ends, b""; or "" and the bytes done after it
+    tokens: list[int]  # all of ``after``
+    beyond: tuple[tuple[str, bytes], ...]  # piece, text of which longer tokens begin: they reach into the next

@@ -19,9 +19,9 @@ import httpx
 
 from kgqa_core.config_lm import EndpointLmSection
 from kgqa_core.errors import ConfigError, EndpointError, nearest, shorten
-from kgqa_core.lm.allowed import finite_texts
 from kgqa_core.lm.call_store import later_seed
 from kgqa_core.lm.calls import Answer
+from kgqa_core.lm.constraints import finite_texts
 from kgqa_core.lm.endpoint_http import Reply, Server, dig, iterate, whole
 from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
 

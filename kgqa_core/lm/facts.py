@@ -6,15 +6,16 @@ import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.lm.checks import check_adapter, read_config
-from kgqa_core.lm.generate import generate_batch
-from kgqa_core.lm.load import Dtype, Quantise, has_tokenizer, load_tokenizer
-from kgqa_core.lm.local import LocalModel, open_local
-from kgqa_core.lm.searches import Ending
-from kgqa_core.lm.step import read_prompts
+from kgqa_core.lm.chat import Ending
+from kgqa_core.lm.folders import check_adapter, has_tokenizer, read_config
+from kgqa_core.lm.generate import generate_batch, read_prompts
+from kgqa_core.lm.local import Dtype, LocalModel, Quantise, load_tokenizer, open_local
 from kgqa_core.lm.types import Decoding
 
 TEXT_TOKENS = 1024  # tokens of one prompt and answer, as the estimate of memory counts them
@@ -41,9 +42,7 @@ class ModelFacts:
     device: str
     weight_bytes: int  # as loaded
     cache_bytes_per_token: int
-    memory_bytes: (
-        int  # weights and the cache of `batch_size` texts of TEXT_TOKENS; what a step needs beside is not in it
-    )
+    memory_bytes: int  # weights and the cache of `batch_size` texts of TEXT_TOKENS, without what a step needs beside
     free_bytes: int  # of the device's memory now; 0: not known
     read_tokens_per_second: float | None = None  # of prompts, measured; None: the weights do not fit what is free
     new_tokens_per_second: float | None = None  # of answers, all texts of a batch together
@@ -76,27 +75,30 @@ def estimate(
     folder: Path, *, adapter: Path | None, dtype: Dtype, quantise: Quantise, device: str, batch_size: int
 ) -> ModelFacts:
     """Return what can be told without loading the weights. Raises InputError as ``describe``."""
-    import transformers
-
     read_config(folder)
     if adapter is not None:
         check_adapter(adapter)
     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     text = config.get_text_config(decoder=True)
     tokenizer = load_tokenizer(adapter if adapter is not None and has_tokenizer(adapter) else folder)
-    shapes = _shapes(folder)
-    loaded_as = _loaded_as(config, dtype, device)
-    weights = sum(_weight_bytes(name, shape, loaded_as, quantise) for name, shape in shapes.items())
-    added = _count(_shapes(adapter)) if adapter is not None else 0
-    cache = round(_cache_numbers(text) * _BYTES[loaded_as])
+    shapes, added = _shapes(folder), _shapes(adapter) if adapter is not None else {}
+    saved = str(getattr(config, "dtype", None)).removeprefix("torch.")
+    loaded_as = dtype if dtype != "auto" else saved if device != "cpu" and saved in _BYTES else "float32"
+    weights = 0.0
+    for name, shape in shapes.items():
+        is_matrix = len(shape) == 2 and "embed" not in name and "lm_head" not in name  # tables stay as they are
+        weights += math.prod(shape) * (_QUANTISED.get(quantise, _BYTES[loaded_as]) if is_matrix else _BYTES[loaded_as])
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    cache = round(2 * text.num_hidden_layers * heads * width * _BYTES[loaded_as])  # a key and a value per layer
     context = int(getattr(text, "max_position_embeddings", None) or tokenizer.model_max_length)
-    total = round(weights + added * _BYTES[loaded_as]) + cache * batch_size * min(context, TEXT_TOKENS)
+    num_added = sum(math.prod(shape) for shape in added.values())
     return ModelFacts(
         folder=str(folder),
         adapter=str(adapter or ""),
         architecture=str((config.architectures or [config.model_type])[0]),
-        parameters=_count(shapes),
-        adapter_parameters=added,
+        parameters=sum(math.prod(shape) for shape in shapes.values()),
+        adapter_parameters=num_added,
         vocabulary=len(tokenizer),
         context=context,
         has_chat_template=bool(tokenizer.chat_template),
@@ -105,15 +107,13 @@ def estimate(
         device=device,
         weight_bytes=round(weights),
         cache_bytes_per_token=cache,
-        memory_bytes=total,
+        memory_bytes=round(weights + num_added * _BYTES[loaded_as]) + cache * batch_size * min(context, TEXT_TOKENS),
         free_bytes=free_memory(device),
     )
 
 
 def measure(model: LocalModel, batch_size: int) -> tuple[float, float]:
     """Return tokens per second of reading prompts, and of writing answers after that: of whole batches."""
-    import torch
-
     speeds = (0.0, 0.0)
     nothing = Ending(model.tokenizer, frozenset())  # no text ends early
     for num_texts, num_prompt, num_new in LOADS:
@@ -134,8 +134,6 @@ def measure(model: LocalModel, batch_size: int) -> tuple[float, float]:
 def free_memory(device: str) -> int:
     """Return the free bytes of a device's memory, 0 where the system does not tell."""
     if device.startswith("cuda"):
-        import torch
-
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
@@ -147,8 +145,6 @@ def free_memory(device: str) -> int:
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor of the folder's safetensors, from the files' heads."""
-    from safetensors import SafetensorError, safe_open
-
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
@@ -157,28 +153,3 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path} is damaged: {shorten(str(error))}. Copy it again") from error
     return shapes
-
-
-def _count(shapes: dict[str, tuple[int, ...]]) -> int:
-    return sum(math.prod(shape) for shape in shapes.values())
-
-
-def _weight_bytes(name: str, shape: tuple[int, ...], dtype: str, quantise: Quantise) -> float:
-    is_table = "embed" in name or "lm_head" in name
-    if quantise in _QUANTISED and len(shape) == 2 and not is_table:
-        return math.prod(shape) * _QUANTISED[quantise]
-    return math.prod(shape) * _BYTES[dtype]
-
-
-def _loaded_as(config: Any, dtype: Dtype, device: str) -> str:
-    if dtype != "auto":
-        return dtype
-    saved = str(getattr(config, "dtype", None)).removeprefix("torch.")
-    return saved if device != "cpu" and saved in _BYTES else "float32"
-
-
-def _cache_numbers(config: Any) -> int:
-    """Return how many numbers one token leaves in the cache: a key and a value per layer and head."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width)

@@ -1,115 +1,432 @@
-"""Greedy search, beam search and sampling over a KV cache, each prompt under its own constraint.
+"""Greedy search, beam search and sampling, each prompt under its own constraint, and exact scores of given answers.
 
-Our own loop because it reads a prompt once whatever the number of beams, moves no more of the cache than branched,
-drops what ended, looks only at allowed tokens, and draws samples that depend on nothing but the prompt.
-benchmarks/lm_generate.py compares it with transformers' ``generate``.
+From top to bottom: what the model has read of each row (``Cached``), which tokens may follow (``pick``),
+the branches of one prompt (``Search``), the loop over tokens (``generate_batch``), the scores of
+given answers (``score_batch``), and batches as large as memory holds (``Batcher``).
 
-Shape letters here: B rows, each with one live branch or idle; V vocabulary.
+The loop is ours because transformers' ``model.generate`` would need as much code around it and does not do all of this.
+It draws all samples of a batch from one generator, so a text would depend on its neighbours in the batch. It reads a
+prompt once per beam, copies the whole cache at each step and masks the whole vocabulary of each constrained row.
+Its texts are the same where both can do the work (tests/lm/test_generate.py); benchmarks/lm_generate.py compares speed.
+
+Shape letters: B rows, each with one live branch or idle; T tokens; V vocabulary; A most allowed tokens of a row;
+C candidates per row; H heads; D width of a head.
 """
 
 from __future__ import annotations
 
+import copy
+import gc
 import hashlib
+import inspect
+import itertools
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
+import transformers
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers.cache_utils import DynamicLayer
 
-from kgqa_core.lm.pick import Candidates, pick_best, pick_sample
-from kgqa_core.lm.searches import Branch, Ending, Search
-from kgqa_core.lm.step import Cached, read_prompts
+from kgqa_core.errors import KgqaError
+from kgqa_core.lm.chat import Ending
+from kgqa_core.lm.constraints import TokenState
 from kgqa_core.lm.types import Decoding, Generation
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Allowed = Callable[[int, tuple[int, ...]], Sequence[int] | None]
-"""(row of the prompt, tokens of its answer so far) -> the tokens that may follow. Empty: a dead end; None: all."""
+ROOM = 32  # tokens for which a layer of the cache makes room at a time, at least
 MOST_IDLE = 0.25  # of the rows, before the cache is copied without them
+USUAL_NUCLEUS = 64  # tokens that hold the mass top_p in most rows
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_log = logging.getLogger(__name__)
 
 
+class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """Full attention's keys and values: the first ``length`` tokens of buffers [B, H, T, D].
+
+    A new token is written in place, where transformers' own layer copies all tokens before it.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.length = self.room = 0  # tokens
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the states [B, H, T, D] of new tokens; return those of all."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.length + key_states.shape[-2]
+        if end > self.room:
+            self.room = end + max(ROOM, end // 4)
+            self.keys = self._with_room(self.keys, key_states)
+            self.values = self._with_room(self.values, value_states)
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _with_room(self, old: Tensor, new: Tensor) -> Tensor:
+        grown = new.new_empty((*new.shape[:2], self.room, new.shape[3]))
+        if self.length:
+            grown[:, :, : self.length] = old[:, :, : self.length]
+        return grown
+
+    def get_seq_length(self) -> int:
+        """Return the number of tokens written."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep rows ``beam_idx``, repeated or left out, in buffers of their own."""
+        if self.length:
+            keys, values = self.keys[beam_idx, :, : self.length], self.values[beam_idx, :, : self.length]
+            self.length = self.room = 0
+            self.update(keys, values)
+
+
+@dataclass
+class Cached:
+    """What the model has read of each row."""
+
+    model: Any
+    states: Any  # transformers' cache of keys and values
+    mask: Tensor  # int64 [B, T]: 0 at padding
+    num_prompt: int  # tokens of the prompts, padding included
+    accepted: frozenset[str]  # arguments that the model takes
+
+    def select(self, rows: Sequence[int]) -> Cached:
+        """Return the cache of ``rows``: repeated, reordered, left out. This one can be read on from as before."""
+        index = torch.tensor(rows, dtype=torch.int64, device=self.mask.device)
+        states = copy.copy(self.states)
+        states.layers = [copy.copy(layer) for layer in self.states.layers]
+        for layer in states.layers:  # a layer replaces its tensors: those of this cache stay
+            layer.reorder_cache(index)
+        return Cached(self.model, states, self.mask[index], self.num_prompt, self.accepted)
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Let each target row of (source, target) go on from what its source has read; both are of one prompt."""
+        if not moves:
+            return
+        sources, targets = torch.tensor(moves, dtype=torch.int64, device=self.mask.device).T
+        order = torch.arange(len(self.mask), device=sources.device).index_copy(0, targets, sources)
+        for layer in self.states.layers:
+            if not isinstance(layer, GrowingLayer):
+                layer.reorder_cache(order)
+                continue
+            new = slice(self.num_prompt, layer.length)  # of the prompt both hold the same
+            for states in (layer.keys, layer.values):
+                states[targets, :, new] = states[sources, :, new]
+
+    def read(self, tokens: Tensor, mask: Tensor | None = None, *, last: bool = True) -> Tensor:
+        """Read ``tokens`` [B, T] (0 in ``mask``: padding) and return logits [B, V] after the last, else [B, T, V]."""
+        added = torch.ones_like(tokens) if mask is None else mask
+        self.mask = torch.cat([self.mask, added], dim=1)
+        options: dict[str, Any] = {}
+        if "position_ids" in self.accepted:
+            positions = self.mask.cumsum(dim=1)[:, -tokens.shape[1] :] - 1
+            options["position_ids"] = positions.clamp(min=0)
+        if last and "logits_to_keep" in self.accepted:
+            options["logits_to_keep"] = 1
+        reading = {"input_ids": tokens, "attention_mask": self.mask, "past_key_values": self.states, **options}
+        logits: Tensor = self.model(**reading, use_cache=True, return_dict=True).logits
+        return logits[:, -1] if last else logits
+
+
+def read_prompts(model: Any, prompts: Sequence[Tokens]) -> tuple[Cached, Tensor]:
+    """Read prompts, padded on the left; return their cache and the logits [B, V] of each one's next token."""
+    rows = [torch.tensor(prompt) for prompt in prompts]
+    tokens = pad_sequence(rows, batch_first=True, padding_side="left").to(model.device)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left").to(model.device)
+    states = transformers.DynamicCache(config=model.config)  # layers of other kinds of attention stay transformers' own
+    states.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in states.layers]
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # without its adapter
+    accepted = frozenset(inspect.signature(inner.forward).parameters)
+    cached = Cached(model, states, mask[:, :0], tokens.shape[1], accepted)
+    return cached, cached.read(tokens, mask)
+
+
+Candidates = list[tuple[int, float]]
+"""(token, its log-probability under the model itself), best first; empty where nothing is allowed."""
+Tokens = Sequence[int]
+Starts = Sequence[TokenState | None]
+
+
+def pick(
+    logits: Tensor, decoding: Decoding, *, count: int, draws: Sequence[float], legal: list[Tokens | None] | None
+) -> list[Candidates]:
+    """Return the ``count`` most probable tokens of each row of logits [B, V], or the one that its draw in [0, 1) hits.
+
+    A draw inverts the cumulative distribution of the model at ``temperature``, of its nucleus of mass ``top_p``.
+    ``legal`` holds the allowed tokens per row, None where all are; None in place of it: no row is constrained.
+    """
+    scores, norm, tokens = logits.float(), logits.float().logsumexp(dim=1, keepdim=True), None
+    if legal is not None:
+        tokens, hidden = _allowed(legal, logits)
+        scores = scores.gather(1, tokens).masked_fill(hidden, float("-inf"))  # [B, A]
+    if decoding.method == "sample":
+        places = _draw(scores, draws, decoding)
+    else:
+        places = scores.topk(min(count, scores.shape[1]), dim=1).indices  # [B, C]
+    values = (scores.gather(1, places) - norm).tolist()
+    found = (places if tokens is None else tokens.gather(1, places)).tolist()
+    return [
+        [(token, value) for token, value in zip(row, row_values, strict=True) if value > float("-inf")]
+        for row, row_values in zip(found, values, strict=True)
+    ]
+
+
+def _draw(scores: Tensor, draws: Sequence[float], decoding: Decoding) -> Tensor:
+    """Return the place [B, 1] of one score per row."""
+    probs = torch.softmax(scores / decoding.temperature, dim=1).nan_to_num(0)  # rows where nothing is allowed
+    if decoding.top_p < 1:
+        few = min(USUAL_NUCLEUS, probs.shape[1])
+        ranked = probs.topk(few, dim=1).values  # sorting all takes ten times as long
+        if few < probs.shape[1] and bool((ranked.sum(dim=1) < decoding.top_p).any()):
+            ranked = probs.sort(dim=1, descending=True).values
+        kept = ranked.cumsum(dim=1) - ranked < decoding.top_p  # the fewest that have the mass; the first always
+        probs = probs.where(probs >= ranked.where(kept, 1).amin(dim=1, keepdim=True), 0)
+    sums = probs.cumsum(dim=1, dtype=torch.float64)  # by token id: near ties stay where they are in any batch
+    total = sums[:, -1:].contiguous()
+    points = torch.tensor(draws, dtype=sums.dtype, device=sums.device)[:, None] * total
+    last = torch.searchsorted(sums, total)  # rounding must not pass the last possible one
+    return torch.minimum(torch.searchsorted(sums, points, right=True), last)
+
+
+def _allowed(legal: Sequence[Tokens | None], logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the allowed tokens [B, A], and which of them only fill a row up."""
+    lists = {id(row): range(logits.shape[1]) if row is None else row for row in legal}  # equal states share a list
+    places = {key: place for place, key in enumerate(lists)}
+    numbers = [places[id(row)] for row in legal]
+    longest = max(1, *map(len, lists.values()))
+    tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in lists.values()], device=logits.device)
+    counts = torch.tensor([len(row) for row in lists.values()], device=logits.device)
+    return tokens[numbers], torch.arange(longest, device=logits.device) >= counts[numbers][:, None]
+
+
+@dataclass(slots=True)
+class Branch:
+    """A text so far."""
+
+    tokens: tuple[int, ...]
+    log_prob: float  # of all tokens, under the model itself: neither constraint nor temperature changes it
+    row: int  # of the cache that it goes on from
+    state: TokenState | None = None  # None: any token may follow
+
+
+@dataclass
+class Search:
+    """One prompt's beam, or one sample of it."""
+
+    prompt: int  # row of the prompt in its batch
+    width: int  # branches that may live on
+    wanted: int  # texts to return
+    live: list[Branch]
+    rows: list[int]  # its own rows of the cache: they share what was read of the prompt
+    done: list[Branch] = field(default_factory=list)  # ended, best first, distinct texts, at most `width`
+    draws: np.random.Generator | None = None  # of a sample
+
+    def advance(self, candidates: Sequence[Candidates], ending: Ending) -> None:
+        """Let the best candidates (per live branch) live on, and see which texts ended.
+
+        Only an end among the first ``width`` candidates counts, as in every classical beam search. The search is over
+        once no live branch can beat the texts to return: log-probabilities only fall.
+        """
+        ranked = sorted(
+            (-(branch.log_prob + log_prob), order, token)
+            for order, (branch, following) in enumerate(zip(self.live, candidates, strict=True))
+            for token, log_prob in following
+        )
+        parents, self.live, ended = self.live, [], []
+        for rank, (cost, order, token) in enumerate(ranked):
+            parent = parents[order]
+            tokens = (*parent.tokens, token)
+            if token in ending.tokens or ending.stopped(tokens):
+                if rank < self.width:
+                    ended.append(Branch(tokens, -cost, parent.row))
+            elif len(self.live) < self.width:
+                state = None if parent.state is None else parent.state.after(token)
+                self.live.append(Branch(tokens, -cost, parent.row, state))
+            if rank >= self.width - 1 and len(self.live) == self.width:
+                break
+        if ended:  # a text can be written in more than one way of tokens: the best of them counts
+            best: dict[str, Branch] = {}
+            for branch in sorted([*self.done, *ended], key=lambda branch: -branch.log_prob):
+                best.setdefault(ending.answer(branch.tokens), branch)
+            self.done = list(best.values())[: self.width]
+        enough = len(self.done) >= self.wanted
+        if enough and self.live and self.done[self.wanted - 1].log_prob >= self.live[0].log_prob:
+            self.live = []
+
+
+@torch.inference_mode()
 def generate_batch(
-    model: Any, prompts: Sequence[Sequence[int]], decoding: Decoding, *, ending: Ending, allowed: Allowed | None = None
+    model: Any, prompts: Sequence[Tokens], decoding: Decoding, *, ending: Ending, starts: Starts = ()
 ) -> list[list[Generation]]:
     """Return the texts of one batch of prompts (their tokens), best first; samples in order of drawing.
 
+    ``starts`` holds where each prompt's constraint begins, None for a free prompt; empty: all are free.
     Where a constraint allows fewer texts than were asked for, the rest are empty, unfinished and without log_prob.
     """
-    import torch
-
-    with torch.inference_mode():
-        cached, logits = read_prompts(model, prompts)
-        searches = _start(prompts, decoding)
-        if len(searches) > len(prompts):  # samples share a prompt's row until here
-            rows = [search.prompt for search in searches]
-            cached, logits = cached.select(rows), logits[rows]
-        for step in range(decoding.max_new_tokens):
-            candidates = _candidates(searches, logits, decoding, len(ending.tokens), allowed)
-            for search in searches:
-                if search.live:
-                    search.advance([candidates[branch.row] for branch in search.live], ending)
-            if step == decoding.max_new_tokens - 1 or not any(search.live for search in searches):
-                break
-            cached = _make_rows(cached, searches)
-            last = [0] * cached.num_rows
-            for search in searches:
-                for branch in search.live:
-                    last[branch.row] = branch.tokens[-1]
-            logits = cached.read(torch.tensor(last, device=logits.device)[:, None])
+    cached, logits = read_prompts(model, prompts)
+    searches = _start(prompts, decoding, starts or [None] * len(prompts))
+    if len(searches) > len(prompts):  # samples share a prompt's row until here
+        rows = [search.prompt for search in searches]
+        cached, logits = cached.select(rows), logits[rows]
+    for step in range(decoding.max_new_tokens):
+        legal: list[Tokens | None] = [()] * len(logits)  # of idle rows: nothing
+        draws = [0.0] * len(logits)
+        for search in searches:
+            for branch in search.live:
+                legal[branch.row] = None if branch.state is None else branch.state.allowed
+                draws[branch.row] = search.draws.random() if search.draws else 0.0
+        bound = legal if any(start is not None for start in starts) else None
+        count = decoding.num_beams + len(ending.tokens)
+        picked = pick(logits, decoding, count=count, draws=draws, legal=bound)
+        for search in searches:
+            search.advance([picked[branch.row] for branch in search.live], ending)
+        if step == decoding.max_new_tokens - 1 or not any(search.live for search in searches):
+            break
+        cached = _make_rows(cached, searches)
+        last = [0] * len(cached.mask)
+        for search in searches:
+            for branch in search.live:
+                last[branch.row] = branch.tokens[-1]
+        logits = cached.read(torch.tensor(last, device=logits.device)[:, None])
     results: list[list[Generation]] = [[] for _ in prompts]
-    for search in searches:
-        results[search.prompt] += search.texts(ending)
+    for search in searches:  # the texts that ended, then those that were cut
+        texts: dict[str, Generation] = {}
+        for place, branch in enumerate([*search.done, *search.live]):
+            text, is_done = ending.answer(branch.tokens), place < len(search.done)
+            texts.setdefault(text, Generation(text, branch.log_prob, len(branch.tokens), is_done))
+        results[search.prompt] += list(texts.values())[: search.wanted]
     missing = Generation("", finished=False)
-    return [[*texts, *[missing] * (decoding.num_returns - len(texts))] for texts in results]
+    return [[*own, *[missing] * (decoding.num_returns - len(own))] for own in results]
 
 
-def _start(prompts: Sequence[Sequence[int]], decoding: Decoding) -> list[Search]:
+def _start(prompts: Sequence[Tokens], decoding: Decoding, starts: Starts) -> list[Search]:
     """Return a search per prompt, or per sample of it; each has one row."""
-    if decoding.method != "sample":
-        width, wanted = decoding.num_beams, decoding.num_returns
-        return [Search(row, width, wanted, [Branch((), 0.0, row)], [row]) for row in range(len(prompts))]
-    searches: list[Search] = []
-    for row, prompt in enumerate(prompts):
-        digest = hashlib.sha256(np.asarray(prompt, dtype=np.int64).tobytes()).digest()
-        own = int.from_bytes(digest[:8], "little")
-        for sample in range(decoding.num_returns):
-            draws = np.random.default_rng([decoding.seed, own, sample])
-            place = len(searches)
-            searches.append(Search(row, 1, 1, [Branch((), 0.0, place)], [place], draws=draws))
+    sampled, searches = decoding.method == "sample", list[Search]()
+    for prompt, (tokens, start) in enumerate(zip(prompts, starts, strict=True)):
+        digest = hashlib.sha256(np.asarray(tokens, dtype=np.int64).tobytes()).digest()
+        own = int.from_bytes(digest[:8], "little")  # samples depend on the prompt, not on its place in a batch
+        for sample in range(decoding.num_returns if sampled else 1):
+            row, wanted = len(searches), 1 if sampled else decoding.num_returns
+            draws = np.random.default_rng([decoding.seed, own, sample]) if sampled else None
+            first = Branch((), 0.0, row, start)
+            searches.append(Search(prompt, decoding.num_beams, wanted, [first], [row], draws=draws))
     return searches
 
 
-def _candidates(
-    searches: Sequence[Search], logits: Tensor, decoding: Decoding, num_ends: int, allowed: Allowed | None
-) -> list[Candidates]:
-    """Return per row what may follow its branch; logits are [B, V]."""
-    num_rows = logits.shape[0]
-    legal: list[Sequence[int] | None] | None = None
-    if allowed is not None:
-        legal = [()] * num_rows  # of idle rows: nothing
+def _make_rows(cached: Cached, searches: Sequence[Search]) -> Cached:
+    """Return a cache that has a row for each live branch, and set the branches' rows: the parent's where it can be."""
+    num_live = sum(len(search.live) for search in searches)
+    if num_live < (1 - MOST_IDLE) * len(cached.mask) or any(len(one.live) > len(one.rows) for one in searches):
+        cached = cached.select([branch.row for search in searches for branch in search.live])
+        rows = itertools.count()
         for search in searches:
             for branch in search.live:
-                legal[branch.row] = allowed(search.prompt, branch.tokens)
-    if decoding.method != "sample":
-        return pick_best(logits, decoding.num_beams + num_ends, legal)
-    draws = [0.0] * num_rows
-    for search in searches:
-        if search.live and search.draws is not None:
-            draws[search.live[0].row] = search.draws.random()
-    return pick_sample(logits, draws, decoding, legal)
-
-
-def _make_rows(cached: Cached, searches: Sequence[Search]) -> Cached:
-    """Return a cache that has a row for each live branch, and set the branches' rows."""
-    num_live = sum(len(search.live) for search in searches)
-    if num_live >= (1 - MOST_IDLE) * cached.num_rows and all(len(s.live) <= len(s.rows) for s in searches):
-        cached.move([move for search in searches for move in search.settle()])
+                branch.row = next(rows)
+            search.rows = [branch.row for branch in search.live]
         return cached
-    chosen = cached.select([branch.row for search in searches for branch in search.live])
-    start = 0
+    moves = []
     for search in searches:
-        search.rows = list(range(start, start + len(search.live)))
-        search.live = [replace(branch, row=row) for branch, row in zip(search.live, search.rows, strict=True)]
-        start += len(search.live)
-    return chosen
+        taken: set[int] = set()
+        free = sorted(set(search.rows) - {branch.row for branch in search.live})
+        for branch in search.live:
+            if branch.row in taken:
+                moves.append((branch.row, free.pop()))
+                branch.row = moves[-1][1]
+            taken.add(branch.row)
+    cached.move(moves)
+    return cached
+
+
+@torch.inference_mode()
+def score_batch(
+    model: Any, prompts: Sequence[Tokens], options: Sequence[Sequence[Tokens]], batcher: Batcher
+) -> list[list[float]]:
+    """Return the log-likelihood of each prompt's options, given as tokens with the end token last.
+
+    A prompt is read once; its cache is shared by all its options, which ``batcher`` divides.
+    """
+    cached, logits = read_prompts(model, prompts)
+    first = torch.log_softmax(logits.float(), dim=1)  # [prompts, V]
+    pairs = [(row, option) for row, own in enumerate(options) for option in own]
+    heads = first[[row for row, _ in pairs], [option[0] for _, option in pairs]].tolist() if pairs else []
+    tails = batcher.map(pairs, [len(option) for _, option in pairs], lambda batch: _score_rest(cached, batch))
+    sums = iter(head + tail for head, tail in zip(heads, tails, strict=True))
+    return [[next(sums) for _ in own] for own in options]
+
+
+def _score_rest(cached: Cached, pairs: Sequence[tuple[int, Tokens]]) -> list[float]:
+    """Return the log-likelihood of what follows each option's first token."""
+    if max(len(option) for _, option in pairs) == 1:
+        return [0.0] * len(pairs)
+    rests = [torch.tensor(option[1:], dtype=torch.int64) for _, option in pairs]
+    read = [torch.tensor(option[:-1], dtype=torch.int64) for _, option in pairs]
+    tokens = pad_sequence(read, batch_first=True).to(cached.mask.device)  # [B, T]
+    targets = pad_sequence(rests, batch_first=True, padding_value=-1).to(cached.mask.device)
+    real = targets >= 0
+    logits = cached.select([row for row, _ in pairs]).read(tokens, real.long(), last=False).float()  # [B, T, V]
+    chosen = logits.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0] - logits.logsumexp(dim=2)
+    return chosen.masked_fill(~real, 0.0).sum(dim=1, dtype=torch.float64).tolist()
+
+
+class DoesNotFit(KgqaError):
+    """Memory does not hold a batch of one."""
+
+
+class Batcher:
+    """Runs a function over batches of rows of similar lengths, and halves them where memory runs out.
+
+    What memory did not hold is remembered as a number of cells (rows x longest length), so that later batches of long
+    rows start smaller and those of short rows stay full.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._cells: int | None = None  # None: memory has sufficed so far
+
+    def map(
+        self,
+        items: Sequence[Item],
+        lengths: Sequence[int],
+        run: Callable[[list[Item]], list[Result]],
+        *,
+        width: int = 1,
+    ) -> list[Result]:
+        """Return ``run``'s result for each item, in the items' order; longest go first, each becomes ``width`` rows.
+
+        Raises:
+            DoesNotFit: memory does not hold a batch of one.
+        """
+        order = sorted(range(len(items)), key=lambda row: (-lengths[row], row))
+        results: dict[int, Result] = {}
+        while (start := len(results)) < len(order):
+            longest = max(1, lengths[order[start]])
+            most = self._batch_size if self._cells is None else min(self._batch_size, self._cells // longest)
+            rows = order[start : start + max(1, most // width)]
+            try:
+                results.update(zip(rows, run([items[row] for row in rows]), strict=True))
+                continue
+            except (RuntimeError, DoesNotFit) as error:  # the latter of a batch inside this one
+                told = isinstance(error, torch.OutOfMemoryError | DoesNotFit)
+                if not told and "can't allocate memory" not in str(error):  # how the CPU's allocator says it
+                    raise
+            if torch.cuda.is_available():  # the error is gone, and with it what the attempt held
+                gc.collect()
+                torch.cuda.empty_cache()
+            if len(rows) == 1:
+                raise DoesNotFit(
+                    f"memory does not hold a single prompt of {longest} tokens with its answer. Use a smaller model, "
+                    "a shorter dtype, quantisation, fewer beams or a lower max_new_tokens"
+                )
+            self._cells = len(rows) // 2 * width * longest
+            _log.warning("out of memory with %d prompts of up to %d tokens: going on with half", len(rows), longest)
+        return [results[row] for row in range(len(items))]

@@ -15,7 +15,7 @@ from kgqa_core.instructions.plan import END, SEPARATOR, START, parse_plan, rende
 from kgqa_core.instructions.render import escape
 from kgqa_core.instructions.scores import write_scores
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.allowed import finite_texts, is_allowed
+from kgqa_core.lm.constraints import finite_texts, is_allowed
 from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
 from kgqa_core.oracle.reading import ReadPrompt
 from kgqa_core.types import LabelPath

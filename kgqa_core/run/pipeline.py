@@ -37,9 +37,9 @@ VERSIONS = {
     "lm": 1,
     "reasoner": 1,
     "dense": 1,
-    "plans": 1,
+    "plans": 2,
     "fusion": 1,
-    "system": 1,
+    "system": 2,
     "comparison": 1,
 }
 """Of each stage's code: raised whenever the same input would give other bytes; tests/test_golden.py holds the proof."""

@@ -12,8 +12,7 @@ import torch
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import InputError
-from kgqa_core.lm.adapters import ABOUT
-from kgqa_core.lm.identity import hash_model
+from kgqa_core.lm.folders import ABOUT, hash_model
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.types import Decoding, Prompt
 from tests.lm.tiny_models import make_qwen2

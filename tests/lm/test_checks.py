@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from kgqa_core.errors import InputError
-from kgqa_core.lm.decoding import check_decoding
-from kgqa_core.lm.local import open_local
+from kgqa_core.lm.local import check_decoding, open_local
 from kgqa_core.lm.types import Decoding
+from tests.lm.tiny_models import make_any
 
 
 @pytest.fixture
@@ -92,6 +92,11 @@ def test_a_tokenizer_of_another_model(folder: Path, llama: Path) -> None:
         shutil.copy(llama / name, folder / name)
     with pytest.raises(InputError, match="not from the same model"):
         open_local(folder)
+
+
+def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="rwkv, which keeps no keys and values"):
+        open_local(make_any(tmp_path / "rwkv", "rwkv"))
 
 
 def test_what_trainers_leave_behind_is_no_weights(folder: Path) -> None:

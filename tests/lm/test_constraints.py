@@ -1,22 +1,23 @@
-"""A model that follows a constraint writes an allowed text, whatever its tokenizer, and can write each of them."""
+"""Which texts a constraint allows; a model that follows it writes one of them, whatever its tokenizer."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from kgqa_core.errors import InputError
-from kgqa_core.lm.constraints import Choices, compile_constraints
+from kgqa_core.lm.constraints import LISTED, Choices, Place, Spelling, TokenState, finite_texts, is_allowed, start_state
 
+WAYS = pytest.mark.parametrize("listed", [LISTED, 0], ids=["spelled", "any way of tokens"])
 WORDS = ["directed_by", "directed_by.film", "<SEP>", "</PATH>", "^written_by", "Zoë", "日本", "a<b", "A", "AB", "the b"]
 
 
@@ -89,30 +90,57 @@ def written(tokenizer: Any, tokens: Sequence[int]) -> str:
     return str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def walk(tokenizer: Any, constraint: Any, seed: int) -> str:
+def begin(tokenizer: Any, constraint: Any, listed: int = LISTED) -> TokenState:
+    state = start_state(tokenizer, constraint, listed=listed)
+    assert state is not None and isinstance(state, Spelling if listed else Place)
+    return state
+
+
+def walk(tokenizer: Any, constraint: Any, seed: int, listed: int = 0) -> str:
     """Take any of the allowed tokens until the end."""
-    draw, allowed = random.Random(seed), compile_constraints(tokenizer, [constraint], prompt_length=0)
-    tokens: list[int] = []
-    while not tokens or tokens[-1] != tokenizer.eos_token_id:
-        tokens.append(draw.choice(allowed(0, torch.tensor(tokens, dtype=torch.long))))
+    draw, state, tokens = random.Random(seed), start_state(tokenizer, constraint, listed=listed), list[int]()
+    while state is not None:
+        tokens.append(draw.choice(state.allowed))
+        state = state.after(tokens[-1])
+    assert tokens[-1] == tokenizer.eos_token_id
     return written(tokenizer, tokens)
 
 
+@WAYS
 @given(seed=st.integers(0, 10_000))
-def test_whatever_a_model_prefers_the_text_is_allowed(byte_level: Any, sentence_piece: Any, seed: int) -> None:
+def test_whatever_a_model_prefers_the_text_is_allowed(
+    byte_level: Any, sentence_piece: Any, listed: int, seed: int
+) -> None:
     legal = set(all_texts(Sentences()))
-    assert walk(byte_level, Sentences(), seed) in legal
-    assert walk(sentence_piece, Sentences(), seed) in legal
+    assert walk(byte_level, Sentences(), seed, listed) in legal
+    assert walk(sentence_piece, Sentences(), seed, listed) in legal
 
 
-def test_each_allowed_text_can_be_written_as_the_tokenizer_writes_it(tokenizer: Any) -> None:
+@WAYS
+def test_each_allowed_text_can_be_written_as_the_tokenizer_writes_it(tokenizer: Any, listed: int) -> None:
     legal = sorted(set(all_texts(Sentences())))
     assert len(legal) == 12
     for text in legal:
-        tokens = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-        allowed = compile_constraints(tokenizer, [Sentences()], prompt_length=0)
-        for at, token in enumerate(tokens):
-            assert token in allowed(0, torch.tensor(tokens[:at], dtype=torch.long))
+        state: TokenState | None = begin(tokenizer, Sentences(), listed)
+        for token in tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]:
+            assert state is not None and token in state.allowed
+            state = state.after(token)
+        assert state is None
+
+
+def test_a_spelled_text_has_one_way_of_tokens(tokenizer: Any) -> None:
+    def ways(state: TokenState | None) -> int:
+        return 1 if state is None else sum(ways(state.after(token)) for token in state.allowed)
+
+    legal = set(all_texts(Sentences()))
+    assert ways(begin(tokenizer, Sentences())) == len(legal)
+    assert ways(begin(tokenizer, Choices(["A", "AB"]), 0)) > 2
+
+
+def test_texts_that_are_not_what_their_tokens_say_are_not_spelled(byte_level: Any) -> None:
+    for text in ("<eos>A", "A<eos>"):
+        assert isinstance(start_state(byte_level, Choices([text, "A"])), Place)
+    assert isinstance(start_state(byte_level, Choices([f"{number}" for number in range(LISTED + 1)])), Place)
 
 
 @given(
@@ -122,26 +150,25 @@ def test_exactly_the_tokens_are_allowed_after_which_a_text_can_be_finished(
     byte_level: Any, texts: list[str], seed: int
 ) -> None:
     """Against trying every token of the vocabulary on every text."""
-    constraint, draw, tokens = Choices(texts), random.Random(seed), list[int]()
+    draw, so_far, state = random.Random(seed), "", start_state(byte_level, Choices(texts), listed=0)
     vocabulary = {token: written(byte_level, [token]) for token in range(1, len(byte_level))}
     pieces = {token: text for token, text in vocabulary.items() if "�" not in text and "é" not in text}
-    allowed = compile_constraints(byte_level, [constraint], prompt_length=0)
-    so_far = ""
-    while True:
+    while state is not None:
         expected = {token for token, text in pieces.items() if any(t.startswith(so_far + text) for t in texts)}
         if so_far in texts:
             expected.add(byte_level.eos_token_id)
-        got = set(allowed(0, torch.tensor(tokens, dtype=torch.long)))
+        got = set(state.allowed)
         assert {token for token in got if token in pieces or token == byte_level.eos_token_id} == expected
         plain = sorted(got & set(pieces))
         if not plain:
             break
-        tokens.append(draw.choice(plain))
-        so_far += pieces[tokens[-1]]
+        token = draw.choice(plain)
+        so_far, state = so_far + pieces[token], state.after(token)
 
 
-def test_a_choice_may_begin_another(tokenizer: Any) -> None:
-    found = {walk(tokenizer, Choices(["A", "AB", "the b"]), seed) for seed in range(60)}
+@WAYS
+def test_a_choice_may_begin_another(tokenizer: Any, listed: int) -> None:
+    found = {walk(tokenizer, Choices(["A", "AB", "the b"]), seed, listed) for seed in range(60)}
     assert found == {"A", "AB", "the b"}
 
 
@@ -153,26 +180,57 @@ def test_equal_choices_have_equal_keys() -> None:
     assert Choices(["b", "a", "a"]).key == Choices(["a", "b"]).key != Choices(["a"]).key
 
 
-def test_beam_search_of_transformers_follows_prompt_by_prompt(byte_level: Any) -> None:
-    """Through prefix_allowed_tokens_fn; a prompt may be free."""
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=len(byte_level), hidden_size=16, intermediate_size=31, num_hidden_layers=1, num_attention_heads=2
-    )
-    model = LlamaForCausalLM(config).eval()
-    prompts = torch.randint(1, len(byte_level), (3, 7))
-    options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 40, "pad_token_id": 0, "eos_token_id": 0}
-    constraints = [Sentences(), None, Choices(["directed_by", "日本"])]
-    follow = compile_constraints(byte_level, constraints)
-    first = model.generate(prompts, attention_mask=torch.ones_like(prompts), prefix_allowed_tokens_fn=follow, **options)
-    texts = [written(byte_level, row[7:].tolist()) for row in first]
-    legal = set(all_texts(Sentences()))
-    assert {texts[0], texts[1]} <= legal and {texts[4], texts[5]} <= {"directed_by", "日本"}
-    assert texts[2] not in legal  # was free
-
-
 def test_a_tokenizer_that_splits_words_beyond_repair_is_refused() -> None:
     pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
     pieces.decoder = decoders.WordPiece()
     with pytest.raises(InputError, match=r"WordPiece.*byte-level or SentencePiece"):
-        compile_constraints(PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="[UNK]"), [Choices(["a"])])
+        start_state(PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="[UNK]"), Choices(["a"]))
+
+
+class Automaton:
+    """Sequences of pieces up to a length, of those of a set."""
+
+    def __init__(self, pieces: Sequence[str], most: int, least: int = 1) -> None:
+        self.pieces, self.most, self.least = tuple(pieces), most, least
+
+    @property
+    def key(self) -> str:
+        return repr((self.pieces, self.most, self.least))
+
+    def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
+        return self.pieces if len(pieces) < self.most else ()
+
+    def may_end(self, pieces: tuple[str, ...]) -> bool:
+        return len(pieces) >= self.least
+
+
+SOUND = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3, unique=True).filter(
+    lambda pieces: not any(x != y and x.startswith(y) for x in pieces for y in pieces)
+)
+
+
+@given(SOUND, st.integers(1, 3), st.text("ab", max_size=7))
+def test_a_text_is_allowed_if_it_is_among_all_that_are(pieces: list[str], most: int, text: str) -> None:
+    automaton = Automaton(pieces, most)
+    texts = {"".join(chosen) for length in range(1, most + 1) for chosen in product(pieces, repeat=length)}
+    found = finite_texts(automaton)
+    assert found is not None
+    assert set(found) == texts
+    assert len(found) == len(texts)
+    assert is_allowed(automaton, text) == (text in texts)
+
+
+def test_texts_come_in_the_order_of_the_pieces() -> None:
+    assert finite_texts(Automaton(["yes", "no"], 1)) == ["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    "automaton", [Automaton(["a"], 10**6), Automaton(["a", "b"], 20), Automaton("abcdefg" * 900, 1)]
+)
+def test_too_many_texts_are_no_choice(automaton: Automaton) -> None:
+    assert finite_texts(automaton, limit=100) is None
+
+
+def test_a_constraint_that_allows_nothing() -> None:
+    assert finite_texts(Automaton([], 1)) == []
+    assert not is_allowed(Automaton([], 1), "")

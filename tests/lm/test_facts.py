@@ -8,9 +8,8 @@ import pytest
 
 from kgqa_core.lm import facts
 from kgqa_core.lm.facts import describe, estimate
-from kgqa_core.lm.load import Quantise
-from kgqa_core.lm.local import open_local
-from kgqa_core.lm.step import read_prompts
+from kgqa_core.lm.generate import read_prompts
+from kgqa_core.lm.local import Quantise, open_local
 
 
 def test_facts_are_those_of_the_loaded_model(any_model: Path) -> None:

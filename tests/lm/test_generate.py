@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from kgqa_core.lm.chat import decode, encode_answers, encode_prompts
-from kgqa_core.lm.constraints import Choices
+from kgqa_core.lm.chat import Ending, decode, encode_answers, encode_prompts
+from kgqa_core.lm.constraints import LISTED, Choices, start_state
 from kgqa_core.lm.generate import generate_batch
 from kgqa_core.lm.local import LocalModel, open_local
-from kgqa_core.lm.searches import Ending
-from kgqa_core.lm.types import Decoding, Prompt
-from tests.lm.tiny_models import make_mistral
+from kgqa_core.lm.types import Constraint, Decoding, Prompt
+from tests.lm.tiny_models import ARCHITECTURES, make_any, make_mistral
 
 TEXTS = ["who directed Heat ?", "what is the genre of the film that Michael Mann directed ?", "x", "the plan is"]
 PROMPTS = [Prompt(text) for text in TEXTS]
@@ -110,20 +109,83 @@ def test_texts_that_end_leave_the_others_alone(any_model: Path) -> None:
         assert [text.log_prob for text in texts] == pytest.approx([text.log_prob for text in alone], abs=1e-4)
 
 
-def test_log_prob_is_the_score_of_the_text(any_model: Path) -> None:
+RELATIONS = ["has_genre", "directed_by", "starred_actors"]
+FILMS = [f"{verb} the film {number}" for verb in ("drama", "Michael Mann directed", "^written") for number in range(9)]
+
+
+@pytest.mark.parametrize(
+    "options", [RELATIONS, ["A", "AB", "ABBA", "x"], FILMS], ids=["relations", "prefixes", "films"]
+)
+@pytest.mark.parametrize("more", [0, 2])
+def test_beams_find_every_allowed_text_in_order_of_score(any_model: Path, options: list[str], more: int) -> None:
+    """Ways to cut one text into tokens once took the places of other texts, which were then missing."""
     model = open_local(any_model)
-    options = ["drama", "Michael Mann", "film.film.genre"]
-    spelled = [[*tokens, model.ends[0]] for tokens in encode_answers(model.tokenizer, options)]
-
-    def allowed(row: int, tokens: tuple[int, ...]) -> list[int]:
-        return sorted({option[len(tokens)] for option in spelled if tuple(option[: len(tokens)]) == tokens})
-
-    rows, ending = encode_prompts(model.tokenizer, PROMPTS), Ending(model.tokenizer, frozenset(model.ends))
-    decoding = Decoding(max_new_tokens=20, method="beam", num_beams=3, num_returns=3)
-    found = generate_batch(model.model, rows, decoding, ending=ending, allowed=allowed)
+    num = len(options) + more
+    decoding = Decoding(max_new_tokens=60, method="beam", num_beams=num, num_returns=num)
+    found = model.generate([Prompt(prompt.text, constraint=Choices(options)) for prompt in PROMPTS], decoding)
     for texts, scores in zip(found, model.score(PROMPTS, [options] * len(PROMPTS)), strict=True):
-        assert {text.text: text.log_prob for text in texts} == pytest.approx(dict(zip(options, scores, strict=True)))
-        assert [text.num_tokens for text in texts] == [len(spelled[options.index(text.text)]) for text in texts]
+        best = sorted(zip(scores, options, strict=True), reverse=True)
+        assert [text.text for text in texts] == [option for _, option in best] + [""] * more
+        assert [text.log_prob for text in texts[: len(best)]] == pytest.approx([score for score, _ in best], abs=1e-4)
+        assert [text.finished for text in texts] == [True] * len(best) + [False] * more
+        assert [text.num_tokens for text in texts[: len(best)]] == [
+            1 + len(encode_answers(model.tokenizer, [option])[0]) for _, option in best
+        ]
+
+
+def test_beams_under_constraints_are_those_of_transformers(any_model: Path) -> None:
+    """Through its prefix_allowed_tokens_fn, another constraint for each prompt."""
+    model = open_local(any_model)
+    bounds: list[Constraint] = [Choices(FILMS[start::2]) for start in range(2)] + [Choices(RELATIONS * 2)]
+    decoding = Decoding(max_new_tokens=60, method="beam", num_beams=2, num_returns=2)
+    for listed in (LISTED, 0):
+        starts = [start_state(model.tokenizer, bound, listed=listed) for bound in bounds]
+        rows, ending = encode_prompts(model.tokenizer, PROMPTS[:3]), Ending(model.tokenizer, frozenset(model.ends[:1]))
+        ours = generate_batch(model.model, rows, decoding, ending=ending, starts=starts)
+        for row, start, texts in zip(rows, starts, ours, strict=True):
+
+            def allowed(batch: int, tokens: torch.Tensor, start: Any = start, num: int = len(row)) -> list[int]:
+                state = start
+                for token in tokens[num:].tolist():
+                    state = state and state.after(token)
+                return state.allowed if state else model.ends[:1]
+
+            made = model.model.generate(
+                torch.tensor([row]),
+                max_new_tokens=60,
+                num_beams=2,
+                num_return_sequences=2,
+                do_sample=False,
+                length_penalty=0.0,
+                eos_token_id=model.ends[0],
+                pad_token_id=0,
+                prefix_allowed_tokens_fn=allowed,
+                return_dict_in_generate=True,
+                output_scores=True,
+            )
+            expected = [until_end(tokens[len(row) :], ending) for tokens in made.sequences.tolist()]
+            if len({ending.answer(tokens) for tokens in expected}) == 2:  # else theirs are one text in two ways
+                assert [text.text for text in texts] == [ending.answer(tokens) for tokens in expected]
+                assert [text.log_prob for text in texts] == pytest.approx(made.sequences_scores.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_architecture_is_read_in_batches_as_alone(kind: str, tmp_path: Path) -> None:
+    model = open_local(make_any(tmp_path / kind, kind))
+    decoding = Decoding(max_new_tokens=6, method="beam", num_beams=3, num_returns=3)
+    rows, ending = encode_prompts(model.tokenizer, PROMPTS), ending_often(model)
+    options = [["drama", "Michael Mann", "film.film.genre"]] * len(rows)
+    scores = model.score(PROMPTS, options)
+    together = generate_batch(model.model, rows, decoding, ending=ending)
+    for row, prompt, texts, scored in zip(rows, PROMPTS, together, scores, strict=True):
+        expected = plain_beam_search(model, row, decoding, ending)
+        told = [text for text in texts if text.log_prob is not None]  # texts that were cut may be one text
+        assert [text.text for text in told] == [text for text, _ in expected]
+        assert [text.log_prob for text in told] == pytest.approx([score for _, score in expected], abs=1e-4)
+        assert scored == pytest.approx(model.score([prompt], options[:1])[0], abs=1e-4)
+        answer = [*encode_answers(model.tokenizer, ["drama"])[0], model.ends[0]]
+        plain = sum(float(plain_log_probs(model, row + answer[:at])[token]) for at, token in enumerate(answer))
+        assert scored[0] == pytest.approx(plain, abs=1e-4)
 
 
 def test_a_window_of_attention_needs_a_cache_of_its_own_kind(tmp_path: Path) -> None:
@@ -154,10 +216,15 @@ def test_fewer_allowed_texts_than_asked_for(qwen2: Path) -> None:
 
 
 def test_a_dead_end_gives_unfinished_empty_texts(qwen2: Path) -> None:
+    class Nowhere:
+        allowed: ClassVar[list[int]] = []
+
+        def after(self, token: int) -> None:
+            raise AssertionError("nothing is allowed")
+
     model = open_local(qwen2)
-    rows = encode_prompts(model.tokenizer, PROMPTS[:1])
-    ending = Ending(model.tokenizer, frozenset(model.ends))
-    texts = generate_batch(model.model, rows, BEAM, ending=ending, allowed=lambda row, tokens: [])
+    rows, ending = encode_prompts(model.tokenizer, PROMPTS[:1]), Ending(model.tokenizer, frozenset(model.ends))
+    texts = generate_batch(model.model, rows, BEAM, ending=ending, starts=[Nowhere()])
     assert [(text.text, text.finished, text.problem) for text in texts[0]] == [("", False, "")] * BEAM.num_returns
 
 

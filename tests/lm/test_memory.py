@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kgqa_core.errors import KgqaError
+from kgqa_core.lm.generate import Batcher
 from kgqa_core.lm.local import open_local
-from kgqa_core.lm.memory import Batcher
 from kgqa_core.lm.types import Decoding, Prompt
 
 

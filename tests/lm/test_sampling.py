@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from kgqa_core.lm.constraints import Choices
+from kgqa_core.lm.generate import pick
 from kgqa_core.lm.local import open_local
-from kgqa_core.lm.pick import pick_best, pick_sample
 from kgqa_core.lm.types import Decoding, Prompt
 
 PROMPTS = [Prompt(text) for text in ("who directed Heat ?", "x", "the plan is film.film.genre and the answer is")]
@@ -49,7 +49,8 @@ def test_tokens_are_drawn_with_the_probabilities_told(temperature: float, top_p:
     num = 4001
     draws = [(number + 0.5) / num for number in range(num)]  # evenly: shares come out as they are
     decoding = Decoding(method="sample", temperature=temperature, top_p=top_p)
-    drawn = Counter(row[0][0] for row in pick_sample(logits.expand(num, -1), draws, decoding, None))
+    picked = pick(logits.expand(num, -1), decoding, count=1, draws=draws, legal=None)
+    drawn = Counter(row[0][0] for row in picked)
     probs = (logits[0] / temperature).softmax(0)
     order = probs.argsort(descending=True)
     kept = order[: int((probs[order].cumsum(0) < top_p).sum()) + 1]
@@ -59,18 +60,19 @@ def test_tokens_are_drawn_with_the_probabilities_told(temperature: float, top_p:
 
 def test_a_drawn_token_tells_the_models_own_log_prob() -> None:
     logits = torch.tensor([[0.3, 2.0, -1.0, 1.2, 0.0]])
-    picked = pick_sample(logits, [0.0], Decoding(method="sample", temperature=0.1), [[4, 2]])
+    decoding = Decoding(method="sample", temperature=0.1)
+    picked = pick(logits, decoding, count=1, draws=[0.0], legal=[[4, 2]])
     assert picked == [[(4, pytest.approx(float(logits[0].log_softmax(0)[4])))]]
 
 
 def test_the_last_draw_finds_a_token_that_is_allowed() -> None:
-    logits = torch.tensor([[0.0, 1.0, float("-inf"), float("-inf")]])
-    assert pick_sample(logits, [1 - 1e-17], Decoding(method="sample"), None)[0][0][0] == 1
-    assert pick_sample(logits, [0.5], Decoding(method="sample"), [[]]) == [[]]
+    logits, sample = torch.tensor([[0.0, 1.0, float("-inf"), float("-inf")]]), Decoding(method="sample")
+    assert pick(logits, sample, count=1, draws=[1 - 1e-17], legal=None)[0][0][0] == 1
+    assert pick(logits, sample, count=1, draws=[0.5], legal=[[]]) == [[]]
 
 
 def test_the_best_of_the_allowed_tokens() -> None:
     logits = torch.tensor([[0.3, 2.0, -1.0, 1.2], [0.3, 2.0, -1.0, 1.2], [5.0, 0.0, 1.0, 2.0]])
-    picked = pick_best(logits, 2, [[3, 2, 0], None, [1]])
+    picked = pick(logits, Decoding(), count=2, draws=[0.0] * 3, legal=[[3, 2, 0], None, [1]])
     assert [[token for token, _ in row] for row in picked] == [[3, 0], [1, 3], [1]]
     assert picked[2][0][1] == pytest.approx(float(logits[2].log_softmax(0)[1]))

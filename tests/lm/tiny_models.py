@@ -70,6 +70,31 @@ def make_gpt2(folder: Path, **sizes: int) -> Path:
     return _save(folder, tokenizer, transformers.GPT2LMHeadModel, config)
 
 
+ARCHITECTURES = (  # beside those that have a maker of their own
+    *("bloom", "gemma", "gemma2", "gpt_neox", "gptj", "granite", "mixtral"),
+    *("olmo2", "opt", "phi", "phi3", "qwen3", "qwen3_moe", "stablelm"),
+)
+
+
+def make_any(folder: Path, kind: str) -> Path:
+    """Any architecture that transformers has, by its ``model_type``, with byte-level tokens."""
+    import transformers
+
+    tokenizer = _byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+    narrow = {"head_dim": 16, "rotary_dim": 8, "query_pre_attn_scalar": 16, "ffn_dim": 40, "word_embed_proj_dim": 32}
+    experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    sizes = {
+        **_sizes(len(tokenizer)),
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "num_key_value_heads": 1,
+        **narrow,
+        **experts,
+    }
+    config = transformers.AutoConfig.for_model(kind, **sizes, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    return _save(folder, tokenizer, transformers.AutoModelForCausalLM.from_config, config)
+
+
 def _sizes(vocab_size: int) -> dict[str, int]:
     return {
         "vocab_size": vocab_size,

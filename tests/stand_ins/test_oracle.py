@@ -40,7 +40,7 @@ from kgqa_core.instructions.scores import (
     ScoreEntitiesInstruction,
     ScoreRelationsInstruction,
 )
-from kgqa_core.lm.allowed import is_allowed
+from kgqa_core.lm.constraints import is_allowed
 from kgqa_core.lm.types import Decoding, Prompt
 from kgqa_core.oracle.knowledge import Knowledge
 from kgqa_core.oracle.options import StandIn

@@ -37,7 +37,7 @@ from kgqa_core.instructions.scores import (
     ScoreRelationsInstruction,
 )
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.allowed import is_allowed
+from kgqa_core.lm.constraints import is_allowed
 from kgqa_core.lm.types import Decoding
 from kgqa_core.oracle.chance import open_first, open_random
 from kgqa_core.oracle.options import StandIn

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ConfigError, shorten
-from kgqa_core.lm.load import Dtype, load
+from kgqa_core.lm.local import Dtype, load
 from kgqa_core.lm.tune.types import TuneSettings
 
 ABOUT = "kgqa.json"  # beside an adapter: {"base_sha256": ..., "path_tokens": [...]}

@@ -13,7 +13,7 @@ import torch
 
 from kgqa_core.artifacts import hash_file, hash_json
 from kgqa_core.errors import KgqaError
-from kgqa_core.lm.identity import HashFile, hash_model
+from kgqa_core.lm.folders import HashFile, hash_model
 from kgqa_core.lm.tune.base import Tunable, open_tunable, precision_of, save_tuned
 from kgqa_core.lm.tune.batches import Int, draw_batches
 from kgqa_core.lm.tune.evaluate import dev_sample, dev_sums, losses_of

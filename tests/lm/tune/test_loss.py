@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.lm.load import load
+from kgqa_core.lm.local import load
 from kgqa_core.lm.tune.collate import collate, pack
 from kgqa_core.lm.tune.loop import Parts, target_nll
 from kgqa_core.lm.tune.packing import packs_cleanly

@@ -12,7 +12,7 @@ import pytest
 from kgqa_core.errors import InputError
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm.chat import encode_prompts
-from kgqa_core.lm.load import load_tokenizer
+from kgqa_core.lm.local import load_tokenizer
 from kgqa_core.lm.tune import tokens as module
 from kgqa_core.lm.tune.tokens import read_tokens, tokens_key, write_tokens
 from kgqa_core.lm.types import Prompt

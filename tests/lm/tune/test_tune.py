@@ -12,9 +12,8 @@ import torch
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.instructions.types import Example
-from kgqa_core.lm.identity import hash_model
-from kgqa_core.lm.load import load, load_tokenizer
-from kgqa_core.lm.local import open_local
+from kgqa_core.lm.folders import hash_model
+from kgqa_core.lm.local import load, load_tokenizer, open_local
 from kgqa_core.lm.tune.base import ABOUT
 from kgqa_core.lm.tune.run import evaluation_steps, tune
 from kgqa_core.lm.tune.types import Phase, TuneRun, TuneSettings

@@ -1,15 +1,51 @@
-"""What a model folder and an adapter must be before anything of them is loaded; every error says what to do."""
+"""What a model folder and an adapter must be before anything of them is loaded, and what they are called.
+
+Every error says what to do. A name is a hash of all content that decides a model's texts, wherever it lies.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kgqa_core.errors import InputError, nearest, shorten
 
+HashFile = Callable[[Path], str]
+"""SHA-256 of a file, hexadecimal; ``FileHashes.hash`` remembers those of large files."""
+
+ABOUT = "kgqa.json"  # beside an adapter that was trained here: which base it is for
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave beside them
+_TOKENIZER = {*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+              "chat_template.jinja", "chat_template.json"}  # fmt: skip
+
+
+def hash_model(folder: Path, hash_file: HashFile) -> str:
+    """Return the hash of weights, configuration, tokenizer and chat template."""
+    weights = {file.name for file in folder.glob("*.safetensors") if not file.name.startswith("adapter_")}
+    return _hash(folder, weights | {"config.json", "generation_config.json"} | _TOKENIZER, hash_file)
+
+
+def hash_adapter(folder: Path, hash_file: HashFile) -> str:
+    """Return the hash of an adapter, with the tokenizer that it may bring."""
+    return _hash(folder, {"adapter_config.json", "adapter_model.safetensors"} | _TOKENIZER, hash_file)
+
+
+def _hash(folder: Path, names: set[str], hash_file: HashFile) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        if (folder / name).is_file():
+            digest.update(f"{name}\0{hash_file(folder / name)}\n".encode())
+    return digest.hexdigest()
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Say whether a folder brings a tokenizer."""
+    return any((folder / name).is_file() for name in VOCABULARIES)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -35,26 +71,37 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def check_adapter(folder: Path) -> dict[str, Any]:
-    """Return adapter_config.json of a folder that holds a peft adapter in safetensors.
-
-    Raises:
-        InputError: it is none, or pickled.
-    """
-    file = folder / "adapter_config.json"
-    if not file.is_file():
+def check_adapter(folder: Path) -> None:
+    """Raise InputError unless a folder holds a peft adapter in safetensors."""
+    if not (folder / "adapter_config.json").is_file():
         raise InputError(f"{folder} is no adapter: it has no adapter_config.json. An adapter is a folder in peft's own "
                          "format: adapter_config.json and adapter_model.safetensors")  # fmt: skip
-    settings = read_json(file)
-    if not (folder / "adapter_model.safetensors").is_file():
-        if (folder / "adapter_model.bin").is_file():
-            raise InputError(
-                f"{folder} has adapter_model.bin, which is pickled: reading it would run whatever program is in it. "
-                "If you trust who made it, convert it once: torch.load(..., weights_only=True), then "
-                "safetensors.torch.save_file(..., 'adapter_model.safetensors')"
-            )
-        raise InputError(f"{folder} has no adapter_model.safetensors: the adapter was not saved whole. Save it again")
-    return settings
+    read_json(folder / "adapter_config.json")
+    if (folder / "adapter_model.safetensors").is_file():
+        return
+    if (folder / "adapter_model.bin").is_file():
+        raise InputError(
+            f"{folder} has adapter_model.bin, which is pickled: reading it would run whatever program is in it. "
+            "If you trust who made it, convert it once: torch.load(..., weights_only=True), then "
+            "safetensors.torch.save_file(..., 'adapter_model.safetensors')"
+        )
+    raise InputError(f"{folder} has no adapter_model.safetensors: the adapter was not saved whole. Save it again")
+
+
+def check_same_base(adapter: Path, folder: Path, found: str) -> None:
+    """Raise InputError where an adapter says that it was trained for another content than ``found``, this folder's.
+
+    Adapters of others do not say; they are only held against the shapes of the model.
+    """
+    if not (adapter / ABOUT).is_file():
+        return
+    told = read_json(adapter / ABOUT).get("base_sha256")
+    if isinstance(told, str) and told != found:
+        raise InputError(
+            f"the adapter {adapter} is for another base: it was trained on a model of content {told[:12]}…, {folder} "
+            f"is {found[:12]}… (weights, configuration, tokenizer and chat template count). Give the base model that "
+            "it was trained for, or train it again"
+        )
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -91,9 +138,8 @@ def _check_causal(folder: Path, config: dict[str, Any]) -> None:
 def _check_weights(folder: Path) -> None:
     if any(folder.glob("*.safetensors")):
         return
-    pickled = sorted(
-        file.name for file in folder.iterdir() if file.suffix in PICKLED and not file.name.startswith(_NO_WEIGHTS)
-    )
+    files = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLED)
+    pickled = [name for name in files if not name.startswith(_NO_WEIGHTS)]
     if pickled:
         raise InputError(
             f"{folder} has its weights in {pickled[0]}, which is pickled: reading it would run whatever program is in "
