@@ -34,6 +34,12 @@ class EmbeddedLmSection(Section):
     gradient_norm: Annotated[float, Field(gt=0)] = 1.0  # gradients are clipped to it
     seed: Annotated[int, Field(ge=0)] = 0
 
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> EmbeddedLmSection:
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise ValueError(f"width {self.width} must be an even number for each of {self.heads} heads")
+        return self
+
 
 class LocalLmSection(Section):
     """A local transformers folder of any causal language model."""
@@ -129,6 +135,12 @@ class PhaseSection(Section):
         default_factory=dict
     )  # instruction -> share drawn; empty: by number of examples
 
+    @model_validator(mode="after")
+    def _draws_something(self) -> PhaseSection:
+        if self.weights and not sum(self.weights.values()):
+            raise ValueError(f"the weights {self.weights} of a phase must not be all 0")
+        return self
+
 
 OBJECTIVES: dict[str, dict[str, float]] = {
     "plan": {"plan": 1.0},
@@ -193,6 +205,13 @@ class ReasonerSection(Section):
     num_evaluations: Annotated[int, Field(ge=1)] = 3  # on dev, evenly over the training
     dev_examples: Annotated[int, Field(ge=1)] = 500  # per instruction, at most
 
+    @model_validator(mode="after")
+    def _phases_follow_each_other(self) -> ReasonerSection:
+        ends = [phase.until for phase in self.phases]
+        if ends and (ends != sorted(set(ends)) or ends[-1] != 1):
+            raise ValueError(f"phases end at {ends}: each must end later than the one before, the last at 1")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _as_in_the_papers(cls, given: Any) -> Any:
@@ -202,6 +221,15 @@ class ReasonerSection(Section):
     def mixture(self) -> dict[str, float]:
         """Instruction -> weight of its examples."""
         return OBJECTIVES[self.objective] if self.instructions is None else self.instructions
+
+    @property
+    def mixtures(self) -> tuple[PhaseSection, ...]:
+        """The phases; without any, one of every instruction by its number of examples (RoG Eq. 7, EPERM Eq. 8).
+
+        The baseline that needs no graph does not read plans, which may be there for a model that is made here.
+        """
+        baseline = self.mixture if self.objective == "direct" else {}
+        return self.phases or (PhaseSection(until=1.0, weights=baseline),)
 
 
 class DensePlannerSection(Section):

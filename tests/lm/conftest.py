@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.lm.tiny_examples import make_examples, write_examples
 from tests.lm.tiny_models import CHATML, LLAMA_2, make_gpt2, make_llama, make_qwen2
 
 
@@ -38,3 +39,9 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def any_model(request: pytest.FixtureRequest) -> Any:
     """Each of the architectures."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def instructions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of instruction data."""
+    return write_examples(tmp_path_factory.mktemp("instructions") / "instructions.parquet", make_examples())

@@ -43,6 +43,17 @@ def make_mistral(folder: Path, *, sliding_window: int) -> Path:
     return _save(folder, tokenizer, transformers.MistralForCausalLM, config)
 
 
+def make_mixtral(folder: Path) -> Path:
+    """Mixtral's kind: a token is read by some of several experts, whose weights are fused."""
+    import transformers
+
+    tokenizer = _sentencepiece_like(None)
+    sizes = {**_sizes(len(tokenizer)), "hidden_size": 32, "intermediate_size": 64}  # fused products want whole words
+    experts = {"num_local_experts": 3, "num_experts_per_tok": 2, "num_key_value_heads": 1}
+    config = transformers.MixtralConfig(**sizes, **experts, bos_token_id=1, eos_token_id=2)
+    return _save(folder, tokenizer, transformers.MixtralForCausalLM, config)
+
+
 def make_qwen2(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
     """Qwen2's kind: byte-level tokens, nothing before a text, <|im_end|> or <|endoftext|> after."""
     import transformers

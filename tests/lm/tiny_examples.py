@@ -1,24 +1,18 @@
-"""Instruction data to tune on: short plans and longer reasonings, some of them for dev."""
+"""Instruction data to tune on: short plans and longer reasonings, some of them for dev; and how tests tune on it."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-import torch
 
 from kgqa_core import schemas
+from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.instructions.types import Example
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Models this small are slower on several."""
-    torch.set_num_threads(1)
-
+from kgqa_core.lm.tune_data import TuneJob
 
 RELATIONS = ("film.film.directed_by", "film.film.genre", "people.person.place_of_birth")
 
@@ -48,7 +42,8 @@ def write_examples(path: Path, examples: list[Example]) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def instructions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of instruction data."""
-    return write_examples(tmp_path_factory.mktemp("instructions") / "instructions.parquet", make_examples())
+def make_job(base: Path, examples: Path, out: Path, **changed: Any) -> TuneJob:
+    """Return a short tuning; what is changed is a field of the job or of its section."""
+    own = {name: changed.pop(name) for name in list(changed) if name in TuneJob.model_fields}
+    section = {"max_steps": 12, "batch_size": 4, "rank": 3, "learning_rate": 2e-2, "max_length": 250, **changed}
+    return TuneJob(base=base, examples=(examples,), out=out, section=ReasonerSection(**section), **own)

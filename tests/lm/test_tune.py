@@ -1,40 +1,41 @@
-"""From instruction data to an adapter that plain peft loads."""
+"""From instruction data to an adapter that plain peft loads, in one process or in several."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.instructions.types import Example
-from kgqa_core.lm.folders import hash_model
-from kgqa_core.lm.local import load, load_tokenizer, open_local
-from kgqa_core.lm.tune.base import ABOUT
-from kgqa_core.lm.tune.run import evaluation_steps, tune
-from kgqa_core.lm.tune.types import Phase, TuneRun, TuneSettings
+from kgqa_core.lm.adapters import ABOUT
+from kgqa_core.lm.identity import hash_model
+from kgqa_core.lm.load import load, load_tokenizer
+from kgqa_core.lm.local import open_local
+from kgqa_core.lm.tune import TuneReport, tune, tune_in_processes
 from kgqa_core.lm.types import Prompt
-from tests.lm.tune.conftest import write_examples
+from tests.lm.tiny_examples import make_job, write_examples
+from tests.lm.tiny_models import make_mixtral
 
-SETTINGS = TuneSettings(max_steps=12, batch_size=4, rank=3, learning_rate=2e-2, max_length=250)
+Point = tuple[str, int, float]
 
 
 def test_a_tuned_adapter_says_what_it_was_taught(qwen2: Path, instructions: Path, tmp_path: Path) -> None:
-    points: list[tuple[str, int, float]] = []
-    settings = replace(SETTINGS, max_steps=30, learning_rate=4e-2)
-    run = TuneRun(tmp_path, on_point=lambda *point: points.append(point))
-    report = tune(qwen2, instructions, settings, run)
+    points: list[Point] = []
+    job = make_job(qwen2, instructions, tmp_path, max_steps=30, learning_rate=4e-2)
+    report = tune(job, lambda *point: points.append(point))
     assert report.folder == tmp_path / "adapter"
     train = [value for name, _, value in points if name == "train.loss"]
     assert len(train) == 3 and train[-1] < train[0] * 0.7 and report.train_loss == train[-1]
     dev = [(name, step) for name, step, _ in points if name.startswith("dev")]
     assert dev == [(f"dev.loss.{name}", step) for step in (10, 20, 30) for name in ("plan", "reason")]
-    assert report.num_examples == {"plan": 24, "reason": 12}
-    assert 0 < report.num_trainable < report.num_parameters
+    assert 0 < report.num_trainable < report.num_parameters and report.num_too_long == {}
     asked, plan = [Prompt("plan enre of Heat")], [["<PATH>film.film.genre</PATH>"]]
     before = open_local(qwen2).score(asked, plan)[0][0]
     assert open_local(qwen2, adapter=report.folder).score(asked, plan)[0][0] > before + 10
@@ -44,7 +45,7 @@ def test_plain_peft_loads_the_adapter(any_model: Path, instructions: Path, tmp_p
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    tune(any_model, instructions, SETTINGS, TuneRun(tmp_path))
+    tune(make_job(any_model, instructions, tmp_path))
     base = AutoModelForCausalLM.from_pretrained(any_model, dtype=torch.float32)
     text = torch.arange(9)[None] + 5
     before = base(input_ids=text).logits
@@ -66,7 +67,7 @@ def test_new_tokens_are_learned_and_travel_with_the_adapter(
 
     base, marks = request.getfixturevalue(name), ("<PATH>", "<JOIN>", "</PATH>")
     assert len(load_tokenizer(base)("<PATH>")["input_ids"]) > 1
-    report = tune(base, instructions, replace(SETTINGS, path_tokens=marks), TuneRun(tmp_path))
+    report = tune(make_job(base, instructions, tmp_path, path_tokens=marks))
     tokenizer = AutoTokenizer.from_pretrained(report.folder)
     assert [len(tokenizer(mark, add_special_tokens=False)["input_ids"]) for mark in marks] == [1, 1, 1]
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -75,15 +76,13 @@ def test_new_tokens_are_learned_and_travel_with_the_adapter(
     ours = load(base, adapter=report.folder).model
     text = torch.tensor([tokenizer("<PATH>film<JOIN>genre</PATH>")["input_ids"]])
     torch.testing.assert_close(tuned(input_ids=text).logits, ours(input_ids=text).logits, rtol=1e-3, atol=1e-3)
-    weights = tuned.state_dict()
-    heads = [one for key, one in weights.items() if "trainable_tokens_delta" in key]
+    heads = [one for key, one in tuned.state_dict().items() if "trainable_tokens_delta" in key]
     assert {tuple(one.shape) for one in heads} == {(3, 24)}
-    tied = model.config.tie_word_embeddings
-    assert len({one.data_ptr() for one in heads}) == (1 if tied else 2)
+    assert len({one.data_ptr() for one in heads}) == (1 if model.config.tie_word_embeddings else 2)
 
 
 def test_full_tuning_leaves_an_ordinary_model_folder(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    report = tune(llama, instructions, replace(SETTINGS, tuning="full", learning_rate=1e-3), TuneRun(tmp_path))
+    report = tune(make_job(llama, instructions, tmp_path, tuning="full", learning_rate=1e-3))
     assert report.folder == tmp_path / "model"
     assert report.num_trainable == report.num_parameters
     text = torch.arange(9)[None] + 5
@@ -94,20 +93,19 @@ def test_full_tuning_leaves_an_ordinary_model_folder(llama: Path, instructions: 
 
 
 def test_the_same_seed_gives_the_same_bytes(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, dropout=0.2, max_steps=5)
     for name, seed in (("first", 0), ("second", 0), ("third", 1)):
-        tune(llama, instructions, replace(settings, seed=seed), TuneRun(tmp_path / name))
+        tune(make_job(llama, instructions, tmp_path / name, dropout=0.2, max_steps=5, seed=seed))
     first, second, third = ((tmp_path / name / "adapter") for name in ("first", "second", "third"))
     for file in sorted(first.iterdir()):
         assert file.read_bytes() == (second / file.name).read_bytes()
     assert (first / "adapter_model.safetensors").read_bytes() != (third / "adapter_model.safetensors").read_bytes()
 
 
-def losses_of(base: Path, instructions: Path, folder: Path, **changed: object) -> list[float]:
+def losses_of(base: Path, instructions: Path, folder: Path, **changed: Any) -> list[float]:
     """Return the loss of each of a few steps."""
-    points: list[tuple[str, int, float]] = []
-    settings = replace(SETTINGS, **{"batching": "random", "max_steps": 6, "learning_rate": 5e-3, **changed})
-    tune(base, instructions, settings, TuneRun(folder, on_point=lambda *point: points.append(point), curve_every=1))
+    points: list[Point] = []
+    settings = {"batching": "random", "max_steps": 6, "learning_rate": 5e-3, "curve_every": 1, **changed}
+    tune(make_job(base, instructions, folder, **settings), lambda *point: points.append(point))
     return [value for name, _, value in points if name == "train.loss"]
 
 
@@ -135,51 +133,91 @@ def test_how_a_step_is_divided_changes_nothing_but_rounding(
 
 def test_the_best_weights_are_kept_where_that_is_asked(llama: Path, tmp_path: Path) -> None:
     train = [Example("plan", f"q{n}", "train", "", f"who {n}", "directed by", 1.0) for n in range(20)]
-    misled = [replace(one, split="dev", target="42 trains") for one in train[:4]]  # the more is learned, the worse
+    misled = [Example("plan", f"q{n}", "dev", "", f"who {n}", "42 trains", 1.0) for n in range(4)]  # worse as it learns
     instructions = write_examples(tmp_path / "misled.parquet", train + misled)
-    longer = replace(SETTINGS, max_steps=16, num_evaluations=8)
-    points: list[tuple[str, int, float]] = []
-    run = TuneRun(tmp_path, on_point=lambda *point: points.append(point))
-    report = tune(llama, instructions, replace(longer, keep="best"), run)
-    dev: dict[int, list[float]] = {}
-    for name, step, value in points:
-        if name.startswith("dev"):
-            dev.setdefault(step, []).append(value)
-    assert report.best_step == min(dev, key=lambda step: sum(dev[step]))
+    points: list[Point] = []
+    job = make_job(llama, instructions, tmp_path, max_steps=16, num_evaluations=8, keep="best")
+    report = tune(job, lambda *point: points.append(point))
+    dev = {step: value for name, step, value in points if name == "dev.loss.plan"}
+    assert report.best_step == min(dev, key=lambda step: dev[step])
     assert report.best_step < 16
-    assert list(report.dev_losses.values()) == dev[report.best_step]
+    assert report.dev_losses == {"plan": dev[report.best_step]}
 
 
 def test_a_phase_draws_only_what_it_names(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    planning = replace(SETTINGS, phases=(Phase(1.0, {"plan": 1}),))
-    report = tune(llama, instructions, planning, TuneRun(tmp_path / "plan"))
-    joint = tune(llama, instructions, SETTINGS, TuneRun(tmp_path / "joint"))
+    planning = [{"until": 1.0, "weights": {"plan": 1.0}}]
+    report = tune(make_job(llama, instructions, tmp_path / "plan", phases=planning))
+    joint = tune(make_job(llama, instructions, tmp_path / "joint"))
     assert report.dev_losses["plan"] < joint.dev_losses["plan"]
     assert report.dev_losses["reason"] > joint.dev_losses["reason"]
 
 
 def test_bfloat16_products_still_learn(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    report = tune(llama, instructions, replace(SETTINGS, precision="bfloat16"), TuneRun(tmp_path))
-    plain = tune(llama, instructions, SETTINGS, TuneRun(tmp_path / "plain"))
+    report = tune(make_job(llama, instructions, tmp_path, precision="bfloat16"))
+    plain = tune(make_job(llama, instructions, tmp_path / "plain"))
     assert report.dev_losses == pytest.approx(plain.dev_losses, rel=0.1)
 
 
 def test_a_loss_that_is_no_number_says_what_to_lower(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, learning_rate=1e30, gradient_norm=0.0)
     with pytest.raises(KgqaError, match=r"became (nan|inf) in step \d+ of 12\. Lower learning_rate \(1e\+30\)"):
-        tune(llama, instructions, settings, TuneRun(tmp_path))
+        tune(make_job(llama, instructions, tmp_path, learning_rate=1e30, gradient_norm=0.0))
     assert not (tmp_path / "adapter").exists()
 
 
-def test_targets_that_the_model_has_not_are_refused(llama: Path, instructions: Path, tmp_path: Path) -> None:
+def test_targets_that_cannot_be_tuned_are_refused_before_training(
+    llama: Path, instructions: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"no LoRA weights for targets.*nowhere"):
-        tune(llama, instructions, replace(SETTINGS, targets=("nowhere",)), TuneRun(tmp_path))
+        tune(make_job(llama, instructions, tmp_path, targets=("nowhere",)))
+    mixtral = make_mixtral(tmp_path / "mixtral")
+    with pytest.raises(ConfigError, match=r"'all-linear' reach the fused experts of mixtral.*cannot be loaded again"):
+        tune(make_job(mixtral, instructions, tmp_path))
+    report = tune(make_job(mixtral, instructions, tmp_path, targets=("q_proj", "v_proj"), max_steps=1))
+    load(mixtral, adapter=report.folder)
 
 
-def test_evaluations_are_even_and_the_last_is_at_the_end() -> None:
-    assert evaluation_steps(90, 3) == [30, 60, 90]
-    assert evaluation_steps(2, 5) == [1, 2]
-    assert evaluation_steps(7, 0) == [7]
+def in_two(job: Any, progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[TuneReport, list[Point]]:
+    points: list[Point] = []
+    return tune_in_processes(job, 2, lambda *point: points.append(point), progress), points
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_tune_as_one_alone_and_go_on_exactly(
+    llama: Path, instructions: Path, tmp_path: Path
+) -> None:
+    shape = {"max_steps": 6, "batch_size": 8, "learning_rate": 1e-2, "num_evaluations": 2, "curve_every": 1}
+    points: list[Point] = []
+    one = tune(make_job(llama, instructions, tmp_path / "one", **shape), lambda *point: points.append(point))
+    whole = make_job(llama, instructions, tmp_path / "two", journal=tmp_path / "whole", save_every=0, **shape)
+    two, told = in_two(whole)
+    assert [point[:2] for point in told] == [point[:2] for point in points]
+    assert [point[2] for point in told] == pytest.approx([point[2] for point in points], rel=1e-3)
+    assert two.num_tokens == one.num_tokens
+    weights = [load_file(report.folder / "adapter_model.safetensors") for report in (one, two)]
+    for name, expected in weights[0].items():
+        assert weights[1][name] == pytest.approx(expected, abs=1e-3)
+
+    class Killed(Exception):
+        pass
+
+    def kill(done: int, total: int) -> None:
+        if done == 3:
+            raise Killed
+
+    stopped = whole.model_copy(update={"out": tmp_path / "three", "journal": tmp_path / "stopped"})
+    with pytest.raises(Killed):
+        in_two(stopped, kill)
+    assert any((tmp_path / "stopped" / "states").glob("step-0000000[1-5]"))
+    again, _ = in_two(stopped)
+    same = [(report.folder / "adapter_model.safetensors").read_bytes() for report in (again, two)]
+    assert same[0] == same[1]
+
+
+@pytest.mark.slow
+def test_errors_of_processes_are_errors_here(llama: Path, instructions: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batch_size 7 must be a multiple of the number of processes"):
+        in_two(make_job(llama, instructions, tmp_path, batch_size=7))
+    assert not (tmp_path / "adapter").exists()
 
 
 @pytest.mark.gpu
@@ -187,11 +225,11 @@ def test_evaluations_are_even_and_the_last_is_at_the_end() -> None:
 def test_a_gpu_learns_in_bfloat16_what_a_cpu_learns(
     batching: str, qwen2: Path, instructions: Path, tmp_path: Path
 ) -> None:
-    settings = replace(SETTINGS, max_steps=30, batching=batching)
-    found = {
-        device: tune(qwen2, instructions, settings, TuneRun(tmp_path / device, device=device))
+    jobs = {
+        device: make_job(qwen2, instructions, tmp_path / device, max_steps=30, batching=batching, device=device)
         for device in ("cpu", "cuda")
     }
+    found = {device: tune(job) for device, job in jobs.items()}
     assert found["cuda"].dev_losses == pytest.approx(found["cpu"].dev_losses, rel=0.1)
     load(qwen2, adapter=found["cuda"].folder)
 
@@ -205,10 +243,9 @@ def test_a_tuning_on_a_gpu_goes_on_after_a_stop(llama: Path, instructions: Path,
         if done == 7:
             raise Stop
 
-    settings = replace(SETTINGS, dropout=0.3)
-    run = TuneRun(tmp_path / "out", tmp_path / "journal", device="cuda", save_every=0)
+    options = {"dropout": 0.3, "device": "cuda", "save_every": 0}
+    job = make_job(llama, instructions, tmp_path / "out", journal=tmp_path / "journal", **options)
     with pytest.raises(Stop):
-        tune(llama, instructions, settings, replace(run, progress=stop))
-    stopped = tune(llama, instructions, settings, run)
-    whole = tune(llama, instructions, settings, TuneRun(tmp_path / "whole", device="cuda"))
+        tune(job, progress=stop)
+    stopped, whole = tune(job), tune(make_job(llama, instructions, tmp_path / "whole", **options))
     assert stopped.dev_losses == pytest.approx(whole.dev_losses, rel=1e-2)

@@ -1,0 +1,187 @@
+"""Examples become tokens once; who sees which when; and what one forward pass is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core.config_lm import ReasonerSection
+from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.instructions.types import Example
+from kgqa_core.lm import tune_data
+from kgqa_core.lm.chat import encode_prompts
+from kgqa_core.lm.load import load_tokenizer
+from kgqa_core.lm.tune_data import BUCKET_UNITS, Tokens, apportion, draw_batches, pack, read_tokens, write_tokens
+from kgqa_core.lm.types import Prompt
+from tests.lm.tiny_examples import make_examples, write_examples
+
+
+def test_an_example_is_the_prompt_as_it_is_asked_then_the_target_and_the_end(qwen2: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(qwen2)
+    example = Example("plan", "q1", "train", "Be short.", "who directed Heat", "Michael Mann", 1.0)
+    write_tokens([write_examples(tmp_path / "one.parquet", [example])], tokenizer, tmp_path / "tokens", max_length=200)
+    tokens = read_tokens(tmp_path / "tokens")
+    asked = encode_prompts(tokenizer, [Prompt(example.prompt, example.system)])[0]
+    assert tokens.tokens[: tokens.num_prompt[0]].tolist() == asked
+    assert tokenizer.decode(tokens.tokens[tokens.num_prompt[0] :]) == "Michael Mann" + tokenizer.eos_token
+    assert tokens.num_targets.tolist() == [len(tokens.tokens) - len(asked)]
+
+
+def test_rows_stay_in_order_however_many_are_read_at_once(
+    llama: Path, instructions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = load_tokenizer(llama)
+    write_tokens([instructions, instructions], tokenizer, tmp_path / "whole", max_length=200)
+    monkeypatch.setattr(tune_data, "READ_ROWS", 7)
+    write_tokens([instructions, instructions], tokenizer, tmp_path / "pieces", max_length=200)
+    for file in sorted((tmp_path / "whole").iterdir()):
+        assert file.read_bytes() == (tmp_path / "pieces" / file.name).read_bytes()
+    tokens = read_tokens(tmp_path / "whole")
+    assert isinstance(tokens.tokens, np.memmap)
+    assert tokens.starts[-1] == len(tokens.tokens)
+    expected = make_examples() * 2
+    assert [tokens.names[kind] for kind in tokens.instruction] == [example.instruction for example in expected]
+    assert tokens.dev.tolist() == [example.split == "dev" for example in expected]
+    given = np.array([example.weight for example in expected])
+    assert tokens.weights == pytest.approx(given / given[~tokens.dev].mean())  # 1 in the mean over training
+
+
+def test_what_is_too_long_is_dropped_and_counted(llama: Path, instructions: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(llama)
+    write_tokens([instructions], tokenizer, tmp_path / "all", max_length=1000)
+    lengths, kinds = read_tokens(tmp_path / "all").lengths, read_tokens(tmp_path / "all").instruction
+    limit = int(np.quantile(lengths, 0.8))
+    write_tokens([instructions], tokenizer, tmp_path / "short", max_length=limit)
+    short = read_tokens(tmp_path / "short")
+    assert short.lengths.max() <= limit
+    dropped = {name: int((lengths[kinds == kind] > limit).sum()) for kind, name in enumerate(short.names)}
+    assert short.too_long == {name: count for name, count in dropped.items() if count}
+
+
+def test_data_that_cannot_teach_is_refused(llama: Path, instructions: Path, tmp_path: Path) -> None:
+    tokenizer, out = load_tokenizer(llama), tmp_path / "tokens"
+    test = write_examples(tmp_path / "test.parquet", [Example("plan", "q", "test", "", "who", "Mann", 1.0)])
+    nothing = write_examples(tmp_path / "nothing.parquet", [Example("plan", "q", "train", "", "who", "Mann", 0.0)])
+    pq.write_table(pa.table({"instruction": ["plan"]}), tmp_path / "odd.parquet")
+    with pytest.raises(InputError, match=r"no training example is in .*test\.parquet"):
+        write_tokens([test], tokenizer, out, max_length=100)
+    with pytest.raises(InputError, match=r"no training example is in .*; 45 are longer than max_length 3"):
+        write_tokens([instructions], tokenizer, out, max_length=3)
+    with pytest.raises(InputError, match="must not be negative, nor all 0"):
+        write_tokens([nothing], tokenizer, out, max_length=100)
+    with pytest.raises(InputError, match="no column prompt, split, system, target, weight"):
+        write_tokens([tmp_path / "odd.parquet"], tokenizer, out, max_length=100)
+    with pytest.raises(InputError, match="cannot read the instruction data"):
+        write_tokens([tmp_path / "none.parquet"], tokenizer, out, max_length=100)
+    assert not out.exists()
+
+
+def tokens_of(counts: dict[str, int], dev: int = 3) -> Tokens:
+    """Return examples of random lengths; ``dev`` of each instruction beside those in ``counts``."""
+    names = tuple(sorted(counts))
+    kinds = np.repeat(np.arange(len(names)), [counts[name] + dev for name in names])
+    is_dev = np.concatenate([np.arange(counts[name] + dev) >= counts[name] for name in names])
+    lengths = np.random.default_rng(1).integers(3, 90, kinds.size)
+    starts = np.concatenate([[0], lengths.cumsum()])
+    prompts, weights = (lengths - 2).astype(np.int32), np.ones(kinds.size, np.float32)
+    return Tokens(np.arange(starts[-1], dtype=np.int32), starts, prompts, weights, kinds.astype(np.int16), is_dev,
+                  names, {})  # fmt: skip
+
+
+def section(**changed: Any) -> ReasonerSection:
+    return ReasonerSection(**{"epochs": 1.0, "batch_size": 5, "batching": "random", **changed})
+
+
+def test_an_epoch_sees_every_training_example_once_and_no_dev_example() -> None:
+    tokens = tokens_of({"plan": 31, "reason": 19})
+    batches = draw_batches(tokens, section())
+    assert batches.shape == (10, 1, 1, 5)
+    assert sorted(batches.ravel()) == np.flatnonzero(~tokens.dev).tolist()
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed", "random"])
+def test_three_epochs_see_each_three_times_evenly_spread(batching: str) -> None:
+    tokens = tokens_of({"plan": 30, "reason": 20})
+    batches = draw_batches(tokens, section(epochs=3.0, batching=batching))
+    assert set(Counter(batches.ravel().tolist()).values()) == {3}
+    if batching != "buckets":  # which sort a window of examples
+        share = (tokens.instruction[batches.reshape(3, -1)] == 0).mean(axis=1)
+        assert np.allclose(share, 0.6, atol=0.05)
+
+
+def test_planning_first_then_jointly() -> None:
+    tokens = tokens_of({"plan": 40, "reason": 40})
+    phases = [{"until": 0.25, "weights": {"plan": 1.0}}, {"until": 1.0, "weights": {"plan": 1.0, "reason": 3.0}}]
+    batches = draw_batches(tokens, section(max_steps=40, phases=phases))
+    kinds = tokens.instruction[batches.reshape(40, 5)]
+    assert not kinds[:10].any()
+    assert kinds[10:].mean() == pytest.approx(0.75, abs=0.01)
+    plans = batches.ravel()[kinds.ravel() == 0]
+    assert len(set(plans[:40].tolist())) == 40  # each once before any comes again, across the phases too
+
+
+def test_the_baseline_without_a_graph_draws_no_plans() -> None:
+    tokens = tokens_of({"direct": 9, "plan": 40})
+    assert not tokens.instruction[draw_batches(tokens, section(objective="direct"))].any()
+    assert tokens.instruction[draw_batches(tokens, section())].any()
+
+
+def test_an_instruction_that_is_not_there_is_named() -> None:
+    with pytest.raises(InputError, match=r"'plans'.*there are plan, reason"):
+        draw_batches(
+            tokens_of({"plan": 5, "reason": 5}), section(phases=[{"until": 1.0, "weights": {"plans": 1.0}}])
+        )
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed", "random"])
+def test_processes_and_accumulation_share_what_one_process_sees(batching: str) -> None:
+    tokens = tokens_of({"plan": 50, "reason": 30})
+    alone = draw_batches(tokens, section(batch_size=8, batching=batching, micro_batch=4))
+    shared = draw_batches(tokens, section(batch_size=8, batching=batching, micro_batch=2), num_processes=2)
+    assert shared.shape == (10, 2, 2, 2)
+    assert (alone.reshape(10, 2, 4) == shared.reshape(10, 2, 4)).all()
+
+
+def test_buckets_hold_examples_of_like_length() -> None:
+    tokens = tokens_of({"plan": 4000})
+    padding = {}
+    for batching in ("buckets", "random"):
+        lengths = tokens.lengths[draw_batches(tokens, section(batch_size=8, batching=batching))]
+        padding[batching] = (lengths.max(axis=-1, keepdims=True) - lengths).sum() / lengths.sum()
+    assert padding["buckets"] < padding["random"] / 20
+    assert BUCKET_UNITS * 8 < 4000  # so there was more than one window
+
+
+def test_seeds_differ_and_repeat() -> None:
+    first, again, other = (draw_batches(tokens_of({"plan": 50}), section(), seed=seed) for seed in (1, 1, 2))
+    assert (first == again).all() and not (first == other).all()
+
+
+@pytest.mark.parametrize(("processes", "micro"), [(2, None), (1, 2), (7, None)])
+def test_a_batch_that_cannot_be_divided_is_refused(processes: int, micro: int | None) -> None:
+    with pytest.raises(ConfigError, match="batch_size 5 must be a multiple"):
+        draw_batches(tokens_of({"plan": 9}), section(micro_batch=micro), num_processes=processes)
+
+
+@given(st.lists(st.floats(0.001, 100), min_size=1, max_size=6), st.integers(0, 1000))
+def test_shares_are_whole_and_off_by_less_than_one(weights: list[float], total: int) -> None:
+    parts = apportion(weights, total)
+    assert sum(parts) == total
+    assert all(abs(part - total * w / sum(weights)) < 1 + 1e-9 for part, w in zip(parts, weights, strict=True))
+
+
+@given(st.lists(st.integers(1, 50), max_size=40))
+def test_packed_rows_hold_every_example_once_and_are_never_too_long(lengths: list[int]) -> None:
+    rows = pack(lengths, 50)
+    assert sorted(one for row in rows for one in row) == list(range(len(lengths)))
+    fuller = [sum(lengths[one] for one in row) for row in rows]
+    assert all(total <= 50 for total in fuller)
+    assert sum(total <= 25 for total in fuller) <= 1  # two half-empty rows would have been one
