@@ -171,8 +171,8 @@ def learn(
     pools: int = 0,
 ) -> dict[str, Any]:
     """Make a model and let it plan for the test questions; ``draw``: for wordings that training never has."""
-    from kgqa_core.lm.embedded.make import make_embedded
-    from kgqa_core.lm.embedded.settings import EmbeddedSettings
+    from kgqa_core.config_lm import EmbeddedLmSection
+    from kgqa_core.lm.embedded import make_embedded
     from kgqa_core.lm.local import open_local
 
     opened, prompts, folder = open_graph(Path(graph)), read_prompts(), Path(work)
@@ -186,10 +186,10 @@ def learn(
         opened, taught, read_path_rows(folder / "paths.parquet"), prompts=prompts, settings=settings
     )
     write_examples(examples, folder / f"{name}.parquet")
-    shape = EmbeddedSettings(seed=seed, steps=steps or EmbeddedSettings().steps)
+    shape = EmbeddedLmSection(kind="embedded", seed=seed, **({"steps": steps} if steps else {}))
     shutil.rmtree(folder / name, ignore_errors=True)  # of an earlier run: the first to get there would stay
     made = make_embedded(
-        folder / f"{name}.parquet",
+        [folder / f"{name}.parquet"],
         shape,
         folder / name,
         steps=all_steps(opened.relation_labels),

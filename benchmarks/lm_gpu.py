@@ -19,7 +19,7 @@ import torch
 from benchmarks.measure import write_section
 from kgqa_core.lm.chat import Ending
 from kgqa_core.lm.generate import generate_batch, read_prompts
-from kgqa_core.lm.tune.loop import target_nll
+from kgqa_core.lm.tune_loop import target_nll
 from kgqa_core.lm.types import Decoding
 
 
@@ -197,8 +197,9 @@ class LoraStep:
         """Do one step; return its tokens."""
         device = self._model.device
         tokens = torch.randint(5, 90, (batch, size.prompt), device=device)
-        places = torch.arange(size.prompt - 1, device=device).expand(batch, -1)
-        inputs = {"input_ids": tokens, "logits_to_keep": places, "targets": tokens[:, 1:]}
+        keep = torch.ones_like(tokens, dtype=torch.bool)
+        keep[:, -1] = False
+        inputs = {"input_ids": tokens, "logits_to_keep": keep, "targets": tokens[:, 1:].flatten()}
         target_nll(self._model, inputs, torch.bfloat16).mean().backward()
         self._optimizer.step()
         self._optimizer.zero_grad()

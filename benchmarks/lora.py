@@ -1,4 +1,4 @@
-"""What a step of tuning costs: LoRA and all weights, with our sampler, collator and loss, and with Trainer's defaults.
+"""What a step of tuning costs: LoRA and all weights, with our batches and loss, and with Trainer's defaults.
 
 Same model, same examples, same batch; each in a process of its own, for its memory. On a GPU: models in the shape of
 Llama-2's, and which share of the measured rate of matrix products the LoRA training reaches.
@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,9 +23,10 @@ from benchmarks.child import run_child
 from benchmarks.measure import peak_megabytes, write_section
 from benchmarks.workload import median
 from kgqa_core import schemas
+from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.embedded.graph import make_graph
 from kgqa_core.embedded.questions import make_questions, render
-from kgqa_core.lm.tune.types import TuneRun, TuneSettings
+from kgqa_core.lm.tune_data import TuneJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,13 @@ class Size:
 
 FULL = Size(steps=12, batch_size=16, repeats=3)
 SMALL = Size(steps=2, batch_size=4, repeats=1, width=32, layers=1, shapes=())
-OURS = {"buckets": {}, "packed": {"batching": "packed"}, "checkpointing": {"gradient_checkpointing": True}}
-ROWS = {  # what -> (all weights?, how)
-    "LoRA, buckets": (False, "buckets"),
-    "LoRA, packed": (False, "packed"),
-    "LoRA, buckets, checkpointing": (False, "checkpointing"),
-    "LoRA, Trainer's defaults": (False, "defaults"),
-    "all weights, buckets": (True, "buckets"),
-    "all weights, Trainer's defaults": (True, "defaults"),
+ROWS: dict[str, dict[str, Any] | None] = {  # None: Trainer's defaults
+    "LoRA, buckets": {},
+    "LoRA, packed": {"batching": "packed"},
+    "LoRA, buckets, checkpointing": {"gradient_checkpointing": True},
+    "LoRA, Trainer's defaults": None,
+    "all weights, buckets": {"tuning": "full"},
+    "all weights, Trainer's defaults": None,
 }
 
 
@@ -62,15 +61,14 @@ def run(home: Path, size: Size = FULL) -> None:
     base = make_base(folder / "base", examples, size)
     found: dict[str, list[dict[str, float]]] = {what: [] for what in ROWS}
     for _ in range(size.repeats):  # in turn, so that whatever else the machine does falls on all alike
-        for what, (full, how) in ROWS.items():
-            options = {"steps": size.steps, "batch_size": size.batch_size, "full": full, "how": how}
+        for what in ROWS:
+            options = {"what": what, "steps": size.steps, "batch_size": size.batch_size}
             found[what].append(run_child(tune_once, base=base, examples=examples, **options).result)
     head = [
         "| what | CPU s per step (range) | tokens/s | padding | peak memory, MB, beyond the opened model | "
         "trained, MB with optimiser |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    rows = [row(what, found[what], size.steps) for what in ROWS]
     facts = found["LoRA, buckets"][0]
     note = (
         f"A Llama-shaped model of {facts['parameters'] / 1e6:.1f} M parameters, float32, one thread, rank 16 on all "
@@ -79,7 +77,12 @@ def run(home: Path, size: Size = FULL) -> None:
         f"the mean). Median of {size.repeats} rounds in turn. Tokens are those of the examples; a row of Trainer's "
         "defaults pads to the longest of a random batch and has a loss, and so logits, at every token."
     )
-    write_section("LoRA", "\n".join([*head, *rows, "", note, *gpu_lines(size)]), "python -m benchmarks lora")
+    lines = [*head, *(row(what, found[what], size.steps) for what in ROWS), "", note]
+    if torch.cuda.is_available() and size.shapes:
+        from benchmarks.lora_gpu import table
+
+        lines += ["", *table(size.shapes)]
+    write_section("LoRA", "\n".join(lines), "python -m benchmarks lora")
 
 
 def row(what: str, found: Sequence[dict[str, float]], steps: int) -> str:
@@ -142,21 +145,20 @@ def make_base(folder: Path, examples: Path, size: Size) -> Path:
     return folder
 
 
-def tune_once(base: str, examples: str, steps: int, batch_size: int, full: bool, how: str) -> dict[str, float]:
+def tune_once(base: str, examples: str, what: str, steps: int, batch_size: int) -> dict[str, float]:
     """Tune in this process and return what it cost; called in a process of its own."""
-    settings = TuneSettings(
-        tuning="full" if full else "lora", max_steps=steps, batch_size=batch_size, dev_examples=0, **OURS.get(how, {})
-    )
+    options, full = ROWS[what], what.startswith("all weights")
+    shape = {"max_steps": steps, "batch_size": batch_size, "tuning": "full" if full else "lora", **(options or {})}
     with TemporaryDirectory() as scratch:
-        if how == "defaults":
-            return with_defaults(Path(base), Path(examples), settings, Path(scratch))
-        return with_ours(Path(base), Path(examples), settings, Path(scratch))
+        section = ReasonerSection(learning_rate=2e-5, **shape)
+        job = TuneJob(base=Path(base), examples=(Path(examples),), section=section, out=Path(scratch) / "out")
+        return with_defaults(job, Path(scratch)) if options is None else with_ours(job)
 
 
-def with_ours(base: Path, examples: Path, settings: TuneSettings, scratch: Path) -> dict[str, float]:
+def with_ours(job: TuneJob) -> dict[str, float]:
     """Tune as the pipeline does."""
-    from kgqa_core.lm.tune.loop import Loop
-    from kgqa_core.lm.tune.run import tune
+    from kgqa_core.lm.tune import tune
+    from kgqa_core.lm.tune_loop import Loop
 
     read: list[int] = []
     before: list[float] = []
@@ -168,31 +170,26 @@ def with_ours(base: Path, examples: Path, settings: TuneSettings, scratch: Path)
         return step(loop, model, inputs, *rest)
 
     with patch.object(Loop, "training_step", counted):
-        report = tune(base, examples, settings, TuneRun(scratch / "out"))
-    return {
-        "cpu": report.cpu_seconds,
-        "tokens": report.num_tokens,
-        "read": sum(read),
-        "peak": peak_megabytes() - before[0],
-        "trained": report.num_trainable,
-        "parameters": report.num_parameters,
-    }
+        report = tune(job)
+    sizes = {"trained": report.num_trainable, "parameters": report.num_parameters, "tokens": report.num_tokens}
+    return {"cpu": report.cpu_seconds, "read": sum(read), "peak": peak_megabytes() - before[0], **sizes}
 
 
-def with_defaults(base: Path, examples: Path, settings: TuneSettings, scratch: Path) -> dict[str, float]:
+def with_defaults(job: TuneJob, scratch: Path) -> dict[str, float]:
     """Tune with transformers' Trainer as it comes: its own sampler, collator, optimiser and loss."""
     from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments
 
-    from kgqa_core.lm.tune.base import open_tunable
-    from kgqa_core.lm.tune.tokens import read_tokens, write_tokens
+    from kgqa_core.lm.tune import open_tunable
+    from kgqa_core.lm.tune_data import read_tokens, write_tokens
 
     torch.set_num_threads(1)
-    tunable = open_tunable(base, settings, base_sha256="0" * 64)
+    tunable = open_tunable(job)
     tunable.tokenizer.pad_token = tunable.tokenizer.eos_token
-    write_tokens([examples], tunable.tokenizer, scratch / "tokens", max_length=settings.max_length)
+    write_tokens(job.examples, tunable.tokenizer, scratch / "tokens", max_length=tunable.max_length)
     tokens = read_tokens(scratch / "tokens")
-    rows = [{"input_ids": row.tolist()} for row in map(tokens.tokens.__getitem__, spans(tokens.starts))]
+    texts = zip(tokens.starts, tokens.starts[1:], strict=False)
     read, clock = [], {"started": 0.0, "ended": 0.0, "peak": 0.0}
+    collate = DataCollatorForLanguageModeling(tunable.tokenizer, mlm=False)
 
     class Clock(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -201,48 +198,28 @@ def with_defaults(base: Path, examples: Path, settings: TuneSettings, scratch: P
         def on_train_end(self, *_: Any, **__: Any) -> None:
             clock["ended"] = time.process_time()
 
-    collate = DataCollatorForLanguageModeling(tunable.tokenizer, mlm=False)
-
     def counted(batch: Any) -> Any:
         made = collate(batch)
         read.append(made["input_ids"].numel())
         return made
 
-    Trainer(
-        model=tunable.model,
-        args=TrainingArguments(
-            str(scratch / "trainer"),
-            per_device_train_batch_size=settings.batch_size,
-            max_steps=settings.max_steps or -1,
-            use_cpu=True,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-        ),
-        train_dataset=rows,
-        data_collator=counted,
-        callbacks=[Clock()],
-    ).train()
+    arguments = TrainingArguments(
+        str(scratch / "trainer"),
+        per_device_train_batch_size=job.section.batch_size,
+        max_steps=job.section.max_steps or -1,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    rows = [{"input_ids": tokens.tokens[start:end].tolist()} for start, end in texts]
+    Trainer(tunable.model, arguments, train_dataset=rows, data_collator=counted, callbacks=[Clock()]).train()
     return {
         "cpu": clock["ended"] - clock["started"],
         "tokens": int(tokens.starts[-1]),
         "read": sum(read),
         "peak": peak_megabytes() - clock["peak"],
-        "trained": sum(one.numel() for one in tunable.trainable().values()),
+        "trained": sum(one.numel() for one in tunable.weights.values()),
         "parameters": sum(one.numel() for one in tunable.model.parameters()),
     }
-
-
-def spans(starts: Any) -> list[slice]:
-    """Return where each example lies."""
-    return [slice(int(first), int(last)) for first, last in pairwise(starts)]
-
-
-def gpu_lines(size: Size) -> list[str]:
-    """Return the table of a GPU; nothing without one."""
-    if not torch.cuda.is_available() or not size.shapes:
-        return []
-    from benchmarks.lora_gpu import table
-
-    return ["", *table(size.shapes)]

@@ -14,12 +14,10 @@ import torch
 
 from benchmarks.gpu import wait
 from benchmarks.workload import median
-from kgqa_core.lm.tune.base import precision_of, with_lora
-from kgqa_core.lm.tune.batches import draw_batches
-from kgqa_core.lm.tune.loop import Loop, Parts
-from kgqa_core.lm.tune.run import arguments_of
-from kgqa_core.lm.tune.tokens import Tokens
-from kgqa_core.lm.tune.types import TuneRun, TuneSettings
+from kgqa_core.config_lm import ReasonerSection
+from kgqa_core.lm.tune import passes_of, with_lora
+from kgqa_core.lm.tune_data import Tokens, draw_batches
+from kgqa_core.lm.tune_loop import Loop, training_arguments
 
 SHAPES = {  # hidden, intermediate, layers, heads
     "7B": (4096, 11008, 32, 32),
@@ -90,32 +88,34 @@ def matrix_rate() -> float:
 
 def measure(shape: str, way: Way, device: str = "cuda") -> tuple[float, float, int]:
     """Return tokens per second, GiB at the peak, and the parameters that are multiplied with."""
-    settings = TuneSettings(
-        max_steps=STEPS, batch_size=way.micro_batch, micro_batch=way.micro_batch, max_length=1024, **way.options
-    )
+    section = ReasonerSection(max_steps=STEPS, batch_size=way.micro_batch, max_length=1024, **way.options)
     tokens = random_tokens(STEPS * way.micro_batch)
-    batches = draw_batches(tokens, settings)
+    batches = draw_batches(tokens, section)
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     model = random_model(shape, device)
     parameters = sum(one.numel() for one in model.parameters()) - model.get_input_embeddings().weight.numel()
-    run = TuneRun(Path(), device=device)
-    precision = precision_of(settings, device)
-    parts = Parts(tokens, batches, row_length=1024 if settings.batching == "packed" else None)
-    seconds: list[float] = []
+    packed = section.batching == "packed"
     with TemporaryDirectory() as scratch:
-        loop = TimedLoop(
-            model=with_lora(model, None, settings, precision),
-            args=arguments_of(settings, run, Path(scratch), batches, steps=STEPS),
-            parts=parts,
-            all_steps=STEPS,
-            precision=precision,
+        arguments = training_arguments(
+            Path(scratch),
+            device,
+            max_steps=STEPS,
+            per_device_train_batch_size=way.micro_batch,
+            activation_checkpointing=section.gradient_checkpointing,
         )
-        loop.seconds = seconds
+        loop = TimedLoop(
+            model=with_lora(model, section, trained_rows=[], autocast=True),
+            args=arguments,
+            passes=passes_of(tokens, batches, rank=0, pad=0, row_length=1024 if packed else None),
+            all_steps=STEPS,
+            precision=torch.bfloat16,
+        )
+        loop.seconds = []
         loop.train()
     read = tokens.lengths[batches].sum(axis=(1, 2, 3))
-    speeds = [count / passed for count, passed in zip(read, seconds, strict=True)]
+    speeds = [count / passed for count, passed in zip(read, loop.seconds, strict=True)]
     memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     return median(speeds[WARM:]), memory, parameters
 
@@ -125,7 +125,7 @@ class TimedLoop(Loop):
 
     seconds: list[float]
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """Begin a step."""
         wait(self.args.device)
         self._started = time.perf_counter()

@@ -260,6 +260,7 @@ class RuntimeSection(Section):
     batch_size: Annotated[int, Field(ge=1)] = 256  # questions per inference batch; halved where memory asks for it
     memory_limit: Size = "2GB"  # of DuckDB
     device: Literal["auto", "cpu", "cuda"] = "auto"  # of training and answering; auto: a GPU where there is one
+    processes: Annotated[int, Field(ge=1)] = 1  # that tune a language model together, each on a GPU of its own
 
 
 class ClusterSection(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kgqa_core.config_lm import EmbeddedLmSection
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.runtime import pipeline_task
@@ -18,12 +19,11 @@ def make_embedded_model(pipeline: Pipeline) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         from kgqa_core.instructions.plan import END, SEPARATOR, START
-        from kgqa_core.lm.embedded.make import make_embedded
-        from kgqa_core.lm.embedded.settings import EmbeddedSettings
+        from kgqa_core.lm.embedded import make_embedded
         from kgqa_core.run.open import INSTRUCTIONS_FILE, MODEL_FOLDER, device_of, known_steps, plan_ground
 
         section, ground = pipeline.config.lm, plan_ground(pipeline)
-        assert section is not None
+        assert isinstance(section, EmbeddedLmSection)
 
         def told(step: int, steps: int, loss: float) -> None:
             pipeline.progress("training the embedded model", step, steps)
@@ -31,8 +31,8 @@ def make_embedded_model(pipeline: Pipeline) -> StageOutcome:
                 recorder.curve("lm.loss", step, loss)
 
         report = make_embedded(
-            pipeline.artifact("instructions").folder / INSTRUCTIONS_FILE,
-            EmbeddedSettings(**section.model_dump(exclude={"kind"})),
+            [pipeline.artifact("instructions").folder / INSTRUCTIONS_FILE],
+            section,
             folder / MODEL_FOLDER,
             steps=known_steps(pipeline),
             markers=(START, SEPARATOR, END),

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.stages import HOW_ASKED
 from kgqa_core.tracking import Recorder
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
@@ -20,34 +19,28 @@ def tune_reasoner(pipeline: Pipeline, seed: int) -> StageOutcome:
 
     def write(folder: Path, recorder: Recorder) -> None:
         from kgqa_core.instructions.plan import END, SEPARATOR, START
-        from kgqa_core.lm.tune.run import tune
-        from kgqa_core.lm.tune.types import Phase, TuneRun, TuneSettings
+        from kgqa_core.lm.tune import tune_in_processes
+        from kgqa_core.lm.tune_data import TuneJob
         from kgqa_core.run.open import INSTRUCTIONS_FILE, base_folder, device_of
 
         config = pipeline.config
-        section = config.reasoner
-        assert section is not None
-        phases = tuple(Phase(phase.until, phase.weights) for phase in section.phases)
-        if not phases and section.objective == "direct":
-            phases = (Phase(1.0, section.mixture),)
-        own = {"variant", "objective", "instructions", "path_tokens", "phases", "lr_schedule", "folds", *HOW_ASKED}
-        settings = TuneSettings(
-            **section.model_dump(exclude=own),
-            phases=phases,
-            schedule=section.lr_schedule,
-            path_tokens=(START, SEPARATOR, END) if section.path_tokens else (),
+        assert config.reasoner is not None
+        job = TuneJob(
+            base=base_folder(pipeline),
+            examples=(pipeline.artifact("instructions").folder / INSTRUCTIONS_FILE,),
+            section=config.reasoner,
             seed=seed,
-        )
-        run = TuneRun(
-            folder,
+            path_tokens=(START, SEPARATOR, END) if config.reasoner.path_tokens else (),
+            out=folder,
             journal=folder / JOURNAL,
-            on_point=recorder.curve,
-            progress=lambda done, total: pipeline.progress(f"tuning (seed {seed})", done, total),
             device=device_of(config),
             threads=config.runtime.threads,
         )
-        report = tune(
-            base_folder(pipeline), pipeline.artifact("instructions").folder / INSTRUCTIONS_FILE, settings, run
+        report = tune_in_processes(
+            job,
+            config.runtime.processes,
+            on_point=recorder.curve,
+            progress=lambda done, total: pipeline.progress(f"tuning (seed {seed})", done, total),
         )
         for name in ("num_steps", "num_tokens", "num_trainable", "num_parameters", "cpu_seconds", "train_loss"):
             recorder.metric(f"tune.{name}", getattr(report, name))

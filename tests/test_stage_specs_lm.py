@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import (
     ENDPOINT_ANSWERS,
-    EmbeddedLmSection,
     EndpointLmSection,
-    ReasonerSection,
 )
 from kgqa_core.errors import ConfigError
-from kgqa_core.lm.embedded.settings import EmbeddedSettings
-from kgqa_core.lm.tune.types import TuneSettings
 from kgqa_core.run.stages import StageSpec, stage_specs
 
 RUN = """\
@@ -200,6 +194,10 @@ def test_the_papers_values_are_defaults_that_a_run_may_change(run_file: Path) ->
         (["lm={kind: endpoint, url: 'http://host/v1', extra: {messages: []}}"], "lm.extra = .*without messages"),
         (["explorer=null"], "missing key 'explorer'"),
         (["lm.kind=embeded"], "did you mean 'embedded'"),
+        (["lm.width=30"], "width 30 must be an even number for each of 4 heads"),
+        (["reasoner.phases=[{until: 0.5}]"], r"phases end at \[0.5\]: each must end later"),
+        (["reasoner.phases=[{until: 0.6}, {until: 0.5}, {until: 1.0}]"], "each must end later than the one before"),
+        (["reasoner.phases=[{until: 1.0, weights: {plan: 0.0}}]"], "must not be all 0"),
     ],
 )
 def test_sections_that_do_not_fit_together_are_named(run_file: Path, overrides: list[str], message: str) -> None:
@@ -214,18 +212,3 @@ def test_a_dataset_of_plans_explores_nothing(plans_only: Path) -> None:
         read_config(plans_only, ["plans=null"])
     with pytest.raises(ConfigError, match="has no explorer: its dataset holds plans"):
         _ = read_config(plans_only).exploration
-
-
-@pytest.mark.parametrize(
-    ("section", "settings", "only_there"),
-    [
-        (EmbeddedLmSection, EmbeddedSettings, set()),
-        (ReasonerSection, TuneSettings, {"seed", "schedule"}),  # plans.seeds, lr_schedule
-    ],
-)
-def test_a_section_has_every_setting_of_what_it_configures(section: Any, settings: Any, only_there: set[str]) -> None:
-    names = {one.name for one in fields(settings)}
-    assert names - section.model_fields.keys() == only_there
-    if section is EmbeddedLmSection:  # their defaults were chosen where they are used
-        defaults = {one.name: one.default for one in fields(settings)}
-        assert {name: section.model_fields[name].default for name in names} == defaults

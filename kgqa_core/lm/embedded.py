@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import EmbeddedLmSection
-from kgqa_core.disk import written_whole
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.lm.chat import encode_answers, encode_prompts
 from kgqa_core.lm.constraints import shared_start
@@ -161,8 +161,7 @@ def _make_tokenizer(
             text = text.removeprefix(frame).removesuffix(frame)
         texts += [text, row["target"]] * max(1, round(row["weight"]))  # as often as the data has it: names are many
     whole = list(dict.fromkeys([*markers, *(frame for own in frames.values() for frame in own)]))
-    single = dict.fromkeys(steps) if section.relations == "single" else {}
-    single = [step for step in single if step not in whole]
+    single = [step for step in dict.fromkeys(steps if section.relations == "single" else ()) if step not in whole]
     room = section.vocabulary - len(whole) - len(single)
     if room < NUM_BYTES + 2:
         raise ConfigError(
@@ -265,7 +264,6 @@ def _train(
     model: Any, tokens: Tokens, section: EmbeddedLmSection, *, pad: int, progress: Callable[[int, int, float], None]
 ) -> tuple[tuple[float, ...], float]:
     """Train ``model`` in place, as tuning does; return the loss per step, and the operations of matrix products."""
-    import torch
     from transformers import TrainerCallback
 
     from kgqa_core.lm.tune_loop import Loop, training_arguments
@@ -304,7 +302,7 @@ def _train(
             max_grad_norm=section.gradient_norm,
             seed=section.seed,
         )
-        shared = {"all_steps": section.steps, "precision": torch.float32, "callbacks": [Tell()]}
-        Loop(model=model, args=arguments, passes=passes(), **shared).train()
+        loop = Loop(passes=passes(), all_steps=section.steps, model=model, args=arguments, callbacks=[Tell()])
+        loop.train()
     model.eval()
     return tuple(losses), flops

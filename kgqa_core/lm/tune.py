@@ -25,13 +25,11 @@ from accelerate.utils import reduce
 from pydantic import BaseModel, ConfigDict
 
 from kgqa_core import errors
-from kgqa_core.artifacts import hash_file, hash_json
+from kgqa_core.artifacts import hash_file, hash_json, written_whole
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.disk import written_whole
 from kgqa_core.errors import ConfigError, KgqaError, shorten
-from kgqa_core.lm.adapters import ABOUT
-from kgqa_core.lm.identity import hash_model
-from kgqa_core.lm.load import load
+from kgqa_core.lm.folders import ABOUT, hash_model
+from kgqa_core.lm.local import load
 from kgqa_core.lm.tune_data import Int, Tokens, TuneJob, collate, draw_batches, read_tokens, write_tokens
 from kgqa_core.lm.tune_loop import Journal, Loop, Weights, packs_cleanly, target_nll, training_arguments
 
@@ -187,8 +185,8 @@ def _train(
             row_length=tunable.max_length if packed else None,
             per_example=section.loss_mean == "example",
         )
-        told = {"all_steps": steps, "precision": tunable.precision, "callbacks": [journal]}
-        Loop(model=tunable.model, args=arguments, passes=passes, **told).train()
+        options = {"model": tunable.model, "args": arguments, "callbacks": [journal]}
+        Loop(passes=passes, all_steps=steps, precision=tunable.precision, **options).train()
     journal.restore_best()
 
 
@@ -373,11 +371,15 @@ def tune_in_processes(
     on_point: Callable[[str, int, float], None] = lambda name, step, value: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TuneReport:
-    """Do what ``tune`` does in several processes of this machine, by torchrun; on GPUs each takes one.
+    """Do what ``tune`` does, in several processes of this machine where more than one is asked for.
+
+    torchrun starts them; on GPUs each takes one.
 
     Raises:
         KgqaError: what ``tune`` raises in any of them, or the last words of one that ended otherwise.
     """
+    if processes == 1:
+        return tune(job, on_point, progress)
     with TemporaryDirectory(prefix="kgqa-tune-") as scratch, TemporaryFile("w+") as log:
         file = Path(scratch) / "job.json"
         shared = job.model_copy(update={"journal": job.journal or Path(scratch) / "journal"})

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.disk import written_whole
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.lm.chat import encode_answers, encode_prompts
 from kgqa_core.lm.types import Prompt
@@ -87,10 +87,16 @@ def read_tokens(folder: Path) -> Tokens:
     """Return what ``write_tokens`` left."""
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     rows = np.load(folder / ROWS, allow_pickle=False)
-    starts = np.concatenate([[0], rows["length"].cumsum(dtype=np.int64)])
-    columns = (np.ascontiguousarray(rows[name]) for name in ("num_prompt", "weight", "instruction", "dev"))
-    stream = np.memmap(folder / STREAM, np.int32, "r")
-    return Tokens(stream, starts, *columns, names=tuple(facts["names"]), too_long=facts["too_long"])
+    return Tokens(
+        tokens=np.memmap(folder / STREAM, np.int32, "r"),
+        starts=np.concatenate([[0], rows["length"].cumsum(dtype=np.int64)]),
+        num_prompt=rows["num_prompt"],
+        weights=np.ascontiguousarray(rows["weight"]),
+        instruction=rows["instruction"],
+        dev=np.ascontiguousarray(rows["dev"]),
+        names=tuple(facts["names"]),
+        too_long=facts["too_long"],
+    )
 
 
 def write_tokens(files: Sequence[Path], tokenizer: Any, folder: Path, *, max_length: int) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from kgqa_core.disk import written_whole
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.lm.tune_data import TuneJob
 
@@ -51,7 +51,12 @@ class Loop(Trainer):
     loss_is_scaled_for_ga = True  # Trainer then does not divide it by the number of accumulated passes
 
     def __init__(
-        self, *, passes: Iterable[dict[str, Tensor]], all_steps: int, precision: torch.dtype, **options: Any
+        self,
+        *,
+        passes: Iterable[dict[str, Tensor]],
+        all_steps: int,
+        precision: torch.dtype = torch.float32,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self._passes, self._all_steps, self._precision = passes, all_steps, precision
@@ -286,7 +291,7 @@ class Journal(TrainerCallback):
             random["cuda"] = gather(torch.cuda.get_rng_state(args.device)[None].to(args.device))
         if args.process_index == 0:
             told = optimizer.state_dict()
-            tensors = {f"weights.{name}": weight for name, weight in self._weights.items()}
+            tensors: dict[str, Tensor] = {f"weights.{name}": weight for name, weight in self._weights.items()}
             tensors |= {f"random.{name}": rows for name, rows in random.items()}
             for index, moments in told["state"].items():
                 tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(one) for name, one in moments.items()}

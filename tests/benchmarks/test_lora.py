@@ -22,7 +22,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_each_way_reads_every_example_once(made: tuple[Path, Path]) -> None:
     base, examples = made
     threads = torch.get_num_threads()
-    found = {how: lora.tune_once(str(base), str(examples), 2, 4, False, how) for how in ("packed", "defaults")}
+    whats = {"packed": "LoRA, packed", "defaults": "LoRA, Trainer's defaults"}
+    found = {how: lora.tune_once(str(base), str(examples), what, 2, 4) for how, what in whats.items()}
     torch.set_num_threads(threads)
     assert found["packed"]["tokens"] == found["defaults"]["tokens"] == found["packed"]["read"]
     assert found["defaults"]["read"] > found["defaults"]["tokens"]  # padding

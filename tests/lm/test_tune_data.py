@@ -18,7 +18,7 @@ from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm import tune_data
 from kgqa_core.lm.chat import encode_prompts
-from kgqa_core.lm.load import load_tokenizer
+from kgqa_core.lm.local import load_tokenizer
 from kgqa_core.lm.tune_data import BUCKET_UNITS, Tokens, apportion, draw_batches, pack, read_tokens, write_tokens
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_examples import make_examples, write_examples
@@ -136,9 +136,7 @@ def test_the_baseline_without_a_graph_draws_no_plans() -> None:
 
 def test_an_instruction_that_is_not_there_is_named() -> None:
     with pytest.raises(InputError, match=r"'plans'.*there are plan, reason"):
-        draw_batches(
-            tokens_of({"plan": 5, "reason": 5}), section(phases=[{"until": 1.0, "weights": {"plans": 1.0}}])
-        )
+        draw_batches(tokens_of({"plan": 5, "reason": 5}), section(phases=[{"until": 1.0, "weights": {"plans": 1.0}}]))
 
 
 @pytest.mark.parametrize("batching", ["buckets", "packed", "random"])
