@@ -15,8 +15,7 @@ from typing import Any
 from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.paths import to_labels
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels
 from kgqa_core.graph.supervision import read_supervision, write_supervision
 from kgqa_core.instructions.example_cases import ExampleSettings, read_path_rows
 from kgqa_core.instructions.examples import make_examples, write_examples

@@ -13,10 +13,8 @@ from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.networkx_paths import follow_multi, follow_simple, multi_graph, simple_graph
 from benchmarks.path_cases import Cut, build_folders, cut_subgraphs, sample
-from kgqa_core.graph.follow import Executed, execute_plans
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.paths import to_labels
-from kgqa_core.graph.reasoning_paths import iter_paths
+from kgqa_core.graph.execute import execute_plans
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.questions.store import read_questions
 from kgqa_core.types import Question, RelationPath
@@ -85,7 +83,6 @@ def times(found: dict[str, Any], way: str, what: str) -> str:
 
 
 SUBGRAPHS, WHOLE = "over the subgraphs", "over the whole graph"
-UNSIGNED, LISTED = "over the subgraphs, plans without directions", "reasoning paths listed too, 100 per plan at most"
 
 
 def execute(graph: str, questions: str, count: int, walked: int, repeats: int) -> dict[str, Any]:
@@ -97,15 +94,9 @@ def execute(graph: str, questions: str, count: int, walked: int, repeats: int) -
     cut = cut_subgraphs(opened, asked, HOPS)
     rows, entities = [one.topics for one in cut.questions], [one.topics for one in asked]
 
-    def listed() -> None:
-        for _ in iter_paths(cut.graph, rows, labels):
-            pass
-
     calls: dict[str, Callable[[], object]] = {
         SUBGRAPHS: lambda: execute_plans(cut.graph, rows, labels),
         WHOLE: lambda: execute_plans(opened, entities, labels),
-        UNSIGNED: lambda: execute_plans(cut.graph, rows, labels, directed=False),
-        LISTED: listed,
     }
     for call in calls.values():
         call()  # compiled code is loaded
@@ -118,7 +109,7 @@ def execute(graph: str, questions: str, count: int, walked: int, repeats: int) -
         "ours": ours,
         "questions": len(asked),
         "triples": cut.graph.num_triples / len(asked),
-        "reached": float(reached.num_reached.mean()),
+        "reached": sum(len(entities) for plans in reached for entities in plans) / (NUM_PLANS * len(asked)),
     }
 
 
@@ -131,7 +122,9 @@ def draw_plans(graph: KnowledgeGraph, questions: Sequence[Question]) -> list[lis
     return [list(dict.fromkeys([*paths, *common]))[:NUM_PLANS] for paths in own]
 
 
-def walk(cut: Cut, plans: Sequence[Sequence[RelationPath]], reached: Executed, count: int) -> dict[str, Any]:
+def walk(
+    cut: Cut, plans: Sequence[Sequence[RelationPath]], reached: Sequence[Sequence[Any]], count: int
+) -> dict[str, Any]:
     """Walk the plans of the first questions with networkx; compare what they reach."""
     spent = {name: 0.0 for name in ("simple", "multi", "make simple", "make multi")}
     num_relations = cut.graph.num_relations
@@ -152,7 +145,7 @@ def walk(cut: Cut, plans: Sequence[Sequence[RelationPath]], reached: Executed, c
             spent[name] += 1000 * (after - before) / count
         num_walks += sum(map(len, walks))
         different += sum(
-            reached.reached(question, number).tolist() != sorted({one[-1] for one in found})
+            reached[question][number].tolist() != sorted({one[-1] for one in found})
             for number, found in enumerate(walks)
         )
     compared = count * NUM_PLANS

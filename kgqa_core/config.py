@@ -8,7 +8,7 @@ that they shape.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -18,11 +18,26 @@ from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.types import Split
 
+# Format of triples -> what reads it (a graph.formats.GraphFormat). A format of your own is a module and a line here.
+GRAPH_FORMATS = {
+    "wikimovies": "kgqa_core.graph.formats:WIKIMOVIES",
+    "tsv": "kgqa_core.graph.formats:TSV",
+    "csv": "kgqa_core.graph.formats:CSV",
+    "parquet": "kgqa_core.graph.formats:PARQUET",
+    "nsm": "kgqa_core.graph.nsm:FORMAT",
+    "rog": "kgqa_core.graph.rog:FORMAT",
+    "rdf": "kgqa_core.graph.rdf:FORMAT",
+}
+if TYPE_CHECKING:
+    GraphFormatName = str
+else:
+    GraphFormatName = Literal[tuple(GRAPH_FORMATS)]
+
 
 class GraphSection(Section):
     """The triples."""
 
-    format: Literal["wikimovies", "tsv", "csv", "parquet", "nsm", "rog", "rdf"]
+    format: GraphFormatName
     path: FilePath | None = None  # left out with formats nsm and rog alone: the question files hold the triples
     names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
     inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards

@@ -13,8 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.paths import to_labels, to_relations
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels, to_relations
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import LabelPath, Question
 

@@ -1,106 +1,33 @@
-"""Cutting input files into chunks that are parsed apart from each other."""
+"""Build a graph artifact from triple files: parse in chunks, encode, deduplicate, sort, index."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.errors import InputError, shorten
+from kgqa_core.errors import InputError
 from kgqa_core.graph.csr import build_csr, write_csr
 from kgqa_core.graph.formats import (
     NAME_COLUMNS,
-    ROG_COLUMNS,
     TRIPLE_COLUMNS,
     Chunk,
     ChunkReport,
-    FileFormat,
-    line_cuts,
-    open_parquet,
-    parse_chunk,
+    list_chunks,
+    listed_part,
+    open_format,
     require_file,
 )
-from kgqa_core.graph.gzip_files import unpack
 from kgqa_core.graph.kg import write_string_indexes
-from kgqa_core.graph.nsm import listed_part, parse_nsm_chunk
-from kgqa_core.graph.rdf import is_by_line, parse_rdf_chunk
 from kgqa_core.graph.rejects import check_reject_ratio, collect_rejects, write_rejects
-from kgqa_core.graph.rog import read_rog_chunk
 from kgqa_core.graph.shards import InverseCounts, connect, write_entities, write_triples
-
-
-def list_chunks(
-    path: Path, *, format: FileFormat, columns: tuple[str, ...], parts: Path, chunk_bytes: int
-) -> Iterator[Chunk]:
-    """Cut ``path`` into slices of about ``chunk_bytes`` that end at line ends (Parquet: at row groups).
-
-    A gzip of lines is unpacked into ``parts`` first. RDF that cannot be cut at line ends is one slice. Raises
-    InputError when a Parquet file is none, or lacks one of the columns.
-    """
-    if format == "rdf":
-        cuts = line_cuts(path, chunk_bytes) if is_by_line(path) else iter([(0, path.stat().st_size)])
-    elif format == "parquet":
-        cuts = _row_group_cuts(path, columns, chunk_bytes)
-    elif format == "rog" and path.suffix == ".parquet":
-        cuts = _row_cuts(path, chunk_bytes)
-    else:
-        path = _plain(path, format, parts)
-        cuts = line_cuts(path, chunk_bytes)
-    for number, (start, end) in enumerate(cuts):
-        part = parts / f"{columns[0]}-{number:06d}.parquet"
-        yield Chunk(path=path, format=format, columns=columns, start=start, end=end, part=part)
-
-
-def _plain(path: Path, format: FileFormat, parts: Path) -> Path:
-    if path.suffix != ".gz":
-        return path
-    if format in ("nsm", "rog"):
-        raise InputError(f"{path}: question files are not read from a gzip. Unpack it: gunzip --keep {path.name}")
-    return unpack(path, parts)
-
-
-def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    file = _open_with(path, columns)
-    start, taken = 0, 0
-    for group in range(file.num_row_groups):
-        taken += file.metadata.row_group(group).total_byte_size
-        if taken >= chunk_bytes or group + 1 == file.num_row_groups:
-            yield start, group + 1
-            start, taken = group + 1, 0
-
-
-def _row_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut inside row groups: a row that holds a whole subgraph may take 100 kB, a row group a gigabyte of Python."""
-    metadata = _open_with(path, ROG_COLUMNS).metadata
-    start = 0
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        end = start + group.num_rows
-        step = max(1, group.num_rows * chunk_bytes // max(group.total_byte_size, 1))
-        yield from ((first, min(first + step, end)) for first in range(start, end, step))
-        start = end
-
-
-def _open_with(path: Path, columns: tuple[str, ...]) -> pq.ParquetFile:
-    file = open_parquet(path)
-    missing = [column for column in columns if column not in file.schema_arrow.names]
-    if missing:
-        raise InputError(
-            f"{path}: no column {missing[0]!r}; the columns are {shorten(file.schema_arrow.names)}. "
-            f"A Parquet file needs the columns {', '.join(columns)}: rename them and run again."
-        )
-    return file
-
-
-# ------ Build a graph artifact from a triple file: parse in chunks, encode, deduplicate, sort, index.
-
 
 MapChunks = Callable[[Callable[[Chunk], ChunkReport], Iterable[Chunk]], Iterable[ChunkReport]]
 
@@ -142,7 +69,7 @@ class GraphReport:
 def build_graph(
     path: Path | Sequence[Path],
     *,
-    format: FileFormat,
+    format: str,
     out_dir: Path,
     names: Path | None = None,
     max_reject_ratio: float = 0.001,
@@ -152,7 +79,7 @@ def build_graph(
     """Build the graph of ``path``, one file or several, in ``out_dir`` (see docs/own-data.md for the formats).
 
     ``names``: optional Parquet (label, name) or TSV file. ``inverse_suffix``: what marks a relation as the inverse of
-    another (see ``inverses``). Raises InputError where a file is missing, unreadable, empty, or has a larger share of
+    another (see ``shards``). Raises InputError where a file is missing, unreadable, empty, or has a larger share of
     rejected rows than ``max_reject_ratio``.
     """
     paths = [path] if isinstance(path, Path) else list(path)
@@ -160,60 +87,34 @@ def build_graph(
         require_file(each, what="graph file")
     if names is not None:
         require_file(names, what="names file")
+        names_format = "parquet" if names.suffix == ".parquet" else "tsv"
     parts = out_dir / "parts"
-    _clear(out_dir, parts)
+    shutil.rmtree(parts, ignore_errors=True)
+    for shard in out_dir.glob("triples-*.parquet"):  # of a killed build, which this one might not overwrite
+        shard.unlink()
     parts.mkdir(parents=True)
     try:
         files = [_parse(each, format, TRIPLE_COLUMNS, parts / str(number), limits) for number, each in enumerate(paths)]
         triples = [report for reports in files for report in reports]
-        named = [] if names is None else _parse(names, _names_format(names), NAME_COLUMNS, parts, limits)
+        named = [] if names is None else _parse(names, names_format, NAME_COLUMNS, parts, limits)
         for reports in (*files, named):
             check_reject_ratio(reports, max_ratio=max_reject_ratio, key="dataset.graph.max_reject_ratio")
         if not any(report.num_rows for report in triples):
             shown = ", ".join(map(str, paths))
-            raise InputError(f"graph file: {shown} holds no triple. A line should look like: {EXAMPLES[format]}")
+            raise InputError(
+                f"graph file: {shown} holds no triple. A line should look like: {open_format(format).example}"
+            )
         write_rejects(collect_rejects([*files, named]), out_dir / "rejects.parquet")
         return _write_graph(triples, named, out_dir, inverse_suffix, limits)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
 
 
-def _clear(out_dir: Path, parts: Path) -> None:
-    """Remove what a killed build left and this one might not overwrite."""
-    shutil.rmtree(parts, ignore_errors=True)
-    for shard in out_dir.glob("triples-*.parquet"):
-        shard.unlink()
-
-
-EXAMPLES: dict[FileFormat, str] = {
-    "wikimovies": "Rear Window|directed_by|Alfred Hitchcock",
-    "tsv": "head<TAB>relation<TAB>tail",
-    "csv": 'head,relation,"tail, with a comma"',
-    "parquet": "columns head, relation, tail",
-    "nsm": '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}',
-    "rog": '{"question": "…", "q_entity": ["Ada"], "a_entity": ["London"], "graph": [["Ada", "born_in", "London"]]}',
-    "rdf": "<http://example.org/Ada> <http://example.org/bornIn> <http://example.org/London> .",
-}
-
-
-PARSERS: dict[FileFormat, Callable[[Chunk], ChunkReport]] = {
-    "nsm": parse_nsm_chunk,
-    "rog": partial(parse_nsm_chunk, read=read_rog_chunk),
-    "rdf": parse_rdf_chunk,
-}
-
-
-def _names_format(names: Path) -> FileFormat:
-    return "parquet" if names.suffix == ".parquet" else "tsv"
-
-
-def _parse(
-    path: Path, format: FileFormat, columns: tuple[str, ...], parts: Path, limits: BuildLimits
-) -> list[ChunkReport]:
+def _parse(path: Path, format: str, columns: tuple[str, ...], parts: Path, limits: BuildLimits) -> list[ChunkReport]:
     parts.mkdir(exist_ok=True)
     # A list, so that whoever maps can tell how much of it is done; 400 GB of text are 50,000 small records.
     chunks = list(list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes))
-    return list(limits.map_chunks(PARSERS.get(format, parse_chunk), chunks))
+    return list(limits.map_chunks(open_format(format).parse, chunks))
 
 
 def _write_graph(
@@ -275,6 +176,4 @@ def _write_indexes(out_dir: Path, num_entities: int, num_relations: int) -> int:
     shards = pa.concat_tables([pq.read_table(shard) for shard in sorted(out_dir.glob("triples-*.parquet"))])
     columns = [shards[name].to_numpy() for name in TRIPLE_COLUMNS]
     write_csr(build_csr(*columns, num_entities=num_entities, num_relations=num_relations), out_dir)
-    entities = pq.read_table(out_dir / "entities.parquet")
-    write_string_indexes(entities, out_dir)
-    return sum(count > 1 for count in entities["name"].value_counts().field("counts").to_pylist())
+    return write_string_indexes(pq.read_table(out_dir / "entities.parquet"), out_dir)

@@ -10,19 +10,25 @@ Every triple stands in it twice: under its head with relation r, under its tail 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.integer[Any]]
+I8 = NDArray[np.int8]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+U64 = NDArray[np.uint64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+CsrArrays = tuple[Ints, Ints, Ints, Ints]  # as compiled code takes a Csr
 Number = TypeVar("Number", bound=np.integer[Any])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Csr:
+class Csr(NamedTuple):
     """The four arrays described above, in memory or memory-mapped."""
 
     group_ptr: Ints
@@ -66,13 +72,13 @@ def _pointers(counts: Ints) -> Ints:
 
 def write_csr(csr: Csr, folder: Path) -> None:
     """Write each array as ``<name>.npy``."""
-    for field in fields(csr):
-        np.save(folder / f"{field.name}.npy", getattr(csr, field.name), allow_pickle=False)
+    for name, array in csr._asdict().items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
 def open_csr(folder: Path) -> Csr:
     """Memory-map what ``write_csr`` wrote; OSError or ValueError where a file is missing or damaged."""
-    return Csr(**{field.name: open_array(folder / f"{field.name}.npy") for field in fields(Csr)})
+    return Csr(*(open_array(folder / f"{name}.npy") for name in Csr._fields))
 
 
 def open_array(path: Path) -> NDArray[Any]:

@@ -1,7 +1,8 @@
-"""Reading triple and name files chunk by chunk (see ``chunks``): memory stays flat, and chunks can be read anywhere.
+"""Graph files, read chunk by chunk: what a format is, what became of a chunk, and the formats of lines and columns.
 
-``parse_chunk`` is pure and importable: it reads one line-aligned slice of one file and writes its rows beside the
-other parts. Chunks may therefore be mapped in this process or by any pool that sees the same folders.
+A chunk is a slice of one file that is parsed apart from the others, in this process or in any that sees the same
+folders: memory stays flat. ``parse`` writes its rows and its rejects beside the other parts. Formats of their own:
+``rdf``, ``nsm``; ``config.GRAPH_FORMATS`` names them all.
 """
 
 from __future__ import annotations
@@ -10,21 +11,27 @@ import csv
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
-from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.config import GRAPH_FORMATS
+from kgqa_core.errors import ConfigError, InputError, nearest, shorten
+from kgqa_core.graph.gzip_files import unpack
 
-FileFormat = Literal["wikimovies", "tsv", "csv", "parquet", "nsm", "rog", "rdf"]
+if TYPE_CHECKING:
+    from kgqa_core.graph.nsm import ReadChunk
+
 TRIPLE_COLUMNS = ("head", "relation", "tail")
 NAME_COLUMNS = ("label", "name")
-ROG_COLUMNS = ("question", "q_entity", "graph")  # that a Parquet file of RoG rows must have
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
 MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
@@ -42,10 +49,10 @@ class Chunk:
     """One slice of one file, and where its rows go."""
 
     path: Path
-    format: FileFormat
+    format: str
     columns: tuple[str, ...]  # what the fields of a row are, in order
-    start: int  # first byte; for Parquet the first row group, of rog the first row
-    end: int  # one past the last byte; for Parquet one past the last row group, of rog one past the last row
+    start: int  # first byte; of a Parquet file the first row group, or row: as the format cuts
+    end: int  # one past the last
     part: Path  # Parquet file that receives the rows; rejects go to ``rejects_part``
 
     @property
@@ -70,86 +77,7 @@ class ChunkReport:
     rejects: dict[str, int]  # reason -> rows rejected
 
 
-def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file; InputError where it is none."""
-    try:
-        return pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise InputError(
-            f"{path}: not a readable Parquet file ({shorten(str(error))}). Is its format right?"
-        ) from error
-
-
-def parse_chunk(chunk: Chunk) -> ChunkReport:
-    """Read one chunk and write its rows (strings, plus ``position``: their order in the file) and its rejects."""
-    return write_parts(chunk, _parse_parquet(chunk) if chunk.format == "parquet" else _parse_lines(chunk))
-
-
-RawReject = tuple[int, str, str]  # line inside the chunk (1-based), reason, text
-Parsed = tuple[pa.Table, int, int, list[RawReject]]  # rows, lines, blank lines, rejects
-
-
-def write_parts(chunk: Chunk, parsed: Parsed) -> ChunkReport:
-    """Write a chunk's rows and rejects."""
-    table, num_lines, num_blank, rejects = parsed
-    with written_whole(chunk.part) as part:
-        pq.write_table(table, part, compression="zstd")
-    return report_chunk(chunk, rejects, num_lines=num_lines, num_rows=table.num_rows, num_blank=num_blank)
-
-
-def report_chunk(
-    chunk: Chunk, rejects: list[RawReject], *, num_lines: int, num_rows: int, num_blank: int
-) -> ChunkReport:
-    """Write a chunk's rejects, and return what became of it."""
-    if rejects:
-        lines, reasons, texts = zip(*rejects, strict=True)
-        columns = [
-            [chunk.path.name] * len(lines),
-            list(lines),
-            list(reasons),
-            [text[:MAX_REJECT_TEXT] for text in texts],
-        ]
-        with written_whole(chunk.rejects_part) as part:
-            pq.write_table(pa.table(columns, schema=schemas.REJECTS), part, compression="zstd")
-    return ChunkReport(
-        chunk=chunk,
-        num_lines=num_lines,
-        num_rows=num_rows,
-        num_blank=num_blank,
-        rejects=dict(Counter(reason for _, reason, _ in rejects)),
-    )
-
-
-def _parse_lines(chunk: Chunk) -> Parsed:
-    lines, complete = read_lines(chunk)
-    split = SPLITTERS[chunk.format]
-    width = len(chunk.columns)
-    columns: list[list[str]] = [[] for _ in chunk.columns]
-    positions: list[int] = []
-    rejects: list[RawReject] = []
-    num_blank = 0
-    for number, line in enumerate(lines, 1):
-        if isinstance(line, bytes):
-            rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
-            continue
-        fields = split(line)
-        if not line.strip() or (number == 1 and _is_header(fields, chunk)):
-            num_blank += 1
-            continue
-        reason = _fault(fields, width)
-        if reason is None and fields is not None:
-            for column, value in zip(columns, fields, strict=True):
-                column.append(value)
-            positions.append(chunk.start + number)
-        else:
-            cut_off = reason == WRONG_FIELDS and number == len(lines) and not complete
-            rejects.append((number, TRUNCATED if cut_off else str(reason), line))
-    arrays = [pa.array(column, pa.string()) for column in columns]
-    table = pa.table([*arrays, pa.array(positions, pa.int64())], names=[*chunk.columns, "position"])
-    return table, len(lines), num_blank, rejects
-
-
-def line_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+def line_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield (first byte, one past the last) of slices of about ``chunk_bytes`` that end at line ends."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -162,22 +90,102 @@ def line_cuts(path: Path, chunk_bytes: int) -> Iterator[tuple[int, int]]:
             start = end
 
 
+@dataclass(frozen=True, slots=True)
+class GraphFormat:
+    """A format of graph files. Its functions are importable, so that other processes can call them, too."""
+
+    example: str  # a line as it should look, for whoever gave a file without one
+    parse: Callable[[Chunk], ChunkReport]  # writes a chunk's rows and rejects
+    cut: Callable[[Path, tuple[str, ...], int], Iterator[tuple[int, int]]] = line_cuts  # (file, columns, bytes)
+    unpacks: bool = False  # is a gzip unpacked before it is cut?
+    read: ReadChunk | None = None  # where each line is a question with its subgraph: how they are read
+
+
+def open_format(name: str) -> GraphFormat:
+    """Return the format of ``config.GRAPH_FORMATS`` that has this name; ConfigError where none has."""
+    if name not in GRAPH_FORMATS:
+        near = nearest(name, GRAPH_FORMATS)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"graph format {shorten(name)}: legal are {', '.join(GRAPH_FORMATS)}.{hint}")
+    module, _, constant = GRAPH_FORMATS[name].partition(":")
+    found: GraphFormat = getattr(import_module(module), constant)
+    return found
+
+
+def list_chunks(path: Path, *, format: str, columns: tuple[str, ...], parts: Path, chunk_bytes: int) -> Iterator[Chunk]:
+    """Cut ``path`` into chunks of about ``chunk_bytes``, whose parts lie in ``parts``; a gzip may be unpacked there.
+
+    Raises InputError when a Parquet file is none, or lacks one of the columns.
+    """
+    opened = open_format(format)
+    if opened.unpacks and path.suffix == ".gz":
+        path = unpack(path, parts)
+    for number, (start, end) in enumerate(opened.cut(path, columns, chunk_bytes)):
+        part = parts / f"{columns[0]}-{number:06d}.parquet"
+        yield Chunk(path=path, format=format, columns=columns, start=start, end=end, part=part)
+
+
+RawReject = tuple[int, str, str]  # line inside the chunk (1-based), reason, text
+
+
+def write_rows(
+    chunk: Chunk, table: pa.Table, rejects: list[RawReject], *, num_lines: int, num_blank: int = 0
+) -> ChunkReport:
+    """Write a chunk's rows (strings, plus ``position``: their order in the file) and its rejects."""
+    with written_whole(chunk.part) as part:
+        pq.write_table(table, part, compression="zstd")
+    return report_chunk(chunk, rejects, num_lines=num_lines, num_rows=table.num_rows, num_blank=num_blank)
+
+
+def report_chunk(
+    chunk: Chunk, rejects: list[RawReject], *, num_lines: int, num_rows: int, num_blank: int
+) -> ChunkReport:
+    """Write a chunk's rejects, and return what became of it."""
+    if rejects:
+        rows = [(chunk.path.name, line, reason, text[:MAX_REJECT_TEXT]) for line, reason, text in rejects]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        with written_whole(chunk.rejects_part) as part:
+            pq.write_table(pa.table(columns, schema=schemas.REJECTS), part, compression="zstd")
+    reasons = dict(Counter(reason for _, reason, _ in rejects))
+    return ChunkReport(chunk, num_lines=num_lines, num_rows=num_rows, num_blank=num_blank, rejects=reasons)
+
+
+def listed_part(part: Path) -> Path:
+    """Return the Parquet file of what a chunk holds beside its triples, where its format has such.
+
+    Its rows are (label, null) of entities, with or without a triple, and (label, name) of whatever a name is given for.
+    """
+    return part.with_suffix(".listed.parquet")
+
+
+def require_file(path: Path, *, what: str) -> None:
+    """Raise InputError, naming the nearest file beside it, unless ``path`` is a file. ``what``: "graph file", say."""
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise InputError(f"{what}: {path} is a folder, not a file. Name the file inside it.")
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = nearest(path.name, beside)
+    hint = f" Nearest beside it: {near[0]}." if near else ""
+    hint = hint if path.parent.is_dir() else f" Its folder {path.parent} does not exist either."
+    raise InputError(f"{what}: {path} does not exist.{hint} Check the path in the run's configuration.")
+
+
+# ------ Lines.
+
+
 def line_blocks(path: Path, block_bytes: int = 8 * 2**20) -> Iterator[tuple[list[str | bytes], bool]]:
     """Yield a file's lines, a block at a time, as ``split_lines`` returns them."""
-    for start, end in line_cuts(path, block_bytes):
-        yield _read_slice(path, start, end)
+    for start, end in line_cuts(path, (), block_bytes):
+        yield split_lines(read_slice(path, start, end))
 
 
-def read_lines(chunk: Chunk) -> tuple[list[str | bytes], bool]:
-    """Return a chunk's lines as ``split_lines`` does."""
-    return _read_slice(chunk.path, chunk.start, chunk.end)
-
-
-def _read_slice(path: Path, start: int, end: int) -> tuple[list[str | bytes], bool]:
+def read_slice(path: Path, start: int, end: int) -> bytes:
+    """Return some bytes of a file, but for the byte order mark that it may begin with."""
     with path.open("rb") as file:
         file.seek(start)
         data = file.read(end - start)
-    return split_lines(data.removeprefix(BYTE_ORDER_MARK) if start == 0 else data)
+    return data.removeprefix(BYTE_ORDER_MARK) if start == 0 else data
 
 
 def split_lines(data: bytes) -> tuple[list[str | bytes], bool]:
@@ -198,17 +206,83 @@ def _decode(line: bytes) -> str | bytes:
         return line
 
 
-def _is_header(fields: list[str] | None, chunk: Chunk) -> bool:
-    """Are these, the chunk's first line, exactly the column names? WikiMovies files have no header."""
-    return chunk.start == 0 and chunk.format != "wikimovies" and fields == list(chunk.columns)
+def parse_lines(chunk: Chunk, *, separator: str, quotes: bool = False, has_header: bool = True) -> ChunkReport:
+    """Parse lines of fields: at once where nothing is wrong with any, else line by line, so that each fault is told.
+
+    Args:
+        chunk: of the file.
+        separator: one character, between the fields.
+        quotes: may fields be quoted, as in CSV? A quoted field ends in its line.
+        has_header: may the first line hold the names of the columns?
+    """
+    data = read_slice(chunk.path, chunk.start, chunk.end)
+    header = separator.join(chunk.columns)
+    begin = int(chunk.start == 0 and has_header and data.split(b"\n", 1)[0].rstrip(b"\r") == header.encode())
+    fields = None if quotes and b'"' in data else _read_fields(data, separator, chunk.columns, skip=begin)
+    if fields is not None:
+        positions = pa.array(range(chunk.start + begin + 1, chunk.start + begin + 1 + fields.num_rows), pa.int64())
+        table = fields.append_column("position", positions)
+        return write_rows(chunk, table, [], num_lines=begin + table.num_rows, num_blank=begin)
+    split: Callable[[str], list[str] | None] = _split_csv if quotes else partial(str.split, sep=separator)
+    return _parse_each(chunk, data, split, has_header)
 
 
-def _fault(fields: list[str] | None, width: int) -> str | None:
-    if fields is None:
-        return BAD_QUOTES
-    if len(fields) != width:
-        return WRONG_FIELDS
-    return None if all(map(str.strip, fields)) else EMPTY_FIELD
+def _read_fields(data: bytes, separator: str, columns: tuple[str, ...], *, skip: int) -> pa.Table | None:
+    """Return the fields of all lines after the first ``skip``; None where one has a fault, or is blank."""
+    if data.count(b"\r") != data.count(b"\r\n") or data.startswith(BYTE_ORDER_MARK):  # the reader eats these
+        return None
+    try:
+        table = pacsv.read_csv(
+            pa.BufferReader(data),
+            read_options=pacsv.ReadOptions(
+                use_threads=False, block_size=max(len(data), 1), column_names=columns, skip_rows=skip
+            ),
+            parse_options=pacsv.ParseOptions(delimiter=separator, quote_char=False, ignore_empty_lines=False),
+            convert_options=pacsv.ConvertOptions(
+                column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=False
+            ),
+        ).combine_chunks()
+    except pa.ArrowInvalid:
+        return None
+    return table if pc.all(_are_filled(table)).as_py() else None
+
+
+def _are_filled(table: pa.Table) -> pa.ChunkedArray:
+    """Say of each row whether all fields hold more than white space."""
+    filled = [pc.not_equal(pc.utf8_trim_whitespace(column), "") for column in table.columns]
+    kept = filled[0]
+    for other in filled[1:]:
+        kept = pc.and_(kept, other)
+    return kept
+
+
+def _parse_each(chunk: Chunk, data: bytes, split: Callable[[str], list[str] | None], has_header: bool) -> ChunkReport:
+    """Parse line by line."""
+    lines, complete = split_lines(data)
+    rows: list[tuple[object, ...]] = []
+    rejects: list[RawReject] = []
+    num_blank = 0
+    for number, line in enumerate(lines, 1):
+        if isinstance(line, bytes):
+            rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
+            continue
+        fields = split(line)
+        is_header = has_header and number == 1 and chunk.start == 0 and fields == list(chunk.columns)
+        if not line.strip() or is_header:
+            num_blank += 1
+        elif fields is None:
+            rejects.append((number, BAD_QUOTES, line))
+        elif len(fields) != len(chunk.columns):
+            cut_off = number == len(lines) and not complete
+            rejects.append((number, TRUNCATED if cut_off else WRONG_FIELDS, line))
+        elif not all(map(str.strip, fields)):
+            rejects.append((number, EMPTY_FIELD, line))
+        else:
+            rows.append((*fields, chunk.start + number))
+    schema = pa.schema([*((name, pa.string()) for name in chunk.columns), ("position", pa.int64())])
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    table = pa.table([list(column) for column in columns], schema=schema)
+    return write_rows(chunk, table, rejects, num_lines=len(lines), num_blank=num_blank)
 
 
 def _split_csv(line: str) -> list[str] | None:
@@ -221,22 +295,44 @@ def _split_csv(line: str) -> list[str] | None:
         return None
 
 
-def _split_tsv(line: str) -> list[str]:
-    return line.split("\t")
+WIKIMOVIES = GraphFormat(
+    "Rear Window|directed_by|Alfred Hitchcock", partial(parse_lines, separator="|", has_header=False), unpacks=True
+)
+TSV = GraphFormat("head<TAB>relation<TAB>tail", partial(parse_lines, separator="\t"), unpacks=True)
+CSV = GraphFormat('head,relation,"tail, with a comma"', partial(parse_lines, separator=",", quotes=True), unpacks=True)
 
 
-def _split_wikimovies(line: str) -> list[str]:
-    return line.split("|")
+# ------ Parquet: columns head, relation, tail.
 
 
-SPLITTERS: dict[str, Callable[[str], list[str] | None]] = {
-    "csv": _split_csv,
-    "tsv": _split_tsv,
-    "wikimovies": _split_wikimovies,
-}
+def open_parquet(path: Path, columns: tuple[str, ...] = ()) -> pq.ParquetFile:
+    """Open a Parquet file; InputError where it is none, or lacks one of ``columns``."""
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{path}: not a readable Parquet file ({shorten(str(error))}). Is its format right?"
+        ) from error
+    missing = [column for column in columns if column not in file.schema_arrow.names]
+    if missing:
+        raise InputError(
+            f"{path}: no column {missing[0]!r}; the columns are {shorten(file.schema_arrow.names)}. "
+            f"A Parquet file needs the columns {', '.join(columns)}: rename them and run again."
+        )
+    return file
 
 
-def _parse_parquet(chunk: Chunk) -> Parsed:
+def _row_group_cuts(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    file = open_parquet(path, columns)
+    start, taken = 0, 0
+    for group in range(file.num_row_groups):
+        taken += file.metadata.row_group(group).total_byte_size
+        if taken >= chunk_bytes or group + 1 == file.num_row_groups:
+            yield start, group + 1
+            start, taken = group + 1, 0
+
+
+def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     file = open_parquet(chunk.path)
     before = sum(file.metadata.row_group(group).num_rows for group in range(chunk.start))
     table = file.read_row_groups(list(range(chunk.start, chunk.end)), columns=list(chunk.columns))
@@ -244,24 +340,13 @@ def _parse_parquet(chunk: Chunk) -> Parsed:
         arrays = [table[column].cast(pa.string()).combine_chunks().fill_null("") for column in chunk.columns]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(f"{chunk.path}: columns must hold text, numbers or dates: {shorten(str(error))}") from error
-    kept = pa.array([True] * table.num_rows, pa.bool_())
-    for array in arrays:
-        kept = pc.and_(kept, pc.not_equal(pc.utf8_trim_whitespace(array), ""))
+    texts = pa.table(arrays, names=list(chunk.columns))
+    kept = _are_filled(texts)
     bad = pc.indices_nonzero(pc.invert(kept)).to_pylist()
     rejects = [(row + 1, EMPTY_FIELD, "\t".join(str(array[row]) for array in arrays)) for row in bad]
     positions = pa.array(range(before, before + table.num_rows), pa.int64())
-    rows = pa.table([*arrays, positions], names=[*chunk.columns, "position"]).filter(kept)
-    return rows, table.num_rows, 0, rejects
+    rows = texts.append_column("position", positions).filter(kept)
+    return write_rows(chunk, rows, rejects, num_lines=table.num_rows)
 
 
-def require_file(path: Path, *, what: str) -> None:
-    """Raise InputError, naming the nearest file beside it, unless ``path`` is a file. ``what``: "graph file", say."""
-    if path.is_file():
-        return
-    if path.is_dir():
-        raise InputError(f"{what}: {path} is a folder, not a file. Name the file inside it.")
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, beside)
-    hint = f" Nearest beside it: {near[0]}." if near else ""
-    hint = hint if path.parent.is_dir() else f" Its folder {path.parent} does not exist either."
-    raise InputError(f"{what}: {path} does not exist.{hint} Check the path in the run's configuration.")
+PARQUET = GraphFormat("columns head, relation, tail", _parse_row_groups, _row_group_cuts)

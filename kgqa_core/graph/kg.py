@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.csr import Ints, open_array, open_csr, read_only, sorted_distinct
+from kgqa_core.graph.csr import CsrArrays, Ints, open_array, open_csr, read_only, sorted_distinct
 from kgqa_core.graph.strings import (
     SortedIndex,
     StringBuffers,
@@ -26,6 +27,7 @@ from kgqa_core.graph.strings import (
     string_buffers,
     write_strings,
 )
+from kgqa_core.types import Question, RelationPath
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +52,12 @@ class KnowledgeGraph:
         return 2 * self.num_relations
 
     @cached_property
-    def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """The CSR as compiled code takes it: group_ptr, group_relation, edge_ptr, edge_tail, read-only."""
-        return (
-            read_only(self.group_ptr),
-            read_only(self.group_relation),
-            read_only(self.edge_ptr),
-            read_only(self.edge_tail),
+    def arrays(self) -> CsrArrays:
+        """The CSR as compiled code takes it, read-only, as it is when it comes from disk."""
+        group_ptr, group_relation, edge_ptr, edge_tail = map(
+            read_only, (self.group_ptr, self.group_relation, self.edge_ptr, self.edge_tail)
         )
+        return group_ptr, group_relation, edge_ptr, edge_tail
 
     @cached_property
     def entity_names(self) -> list[str]:
@@ -189,39 +189,98 @@ def _column(path: Path, name: str) -> list[Any]:
     return values
 
 
-def write_string_indexes(entities: pa.Table, folder: Path) -> None:
-    """Write what lookups by label, name and case-folded name need, from a table of schemas.ENTITIES."""
+def write_string_indexes(entities: pa.Table, folder: Path) -> int:
+    """Write what lookups by label, name and case-folded name need, from a table of schemas.ENTITIES.
+
+    Returns how many names several entities share.
+    """
     labels, names = (entities[column].combine_chunks() for column in ("label", "name"))
     write_strings(labels, folder, "label")
     write_strings(names, folder, "name")
-    write_orders(string_buffers(names.cast(pa.large_string())), string_buffers(fold(names)), folder)
+    return write_orders(string_buffers(names.cast(pa.large_string())), string_buffers(fold(names)), folder)
 
 
 def write_orders(names: StringBuffers, folded: StringBuffers, folder: Path) -> int:
     """Write the orders of names and of folded names, given as bytes and offsets; return how many names are shared."""
-    from kgqa_core.graph.string_sort import num_repeated, sort_strings  # compiled: a look-up needs none of it
-
-    order = sort_strings(*folded)  # stable: entities that share a name stay in order of id
-    np.save(folder / "folded_order.npy", order, allow_pickle=False)
-    order = sort_strings(*names)
-    np.save(folder / "name_order.npy", order, allow_pickle=False)
-    return int(num_repeated(*names, order))
+    for stem, (data, offsets) in (("folded", folded), ("name", names)):
+        texts = pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+        order = pc.array_sort_indices(texts)  # stable: entities that share a name stay in order of id
+        np.save(folder / f"{stem}_order.npy", order.to_numpy().astype(np.int32), allow_pickle=False)
+    texts = texts.take(order)
+    repeats = pc.equal(texts[1:], texts[:-1]).to_numpy(zero_copy_only=False)
+    return int((repeats & ~np.append(False, repeats[:-1])[: len(repeats)]).sum())
 
 
 def open_graph(folder: Path) -> KnowledgeGraph:
     """Open a folder that ``build_graph`` wrote; ArtifactError where it is not one or is damaged."""
     try:
         facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
-        csr = open_csr(folder)
         return KnowledgeGraph(
             folder=folder,
             num_entities=facts["num_entities"],
             num_relations=facts["num_relations"],
             num_triples=facts["num_triples"],
-            group_ptr=csr.group_ptr,
-            group_relation=csr.group_relation,
-            edge_ptr=csr.edge_ptr,
-            edge_tail=csr.edge_tail,
+            **open_csr(folder)._asdict(),
         )
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{folder} holds no usable graph ({error}). Build it again: kgqa build CONF") from error
+
+
+# ------ Relation paths by label: how plans are written. A step is a relation's label, walked forward; "^" before it
+# means backward. A label that itself begins with "^" or a backslash is written with a backslash before it.
+
+
+BACKWARD, ESCAPE = "^", "\\"
+
+
+def write_step(label: str, backward: bool = False) -> str:
+    """Return the step that walks the relation ``label``."""
+    escaped = ESCAPE + label if label.startswith((BACKWARD, ESCAPE)) else label
+    return BACKWARD + escaped if backward else escaped
+
+
+def read_step(step: str) -> tuple[str, bool]:
+    """Return (label, is it walked backward?) of a step; total: any text is some step."""
+    backward = step.startswith(BACKWARD)
+    return (step[1:] if backward else step).removeprefix(ESCAPE), backward
+
+
+def flip_step(step: str) -> str:
+    """Return the step that undoes ``step``."""
+    label, backward = read_step(step)
+    return write_step(label, not backward)
+
+
+def unsigned(path: Iterable[str]) -> tuple[str, ...]:
+    """Return the plain labels of a path, as files without directions hold it."""
+    return tuple(read_step(step)[0] for step in path)
+
+
+def to_labels(graph: KnowledgeGraph, path: RelationPath) -> tuple[str, ...]:
+    """Return the steps of a relation path by label; identity steps (stay) leave none."""
+    labels, num = graph.relation_labels, graph.num_relations
+    return tuple(write_step(labels[step % num], step >= num) for step in path if step != graph.identity)
+
+
+def to_relations(graph: KnowledgeGraph, path: Sequence[str]) -> RelationPath | None:
+    """Return the relation ids of a path by label, or None where the graph does not have one of its relations."""
+    ids = graph.relation_ids
+    found = []
+    for label, backward in map(read_step, path):
+        relation = ids.get(label)
+        if relation is None:
+            return None
+        found.append(relation + graph.num_relations * backward)
+    return tuple(found)
+
+
+def golds_of(question: Question, *, reenter_topic: bool = False) -> frozenset[int]:
+    """Return the entities that a path should reach: the answers, else the claim where that is known to be right.
+
+    With ``reenter_topic=False`` topics are left out only where other golds remain, since no path can reach them.
+    """
+    golds = frozenset(question.answers)
+    if not golds and question.verdict and question.claim is not None:
+        golds = frozenset({question.claim})
+    reachable = golds if reenter_topic else golds - frozenset(question.topics)
+    return golds if reachable else frozenset()

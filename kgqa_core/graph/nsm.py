@@ -11,7 +11,7 @@ the file, as published sets have them, every number is instead a line of these (
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from kgqa_core.artifacts import written_whole
+from kgqa_core.errors import InputError
 from kgqa_core.graph.formats import (
     EMPTY_FIELD,
+    NAME_COLUMNS,
     NOT_AN_OBJECT,
     NOT_JSON,
     NOT_UTF8,
@@ -32,9 +34,13 @@ from kgqa_core.graph.formats import (
     WRONG_FIELDS,
     Chunk,
     ChunkReport,
+    GraphFormat,
     RawReject,
-    read_lines,
-    write_parts,
+    line_cuts,
+    listed_part,
+    read_slice,
+    split_lines,
+    write_rows,
 )
 
 NO_QUESTION = "no question text"
@@ -220,7 +226,7 @@ def read_nsm_chunk(
 
     ``parse`` says what is in a line, or why it cannot be used; by default ``parse_line`` with the file's vocabulary.
     """
-    lines, complete = read_lines(chunk)
+    lines, complete = split_lines(read_slice(chunk.path, chunk.start, chunk.end))
     parse = parse or partial(parse_line, vocabulary=vocabulary_of(chunk.path))
     usable: list[tuple[int, NsmLine]] = []
     rejects: list[RawReject] = []
@@ -239,40 +245,41 @@ def read_nsm_chunk(
 
 
 def parse_nsm_chunk(chunk: Chunk, *, read: ReadChunk = read_nsm_chunk) -> ChunkReport:
-    """Write the triples of a chunk's subgraphs and its rejects, and to ``listed_part`` its topics, answers and names.
-
-    Does for this format what ``formats.parse_chunk`` does for the others.
-    """
+    """Write a chunk's triples and rejects, and to ``listed_part`` its topics, answers and names."""
     usable, num_lines, num_blank, rejects = read(chunk)
-    triples: list[LabelledTriple] = []
-    positions: list[int] = []
+    rows: list[tuple[object, ...]] = []
     listed: set[str] = set()
     names: set[tuple[str, str]] = set()
     for number, line in usable:
         found, faults = read_tuples(line.subgraph)
-        triples += found
-        positions += [chunk.start + number] * len(found)
+        rows += [(*triple, chunk.start + number) for triple in found]
         rejects += [(number, reason, text) for reason, text in faults]
         listed.update(line.topics, line.answers)
         names.update(line.names.items())
-    _write_listed(listed, names, listed_part(chunk.part))
-    columns = zip(*triples, strict=True) if triples else ([], [], [])
-    table = pa.table(
-        [*(pa.array(column, pa.string()) for column in columns), pa.array(positions, pa.int64())],
-        names=[*TRIPLE_COLUMNS, "position"],
-    )
-    return write_parts(chunk, (table, num_lines, num_blank, sorted(rejects)))
+    with written_whole(listed_part(chunk.part)) as part:
+        beside = [*((label, None) for label in sorted(listed)), *sorted(names)]
+        pq.write_table(_table(beside, NAME_COLUMNS), part, compression="zstd")
+    table = _table(rows, (*TRIPLE_COLUMNS, "position"))
+    return write_rows(chunk, table, sorted(rejects), num_lines=num_lines, num_blank=num_blank)
 
 
-def _write_listed(listed: set[str], names: set[tuple[str, str]], path: Path) -> None:
-    rows = [*((label, None) for label in sorted(listed)), *sorted(names)]
-    schema = pa.schema([("label", pa.string()), ("name", pa.string())])
-    columns = [[row[place] for row in rows] for place in range(2)]
-    with written_whole(path) as partial:
-        pq.write_table(pa.table(columns, schema=schema), partial, compression="zstd")
+def _table(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Table:
+    """Return rows as a table of texts; ``position`` is a number."""
+    schema = pa.schema([(name, pa.int64() if name == "position" else pa.string()) for name in names])
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return pa.table([list(column) for column in columns], schema=schema)
 
 
-def listed_part(part: Path) -> Path:
-    """Return the Parquet file of what a chunk holds beside its triples: (label, null) of topics and answers, which are
-    entities with or without a triple, and (label, name) of whatever a text is given for."""
-    return part.with_suffix(".listed.parquet")
+def cut_lines(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut a question file at line ends; InputError where it is a gzip."""
+    if path.suffix == ".gz":
+        raise InputError(f"{path}: question files are not read from a gzip. Unpack it: gunzip --keep {path.name}")
+    return line_cuts(path, columns, chunk_bytes)
+
+
+FORMAT = GraphFormat(
+    '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}',
+    parse_nsm_chunk,
+    cut_lines,
+    read=read_nsm_chunk,
+)

@@ -31,11 +31,13 @@ from kgqa_core.graph.formats import (
     TRUNCATED,
     Chunk,
     ChunkReport,
+    GraphFormat,
     RawReject,
+    line_cuts,
+    listed_part,
     report_chunk,
 )
 from kgqa_core.graph.gzip_files import open_maybe_gzip
-from kgqa_core.graph.nsm import listed_part
 
 SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,
@@ -67,13 +69,15 @@ def suffix_of(path: Path) -> str:
     return suffix.lower()
 
 
-def is_by_line(path: Path) -> bool:
-    """Can the file be cut at line ends, and read piece by piece?"""
-    return path.suffix != ".gz" and suffix_of(path) in BY_LINE
+def _cut(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut at line ends where a file can be; else it is one slice."""
+    if path.suffix != ".gz" and suffix_of(path) in BY_LINE:
+        return line_cuts(path, columns, chunk_bytes)
+    return iter([(0, path.stat().st_size)])
 
 
 def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
-    """Write a chunk's triples, its names (to ``nsm.listed_part``) and its rejects, some at a time.
+    """Write a chunk's triples, its names (to ``formats.listed_part``) and its rejects, some at a time.
 
     Raises InputError, with the place, where a file that is not read line by line has a fault.
     """
@@ -89,6 +93,11 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
             reader.read_document(file)
     counts = {"num_lines": reader.num_lines, "num_rows": triples.num_rows, "num_blank": reader.num_blank}
     return report_chunk(chunk, reader.rejects, **counts)
+
+
+FORMAT = GraphFormat(
+    "<http://example.org/Ada> <http://example.org/bornIn> <http://example.org/London> .", parse_rdf_chunk, _cut
+)
 
 
 class _Sink:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, Chunk, RawReject, open_parquet
-from kgqa_core.graph.nsm import JSON, NO_QUESTION, NsmLine, read_nsm_chunk
+from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, Chunk, GraphFormat, RawReject, open_parquet
+from kgqa_core.graph.nsm import JSON, NO_QUESTION, NsmLine, cut_lines, parse_nsm_chunk, read_nsm_chunk
 
 NO_GRAPH = "field graph: not a list of triples"
 BAD_TOPIC = "field q_entity: not a list of names"
 BAD_ANSWER = "fields a_entity and answer: not lists of names"
+NEEDED = ("question", "q_entity", "graph")  # of a Parquet file
 COLUMNS = ("id", "question", "answer", "q_entity", "a_entity", "graph")
 ROWS_AT_ONCE = 64
 
@@ -100,3 +102,25 @@ def parquet_rows(path: Path, start: int = 0, end: int | None = None) -> Iterator
 def row_text(row: object) -> str:
     """Return a row as it is kept among the rejects."""
     return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def _cut(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut at line ends, or inside row groups: a row with a subgraph may take 100 kB, a group of them a gigabyte."""
+    if path.suffix != ".parquet":
+        yield from cut_lines(path, columns, chunk_bytes)
+        return
+    metadata = open_parquet(path, NEEDED).metadata
+    start = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        end = start + group.num_rows
+        step = max(1, group.num_rows * chunk_bytes // max(group.total_byte_size, 1))
+        yield from ((first, min(first + step, end)) for first in range(start, end, step))
+        start = end
+
+
+FORMAT = GraphFormat(
+    '{"question": "…", "q_entity": ["Ada"], "a_entity": ["London"], "graph": [["Ada", "born_in", "London"]]}',
+    partial(parse_nsm_chunk, read=read_rog_chunk),
+    _cut,
+    read=read_rog_chunk,
+)

@@ -1,7 +1,8 @@
-"""Relations that a file gives in both directions: ``plays_in_club`` and ``plays_in_club_inverse``.
+"""From parts (strings) to the graph at rest: dictionaries and sorted triple shards, made by DuckDB.
 
-A graph stores every triple once and walks it both ways, so a given inverse is no relation of its own: its triples are
-turned round, and its label is the text of the relation walked backwards.
+Some files give a relation in both directions: ``plays_in_club`` and ``plays_in_club_inverse``. A graph stores every
+triple once and walks it both ways, so a given inverse is no relation of its own: its triples are turned round, and its
+label is the text of the relation walked backwards.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, shorten
+
+BATCH_ROWS = 131_072
+ROW_GROUP_ROWS = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,6 @@ def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]
             if base != label and base in labels and base not in found:
                 found[label] = base
     return found
-
-
-# ------ From parts (strings) to the graph at rest: dictionaries and sorted triple shards, made by ...
-
-
-BATCH_ROWS = 131_072
-ROW_GROUP_ROWS = 1_048_576
 
 
 @contextmanager
@@ -80,7 +77,7 @@ def write_entities(
     """Number the entities in byte order of their labels; write schemas.ENTITIES to ``out``.
 
     Returns the number of entities and how many of them a name was given for. Of two names for one label the first
-    in the file counts. ``listed_parts`` (see ``nsm.listed_part``) bring entities without a triple, and names for
+    in the file counts. ``listed_parts`` (see ``formats.listed_part``) bring entities without a triple, and names for
     those that ``name_parts`` leave without one, of two the first in byte order.
     """
     connection.read_parquet([str(part) for part in parts]).create_view("raw")
@@ -127,7 +124,7 @@ def write_triples(
 ) -> tuple[pa.Table, dict[str, InverseCounts]]:
     """Encode, deduplicate and sort the triples; write ``triples-NNNN.parquet``, each a range of heads.
 
-    Needs the view ``raw`` of ``write_entities``. Triples of a given inverse (``inverses.find_inverses``) are turned
+    Needs the view ``raw`` of ``write_entities``. Triples of a given inverse (``find_inverses``) are turned
     round. Returns the relations (schemas.RELATIONS), and by label the counts of those that have an inverse.
     """
     connection.read_parquet([str(entities)]).create_view("entity")

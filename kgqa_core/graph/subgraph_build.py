@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +23,10 @@ from numpy.typing import NDArray
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.build import list_chunks
 from kgqa_core.graph.csr import Ints, build_csr, open_array, sorted_distinct, write_csr
-from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, require_file
+from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, open_format, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import LabelledTriple, NsmLine, default_id, read_nsm_chunk, read_tuples
-from kgqa_core.graph.rog import read_rog_chunk
 from kgqa_core.graph.strings import StringTable, open_strings, string_buffers
 from kgqa_core.graph.subgraphs import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
 from kgqa_core.graph.triple_digest import U64, digest_triples, hash_strings
@@ -235,7 +232,7 @@ def build_subgraphs(
     *,
     graph: KnowledgeGraph,
     out_dir: Path,
-    format: Literal["nsm", "rog"] = "nsm",
+    format: str = "nsm",
     map_chunks: PackChunks = map,
     chunk_bytes: int = 8 * 2**20,
 ) -> SubgraphReport:
@@ -278,7 +275,8 @@ def name_lines(chunks: Iterable[Packed], path: Path) -> list[str]:
 
 def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:
     """Pack the subgraphs of one chunk into a folder beside ``chunk.part``."""
-    usable, num_lines, _, _ = read_rog_chunk(chunk) if chunk.format == "rog" else read_nsm_chunk(chunk)
+    read = open_format(chunk.format).read or read_nsm_chunk
+    usable, num_lines, _, _ = read(chunk)
     folder = chunk.part.with_suffix("")
     with written_whole(folder) as partial:
         partial.mkdir()

@@ -98,16 +98,12 @@ def open_subgraphs(folder: Path) -> Subgraphs:
     """Open a folder that ``build_subgraphs`` wrote; ArtifactError where it is not one or is damaged."""
     try:
         facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
-        csr = open_csr(folder)
         graph = KnowledgeGraph(
             folder=folder,
             num_entities=facts["num_rows"],
             num_relations=pq.read_metadata(folder / RELATIONS_FILE).num_rows,
             num_triples=facts["num_triples"],
-            group_ptr=csr.group_ptr,
-            group_relation=csr.group_relation,
-            edge_ptr=csr.edge_ptr,
-            edge_tail=csr.edge_tail,
+            **open_csr(folder)._asdict(),
         )
         ids = pq.read_table(folder / BLOCKS_FILE, columns=["question_id"])["question_id"].to_pylist()
         # of two lines with one id the first counts, as it does where the questions are read

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import numpy as np
-
-from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import reach, to_relations
+from kgqa_core.graph.follow import end_of, reasoning_paths
+from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.instructions.render import Names, ScoredPath, render_reasoning_path
-from kgqa_core.types import LabelPath, ReasoningPath, RelationPath, Step
+from kgqa_core.types import LabelPath, ReasoningPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,77 +69,3 @@ def gather_evidence(
         tuple(ends),
         cut,
     )
-
-
-def end_of(path: ReasoningPath) -> int:
-    """Return the entity that a path, of one step at least, ends at."""
-    return path[-1].head if path[-1].reverse else path[-1].tail
-
-
-def layers_of(
-    graph: KnowledgeGraph, topics: Sequence[int], path: RelationPath, *, reenter_topic: bool = False
-) -> list[Ints]:
-    """Return the entities, ascending, after 0..len(path) steps from all topics together."""
-    start: Ints = sorted_distinct(np.asarray(topics, dtype=np.int64))
-    layers = [start]
-    for relation in path:
-        reached = reach(graph, layers[-1], relation)
-        for topic in () if reenter_topic else start:  # few: cheaper than numpy's isin
-            reached = reached[reached != topic]
-        layers.append(reached)
-    return layers
-
-
-def reasoning_paths(
-    graph: KnowledgeGraph, topics: Sequence[int], path: RelationPath, *, reenter_topic: bool = False
-) -> Iterator[ReasoningPath]:
-    """Yield the paths along ``path``: first one to every end, ends ascending, then what other ways there are."""
-    layers = layers_of(graph, topics, path, reenter_topic=reenter_topic)
-
-    def before(here: int, place: int) -> Ints:
-        return enter_from(graph, here, path[place], layers[place])
-
-    yield from paths_through(layers[-1].tolist(), path, before, num_relations=graph.num_relations)
-
-
-def enter_from(graph: KnowledgeGraph, here: int, relation: int, layer: Ints) -> Ints:
-    """Return the entities of ``layer``, ascending, from which a step of ``relation`` (0..2R-1) leads to ``here``."""
-    back = (relation + graph.num_relations) % graph.identity
-    return shared_sorted(graph.neighbors(here, back), layer)
-
-
-def paths_through(
-    ends: Iterable[int], path: RelationPath, before: Callable[[int, int], Ints], *, num_relations: int
-) -> Iterator[ReasoningPath]:
-    """Yield the ways along ``path`` to ``ends``: one to each end in turns, so that a cap starves none.
-
-    Args:
-        ends: entities.
-        path: relation ids, forward or reverse.
-        before: from an entity and the place of a step in ``path`` to where that step may have come from.
-        num_relations: R.
-    """
-    walks = [_walk_back(path, before, len(path), end, num_relations) for end in ends]
-    while walks:
-        going_on = []
-        for walk in walks:
-            found = next(walk, None)
-            if found is not None:
-                yield found
-                going_on.append(walk)
-        walks = going_on
-
-
-def _walk_back(
-    path: RelationPath, before: Callable[[int, int], Ints], place: int, here: int, num_relations: int
-) -> Iterator[ReasoningPath]:
-    """Yield the ways to ``here`` after ``place`` steps, in the order of ``before``."""
-    if place == 0:
-        yield ()
-        return
-    relation = path[place - 1]
-    reverse = relation >= num_relations
-    for previous in before(here, place - 1).tolist():
-        head, tail = (here, previous) if reverse else (previous, here)
-        for way in _walk_back(path, before, place - 1, previous, num_relations):
-            yield (*way, Step(head, relation % num_relations, tail, reverse=reverse))

@@ -9,15 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import ConfigError, nearest, shorten
-from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import follow_path, reach, to_labels, to_relations
+from kgqa_core.graph.csr import expand_ranges, sorted_distinct
+from kgqa_core.graph.follow import end_of, follow_path
+from kgqa_core.graph.kg import KnowledgeGraph, to_labels, to_relations
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
-from kgqa_core.instructions.evidence import Evidence, end_of, gather_evidence, layers_of
+from kgqa_core.instructions.evidence import Evidence, gather_evidence
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import (
     DirectCase,
@@ -198,7 +197,7 @@ def score_candidates(
     if relations is None:
         return []
     barred = () if reenter_topic else topics
-    layer = layers_of(graph, topics, relations[:place], reenter_topic=reenter_topic)[-1].tolist()
+    layer = follow_path(graph, topics, relations[:place], reenter_topic=reenter_topic).tolist()
     golden = [entity for entity in layer if entity in golds] if place == len(relations) else []
     looked_at = dict.fromkeys(draw.sample(layer, min(MAX_LOOKED_AT, len(layer))))
     if golden:
@@ -214,11 +213,8 @@ def score_candidates(
 def _share(
     graph: KnowledgeGraph, entity: int, rest: Sequence[int], golds: Collection[int], barred: Sequence[int]
 ) -> float:
-    frontier: Ints = np.array([entity], dtype=np.int64)
-    for relation in rest:
-        frontier = reach(graph, frontier, relation)
-        frontier = frontier[~np.isin(frontier, barred)]
-    return sum(end in golds for end in frontier.tolist()) / max(len(frontier), 1)
+    ends = follow_path(graph, [entity], tuple(rest), topics=barred).tolist()
+    return sum(end in golds for end in ends) / max(len(ends), 1)
 
 
 # ------ The cases that one question makes, instruction by instruction; each comes with its example's weight.

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import golds_of
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of
 from kgqa_core.instructions.example_cases import CASES, Asked, ExampleSettings, Maker, PathRow, is_drawn, teaching
 from kgqa_core.instructions.render import Names, Prompts
 from kgqa_core.instructions.types import Example, Instruction

@@ -1,6 +1,6 @@
 """Plans that exist: relation paths around the topics of a graph, or made of known relations where there is no graph.
 
-A plan exists around some topics if following it from any of them ends somewhere (``graph.paths.follow_path``), topics
+A plan exists around some topics if following it from any of them ends somewhere (``graph.follow.follow_path``), topics
 not re-entered unless asked for. Frontiers are worked out as far as a plan is written, and kept for all plans that begin
 alike; nothing is enumerated.
 """
@@ -14,10 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.follow import I64, LEADS, LEADS_ON, U8, find_dead_ends, find_leading, leave_by
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import write_step
+from kgqa_core.graph.csr import I64, U8, Ints
+from kgqa_core.graph.follow import LEADS, LEADS_ON, find_dead_ends, find_leading, leave
+from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.instructions.plan import END, SEPARATOR, START, render_step
 
 MAX_PIECES = 50_000  # sets of pieces that it keeps
@@ -74,10 +73,10 @@ class PathConstraint:
         return find_leading(space.csr, self._frontier(path), self._barred, self._dead_ends, len(space.steps))
 
     def _frontier(self, path: tuple[int, ...]) -> I64:
-        found = self._frontiers.get(path)
+        found, space = self._frontiers.get(path), self._space
         if found is None:
             before = self._frontier(path[:-1])
-            found = self._frontiers[path] = leave_by(self._space.csr, before, path[-1], self._barred)
+            found = self._frontiers[path] = leave(space.graph, before, path[-1], self._barred)
         return found
 
     @cached_property
@@ -96,7 +95,7 @@ class PathConstraints:
         self.ends = [step + END for step in self.steps]
         self.goes_on = [step + SEPARATOR for step in self.steps]
         self.relation_of = {piece: relation for relation, piece in enumerate(self.goes_on)}
-        self.csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
+        self.csr = graph.arrays
         self.key = f"paths:{identity_of(graph)}:{max_hops}:{int(reenter_topic)}"
         self._kept: OrderedDict[tuple[int, ...], PathConstraint] = OrderedDict()
         self._pieces: dict[tuple[bytes, bool], tuple[str, ...]] = {}

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kgqa_core.errors import ConfigError, nearest, shorten
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import write_step
+from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.types import ReasoningPath, Step
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import follow_path, golds_of, to_labels, to_relations
+from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
 from kgqa_core.instructions.path_constraint import PathConstraint, PathConstraints
 from kgqa_core.oracle.options import seed_of
 from kgqa_core.types import LabelPath, Question, RelationPath

@@ -17,13 +17,12 @@ from typing import Protocol
 import numpy as np
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.follow import Follower
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import golds_of, reach, read_step, to_labels, to_relations, write_step
+from kgqa_core.graph.execute import Follower
+from kgqa_core.graph.follow import follow_layers, leave
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of, read_step, to_labels, to_relations, write_step
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.instructions.answers import distinct_names
-from kgqa_core.instructions.evidence import layers_of
 from kgqa_core.instructions.path_constraint import PathConstraint, identity_of
 from kgqa_core.instructions.render import Names
 from kgqa_core.lm.types import Prompt
@@ -209,12 +208,12 @@ class Knowledge:
         path = to_relations(graph, plan)
         if path is None or not question.topics:
             return (frozenset(),) * (len(plan) + 1)
-        layers = layers_of(graph, question.topics, path, reenter_topic=self.walk.reenter_topic)
+        layers = follow_layers(graph, question.topics, path, reenter_topic=self.walk.reenter_topic)
         golds = np.fromiter(golds_of(question, reenter_topic=True), dtype=np.int64)
         kept = [np.intersect1d(layers[-1], golds)]
         for relation, layer in zip(reversed(path), reversed(layers[:-1]), strict=True):
             back = relation - graph.num_relations if relation >= graph.num_relations else relation + graph.num_relations
-            kept.append(np.intersect1d(layer, reach(graph, kept[-1], back)))
+            kept.append(np.intersect1d(layer, leave(graph, kept[-1], back)))
         name_of = self.walk.names.name_of
         return tuple(frozenset(name_of(entity) for entity in layer.tolist()) for layer in reversed(kept))
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kgqa_core.errors import ConfigError, shorten
-from kgqa_core.graph.paths import write_step
+from kgqa_core.graph.kg import write_step
 from kgqa_core.instructions.choose import label_of
 from kgqa_core.instructions.render import ARROW, NOTHING, Prompts, Template, split_placeholders, unescape
 from kgqa_core.lm.types import Prompt

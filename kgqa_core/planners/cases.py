@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.formats import MAX_REJECT_TEXT, NOT_AN_OBJECT, NOT_JSON, NOT_UTF8, line_blocks, require_file
-from kgqa_core.graph.paths import write_step
+from kgqa_core.graph.kg import write_step
 from kgqa_core.planners.types import LabelPath, PlanQuestion
 from kgqa_core.schemas import ASKED, SUPERVISION
 from kgqa_core.types import Question, Reject, Split

@@ -13,7 +13,7 @@ import numpy as np
 
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.graph.paths import read_step
+from kgqa_core.graph.kg import read_step
 from kgqa_core.planners.dense_rank import (
     DenseModel,
     Floats,
@@ -59,7 +59,7 @@ Exists = Callable[[PlanQuestion, LabelPath], Collection[str]]
 
 def steps_around(space: PathConstraints) -> Exists:
     """Return what exists in a graph: steps that lead somewhere from the topics."""
-    from kgqa_core.graph.paths import to_relations, write_step
+    from kgqa_core.graph.kg import to_relations, write_step
 
     labels, num = space.graph.relation_labels, space.graph.num_relations
     steps = [write_step(label, backward) for backward in (False, True) for label in labels]

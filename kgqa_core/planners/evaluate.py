@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.intervals import bootstrap_bounds, interval_names
-from kgqa_core.graph.follow import Follower
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import golds_of, to_relations, unsigned
+from kgqa_core.graph.execute import Follower
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_relations, unsigned
 from kgqa_core.planners.types import LabelPath, Plan, Planner, PlanQuestion
 from kgqa_core.schemas import PLANS
 from kgqa_core.types import Question

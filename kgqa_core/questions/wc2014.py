@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from kgqa_core.errors import InputError
+from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import follow_path
 from kgqa_core.questions.records import Fault, Loaded, Parser, RawQuestion
 from kgqa_core.types import Question
 

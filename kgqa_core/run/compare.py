@@ -250,7 +250,7 @@ def _dev_questions(
 
 def _reach(walk: Walk, asked: Sequence[PlanQuestion], plans: Sequence[Sequence[Plan]]) -> list[list[tuple[int, ...]]]:
     """Return the entities that each plan of each question reaches."""
-    from kgqa_core.graph.follow import execute_plans
+    from kgqa_core.graph.execute import execute_plans
 
     found = execute_plans(
         walk.graph,
@@ -258,10 +258,7 @@ def _reach(walk: Walk, asked: Sequence[PlanQuestion], plans: Sequence[Sequence[P
         [[plan.path for plan in own] for own in plans],
         reenter_topic=walk.reenter_topic,
     )
-    return [
-        [walk.to_entities(found.reached(place, number).tolist()) for number in range(len(own))]
-        for place, own in enumerate(plans)
-    ]
+    return [[walk.to_entities(entities.tolist()) for entities in own] for own in found]
 
 
 def _first_plan(questions: Sequence[Question], reached: Sequence[Sequence[tuple[int, ...]]]) -> DevPoint:

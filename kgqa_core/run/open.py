@@ -273,7 +273,7 @@ def validity(pipeline: Pipeline, ground: PlanGround | None) -> IsValid:
     """Return what makes a plan valid: it leads somewhere, or its relations are those of training."""
     if ground is not None:
         return ground.is_valid()
-    from kgqa_core.graph.paths import unsigned
+    from kgqa_core.graph.kg import unsigned
     from kgqa_core.planners.evaluate import made_of
 
     return made_of({label for one in taught(pipeline) for path in one.paths for label in unsigned(path)})
@@ -294,7 +294,7 @@ def known_steps(pipeline: Pipeline) -> list[str]:
     ground = plan_ground(pipeline)
     if ground is None:
         return sorted({step for one in taught(pipeline) for path in one.paths for step in path})
-    from kgqa_core.graph.paths import write_step
+    from kgqa_core.graph.kg import write_step
 
     return [write_step(label, backward) for backward in (False, True) for label in ground.graph.relation_labels]
 

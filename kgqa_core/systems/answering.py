@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kgqa_core.graph.follow import end_of
 from kgqa_core.instructions.answers import Answers, match_answers
-from kgqa_core.instructions.evidence import end_of
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, render_reasoning_path
 from kgqa_core.instructions.types import ParseFailure

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
-from kgqa_core.instructions.evidence import end_of, gather_evidence
+from kgqa_core.graph.follow import end_of
+from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.schemas import CANDIDATES
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, Step

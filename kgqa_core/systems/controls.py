@@ -17,8 +17,8 @@ from typing import Any, Literal
 from kgqa_core.errors import ArtifactError, shorten
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.evaluation.report import report_row
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import find_steps, golds_of
+from kgqa_core.graph.follow import reasoning_paths
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of
 from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.systems.path_search import follow_topics, score_paths
 from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
@@ -174,7 +174,8 @@ def answer_by_path(
     for candidate in reached[: max(map(reached.index, shown)) + 1]:
         steps = None
         if candidate in shown:
-            steps = find_steps(graph, question.topics, path, candidate, reenter_topic=reenter_topic)
+            walks = reasoning_paths(graph, question.topics, path, ends=[candidate], reenter_topic=reenter_topic)
+            steps = next(walks, None)
         paths.append(steps or ())
     return Prediction(
         question_id=question.id,

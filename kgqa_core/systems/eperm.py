@@ -14,9 +14,8 @@ import numpy as np
 
 from kgqa_core.config_systems import EpermSection
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import reach, to_relations
-from kgqa_core.instructions.evidence import end_of, enter_from, paths_through
+from kgqa_core.graph.follow import end_of, enter_from, leave, paths_through
+from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, render_reasoning_path
 from kgqa_core.instructions.scores import (
@@ -29,7 +28,7 @@ from kgqa_core.instructions.scores import (
 )
 from kgqa_core.planners.types import Plan, score_paths, weigh_plans
 from kgqa_core.systems.answering import answer_by_name, answer_with
-from kgqa_core.systems.frontier import relations_around, tails_along
+from kgqa_core.systems.frontier import relations_around
 from kgqa_core.systems.plan_source import PlanSource
 from kgqa_core.systems.types import Ask, CallsLeft, Reply, Steps, SystemAnswer, room_for
 from kgqa_core.systems.walk import Walk, ends_of
@@ -48,13 +47,13 @@ class Part:
     def reach(self, frontier: Ints, relation: int) -> Ints:
         """Return the entities (ascending, distinct) one step of ``relation`` away from any of ``frontier``."""
         if self.starts is None:
-            return reach(self.graph, frontier, relation)
+            return leave(self.graph, frontier, relation)
         taken = shared_sorted(frontier, self._starts(relation))
-        onward = reach(self.graph, taken, relation)
+        onward = leave(self.graph, taken, relation)
         other_way = self._starts(self._inverse(relation))
         if not len(other_way):
             return onward
-        back = shared_sorted(reach(self.graph, frontier, relation), other_way)
+        back = shared_sorted(leave(self.graph, frontier, relation), other_way)
         return sorted_distinct(np.concatenate([onward, back]))
 
     def layers(self, topics: Ints, path: RelationPath, *, barred: Ints) -> list[Ints]:
@@ -145,7 +144,7 @@ class Retriever:
             scored.sort(key=lambda one: -one[0].score * one[2])  # of equals the first named
             beam = []
             for branch, relation, score in scored[: self.settings.retriever_width]:
-                reached = tails_along(self.walk.graph, branch.frontier, relation, barred)
+                reached = leave(self.walk.graph, branch.frontier, relation, barred)
                 beam.append(_Branch((*branch.path, relation), branch.score * score, reached))
                 known = starts.get(relation, branch.frontier)
                 starts[relation] = sorted_distinct(np.concatenate([known, branch.frontier]))

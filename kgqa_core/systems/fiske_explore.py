@@ -11,8 +11,8 @@ import numpy as np
 
 from kgqa_core.config_systems import FiskeSection
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
+from kgqa_core.graph.follow import enter_from, leave, paths_through
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.instructions.evidence import enter_from, paths_through
 from kgqa_core.instructions.mappings import (
     MapEntitiesCase,
     MapEntitiesInstruction,
@@ -22,7 +22,7 @@ from kgqa_core.instructions.mappings import (
 )
 from kgqa_core.instructions.render import ARROW, Prompts
 from kgqa_core.instructions.scores import Options
-from kgqa_core.systems.frontier import links_to, relations_around, tails_along
+from kgqa_core.systems.frontier import links_to, relations_around
 from kgqa_core.systems.types import Ask, CallsLeft, Reply, room_for
 from kgqa_core.systems.walk import Walk, entities_named
 from kgqa_core.types import ReasoningPath, RelationPath
@@ -289,7 +289,7 @@ def moves_of(walk: Walk, look: Look) -> list[Move]:
             named = {entity: look.named[entity] for entity in look.links[relation]}
             moves.append(Move(branch, relation, clues, np.array(look.links[relation]), named))
         elif clues:
-            tails = tails_along(walk.graph, branch.frontier, relation, _avoided(walk, branch))
+            tails = leave(walk.graph, branch.frontier, relation, _avoided(walk, branch))
             moves.append(Move(branch, relation, clues, tails))
     return moves
 

@@ -1,4 +1,4 @@
-"""Looking around from a set of entities: which relations go on, where one leads, and what leads to given entities.
+"""Looking around from a set of entities: which relations go on, and what leads to given entities.
 
 All look-ups are array operations over the CSR, so a hub costs no Python loop over its tails.
 """
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import reach
 
 
 def relations_around(graph: KnowledgeGraph, frontier: Ints, avoided: Ints) -> list[int]:
@@ -18,14 +17,6 @@ def relations_around(graph: KnowledgeGraph, frontier: Ints, avoided: Ints) -> li
     groups = _groups(graph, frontier)
     open_groups = groups[_leads_on(graph, groups, avoided)]
     return [int(one) for one in sorted_distinct(graph.group_relation[open_groups])]
-
-
-def tails_along(graph: KnowledgeGraph, frontier: Ints, relation: int, avoided: Ints) -> Ints:
-    """Return the entities, ascending, that one step of ``relation`` reaches, without those ``avoided``."""
-    tails = reach(graph, frontier, relation)
-    for entity in avoided:  # few: cheaper than numpy's isin
-        tails = tails[tails != entity]
-    return tails
 
 
 def links_to(graph: KnowledgeGraph, frontier: Ints, targets: Ints) -> dict[int, list[int]]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from kgqa_core.config_systems import OursSection
-from kgqa_core.graph.follow import execute_plans
-from kgqa_core.graph.paths import to_relations
-from kgqa_core.instructions.evidence import end_of, reasoning_paths
+from kgqa_core.graph.execute import execute_plans
+from kgqa_core.graph.follow import end_of, reasoning_paths
+from kgqa_core.graph.kg import to_relations
 from kgqa_core.instructions.plan import render_plan
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.planners.types import Plan, weigh_plans
@@ -75,13 +75,13 @@ class Ours:
 
     def reach(self, inside: Question, plans: Sequence[Plan]) -> list[tuple[int, ...]]:
         """Return the entities that each plan reaches; ``inside`` is a question placed on the walked graph."""
-        found = execute_plans(
+        (found,) = execute_plans(
             self.walk.graph,
             [inside.topics],
             [[plan.path for plan in plans]],
             reenter_topic=self.walk.reenter_topic,
         )
-        return [self.walk.to_entities(found.reached(0, place).tolist()) for place in range(len(plans))]
+        return [self.walk.to_entities(entities.tolist()) for entities in found]
 
     def _placed(self, question: Question) -> Question:
         return self.walk.subgraphs.to_rows(question) if self.walk.subgraphs else question

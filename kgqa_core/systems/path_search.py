@@ -16,8 +16,8 @@ from functools import reduce
 import numpy as np
 
 from kgqa_core.graph.csr import Ints, expand_ranges, sorted_distinct
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import golds_of, reach
+from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of
 from kgqa_core.types import Question, RelationPath
 
 ROUNDING = 1e-9  # means that differ by less are equal: the sums behind them round
@@ -90,15 +90,7 @@ def follow_topics(
     A question with two topics mostly asks for what they share. With ``reenter_topic=False`` no step may arrive at any
     of the topics.
     """
-    barred = np.asarray([] if reenter_topic else topics, dtype=np.int64)
-    reached = []
-    for topic in topics:
-        frontier: Ints = np.array([topic], dtype=np.int64)
-        for relation in path:
-            frontier = reach(graph, frontier, relation)
-            if relation != graph.identity:
-                frontier = frontier[~np.isin(frontier, barred)]
-        reached.append(frontier)
+    reached = [follow_path(graph, [topic], path, topics=topics, reenter_topic=reenter_topic) for topic in topics]
     if not reached:
         return np.empty(0, dtype=np.int64)
     shared: Ints = reduce(np.intersect1d, reached)

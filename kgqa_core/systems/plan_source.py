@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import to_labels
+from kgqa_core.graph.kg import KnowledgeGraph, to_labels
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, Planner, PlanQuestion

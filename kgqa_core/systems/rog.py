@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgqa_core.config_systems import RogSection
+from kgqa_core.graph.follow import end_of
 from kgqa_core.instructions.answers import Explained
-from kgqa_core.instructions.evidence import Evidence, end_of, gather_evidence
+from kgqa_core.instructions.evidence import Evidence, gather_evidence
 from kgqa_core.instructions.reason import ExplainCase, ExplainInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.planners.types import Plan, weigh_plans

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kgqa_core.config_systems import TogSection
+from kgqa_core.graph.follow import leave
 from kgqa_core.instructions.answers import Explained
 from kgqa_core.instructions.choose import EnoughCase, EnoughInstruction
 from kgqa_core.instructions.reason import ChainOfThoughtCase, ChainOfThoughtInstruction
@@ -27,7 +28,7 @@ from kgqa_core.instructions.scores import (
 )
 from kgqa_core.lm.types import Decoding
 from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, show_paths
-from kgqa_core.systems.frontier import relations_around, tails_along
+from kgqa_core.systems.frontier import relations_around
 from kgqa_core.systems.types import Ask, CallsLeft, Reply, Steps, room_for
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question, ReasoningPath
@@ -160,7 +161,7 @@ class Tog:
 
     def _tails(self, search: _Search, item: _Item) -> list[int]:
         avoided = self._avoided(search.question)
-        found = tails_along(self.walk.graph, np.array([item.entity]), item.relation, avoided)
+        found = leave(self.walk.graph, np.array([item.entity]), item.relation, avoided)
         return [int(entity) for entity in found[: self.settings.max_entities]]
 
     def _ask_entities(self, search: _Search, item: _Item, reached: Sequence[int]) -> Ask[Scores]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kgqa_core.graph.csr import Ints
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import write_step
+from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.instructions.render import Names, RowNames
 from kgqa_core.types import Question, ReasoningPath, Step

@@ -21,8 +21,8 @@ from benchmarks.networkx_paths import (
 )
 from benchmarks.path_cases import cut_subgraphs, triples_of
 from kgqa_core.graph.csr import build_csr
+from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import follow_path
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.types import Question
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.graph.hop_counts import LANES, hops_to_answers, hops_to_many
-from tests.graph.test_paths import NUM_RELATIONS, GraphOf, Triples, multigraphs, slow_neighbors, walks
+from tests.graph.test_follow import NUM_RELATIONS, GraphOf, Triples, multigraphs, slow_neighbors, walks
 
 
 def slow_hops(triples: Triples, topics: list[int], answer: int, max_hops: int, reenter: bool) -> int:

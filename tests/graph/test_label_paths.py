@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import flip_step, read_step, to_labels, to_relations, unsigned, write_step
+from kgqa_core.graph.kg import KnowledgeGraph, flip_step, read_step, to_labels, to_relations, unsigned, write_step
 
 AWKWARD = st.text(st.sampled_from("^\\ab .|é"), max_size=5)
 

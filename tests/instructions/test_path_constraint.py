@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.graph.csr import build_csr
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.paths import follow_path, to_relations
+from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import parse_plan
 from kgqa_core.lm.types import Constraint

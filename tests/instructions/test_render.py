@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kgqa_core.graph.follow import reasoning_paths
 from kgqa_core.instructions.answers import match_answers
-from kgqa_core.instructions.evidence import gather_evidence, reasoning_paths
+from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.render import neighbour_triples, render_reasoning_path, render_triples
 from kgqa_core.types import Step
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.paths import unsigned
+from kgqa_core.graph.kg import unsigned
 from kgqa_core.planners.cases import read_plan_file
 
 GOOD = {"id": "q1", "question": "who directed it", "relation_paths": [["film.directed_by"], ["a", "b"]]}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.follow import follow_path, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.paths import find_steps, follow_path
 from kgqa_core.questions.build import QuestionReport, build_questions
 from kgqa_core.questions.formats import QuestionSource
 from kgqa_core.questions.link import link_topics
@@ -64,7 +64,7 @@ def test_the_gold_chain_gives_exactly_the_golds_with_the_topic_masked(metaqa: Bu
     free = [tuple(follow_path(graph, q.topics, c, reenter_topic=True).tolist()) == q.answers for q, c in chains]
     assert sum(free) < 150
     for question, chain in chains:
-        steps = find_steps(graph, question.topics, chain, question.answers[0])
+        steps = next(reasoning_paths(graph, question.topics, chain, ends=question.answers[:1]), None)
         assert steps is not None
         assert len(steps) == 3
 

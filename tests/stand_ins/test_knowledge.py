@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.graph.paths import follow_path
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.instructions.path_constraint import PathConstraints

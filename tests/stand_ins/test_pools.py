@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kgqa_core.graph.paths import follow_path, to_relations
+from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.kg import to_relations
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.oracle.hard_negatives import hard_pool, hard_pools
 from tests.forty_triples import Forty

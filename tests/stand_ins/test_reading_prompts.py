@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ConfigError
-from kgqa_core.graph.paths import write_step
+from kgqa_core.graph.kg import write_step
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction, Shown
 from kgqa_core.instructions.mappings import (
     CluesCase,

@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgqa_core.graph.follow import leave
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.systems.frontier import links_to, relations_around, tails_along
+from kgqa_core.systems.frontier import links_to, relations_around
 from kgqa_core.systems.types import Ask, CallsLeft, room_for
 from tests.forty_triples import TRIPLES, Forty
 
@@ -44,7 +45,7 @@ def test_what_lies_around_is_what_the_triples_say(
     assert around == sorted({relation for _, relation, _ in leading})
     for relation in around:
         tails = sorted({tail for _, own, tail in leading if own == relation})
-        assert tails_along(forty.graph, here, relation, not_there).tolist() == tails
+        assert leave(forty.graph, here, relation, not_there).tolist() == tails
     links = {(relation, tail) for _, relation, tail in edges if tail in wanted}
     found = links_to(forty.graph, here, wanted)
     assert {(relation, tail) for relation, tails in found.items() for tail in tails} == links

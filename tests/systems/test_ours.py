@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kgqa_core.config_systems import OursSection
 from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
-from kgqa_core.instructions.evidence import end_of, gather_evidence
+from kgqa_core.graph.follow import end_of
+from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts

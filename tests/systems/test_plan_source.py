@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.graph.follow import execute_plans
+from kgqa_core.graph.execute import execute_plans
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts
