@@ -19,7 +19,7 @@ RelationPath = tuple[int, ...]
 """Relation ids (forward or reverse) from a topic entity on; no entities."""
 
 LabelPath = tuple[str, ...]
-"""Steps of a relation path by label, "^label" backward: see ``graph.label_paths``."""
+"""Steps of a relation path by label, "^label" backward: see ``graph.kg``."""
 
 
 @dataclass(frozen=True, slots=True)

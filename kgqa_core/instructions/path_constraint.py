@@ -129,7 +129,7 @@ class RelationConstraint:
     """Plans of 1..``max_hops`` known steps, whatever is around the topic: where there is no graph."""
 
     def __init__(self, steps: Sequence[str], *, max_hops: int = 3) -> None:
-        """Take the steps as plans hold them (``graph.label_paths``): "^label" only where plans walk backward."""
+        """Take the steps as plans hold them (``graph.kg``): "^label" only where plans walk backward."""
         rendered = [render_step(step) for step in dict.fromkeys(steps)]
         self._last = tuple(step + END for step in rendered)
         self._any = self._last + tuple(step + SEPARATOR for step in rendered)

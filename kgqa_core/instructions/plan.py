@@ -1,6 +1,6 @@
 """How a plan is written for a language model and read back: ``<PATH>directed_by<SEP>^starred_actors</PATH>``.
 
-Steps are those of ``graph.label_paths``: a relation's label, with "^" before it where it is walked backward. What would
+Steps are those of ``graph.kg``: a relation's label, with "^" before it where it is walked backward. What would
 break the frame (a marker or a line break inside a label, blanks at its ends) is written as ``\\u{HEX}`` and read back,
 so that any label survives.
 """
