@@ -30,8 +30,6 @@ from kgqa_core.schemas import METER
 CHUNK = 256  # prompts that go to a model at once, where it does not hand its answers on one by one
 SMALL_CHUNK = 16  # of prompts whose options are scored over a network
 PER = 1_000_000  # tokens that a price is for
-LOGICAL = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
-"""Columns of the meter that are equal when a run is repeated from the store."""
 
 
 class Price(Section):
@@ -76,14 +74,10 @@ class Budget(Section):
 
     def reached(self, spent: Sequence[float], pending: int) -> str:
         """Return the first limit that ``spent`` (in the order of the fields) and ``pending`` calls reach; "": none."""
-        limits = (self.calls, self.tokens, self.seconds, self.money)
-        totals = (spent[0] + pending, *spent[1:])
-        reached = (
-            name
-            for name, limit, total in zip(Budget.model_fields, limits, totals, strict=True)
-            if limit is not None and total >= limit
-        )
-        return next(reached, "")
+        for (name, limit), total in zip(self, (spent[0] + pending, *spent[1:]), strict=True):
+            if limit is not None and total >= limit:
+                return name
+        return ""
 
 
 UNLIMITED = Budget()
@@ -328,12 +322,8 @@ class Metered:
                         if one.log_prob is not None and not math.isfinite(one.log_prob):
                             one = replace(one, log_prob=None)
                         new[key] = Kept(one, answer.num_prompt_tokens, share)
-                paid = Usage(
-                    paid_calls=1,
-                    paid_prompt_tokens=answer.num_prompt_tokens,
-                    paid_tokens=sum(one.num_tokens for one in answer.generations),
-                    paid_seconds=answer.seconds,
-                )
+                read, tokens = answer.num_prompt_tokens, sum(one.num_tokens for one in answer.generations)
+                paid = Usage(paid_calls=1, paid_prompt_tokens=read, paid_tokens=tokens, paid_seconds=answer.seconds)
                 self._charge(ask.prompt, paid)
             known.update(new if self._store is None or not new else self._store.put(new))
 
@@ -351,7 +341,8 @@ class Metered:
             begun = time.perf_counter()
             if decoding is None:
                 scores = self._model.score(prompts, [ask.options for ask in chunk])
-                texts = [[_weighed(value) for value in own] for own in scores]
+                lost = Generation("", problem="bad_response")  # an option without a likelihood
+                texts = [[Generation("", one) if math.isfinite(one) else lost for one in own] for own in scores]
             else:
                 texts = self._model.generate(prompts, decoding)
             seconds = time.perf_counter() - begun
@@ -365,11 +356,6 @@ class Metered:
 
     def _charge(self, prompt: Prompt, usage: Usage) -> None:
         self.meter.charge(Account(self._system, self.name, prompt.instruction, prompt.question_id), usage)
-
-
-def _weighed(log_prob: float) -> Generation:
-    """Return a weighed option; one without a likelihood is asked again the next time."""
-    return Generation("", log_prob) if math.isfinite(log_prob) else Generation("", problem="bad_response")
 
 
 def _missing(asks: Iterable[_Ask], known: Mapping[str, Kept]) -> list[list[_Ask]]:

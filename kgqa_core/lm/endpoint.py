@@ -6,14 +6,13 @@ A prompt passes ``Endpoint.stream``, ``Endpoint._ask`` (what is sent), ``Server.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -22,12 +21,11 @@ from kgqa_core.errors import ConfigError, EndpointError, nearest, shorten
 from kgqa_core.lm.call_store import later_seed
 from kgqa_core.lm.calls import Answer
 from kgqa_core.lm.constraints import finite_texts
-from kgqa_core.lm.endpoint_http import Reply, Server, dig, iterate, whole
+from kgqa_core.lm.endpoint_http import Reply, Server, dig, whole
 from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
 
+MAX_COUNTS = 100_000  # prompts whose number of tokens is remembered
 DEFAULT_CONTEXT = 4096  # tokens, where nobody says: what Ollama gives
-T = TypeVar("T")
-R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 
@@ -37,7 +35,6 @@ class Served(NamedTuple):
     model: str  # its id
     name: str  # its id and, as vLLM tells them, weights and the base of an adapter
     context: int  # tokens of prompt and answer together
-    ids: tuple[str, ...]  # of all models there; empty: the server has no list
 
 
 class Endpoint:
@@ -51,6 +48,7 @@ class Endpoint:
     def __init__(self, section: EndpointLmSection) -> None:
         """Read the key from the environment; raises ConfigError where it is not set."""
         self._section, self._server = section, Server(section)
+        self._root = section.url.removesuffix("/v1")  # where servers keep what is their own
         self._served_model: Served | None = None
         self._counter: str | None = None
         self._counts: dict[tuple[str, str], int] = {}
@@ -82,12 +80,13 @@ class Endpoint:
                 prompts into the context, and calls that are kept would be paid again.
         """
         if not self._counter:
-            self._counter = next(self._each([Prompt("a few words")], self._find_counter))
+            self._counter = next(self._server.each([Prompt("a few words")], self._find_counter))
         if self._counter == "estimate":
             return [estimate_tokens(plain_text(prompt)) for prompt in prompts]
+        if len(self._counts) > MAX_COUNTS:
+            self._counts.clear()
         new = {(one.system, one.text): one for one in prompts if (one.system, one.text) not in self._counts}
-        counter = self._counter
-        for prompt, count in self._each(list(new.values()), lambda client, one: self._count(client, one, counter)):
+        for prompt, count in self._server.each(list(new.values()), self._count):
             if not count:
                 raise EndpointError(f"{self._root}/tokenize does not answer any more. Start the server and run again")
             self._counts[prompt.system, prompt.text] = count
@@ -130,7 +129,7 @@ class Endpoint:
                     )
             return Answer(placed[0], generations, size, time.perf_counter() - begun)
 
-        yield from self._each(list(enumerate(prompts)), ask)
+        yield from self._server.each(list(enumerate(prompts)), ask)
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-likelihood of each option after its prompt, end token left out; -inf where it failed.
@@ -153,9 +152,8 @@ class Endpoint:
         async def weigh(client: httpx.AsyncClient, text: str) -> tuple[str, float]:
             # One token has to be generated: vLLM had versions that refuse 0.
             how = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
-            reply = await self._post(
-                client, "/completions", {**self._section.extra, "model": model, "prompt": text, **how}
-            )
+            body = {**self._section.extra, "model": model, "prompt": text, **how}
+            reply = await self._post(client, "/completions", body)
             total = -math.inf if reply.problem else read_echo(reply.content)
             if total is None:
                 raise EndpointError(
@@ -164,14 +162,13 @@ class Endpoint:
                 )
             return text, total
 
-        totals = {"": 0.0, **dict(self._each(sorted(wanted), weigh))}
-        return [
-            [
-                -math.inf if -math.inf in (totals[text + one], totals[text]) else totals[text + one] - totals[text]
-                for one in own
-            ]
-            for text, own in zip(texts, options, strict=True)
-        ]
+        totals = {"": 0.0, **dict(self._server.each(sorted(wanted), weigh))}
+
+        def added(text: str, option: str) -> float:
+            whole, part = totals[text + option], totals[text]
+            return whole - part if whole > -math.inf and part > -math.inf else -math.inf
+
+        return [[added(text, one) for one in own] for text, own in zip(texts, options, strict=True)]
 
     async def _ask(
         self, client: httpx.AsyncClient, model: str, prompt: Prompt, decoding: Decoding
@@ -211,13 +208,13 @@ class Endpoint:
             served = await self._ask_served(client, None)  # which raises where it is the model that is missing
             raise EndpointError(
                 f"{self._section.url} does not have the API {self._section.api} for {shorten(served.model)}: "
-                f"{reply.message}. Set lm.api to the other one. Served: {', '.join(served.ids) or 'not told'}"
+                f"{reply.message}. Set lm.api to the other one"
             )
         return reply
 
     def _served(self) -> Served:
         if self._served_model is None:
-            self._served_model = next(self._each([None], self._ask_served))
+            self._served_model = next(self._server.each([None], self._ask_served))
         return self._served_model
 
     async def _ask_served(self, client: httpx.AsyncClient, _: None) -> Served:
@@ -230,7 +227,7 @@ class Endpoint:
         section = self._section
         reply = await self._server.request(client, "/models")
         if reply.status == 404 and section.model and reply.content is not None:  # an API that has no list
-            return Served(section.model, section.model, DEFAULT_CONTEXT, ())
+            return Served(section.model, section.model, DEFAULT_CONTEXT)
         entries = dig(reply.content, "data")
         if reply.problem or not isinstance(entries, list):
             raise EndpointError(
@@ -256,12 +253,7 @@ class Endpoint:
             )
         parts = [model, models[model].get("root"), models[model].get("parent")]
         name = " ".join(dict.fromkeys(part for part in parts if isinstance(part, str) and part))
-        return Served(model, name, whole(told) or DEFAULT_CONTEXT, tuple(models))
-
-    @property
-    def _root(self) -> str:
-        """Return the address above ``/v1``, where servers keep what is their own."""
-        return self._section.url.removesuffix("/v1")
+        return Served(model, name, whole(told) or DEFAULT_CONTEXT)
 
     async def _find_counter(self, client: httpx.AsyncClient, prompt: Prompt) -> str:
         for counter in ("vllm", "llama.cpp"):
@@ -270,10 +262,10 @@ class Endpoint:
         _log.warning("%s does not count tokens; they are estimated, rather too many", self._section.url)
         return "estimate"
 
-    async def _count(self, client: httpx.AsyncClient, prompt: Prompt, counter: str) -> tuple[Prompt, int]:
-        """Return a prompt's tokens, chat template included, as ``counter`` is asked for them; 0: not told."""
+    async def _count(self, client: httpx.AsyncClient, prompt: Prompt, counter: str = "") -> tuple[Prompt, int]:
+        """Return a prompt's tokens, chat template included, as ``counter`` (empty: ours) tells them; 0: not told."""
         chat, text = self._section.api == "chat", plain_text(prompt)
-        if counter == "vllm":
+        if (counter or self._counter) == "vllm":
             body = {"messages": messages(prompt), "add_generation_prompt": True} if chat else {"prompt": text}
             reply = await self._server.request(client, f"{self._root}/tokenize", {"model": self.model, **body})
             return prompt, whole(dig(reply.content, "count")) or 0
@@ -283,22 +275,6 @@ class Endpoint:
         body = {"content": text, "add_special": True, "parse_special": True}
         tokens = dig((await self._server.request(client, f"{self._root}/tokenize", body)).content, "tokens")
         return prompt, len(tokens) if isinstance(tokens, list) else 0
-
-    def _each(self, items: Sequence[T], work: Callable[[httpx.AsyncClient, T], Awaitable[R]]) -> Iterator[R]:
-        """Yield what ``work`` returns of each item as it comes, ``concurrency`` at a time."""
-
-        async def run(emit: Callable[[R], None]) -> None:
-            left = iter(items)
-
-            async def worker(client: httpx.AsyncClient) -> None:
-                for item in left:  # shared: each takes the next that nobody has
-                    emit(await work(client, item))
-
-            async with self._server.client() as client, asyncio.TaskGroup() as group:
-                for _ in range(min(self._section.concurrency, len(items))):
-                    group.create_task(worker(client))
-
-        return iterate(run)
 
 
 def messages(prompt: Prompt) -> list[dict[str, str]]:
@@ -355,12 +331,9 @@ def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Gene
         return Generation("", problem="refused" if refused else "bad_response")
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half characters cannot be stored
     cut = min((place for place in map(clean.find, stop) if place >= 0), default=len(clean))
-    values = dig(choice, "logprobs", "content")
-    values = (
-        [dig(value, "logprob") for value in values]
-        if isinstance(values, list)
-        else (dig(choice, "logprobs", "token_logprobs"))
-    )
+    values = dig(choice, "logprobs", "token_logprobs")
+    if isinstance(entries := dig(choice, "logprobs", "content"), list):  # of the chat API
+        values = [dig(entry, "logprob") for entry in entries]
     log_prob = _sum(values) if values else None
     num_tokens = estimate_tokens(clean) if share is None else share
     return Generation(clean[:cut], log_prob, num_tokens if log_prob is None else len(values), reason != "length")
@@ -383,5 +356,5 @@ def _sum(values: object) -> float | None:
     """Return the sum of log-probabilities; None where one of them is missing."""
     if not isinstance(values, list):
         return None
-    numbers = [float(one) for one in values if isinstance(one, int | float) and abs(one) < 1e300 and one is not True]
+    numbers = [float(one) for one in values if type(one) in (int, float) and abs(one) < 1e300]
     return math.fsum(numbers) if len(numbers) == len(values) else None

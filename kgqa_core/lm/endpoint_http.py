@@ -12,7 +12,7 @@ import random
 import re
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
@@ -32,18 +32,10 @@ TOO_LONG = re.compile(
 )
 RETRIED = {408, 409, 425, 429, *range(500, 600)} - {501, 505}  # statuses that may go better the next time
 PASSING = ("timeout", "rate_limit", "unreachable", "bad_response")  # problems that may
-OUR_FIELDS = (
-    "seed",
-    "logprobs",
-    "top_logprobs",
-    "top_p",
-    "temperature",
-    "stop",
-    "max_tokens",
-    "use_beam_search",
-    "echo",
-)
+SAMPLING = ("temperature", "top_p", "seed", "stop", "max_tokens", "use_beam_search")
+OUR_FIELDS = (*SAMPLING, "logprobs", "top_logprobs", "echo")  # parameters that a server may not take
 T = TypeVar("T")
+R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 
@@ -73,27 +65,63 @@ class Server:
         plain = section.url.startswith("http:")  # certificates are read once, which takes longer than a request
         self._trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx.create_ssl_context()
 
-    def client(self) -> httpx.AsyncClient:
-        """Return a client with our timeouts and headers; redirects would carry the key away: none is followed."""
-        silence = self.section.read_timeout
+    def each(self, items: Sequence[T], work: Callable[[httpx.AsyncClient, T], Awaitable[R]]) -> Iterator[R]:
+        """Yield what ``work`` returns of each item as it comes, ``concurrency`` at a time.
+
+        The requests have an event loop in a thread of their own, so it does not matter whether the caller has one.
+        What ``work`` raises is raised here. A caller that stops early cancels it, and waits until it is gone.
+        """
+        left, emitted = iter(items), queue.SimpleQueue[tuple[bool, Any]]()  # (is it the end?, result or problem)
+
+        async def worker(client: httpx.AsyncClient) -> None:
+            for item in left:  # shared: each takes the next that nobody has
+                emitted.put((False, await work(client, item)))
+
+        async def run() -> None:
+            async with self._client() as client, asyncio.TaskGroup() as group:
+                for _ in range(min(self.section.concurrency, len(items))):
+                    group.create_task(worker(client))
+
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(run())
+
+        def target() -> None:
+            problem: BaseException | None = None
+            try:
+                loop.run_until_complete(task)
+            except BaseExceptionGroup as group:
+                problem = group.exceptions[0]
+            except BaseException as raised:  # handed on to the caller's thread
+                problem = raised
+            loop.close()
+            emitted.put((True, problem))
+
+        thread = threading.Thread(target=target, name="kgqa-requests", daemon=True)
+        thread.start()
+        try:
+            while not (got := emitted.get())[0]:
+                yield got[1]
+            if got[1] is not None:
+                raise got[1]
+        finally:
+            with contextlib.suppress(RuntimeError):  # it is over already
+                loop.call_soon_threadsafe(task.cancel)
+            thread.join()
+
+    def _client(self) -> httpx.AsyncClient:
+        section = self.section
         return httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-            timeout=httpx.Timeout(silence, connect=self.section.connect_timeout, pool=None),
+            timeout=httpx.Timeout(section.read_timeout, connect=section.connect_timeout, pool=None),
             verify=self._trust,
-            limits=httpx.Limits(max_connections=self.section.concurrency),
-            follow_redirects=False,
+            limits=httpx.Limits(max_connections=section.concurrency),
+            follow_redirects=False,  # they would carry the key away
         )
 
     async def request(self, client: httpx.AsyncClient, path: str, body: dict[str, Any] | None = None) -> Reply:
         """POST ``body``, or GET where there is none, until it goes well, makes no sense, or the attempts are used up.
 
-        Args:
-            client: of ``client``.
-            path: below ``lm.url``, or a whole address.
-            body: of the request, as JSON.
-
-        Raises:
-            EndpointError: no prompt could get a good reply.
+        ``path`` is below ``lm.url``, or a whole address. Raises EndpointError where no prompt could get a good reply.
         """
         section, url = self.section, path if "://" in path else self.section.url + path
         for attempt in range(1, section.attempts + 1):
@@ -185,40 +213,6 @@ def _retry_after(value: str) -> float:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return max(0.0, (moment - datetime.now(UTC)).total_seconds())
     return 0.0
-
-
-def iterate(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> Iterator[T]:
-    """Run ``work`` in an event loop of a thread of its own, and yield what it emits as it does.
-
-    So it works whether or not the caller has an event loop. What ``work`` raises is raised here. A caller that stops
-    early cancels it, and waits until it is gone.
-    """
-    emitted: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()  # (is it the end?, item or problem)
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(work(lambda item: emitted.put((False, item))))
-
-    def target() -> None:
-        problem: BaseException | None = None
-        try:
-            loop.run_until_complete(task)
-        except BaseExceptionGroup as group:
-            problem = group.exceptions[0]
-        except BaseException as raised:  # handed on to the caller's thread
-            problem = raised
-        loop.close()
-        emitted.put((True, problem))
-
-    thread = threading.Thread(target=target, name="kgqa-requests", daemon=True)
-    thread.start()
-    try:
-        while not (got := emitted.get())[0]:
-            yield got[1]
-        if got[1] is not None:
-            raise got[1]
-    finally:
-        with contextlib.suppress(RuntimeError):  # it is over already
-            loop.call_soon_threadsafe(task.cancel)
-        thread.join()
 
 
 def error_of(content: object) -> tuple[str, str, str]:
