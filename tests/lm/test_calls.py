@@ -14,6 +14,7 @@ from kgqa_core import schemas
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Budget, Meter, Metered, Price, Prices, read_prices
+from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Problem, Prompt
 from kgqa_core.run.open import PRICES
 
@@ -249,27 +250,10 @@ def test_scores_are_kept_option_by_option(tmp_path: Path) -> None:
     assert meter.usage().num_failed == 1
 
 
-class OneOf:
-    """A constraint of whole texts, as a test needs it."""
-
-    def __init__(self, *texts: str) -> None:
-        self.texts = texts
-
-    @property
-    def key(self) -> str:
-        return repr(self.texts)
-
-    def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
-        return () if pieces else self.texts
-
-    def may_end(self, pieces: tuple[str, ...]) -> bool:
-        return bool(pieces)
-
-
 def test_texts_outside_their_constraint_are_counted_and_another_constraint_is_another_call() -> None:
     model, meter = FakeModel(), Meter()
     metered = Metered(model, meter=meter)
-    metered.generate([Prompt("a", constraint=OneOf("a!0.0", "b")), Prompt("a", constraint=OneOf("b"))])
+    metered.generate([Prompt("a", constraint=Choices(["a!0.0", "b"])), Prompt("a", constraint=Choices(["b"]))])
     assert len(model.asked) == 2
     assert meter.usage().num_outside == 1
 
