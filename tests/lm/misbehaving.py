@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _behave(self, kind: str, good: bytes) -> None:
         if kind.isdigit():
-            self._reply(int(kind), {"error": {"message": f"status {kind} as told"}}, {"Retry-After": self._wait(kind)})
+            self._reply(int(kind), {"error": {"message": f"status {kind} as told"}})
         elif kind in CONTENTS:
             self._reply(200, CONTENTS[kind])
         elif kind in REFUSALS:
@@ -143,20 +143,19 @@ class Handler(BaseHTTPRequestHandler):
         elif kind == GOOD:
             self._send(200, good)
         elif kind == "html":
-            self._send(200, b"<!DOCTYPE html><html><body>Bad gateway</body></html>", "text/html")
+            self._send(200, b"<!DOCTYPE html><html><body>Bad gateway</body></html>")
         elif kind == "half":
             self._send(200, good[: len(good) // 2])
         elif kind == "silence":
             self.script.stop.wait(5)
             self.close_connection = True
         elif kind == "cut":  # the connection closes inside the body
-            self._headers(200, len(good), "application/json")
-            self.wfile.write(good[: len(good) // 2])
+            self._send(200, good[: len(good) // 2], len(good))
             self.close_connection = True
         elif kind == "reset":  # before anything is said
             self._reset()
         elif kind == "drip":  # a body that never ends
-            self._headers(200, 10**9, "application/json")
+            self._send(200, b"", 10**9)
             self._drip()
         elif kind == "drip headers":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
@@ -181,9 +180,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
         self.close_connection = True
 
-    def _wait(self, kind: str) -> str:
-        return self.script.retry_after if kind in ("429", "503") else ""
-
     def _count(self, body: dict[str, Any]) -> None:
         if self.script.flavour == "vllm" and self.path == "/tokenize" and ("messages" in body or "prompt" in body):
             self._reply(200, {"count": len(text_of(body).split()) + 7, "max_model_len": 211, "tokens": [1]})
@@ -201,23 +197,17 @@ class Handler(BaseHTTPRequestHandler):
         self._reply(401, {"error": {"message": f"Incorrect API key provided: {said}", "code": "invalid_api_key"}})
         return False
 
-    def _reply(self, status: int, content: object, headers: dict[str, str] | None = None) -> None:
-        self._send(status, json.dumps(content).encode(), headers=headers)
+    def _reply(self, status: int, content: object) -> None:
+        self._send(status, json.dumps(content).encode())
 
-    def _send(
-        self, status: int, raw: bytes, kind: str = "application/json", headers: dict[str, str] | None = None
-    ) -> None:
-        self._headers(status, len(raw), kind, headers)
-        self.wfile.write(raw)
-
-    def _headers(self, status: int, size: int, kind: str, headers: dict[str, str] | None = None) -> None:
+    def _send(self, status: int, raw: bytes, size: int | None = None) -> None:
+        """Send ``raw`` as a body that says that it has ``size`` bytes."""
         self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(size))
-        for name, value in (headers or {}).items():
-            if value:
-                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(raw) if size is None else size))
+        if status in (429, 503) and self.script.retry_after:
+            self.send_header("Retry-After", self.script.retry_after)
         self.end_headers()
+        self.wfile.write(raw)
 
 
 CONTENTS: dict[str, object] = {
