@@ -6,6 +6,7 @@ Llama-2's, and which share of the measured rate of matrix products the LoRA trai
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Sequence
@@ -24,8 +25,7 @@ from benchmarks.measure import peak_megabytes, write_section
 from benchmarks.workload import median
 from kgqa_core import schemas
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.embedded.graph import make_graph
-from kgqa_core.embedded.questions import make_questions, render
+from kgqa_core.demo import DATA
 from kgqa_core.lm.tune_data import TuneJob
 
 
@@ -98,9 +98,10 @@ def row(what: str, found: Sequence[dict[str, float]], steps: int) -> str:
 
 def write_examples(path: Path, count: int) -> Path:
     """Write as many plans as questions with evidence, of the demo graph; what they say is of no matter."""
-    draw, graph = random.Random(0), make_graph(0)
-    texts = [render(graph, asked) for asked in make_questions(graph, 0)["train"]]
-    names = sorted(graph.names.values())
+    draw = random.Random(0)
+    lines = (DATA / "questions" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["question"] for line in lines]
+    names = sorted(line.split("\t")[1] for line in (DATA / "names.tsv").read_text(encoding="utf-8").splitlines())
     rows = []
     for number in range(count):
         text = draw.choice(texts)

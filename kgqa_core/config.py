@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from kgqa_core.config_base import EdgeBudget, FilePath, Hops, Name, Section, Seeds, Share, Size
 from kgqa_core.config_lm import DensePlannerSection, LmSection, PlansSection, ReasonerSection
@@ -141,12 +141,18 @@ class DriftSection(Section):
     min_changed: Annotated[int, Field(ge=0)] = 100  # fewer changed triples, entities or questions pass at any share
 
 
+def _only_zero(seed: int) -> int:
+    if seed:
+        raise ValueError("must be 0: the dataset comes as files, and is no longer drawn from a seed. Leave it out")
+    return seed
+
+
 class EmbeddedDataset(Section):
-    """The small dataset that the project's own generator makes."""
+    """The demo's small dataset, which the package carries."""
 
     name: Name
     source: Literal["embedded"]
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, AfterValidator(_only_zero)] = 0
     reenter_topic: bool = False
 
 

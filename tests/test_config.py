@@ -398,7 +398,13 @@ def test_the_hash_is_of_what_shapes_results_and_of_nothing_else(write: Write) ->
     assert len(first) == 64
     same = ["runtime.threads=2", "runtime.home=elsewhere", "cluster.workers=5", "tracking.enabled=false"]
     assert {config_hash(read_config(path, [setting])) for setting in same} == {first}
-    other = ["explorer.epochs=9", "explorer.seeds=[1]", "dataset.seed=1", "encoder.dim=16", "evaluation.split=dev"]
+    other = [
+        "explorer.epochs=9",
+        "explorer.seeds=[1]",
+        "dataset.reenter_topic=true",
+        "encoder.dim=16",
+        "evaluation.split=dev",
+    ]
     assert len({first, *(config_hash(read_config(path, [setting])) for setting in other)}) == 6
 
 

@@ -40,6 +40,16 @@ def test_every_package_of_the_tree_is_listed():
     assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(".".join(folder.parts) for folder in folders)
 
 
+def test_every_file_beside_the_modules_goes_into_the_wheel():
+    tracked = subprocess.run(["git", "ls-files", *ROOTS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    data = {name for name in tracked.splitlines() if not name.endswith(".py")}
+    globs = PYPROJECT["tool"]["setuptools"]["package-data"].items()
+    listed = {
+        path for package, names in globs for name in names for path in ROOT.glob(f"{package.replace('.', '/')}/{name}")
+    }
+    assert data == {path.relative_to(ROOT).as_posix() for path in listed}
+
+
 def test_every_folder_with_modules_is_a_package():
     folders = {module.parent for root in ROOTS for module in (ROOT / root).rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []

@@ -11,7 +11,7 @@ import pytest
 
 from flows.summary import summarise
 from kgqa_core.config_file import read_config
-from kgqa_core.embedded import generate
+from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.run.open import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_model
 from kgqa_core.run.pipeline import Pipeline
@@ -48,7 +48,7 @@ PLANNING = [
 
 def write_part(folder: Path) -> None:
     """Write the embedded dataset with some of its questions only, of every type: the text encoder reads them all."""
-    generate(folder, seed=0)
+    copy_demo(folder)
     for split, every in (("train", 11), ("dev", 11), ("test", 4)):
         path = folder / "questions" / f"{split}.jsonl"
         path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[::every]), encoding="utf-8")
