@@ -26,8 +26,8 @@ from kgqa_core.lm.types import Decoding
 from kgqa_core.planners.evaluate import BATCH, Ground, ask_planner, score_plans
 from kgqa_core.planners.generator import GeneratorPlanner
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
-from kgqa_core.questions.store import read_questions
-from kgqa_core.questions.subset import Subset, take_subset
+from kgqa_core.questions.build import read_questions
+from kgqa_core.questions.subset import take_subset
 from kgqa_core.types import SPLITS, Question
 
 MAX_HOPS = 3
@@ -177,7 +177,7 @@ def learn(
     opened, prompts, folder = open_graph(Path(graph)), read_prompts(), Path(work)
     every = [question for split in SPLITS for question in read_questions(Path(questions), split)]
     if draw is not None:
-        every, _ = take_subset(every, Subset(hold_out_templates=HELD_OUT, draw=draw))
+        every, _ = take_subset(every, hold_out_templates=HELD_OUT, draw=draw)
     name = f"seed{seed}" if draw is None else f"draw{draw}"
     taught = [question for question in every if question.split == "train"]
     settings = ExampleSettings(weights={"plan": 1.0})

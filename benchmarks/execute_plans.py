@@ -16,7 +16,7 @@ from benchmarks.path_cases import Cut, build_folders, cut_subgraphs, sample
 from kgqa_core.graph.execute import execute_plans
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels
 from kgqa_core.graph.shortest import PathFinder
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.types import Question, RelationPath
 
 HOPS, NUM_PLANS, ASKED_TIMES = 3, 3, 100

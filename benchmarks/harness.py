@@ -25,7 +25,7 @@ from kgqa_core.instructions.reason import DirectCase, DirectInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.systems.controls import answer_by_path
 from kgqa_core.systems.predictions_file import merge_parts, write_answered, write_calls
 from kgqa_core.systems.runner import answer_all

@@ -13,16 +13,14 @@ from typing import Any
 
 from benchmarks.child import run_child
 from benchmarks.linking_names import WAYS, measure_way, write_drawn_names
+from benchmarks.linking_score import LinkScore, score_links
 from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.link import find_mention
 from kgqa_core.questions.link_index import NameIndex
-from kgqa_core.questions.link_text import LinkSettings, TextLinker, Wording, learn_wording, relink_with
-from kgqa_core.questions.linking_encoder import EncodedSurroundings
-from kgqa_core.questions.linking_score import LinkScore, score_links
-from kgqa_core.questions.store import read_questions
-from kgqa_core.text.transformer import MiniLmEncoder
+from kgqa_core.questions.link_text import TextLinker, Wording, learn_wording, link_with
 from kgqa_core.types import Question
 
 RUNS = {"MetaQA": "conf/metaqa-joint.yaml", "WorldCup2014": "conf/wc2014-mixed.yaml"}
@@ -55,7 +53,7 @@ class Linked:
 
 def run(home: Path, size: Size = FULL) -> None:
     """Measure quality, then speed and memory in processes of their own, and write the section."""
-    rows, homonyms = quality_header(), []
+    rows = quality_header()
     for name, conf in RUNS.items():
         graph, questions = build_folders(home, conf)
         opened = open_graph(graph)
@@ -64,9 +62,8 @@ def run(home: Path, size: Size = FULL) -> None:
         rows += quality_rows(name, test, train, opened)
         if name == "MetaQA":
             rows += quality_rows("MetaQA, dev", dev, train, opened)
-            homonyms = homonym_rows(test, train, opened)
             speed = speed_rows(graph, questions, opened, size)
-    body = "\n".join([*rows, "", QUALITY_NOTE, "", *homonyms, "", HOMONYM_NOTE, "", *speed, "", SPEED_NOTE])
+    body = "\n".join([*rows, "", QUALITY_NOTE, "", *speed, "", SPEED_NOTE])
     write_section("Linking", body, "python -m benchmarks linking")
 
 
@@ -77,10 +74,6 @@ QUALITY_NOTE = (
     "inside the name lost, doubled or exchanged with the one before it. Unseen wordings: a fifth of the masked texts, "
     "none of which a training question has. Longest name: `kgqa ask` without a topic. The rules for misspelt names "
     "were set while looking at MetaQA's test questions; its dev questions had not been looked at."
-)
-HOMONYM_NOTE = (
-    "MetaQA lower-cased: who bears the name that was found. Naive Bayes: how often topics of training questions with "
-    "these words have the relations that tell the bearers apart. MiniLM: cosine of the words and the relations' texts."
 )
 SPEED_NOTE = (
     "MetaQA's test questions. Memory is what the process grew by; the sorted names stay on disk, but only the longest "
@@ -118,9 +111,7 @@ def quality_rows(name: str, test: Sequence[Question], train: Sequence[Question],
     ]
     rows = []
     for asked, questions, wording in ways:
-        found = measure_links(
-            questions, graph, lambda own, wording=wording: relink_with(TextLinker(index, wording), own)
-        )
+        found = measure_links(questions, graph, lambda own, wording=wording: link_with(TextLinker(index, wording), own))
         for hops, score in found.by_hops.items() if asked in BY_HOPS else ():
             rows.append(quality_row(name, asked, str(hops), score, None))
         rows.append(quality_row(name, asked, "all", found.score, found.per_question))
@@ -152,33 +143,6 @@ def quality_row(name: str, asked: str, hops: str, score: LinkScore, per_question
     spent = "" if per_question is None else f"{1000 * per_question:.2f}"
     figures = " | ".join(f"{100 * share:.2f}" for share in shares)
     return f"| {name} | {asked} | {hops} | {score.num_questions:,} | {figures} | {errors} | {spent} |"
-
-
-def homonym_rows(test: Sequence[Question], train: Sequence[Question], graph: KnowledgeGraph) -> list[str]:
-    """Return how each way of telling homonyms apart does where case does not help."""
-    index = NameIndex(graph)
-    wording, asked = learn_wording(index, lower(train)), lower(test)
-    all_alike = replace(wording, surroundings=None)
-    encoded = EncodedSurroundings(MiniLmEncoder(), graph)
-    linkers = {
-        "all of them": TextLinker(index, all_alike),
-        "the one of most edges": TextLinker(index, all_alike, settings=LinkSettings(max_bearers=1)),
-        "MiniLM, the best": TextLinker(index, all_alike, settings=LinkSettings(margin=0.0), context=encoded),
-        "MiniLM, within 0.05": TextLinker(index, all_alike, context=encoded),
-        "naive Bayes, the best": TextLinker(index, wording, settings=LinkSettings(margin=0.0)),
-        "naive Bayes, within 1 nat (default)": TextLinker(index, wording),
-    }
-    rows = [
-        "| bearers of one name | P | R | F1 | exactly right | gold among them | CPU ms |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, linker in linkers.items():
-        found = measure_links(asked, graph, lambda own, linker=linker: relink_with(linker, own))
-        score = found.score
-        shares = (score.precision, score.recall, score.f1, score.exact, score.holds_topic)
-        figures = " | ".join(f"{100 * share:.2f}" for share in shares)
-        rows.append(f"| {name} | {figures} | {1000 * found.per_question:.2f} |")
-    return rows
 
 
 def speed_rows(graph: Path, questions: Path, opened: KnowledgeGraph, size: Size) -> list[str]:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, write_string_indexes
+from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.link import find_mention
 from kgqa_core.questions.link_index import NameIndex, named_entities, words_of
-from kgqa_core.questions.store import read_questions
 
 WAYS = ("hashes", "automaton", "sorted")
 NUM_SYLLABLES = 400  # that drawn words are made of: three each

@@ -19,7 +19,7 @@ from kgqa_core.graph.execute import Follower
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, open_graph
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.graph.supervision import write_supervision
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.types import Question
 
 MAX_HOPS = 3

@@ -21,7 +21,7 @@ from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
 from kgqa_core.explorer.train import Lessons, Trainer
 from kgqa_core.explorer.walk import MERGED, WalkStep
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import graph_of, read_encodings
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question, Split

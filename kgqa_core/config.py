@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from kgqa_core.config_base import EdgeBudget, FilePath, Hops, Name, Section, Seeds, Share, Size
+from kgqa_core.config_base import (
+    EdgeBudget,
+    FilePath,
+    Hops,
+    Name,
+    Section,
+    Seeds,
+    Share,
+    Size,
+    name_in,
+    open_entry,
+)
 from kgqa_core.config_lm import DensePlannerSection, LmSection, PlansSection, ReasonerSection
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError
@@ -64,10 +75,24 @@ class FreebaseSection(Section):
     max_reject_ratio: Share = 0.001
 
 
+QUESTION_FORMATS = {
+    "metaqa": "kgqa_core.questions.metaqa",
+    "jsonl": "kgqa_core.questions.jsonl",
+    "nsm": "kgqa_core.questions.nsm",
+    "wc2014": "kgqa_core.questions.wc2014",
+    "webqsp": "kgqa_core.questions.webqsp",
+    "cwq": "kgqa_core.questions.webqsp:CWQ",
+    "webquestions": "kgqa_core.questions.webqsp:WEBQUESTIONS",
+    "mooc": "kgqa_core.questions.mooc",
+    "rog": "kgqa_core.questions.nsm:ROG",
+}
+"""Name of each question format -> its module, whose ``FORMAT`` is a ``questions.formats.QuestionFormat``."""
+
+
 class QuestionSection(Section):
     """The questions."""
 
-    format: Literal["metaqa", "jsonl", "nsm", "wc2014", "webqsp", "cwq", "webquestions", "mooc", "rog"]
+    format: Annotated[str, AfterValidator(name_in(QUESTION_FORMATS))]
     path: FilePath | None = None  # a folder of splits, or one file to be split 80/10/10
     files: Annotated[dict[Split, FilePath], Field(min_length=1)] | None = None  # or one file per split
     hops: Hops | None = None  # MetaQA and WorldCup2014: which of their folders or files 1-hop, 2-hop, 3-hop
@@ -82,15 +107,20 @@ class QuestionSection(Section):
     def _one_source(self) -> QuestionSection:
         if (self.path is None) == (self.files is None):
             raise ValueError("give either 'path' or 'files'")
-        if self.hops is not None and self.format not in ("metaqa", "wc2014"):
+        if self.hops is not None and not self._format.has_hops:
             raise ValueError(
                 "'hops' chooses folders of MetaQA or files of WorldCup2014; leave it out for another format"
             )
-        if self.variant != "official" and self.format not in ("webqsp", "cwq"):
+        if self.variant != "official" and not self._format.has_variants:
             raise ValueError("'variant' is one of WebQSP or ComplexWebQuestions; leave it out for another format")
         if self.dev_ids is not None and self.variant == "official":
             raise ValueError("'dev_ids' is the dev split of a variant: say 'variant: etd' or 'variant: rog' as well")
         return self
+
+    @property
+    def _format(self) -> Any:
+        """The format's module is imported where a setting goes with some formats only."""
+        return open_entry(QUESTION_FORMATS, self.format, "FORMAT", what="question format")
 
 
 def _as_section(given: Any) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from kgqa_core.errors import ConfigError, nearest, shorten
 
 SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
 
@@ -39,6 +43,34 @@ def _edge_budget(given: Any) -> Any:
     if given != "all" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
         raise ValueError("must be a number of edges, 1 or more, or: all")
     return given
+
+
+# A table maps the names of one kind of thing to the modules that hold it, as "module" or "module:ATTRIBUTE". It stands
+# beside the section that names the thing, and reading it imports none of the modules: a new thing is a file and a line.
+
+
+def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
+    """Return a validator that lets only the names of a table pass."""
+
+    def check(name: str) -> str:
+        if name not in table:
+            raise ValueError(f"legal are {_with_nearest(name, table)}")
+        return name
+
+    return check
+
+
+def open_entry(table: Mapping[str, str], name: str, attribute: str, *, what: str) -> Any:
+    """Return what the module of a table's entry holds as ``attribute``; ConfigError where the table lacks the name."""
+    if name not in table:
+        raise ConfigError(f"no {what} is called {shorten(name)}; legal are {_with_nearest(name, table)}")
+    module, _, own = table[name].partition(":")
+    return getattr(importlib.import_module(module), own or attribute)
+
+
+def _with_nearest(name: str, legal: Iterable[str]) -> str:
+    near = nearest(name, legal)
+    return f"{', '.join(legal)}{f'; did you mean {near[0]!r}?' if near else ''}"
 
 
 # strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgqa_core.artifacts import write_json
+from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.coverage import fill_hops
-from kgqa_core.questions.store import read_questions
 from kgqa_core.run.open import graph_of, ground_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import ENCODINGS_FILE, encode_all, graph_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.schemas import ENCODINGS

@@ -11,8 +11,8 @@ from typing import Any
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.errors import InputError
+from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.coverage import fill_hops, find_answerable
-from kgqa_core.questions.store import read_questions
 from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder, answers_metric, hop_metric

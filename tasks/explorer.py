@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgqa_core.artifacts import JOURNAL
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import device_of, ground_of, make_encoder, read_encodings
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder

@@ -71,7 +71,7 @@ def given_elsewhere(pipeline: Pipeline) -> Given:
 def questions_to_teach(pipeline: Pipeline) -> Iterator[Question]:
     """Yield the training and dev questions, on what their plans are followed in."""
     if "questions" in pipeline.specs:
-        from kgqa_core.questions.store import read_questions
+        from kgqa_core.questions.build import read_questions
         from kgqa_core.run.open import ground_of
 
         ground, folder = ground_of(pipeline), pipeline.artifact("questions").folder

@@ -43,7 +43,7 @@ def score_planner(pipeline: Pipeline, planner: str, seed: int) -> StageOutcome:
                 recorder.metric(f"lm.{name}", value)
         f1 = None
         if ground is not None:
-            from kgqa_core.questions.store import read_questions
+            from kgqa_core.questions.build import read_questions
             from kgqa_core.run.open import ground_of
 
             asked = read_questions(pipeline.artifact("questions").folder, config.evaluation.split)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from kgqa_core.config import EmbeddedDataset, QuestionSection
 from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.formats import QuestionSource, source_files
-from kgqa_core.questions.subset import Subset
+from kgqa_core.questions.formats import list_files
 from kgqa_core.run.open import graph_of, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
@@ -18,16 +17,15 @@ from tasks.stage import StageOutcome, run_stage
 @pipeline_task("link questions", io=True)
 def link_questions(pipeline: Pipeline) -> StageOutcome:
     """Read, link and lint the questions."""
-    source = question_source(pipeline)
+    section = question_section(pipeline)
 
     def write(folder: Path, recorder: Recorder) -> None:
         report = build_questions(
-            files_of(source),
+            section,
             graph=graph_of(pipeline),
             max_steps=pipeline.config.exploration.steps,
             reenter_topic=pipeline.config.dataset.reenter_topic,
             out_dir=folder,
-            subset=Subset(source.train_size, source.hold_out_templates, source.draw),
             # Those that are cut follow the questions: then this is about the whole graph.
             subgraphs=subgraphs_of(pipeline) if "subgraphs" in pipeline.specs["questions"].needs else None,
         )
@@ -47,23 +45,10 @@ def link_questions(pipeline: Pipeline) -> StageOutcome:
 
 def question_paths(pipeline: Pipeline) -> list[Path]:
     """Return the question files, in the order in which they are read."""
-    return source_files(files_of(question_source(pipeline)))
+    return [file.path for file in list_files(question_section(pipeline))]
 
 
-def files_of(source: QuestionSection) -> QuestionSource:
-    """Return a section of the configuration as the question readers take it."""
-    return QuestionSource(
-        source.format,
-        source.path,
-        source.files,
-        source.hops,
-        source.max_reject_ratio,
-        variant=source.variant,
-        dev_ids=source.dev_ids,
-    )
-
-
-def question_source(pipeline: Pipeline) -> QuestionSection:
+def question_section(pipeline: Pipeline) -> QuestionSection:
     """Return where the questions are: the user's files, or those of the embedded dataset."""
     dataset = pipeline.config.dataset
     if not isinstance(dataset, EmbeddedDataset):

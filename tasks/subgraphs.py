@@ -12,7 +12,7 @@ from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
 from tasks.cluster import chunk_mapper
-from tasks.questions import question_paths, question_source
+from tasks.questions import question_paths, question_section
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
@@ -38,7 +38,7 @@ def build_question_subgraphs(pipeline: Pipeline) -> StageOutcome:
 def take_from_files(pipeline: Pipeline, folder: Path) -> SubgraphReport:
     """Pack what the question files hold."""
     files = question_paths(pipeline)
-    format = "rog" if question_source(pipeline).format == "rog" else "nsm"
+    format = "rog" if question_section(pipeline).format == "rog" else "nsm"
     with chunk_mapper(pipeline, files, "packing subgraphs") as map_chunks:
         return build_subgraphs(files, graph=graph_of(pipeline), out_dir=folder, format=format, map_chunks=map_chunks)
 

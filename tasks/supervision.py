@@ -36,8 +36,8 @@ def find_supervision(pipeline: Pipeline) -> StageOutcome:
 def search_graph(pipeline: Pipeline, folder: Path) -> dict[str, int]:
     """Fill ``folder`` from the graph; return counts."""
     from kgqa_core.graph.supervision import write_supervision
+    from kgqa_core.questions.build import read_questions
     from kgqa_core.questions.coverage import fill_hops
-    from kgqa_core.questions.store import read_questions
     from kgqa_core.run.open import graph_of, ground_of
 
     config, ground = pipeline.config, ground_of(pipeline)

@@ -11,7 +11,7 @@ from kgqa_core import schemas
 from kgqa_core.questions.build import read_topics
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import Recorder
-from tasks.questions import files_of, question_source
+from tasks.questions import question_section
 from tasks.runtime import pipeline_task
 from tasks.stage import StageOutcome, run_stage
 
@@ -23,9 +23,9 @@ def read_question_topics(pipeline: Pipeline) -> StageOutcome:
     """Write the distinct topics of all question files: the graph depends on these, not on texts and answers."""
 
     def write(folder: Path, recorder: Recorder) -> None:
-        topics = read_topics(files_of(question_source(pipeline)))
-        pq.write_table(pa.table([topics.topics], schema=schemas.TOPICS), folder / TOPICS_FILE, compression="zstd")
-        recorder.metric("num_topics", len(topics.topics))
+        topics = read_topics(question_section(pipeline))
+        pq.write_table(pa.table([topics], schema=schemas.TOPICS), folder / TOPICS_FILE, compression="zstd")
+        recorder.metric("num_topics", len(topics))
 
     return run_stage(pipeline, "topics", write)
 

@@ -12,7 +12,7 @@ import pytest
 from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError, InputError, LinkError
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ask import SystemReply, ask_system
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline

@@ -642,18 +642,28 @@ def metaqa(folder: Path, *names: str) -> None:
 def test_of_a_metaqa_folder_the_chosen_hops_are_read_with_their_chains(films: Path) -> None:
     folder = films.parent / "asked"
     plain = [
-        f"{hop}-hop/qa_{split}{chain}.txt" for hop in (1, 2) for split in ("dev", "train") for chain in ("", "_qtype")
+        f"{hop}-hop/qa_{split}{chain}.txt"
+        for hop in (1, 2)
+        for split in ("dev", "test", "train")
+        for chain in ("", "_qtype")
     ]
+    official = [f"3-hop/vanilla/qa_{split}.txt" for split in ("dev", "test", "train")]
     metaqa(
-        folder, *plain, "3-hop/vanilla/qa_test.txt", "3-hop/qa_test_qtype.txt", "1-hop/notes.txt", "old-hop/qa_dev.txt"
+        folder,
+        *plain,
+        *official,
+        "3-hop/qa_test_qtype.txt",
+        "3-hop/ntm/qa_test.txt",
+        "1-hop/notes.txt",
+        "old-hop/qa_dev.txt",
     )
     asked = "dataset.questions={format: metaqa, path: asked"
     two = specs_of(films, f"{asked}, hops: [1, 3]}}")["questions"]
-    wanted = [*plain[:4], "3-hop/qa_test_qtype.txt", "3-hop/vanilla/qa_test.txt"]
+    wanted = [*plain[:6], *official, "3-hop/qa_test_qtype.txt"]
     assert two.files == {f"questions/{name}": folder / name for name in wanted}
     assert two.section["hops"] == [1, 3]
     everything = specs_of(films, f"{asked}}}")["questions"]
-    assert len(everything.files) == 10
+    assert len(everything.files) == 12 + 4
     assert "questions/old-hop/qa_dev.txt" not in everything.files
 
 
@@ -664,9 +674,9 @@ def test_of_single_metaqa_files_the_chains_are_read_too(films: Path) -> None:
     found = specs_of(films, f"dataset.questions={{format: metaqa, files: {files}}}")["questions"].files
     assert found == {
         "questions/train/qa_train.txt": folder / "qa_train.txt",
-        "questions/train/qa_train.txt chains": folder / "qa_train_qtype.txt",
+        "questions/train/qa_train.txt qa_train_qtype.txt": folder / "qa_train_qtype.txt",
         "questions/test/qa_test.txt": folder / "vanilla/qa_test.txt",
-        "questions/test/qa_test.txt chains": folder / "qa_test_qtype.txt",
+        "questions/test/qa_test.txt qa_test_qtype.txt": folder / "qa_test_qtype.txt",
         "questions/dev/qa_dev.txt": folder / "qa_dev.txt",
     }
 
@@ -685,7 +695,7 @@ def test_worldcup_files_are_chosen_by_hops(films: Path) -> None:
 )
 def test_a_folder_without_question_files_is_named(films: Path, format: str, wanted: str) -> None:
     (films.parent / "empty").mkdir()
-    with pytest.raises(ConfigError, match=rf"dataset.questions.path: .*empty holds no {format} .*{wanted}"):
+    with pytest.raises(ConfigError, match=rf"dataset.questions.path: .*empty .*{wanted}"):
         specs_of(films, f"dataset.questions={{format: {format}, path: empty}}")
 
 

@@ -1,178 +1,179 @@
-"""Reading a question file of any format, without a graph."""
+"""What a question format is, and reading the files of any; ``config.QUESTION_FORMATS`` lists the formats.
+
+A format is a module whose ``FORMAT`` says which files of a folder are its own and how a file is read. Linking, splits,
+rejects, lint and coverage are the same for all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, NoReturn
 
-from kgqa_core.errors import InputError, nearest
-from kgqa_core.graph import rog
-from kgqa_core.graph.formats import require_file
-from kgqa_core.graph.nsm import NsmLine, default_id, parse_line, vocabulary_of
-from kgqa_core.questions.jsonl import jsonl_files, jsonl_parser, parse_items
-from kgqa_core.questions.metaqa import metaqa_files, metaqa_parser
-from kgqa_core.questions.mooc import parse_mooc_file
-from kgqa_core.questions.records import Fault, Parser, RawQuestion, parse_lines
-from kgqa_core.questions.wc2014 import wc2014_files, wc2014_parser
-from kgqa_core.questions.webqsp import parse_cwq_file, parse_webqsp, webquestions_parser
-from kgqa_core.types import SPLITS, Split
+from pydantic import Field, ValidationError
 
-QuestionFormat = Literal["metaqa", "jsonl", "nsm", "wc2014", "webqsp", "cwq", "webquestions", "mooc", "rog"]
-HOLDS_TRIPLES = ("nsm", "rog")  # formats whose lines bring a subgraph each
+from kgqa_core.config import QUESTION_FORMATS, QuestionSection
+from kgqa_core.config_base import open_entry
+from kgqa_core.errors import ConfigError, InputError, nearest, shorten
+from kgqa_core.graph.formats import (
+    NOT_AN_OBJECT,
+    NOT_JSON,
+    NOT_UTF8,
+    TRUNCATED,
+    WRONG_FIELDS,
+    line_blocks,
+    require_file,
+)
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.types import SPLITS, Question, Reject, Split
 
-Placed = tuple[int, str, RawQuestion | Fault]  # line, or place in the file's array; its text; what it says
-
-
-def read_file(
-    path: Path, *, format: QuestionFormat, split: Split | None = None, hops: int | None = None
-) -> Iterator[Placed]:
-    """Yield all questions and unusable lines of one file.
-
-    ``split`` goes into the ids of questions without one; ``hops`` is for MetaQA files, whose lines do not say. Raises
-    InputError where the file is missing, or is no file of the format at all.
-    """
-    if format == "webqsp":
-        return parse_items(path, parse_webqsp, key="Questions")
-    if format == "cwq":
-        return parse_cwq_file(path)
-    if format == "webquestions":
-        return parse_items(path, webquestions_parser(split))
-    if format == "mooc":
-        return parse_mooc_file(path, split or path.stem)
-    if format == "rog" and path.suffix == ".parquet":
-        return _parquet_rows(path)
-    return parse_lines(path, _line_parser(path, format, split, hops))
-
-
-def _line_parser(path: Path, format: QuestionFormat, split: Split | None, hops: int | None) -> Parser:
-    if format == "metaqa":
-        return metaqa_parser(path, split=split or "test", hops=hops)
-    if format == "wc2014":
-        return wc2014_parser(path.stem)
-    if format == "nsm":
-        vocabulary = vocabulary_of(path)
-        return lambda line, number: question_of(parse_line(line, vocabulary), path, number)
-    if format == "rog":
-        return lambda line, number: question_of(rog.parse_line(line), path, number)
-    return jsonl_parser(split or path.stem)
-
-
-def _parquet_rows(path: Path) -> Iterator[Placed]:
-    require_file(path, what="question file")
-    for number, row in enumerate(rog.parquet_rows(path), 1):
-        parsed = question_of(rog.parse_row(row), path, number)
-        yield number, rog.row_text(row) if isinstance(parsed, Fault) else "", parsed
-
-
-def question_of(read: NsmLine | str, path: Path, number: int) -> RawQuestion | Fault:
-    """Return the question of a line with a subgraph.
-
-    One without a topic, without a known answer, or whose answers lie in no triple is kept: it counts as not answered in
-    every figure.
-    """
-    if isinstance(read, str):
-        return Fault(read)
-    return RawQuestion(
-        id=read.id or default_id(path, number),
-        text=read.question,
-        answers=read.answers,
-        topics=read.topics,
-        keep=True,
-    )
-
-
-# ------ Where questions come from: the files of each format, by split.
-
-
-Variant = Literal["official", "etd", "rog"]
-
-SPLIT_FILES: dict[QuestionFormat, dict[Split, tuple[str, ...]]] = {
-    "nsm": {split: (f"{split}.jsonl", f"{split}_simple.json", f"{split}.json") for split in SPLITS},
-    "webqsp": {"train": ("WebQSP.train.json",), "dev": ("WebQSP.dev.json",), "test": ("WebQSP.test.json",)},
-    "cwq": {
-        "train": ("ComplexWebQuestions_train.json",),
-        "dev": ("ComplexWebQuestions_dev.json",),
-        "test": ("ComplexWebQuestions_test_wans.json", "ComplexWebQuestions_test.json"),  # the first has the answers
-    },
-    "webquestions": {
-        "train": ("webquestions.examples.train.json",),
-        "dev": ("webquestions.examples.dev.json",),
-        "test": ("webquestions.examples.test.json",),
-    },
-    "mooc": {split: (f"{split}.jsonl", f"{split}.json") for split in SPLITS},
-    "rog": {
-        "train": ("train.jsonl", "train-*.parquet", "train.parquet"),
-        "dev": ("dev.jsonl", "validation.jsonl", "validation-*.parquet", "dev-*.parquet", "dev.parquet"),
-        "test": ("test.jsonl", "test-*.parquet", "test.parquet"),
-    },
-}
-"""File names in a folder, by split; the first pattern that is there counts. Parquet may lie in a folder ``data``."""
+Text = Annotated[str, Field(min_length=1)]
+Span = tuple[int, int]  # characters of a text: start, one past the end
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionSource:
-    """Where the questions are.
+class RawQuestion:
+    """One parsed line. Entities are still labels or names."""
 
-    ``path``: a MetaQA folder; a WorldCup2014 folder or one of its files, split by hash (``split_seed``); or for the
-    other formats a folder with a file per split (``SPLIT_FILES``; JSONL: train, dev and test.jsonl) or one
-    file, then split by hash too. ``files`` names the files one by one instead, and then ``path`` is not looked at.
-    """
-
-    format: QuestionFormat
-    path: Path | None = None
-    files: Mapping[Split, Path] | None = None
-    hops: tuple[int, ...] | None = None  # of a MetaQA or WorldCup2014 folder; None: all it has
-    max_reject_ratio: float = 0.001  # a larger share of rejected lines stops the build
-    split_seed: int = 0
-    variant: Variant = "official"  # of WebQSP and ComplexWebQuestions: see ``variants``
-    dev_ids: Path | None = None  # which training questions are the dev split of a variant; None: drawn by hash
+    id: str
+    text: str  # markup removed
+    answers: tuple[str, ...]
+    topics: tuple[str, ...]  # empty: to be linked by name
+    mentions: tuple[Span, ...] = ()  # where the file itself marks the topics in ``text``
+    hops: int | None = None
+    chain: tuple[str, ...] | None = None  # relation labels, "~label" walks it backwards
+    claim: str | None = None
+    verdict: bool | None = None
+    keep: bool = False  # also where graph or file lack its topics or answers: it is asked, and counts as wrong
+    link: bool = False  # where the graph has none of ``topics``: by the longest name in the text, as without topics
 
 
-def list_files(source: QuestionSource) -> list[tuple[Path, Split | None, int | None]]:
-    """Return (file, split or None: by hash, hops or None) of all files, in the order in which they are read.
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a line is rejected."""
 
-    Raises InputError where there is none.
-    """
-    hops = source.hops
-    if source.files:
-        hop = hops[0] if hops and len(hops) == 1 else None
-        return [(file, split, hop) for split, file in sorted(source.files.items(), key=_by_split)]
-    if source.path is None:
-        raise InputError("questions: neither a path nor files are given. Set dataset.questions.path or .files.")
-    if source.format == "metaqa":
-        return list(metaqa_files(source.path, hops))
-    if source.format == "wc2014":
-        return [(file, None, None) for file in wc2014_files(source.path, hops)]
-    if source.format in SPLIT_FILES:
-        return [(file, split, None) for file, split in split_files(source.path, source.format)]
-    return [(file, split, None) for file, split in jsonl_files(source.path)]
+    reason: str  # a short, fixed phrase
+    unknown: str = ""  # the name that the graph does not know, where that is why
 
 
-def source_files(source: QuestionSource) -> list[Path]:
-    """Return the question files, in the order in which they are read."""
-    return [file for file, _, _ in list_files(source)]
+Placed = tuple[int, str, RawQuestion | Fault]  # line, or place in the file's array; its text; what it says
+Parser = Callable[[str, int], RawQuestion | Fault]  # (text of a line or item, its number) -> what it says
 
 
-def split_files(path: Path, format: QuestionFormat) -> list[tuple[Path, Split | None]]:
-    """Return (file, split) of a folder by ``SPLIT_FILES``, or one file without a split. InputError: there is none."""
-    if path.is_file():
-        return [(path, None)]
-    wanted = SPLIT_FILES[format]
-    found: list[tuple[Path, Split | None]] = [
-        (file, split) for split in SPLITS for file in _first_match(path, wanted[split])
-    ]
-    if not found:
-        beside = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-        names = [names[0] for names in wanted.values()]
-        near = nearest(names[0], beside)
-        hint = f" Nearest there: {near[0]}." if near else ""
-        raise InputError(f"questions: {path} is neither a file nor a folder with {', '.join(names)}.{hint}")
+@dataclass(slots=True)
+class Loaded:
+    """The outcome of one or more question files."""
+
+    questions: list[Question] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    unknown: dict[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a reject -> the unknown name
+    notes: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # (kind, split) -> one example per case
+
+    def reject(self, reject: Reject, *, unknown: str = "") -> None:
+        """Keep a line that is not used, and the name in it that the graph does not know."""
+        self.rejects.append(reject)
+        if unknown:
+            self.unknown[reject.file, reject.line] = unknown
+            self.note("unknown_entity", "", f"{reject.file}:{reject.line}: {unknown}")
+
+    def note(self, kind: str, split: str, example: str) -> None:
+        """Count something doubtful about a line that is used."""
+        self.notes.setdefault((kind, split), []).append(example)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """One file, and what its place says about the questions in it."""
+
+    path: Path
+    split: Split | None = None  # None: its questions are split by hash
+    hops: int | None = None  # None: the lines say it, or nobody does
+
+
+def no_files(path: Path) -> list[Path]:
+    """Return no file: nothing beside a question file says what it means."""
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionFormat:
+    """How the questions of one kind of dataset are found and read."""
+
+    # (folder or file, wanted hops or None) -> files in reading order; InputError where there is none
+    list_files: Callable[[Path, Sequence[int] | None], list[QuestionFile]]
+    read: Callable[[QuestionFile], Iterator[Placed]]  # InputError where the file is missing or is none of the format
+    beside: Callable[[Path], list[Path]] = no_files  # further files that say what is in a question file
+    finish: Callable[[Loaded, KnowledgeGraph, bool], None] | None = None  # mends all that was loaded; reenter_topic
+    has_hops: bool = False  # files or folders go by number of hops: dataset.questions.hops chooses
+    has_variants: bool = False  # papers use other splits than the files: dataset.questions.variant
+
+
+def open_format(name: str) -> QuestionFormat:
+    """Return the format of a name in ``config.QUESTION_FORMATS``; ConfigError where there is none."""
+    found = open_entry(QUESTION_FORMATS, name, "FORMAT", what="question format")
+    assert isinstance(found, QuestionFormat)
     return found
 
 
-def _first_match(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+def list_files(section: QuestionSection) -> list[QuestionFile]:
+    """Return the question files in the order in which they are read. Raises InputError where there is none."""
+    if section.files is not None:
+        hops = section.hops[0] if section.hops and len(section.hops) == 1 else None
+        return [QuestionFile(section.files[split], split, hops) for split in SPLITS if split in section.files]
+    assert section.path is not None  # QuestionSection checks it
+    return open_format(section.format).list_files(section.path, section.hops)
+
+
+def question_files(section: QuestionSection) -> dict[str, Path]:
+    """Return every file that the questions depend on, by a name that is free of this machine.
+
+    A name holds the file's own name, which goes into question ids, but no folder above the dataset's. Raises
+    ConfigError where a folder has no question files.
+    """
+    beside = open_format(section.format).beside
+    if section.files is not None:
+        named = {f"questions/{split}/{path.name}": path for split, path in section.files.items()}
+    elif section.path is not None and section.path.is_dir():
+        folder = section.path
+        try:
+            found = [file.path for file in list_files(section)]
+        except InputError as error:
+            raise ConfigError(f"dataset.questions.path: {error}") from error
+        more = [path for file in found for path in beside(file) if path.is_relative_to(folder)]
+        named = {f"questions/{path.relative_to(folder).as_posix()}": path for path in sorted({*found, *more})}
+    else:
+        assert section.path is not None
+        named = {f"questions/{section.path.name}": section.path}
+    extra = {f"{name} {path.name}": path for name, file in named.items() for path in beside(file)}
+    return named | {name: path for name, path in extra.items() if path not in named.values()}
+
+
+def files_by_split(patterns: Mapping[Split, Sequence[str]]) -> Callable[..., list[QuestionFile]]:
+    """Return a ``QuestionFormat.list_files`` for folders with a file per split, or one file without splits.
+
+    ``patterns`` holds file names of each split. The first that is there counts, in the folder
+    or in its folder ``data``.
+    """
+
+    def find(path: Path, hops: Sequence[int] | None = None) -> list[QuestionFile]:
+        if path.is_file():
+            return [QuestionFile(path)]
+        found = [QuestionFile(file, split) for split in SPLITS for file in _first_match(path, patterns[split])]
+        if not found:
+            names = [patterns[split][0] for split in SPLITS]
+            folder, wanted = (path, names[0]) if path.is_dir() else (path.parent, path.name)
+            near = nearest(wanted, [entry.name for entry in folder.iterdir()] if folder.is_dir() else [])
+            hint = f" Nearest there: {near[0]}." if near else ""
+            raise InputError(f"questions: {path} is neither a file nor a folder with {', '.join(names)}.{hint}")
+        return found
+
+    return find
+
+
+def _first_match(folder: Path, patterns: Sequence[str]) -> list[Path]:
     for place in (folder, folder / "data"):
         for pattern in patterns:
             if matches := sorted(place.glob(pattern)):
@@ -180,5 +181,124 @@ def _first_match(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return []
 
 
-def _by_split(item: tuple[Split, Path]) -> int:
-    return SPLITS.index(item[0])
+# ------ Reading a file: line by line, or one large JSON array.
+
+
+def parse_lines(path: Path, parse: Parser) -> Iterator[Placed]:
+    """Yield (line number, line, what it says) for each line of a question file that is not blank.
+
+    Raises InputError where the file is missing.
+    """
+    require_file(path, what="question file")
+    before = 0
+    for lines, complete in line_blocks(path):
+        for number, line in enumerate(lines, before + 1):
+            if isinstance(line, bytes):
+                yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
+            elif line.strip():
+                parsed = parse(line, number)
+                unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
+                cut_off = unfinished and number == before + len(lines) and not complete
+                yield number, line, Fault(TRUNCATED) if cut_off else parsed
+        before += len(lines)
+
+
+def parse_items(path: Path, parse: Parser, *, key: str | None = None) -> Iterator[Placed]:
+    """Yield (place in the array, from 1 on; its text; what it says) for each question of a JSON file.
+
+    ``key``: the field of the file's object that holds the array; None: the file is the array. Raises InputError where
+    the file is missing, or is no such JSON, with the line and character where it stops being.
+    """
+    require_file(path, what="question file")
+    for number, text in enumerate(_json_items(_JsonText(path), key), 1):
+        yield number, text, parse(text, number)
+
+
+def reason_of(error: ValidationError) -> str:
+    """Return the first thing that is wrong with an object; the field by name, without places in lists."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return NOT_JSON
+    names = [str(part) for part in first["loc"] if isinstance(part, str)]
+    return f"field {'.'.join(names)}: {first['msg']}" if names else NOT_AN_OBJECT
+
+
+def _json_items(json: _JsonText, key: str | None) -> Iterator[str]:
+    """Yield the text of each item. The items are not kept as objects: official files are arrays of up to 100 MB."""
+    if key is not None:
+        json.expect("{")
+        while json.field_name() != key:
+            json.value()
+            if not json.takes(","):
+                json.fail(f"no field {key!r}: is this the right file?")
+    json.expect("[")
+    if not json.takes("]"):
+        yield json.value()
+        while json.takes(","):
+            yield json.value()
+        json.expect("]")
+    if key is not None:
+        while json.takes(","):
+            json.field_name()
+            json.value()
+        json.expect("}")
+    if json.peek():
+        json.fail("something follows the end of the JSON")
+
+
+class _JsonText:
+    """A place in the text of a JSON file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, content = path, path.read_bytes()
+        try:
+            self._text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            raise InputError(f"{path}: not UTF-8 in line {line} ({shorten(str(error))})") from error
+        self._at = 0
+        self._blanks, self._decoder = re.compile(r"[ \t\n\r]*"), json.JSONDecoder()
+
+    def peek(self) -> str:
+        """Return the next character that is not blank, "" at the end of the file."""
+        blank = self._blanks.match(self._text, self._at)
+        self._at = blank.end() if blank else self._at
+        return self._text[self._at : self._at + 1]
+
+    def takes(self, character: str) -> bool:
+        """Step over ``character`` if it is next."""
+        found = self.peek() == character
+        self._at += found
+        return found
+
+    def expect(self, character: str) -> None:
+        """Step over ``character``; InputError where another one is next."""
+        if not self.takes(character):
+            self.fail(f"{character!r} expected, {self.peek()!r} found" if self.peek() else "the file ends too early")
+
+    def field_name(self) -> str:
+        """Step over the name of a field and its colon, and return it."""
+        name: str = json.loads(self.value()) if self.peek() == '"' else self.fail("a field name expected")
+        self.expect(":")
+        return name
+
+    def value(self) -> str:
+        """Step over one value and return its text."""
+        self.peek()
+        start = self._at
+        try:
+            _, self._at = self._decoder.raw_decode(self._text, start)
+        except json.JSONDecodeError as error:
+            self._at = min(error.pos, len(self._text))
+            self.fail(error.msg)
+        except RecursionError:
+            self.fail("nested too deeply")
+        return self._text[start : self._at]
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise InputError with the place."""
+        line, start = self._text.count("\n", 0, self._at) + 1, self._text.rfind("\n", 0, self._at)
+        raise InputError(
+            f"{self._path}, line {line}, character {self._at - start}: not the expected JSON ({shorten(reason)}). "
+            "Was the file copied whole, and is dataset.questions.format the right one?"
+        )

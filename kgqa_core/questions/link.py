@@ -10,7 +10,7 @@ from functools import lru_cache
 from kgqa_core.errors import LinkError, shorten
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.strings import key_of
-from kgqa_core.questions.records import Fault, Loaded, RawQuestion, Span
+from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, Span
 from kgqa_core.types import Question, RelationPath, Split
 
 TOPIC = "[topic]"
@@ -18,6 +18,12 @@ CLAIM = "[claim]"
 NUM_NEAREST = 5
 GOOD_MATCH = 80.0  # percent of characters in common
 MAX_WORDS = 20  # of an unlinked question that are compared with the names
+
+NO_ANSWER = "no answer in the graph"
+NO_TOPIC = "no topic in the graph"
+NO_MENTION = "no entity name in the text"
+NO_CLAIM = "claim not in the graph"
+SHARED_CLAIM = "claim names several entities"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,8 @@ def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]
     edges = [place for place in range(len(text) + 1) if _is_boundary(text, place)]
     spans = []
     for number, start in enumerate(edges):
-        for end in edges[number + 1 :]:
+        for later in range(number + 1, len(edges)):  # by number: a slice would copy the rest of the text's edges
+            end = edges[later]
             piece = key_of(text[start:end].casefold() if folded else text[start:end])
             row = index.first(piece)
             if not index.starts_with(row, piece):
@@ -62,23 +69,6 @@ def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]
 def _is_boundary(text: str, place: int) -> bool:
     """Is ``place`` not inside a word?"""
     return not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum())
-
-
-def link_topics(text: str, graph: KnowledgeGraph) -> tuple[int, ...]:
-    """Return the entities whose name is the longest in ``text`` (see ``find_mention``): several where it is shared.
-
-    Raises LinkError, naming the five nearest entity names, where the text holds none.
-    """
-    mention = find_mention(text, graph)
-    if mention is None:
-        near = nearest_names(text, graph)
-        raise LinkError(
-            f"no entity name stands in the question {shorten(text)}. "
-            f"Nearest names in the graph: {_quoted(near)}. Name the topic yourself: --topic NAME, or "
-            "the field topic",
-            near,
-        )
-    return mention.entities
 
 
 def ids_of(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
@@ -150,12 +140,6 @@ def mask_topics(text: str, names: Iterable[str], *, claims: Iterable[str] = ()) 
 
 # ------ From what a file says to a Question: labels and names become entity ids, mentions become placeholders.
 
-
-NO_ANSWER = "no answer in the graph"
-NO_TOPIC = "no topic in the graph"
-NO_MENTION = "no entity name in the text"
-NO_CLAIM = "claim not in the graph"
-SHARED_CLAIM = "claim names several entities"
 
 Assign = Split | Callable[[str, tuple[int, ...]], Split]  # the split, or (masked text, topics) -> the split
 
@@ -256,8 +240,19 @@ class Resolver:
 def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:
     """Return a question without golds from a text alone, as a person asks it.
 
-    ``topics``: labels or names; empty: the longest exact name in the text. Raises LinkError with the nearest names.
+    ``topics``: labels or names; empty: all whose name is the longest in the text (see ``find_mention``). Raises
+    LinkError, naming the five nearest entity names, where the text holds none or the graph lacks a topic.
     """
-    entities = {entity for topic in topics for entity in require_ids(topic, graph)} or set(link_topics(text, graph))
+    entities = {entity for topic in topics for entity in require_ids(topic, graph)}
+    if not topics:
+        mention = find_mention(text, graph)
+        if mention is None:
+            near = nearest_names(text, graph)
+            raise LinkError(
+                f"no entity name stands in the question {shorten(text)}. Nearest names in the graph: {_quoted(near)}. "
+                "Name the topic yourself: --topic NAME, or the field topic",
+                near,
+            )
+        entities = set(mention.entities)
     question = Question(id=id, text=text, masked=text, topics=tuple(sorted(entities)), answers=(), split="test")
     return replace(question, masked=mask_topics(text, {*topics, *map(graph.name_of, entities)}))

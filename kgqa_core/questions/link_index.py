@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.records import Span
+from kgqa_core.questions.formats import Span
 
 WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f])*")  # with the accents that follow a letter
 FACTOR = 0x9E3779B97F4A7C15  # odd: every word counts, and so does its place
@@ -91,11 +91,6 @@ class NameIndex:
             for alias in batch["alias"].to_pylist():
                 yield row, alias
                 row += 1
-
-    @property
-    def num_bytes(self) -> int:
-        """Return the memory that looking up takes, aliases included, names not: those stay on disk."""
-        return sum(int(part.nbytes) for part in (self._keys, self._rows, self._aliases, self._alias_ids))
 
     def name_of(self, row: int) -> str:
         """Return the name or alias of a row."""
@@ -175,7 +170,7 @@ def letter_span(text: str, span: Span, name: str) -> tuple[Span, bool]:
     return (start, start + len(name)), piece == name
 
 
-# ------ Names that a text does not quite have: words written together or apart, a missing article, ...
+# ------ Names that a text does not quite have: joined or split words, a missing article, one misspelt word.
 
 
 ARTICLES = ("the", "a", "an")

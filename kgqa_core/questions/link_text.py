@@ -1,7 +1,7 @@
-"""What the training questions teach about linking: which names are mere wording, and what surrounds a topic.
+"""Topic entities from the text alone: the names in it, ranked, and who bears them; training questions teach how.
 
-Of training questions the topics are known, so their masked texts are wording and nothing else: a graph may well have
-entities called "film" or "director", but a name that stands there is not what a question is about.
+Of training questions the topics are known, so their masked texts are wording and nothing else. A graph may well have
+entities called "film" or "director", but a name that stands in a masked text is not what a question is about.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
 
 from rapidfuzz import fuzz
 
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.formats import Span
 from kgqa_core.questions.link import TOPIC, mask_topics, spans_of
 from kgqa_core.questions.link_index import FoundName, LooseNames, NameIndex, NearName, Words, letter_span, words_of
-from kgqa_core.questions.records import Span
 from kgqa_core.types import Question
 
 CASED = 0.02  # share of texts with a capital from which case tells names apart
 SEVERAL = 0.01  # share of questions with more mentions from which more are looked for
 PRIOR = 4.0  # questions' worth of belief in what is so of all topics
 SURE = 0.99  # no word says more than this about a relation
+MAX_BEARERS = 5  # entities of one name; those that fit best, then those of most edges
+MARGIN = 1.0  # bearers that fit so many nats worse than the best are dropped
+MIN_SIMILARITY = 0.75  # rapidfuzz's ratio, 0..1, of a misspelt name and what stands there
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,6 @@ class Surroundings:
         return scores
 
 
-def relations_around(graph: KnowledgeGraph, entity: int) -> frozenset[int]:
-    """Return the relations of an entity, with direction: 0..2R-1."""
-    first, last = graph.group_ptr[entity], graph.group_ptr[entity + 1]
-    return frozenset(graph.group_relation[first:last].tolist())
-
-
 def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
     """Return what training questions teach. Reads texts, masked texts and topics: no answer, no gold chain."""
     linked = [question for question in examples if question.topics]
@@ -92,47 +88,26 @@ def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
         words=frozenset(word for words in texts for word, _, _ in words),
         cased=cased,
         max_mentions=max(several, default=1) or 1,
-        surroundings=learn_surroundings(index.graph, linked),
+        surroundings=_learn_surroundings(index.graph, linked),
     )
 
 
-def learn_surroundings(graph: KnowledgeGraph, examples: Sequence[Question]) -> Surroundings:
+def _learn_surroundings(graph: KnowledgeGraph, examples: Sequence[Question]) -> Surroundings:
     """Count which relations lie around topics, by word of the question; a text counts once per set of relations."""
     found = Surroundings(0, Counter(), Counter(), Counter())
-    seen = {(question.masked, relations_around(graph, question.topics[0])) for question in examples}
+    seen = {(question.masked, _relations_around(graph, question.topics[0])) for question in examples}
     for text, around in seen:
         words = {word for word, _, _ in words_of(text.replace(TOPIC, " "))}
         found.of_relation.update(around)
         found.of_word.update(words)
         found.of_both.update((word, relation) for word in words for relation in around)
-    return Surroundings(len(seen), found.of_relation, found.of_word, found.of_both)
+    return replace(found, num_questions=len(seen))
 
 
-# ------ Topic entities from the text alone: the names in it, ranked, each with those who bear it; ...
-
-
-How = Literal["exact", "normalised", "joined", "misspelt"]
-"""exact: letter for letter; normalised: but for case, accents, punctuation; the others: see ``linking_fuzzy``."""
-
-
-class Context(Protocol):
-    """Tells the bearers of one name apart by what surrounds them."""
-
-    def score(self, words: Sequence[str], around: Sequence[frozenset[int]]) -> Sequence[float]:
-        """Return how well each entity fits the words, given the relations (0..2R-1) around it; higher is better."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
-    """How names become topics."""
-
-    max_mentions: int | None = None  # of a question; None: as training questions have, else one
-    max_bearers: int = 5  # entities of one name; those that fit best, then those of most edges
-    margin: float = 1.0  # bearers so much below the best, in units of the context, are dropped
-    cased: bool | None = None  # do capitals mark names? None: as in training questions, else where a text has any
-    fuzzy: bool = True  # where no name stands: names that nearly do
-    min_similarity: float = 75.0  # 0..100, rapidfuzz's ratio of a name that is misspelt or joined and what stands there
+def _relations_around(graph: KnowledgeGraph, entity: int) -> frozenset[int]:
+    """Return the relations of an entity, with direction: 0..2R-1."""
+    first, last = graph.group_ptr[entity], graph.group_ptr[entity + 1]
+    return frozenset(graph.group_relation[first:last].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,83 +116,65 @@ class LinkedMention:
 
     span: Span
     entities: tuple[int, ...]  # ascending
-    how: How
+    exact: bool  # does it stand there letter for letter?
     similarity: float  # 0..1, of what stands there and the name, case aside
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    mention: LinkedMention
-    wording: bool  # is it a name that questions use without meaning it?
-    capital: bool  # do capitals mark it?
-    letters: int  # of its words that are no wording
     places: range  # of its words in the text
+    letters: int  # of its words that are no wording
+    capital: bool  # do capitals mark it?
+    wording: bool = False  # is it a name that questions use without meaning it?
 
     @property
     def rank(self) -> tuple[bool, float, float, int]:
         """Sort by capitals, then by letters, those of wording last."""
-        start, end = self.mention.span
-        likeness = self.mention.similarity
-        return not self.capital, -likeness * self.letters, -likeness * (end - start), start
+        start, end = self.span
+        return not self.capital, -self.similarity * self.letters, -self.similarity * (end - start), start
 
 
 class TextLinker:
     """Links texts to one graph."""
 
-    def __init__(
-        self,
-        index: NameIndex,
-        wording: Wording | None = None,
-        *,
-        settings: LinkSettings | None = None,
-        context: Context | None = None,
-    ) -> None:
-        """Keep the names, what training questions taught, and what tells homonyms apart (None: what was taught)."""
+    def __init__(self, index: NameIndex, wording: Wording) -> None:
+        """Keep the names, and what training questions taught."""
         self.index = index
-        self.wording = wording or Wording()
-        self.settings = settings or LinkSettings()
-        self.context = context or self.wording.surroundings
+        self.wording = wording
         self._loose = LooseNames(index)
 
-    def link(self, texts: Sequence[str]) -> list[tuple[LinkedMention, ...]]:
+    def link(self, texts: Sequence[str]) -> list[list[LinkedMention]]:
         """Return the mentions of each text that are taken for topics, best first; none where nothing is found."""
         words = [words_of(text) for text in texts]
-        return [
-            self._choose(text, own, found)
-            for text, own, found in zip(texts, words, self.index.find(words), strict=True)
-        ]
+        found = self.index.find(words)
+        return [self._choose(text, own, names) for text, own, names in zip(texts, words, found, strict=True)]
 
-    def _choose(self, text: str, words: Words, found: Iterable[FoundName]) -> tuple[LinkedMention, ...]:
+    def _choose(self, text: str, words: Words, found: Iterable[FoundName]) -> list[LinkedMention]:
         options = [option for option in (self._option(text, words, name) for name in found) if not option.wording]
         chosen = self._best(options, words)
-        if self.settings.fuzzy and (not chosen or self._unexplained(words, chosen)):
+        if not chosen or self._unexplained(words, chosen):
             chosen = self._best([*options, *self._near(text, words)], words)
-        limit = self.settings.max_mentions or self.wording.max_mentions
-        return tuple(self._with_bearers_told_apart(option.mention, words) for option in chosen[:limit])
+        return [self._with_bearers_told_apart(one, words) for one in chosen[: self.wording.max_mentions]]
 
-    def _unexplained(self, words: Words, chosen: Sequence[_Option]) -> bool:
+    def _unexplained(self, words: Words, chosen: Sequence[LinkedMention]) -> bool:
         """Is there a word that is neither wording nor part of a name? It may be a misspelt part of a longer one."""
         rest = set(range(len(words))).difference(*(option.places for option in chosen))
         return bool(self.wording.words) and any(words[place][0] not in self.wording.words for place in rest)
 
-    def _best(self, options: Sequence[_Option], words: Words) -> list[_Option]:
+    def _best(self, options: Sequence[LinkedMention], words: Words) -> list[LinkedMention]:
         """Return the options by rank, none inside or across a better one: the longest of nested names counts."""
         outer = [one for one in options if not any(self._swallows(other, one, words) for other in options)]
-        taken: list[_Option] = []
+        taken: list[LinkedMention] = []
         for option in sorted(outer, key=lambda option: option.rank):
-            if all(_apart(option.mention.span, other.mention.span) for other in taken):
+            if all(_apart(option.span, other.span) for other in taken):
                 taken.append(option)
         return taken
 
-    def _swallows(self, outer: _Option, inner: _Option, words: Words) -> bool:
+    def _swallows(self, outer: LinkedMention, inner: LinkedMention, words: Words) -> bool:
         """Is ``inner`` only a part of ``outer``? Not where capitals mark it and all else is wording: "in Hell"."""
         if not set(inner.places) < set(outer.places):
             return False
         rest = set(outer.places).difference(inner.places)
-        marked = inner.capital and outer.mention.how != "exact"
+        marked = inner.capital and not outer.exact
         return not (marked and all(words[place][0] in self.wording.words for place in rest))
 
-    def _option(self, text: str, words: Words, name: FoundName) -> _Option:
+    def _option(self, text: str, words: Words, name: FoundName) -> LinkedMention:
         """Return a name that stands in a text, with those of its bearers whose name is written most like it."""
         span = words[name.first][1], words[name.last][2]
         places = range(name.first, name.last + 1)
@@ -230,63 +187,67 @@ class TextLinker:
         best = max(bearer[:2] for bearer in bearers)
         kept = [bearer for bearer in bearers if bearer[:2] == best]
         at = min(bearer[3] for bearer in kept)
-        entities = tuple(sorted({self.index.entity_of(bearer[4]) for bearer in kept}))
-        how: How = "exact" if any(bearer[2] for bearer in kept) else "normalised"
         capital = best[0] and _is_marked(text[slice(*at)], places)
-        wording = not capital and self.wording.rows.issuperset(name.rows)
-        mention = LinkedMention(at, entities, how, best[1])
-        return _Option(mention, wording, capital, self._letters(words, places), places)
+        return LinkedMention(
+            span=at,
+            entities=tuple(sorted({self.index.entity_of(bearer[4]) for bearer in kept})),
+            exact=any(bearer[2] for bearer in kept),
+            similarity=best[1],
+            places=places,
+            letters=self._letters(words, places),
+            capital=capital,
+            wording=not capital and self.wording.rows.issuperset(name.rows),
+        )
 
     def _letters(self, words: Words, places: range) -> int:
         return sum(len(words[place][0]) for place in places if words[place][0] not in self.wording.words)
 
     def _cased(self, text: str) -> bool:
-        if self.settings.cased is not None:
-            return self.settings.cased
         return text != text.lower() if self.wording.cased is None else self.wording.cased
 
-    def _near(self, text: str, words: Words) -> list[_Option]:
+    def _near(self, text: str, words: Words) -> list[LinkedMention]:
         """Return names that the text does not quite have: written together or apart, without an article, misspelt."""
+        joined = self._near_options(text, words, self._loose.find_joined(words), at_least=0.0)  # the same letters
         misspelt = self._loose.find_misspelt(words, self.wording.words)
-        joined = self._near_options(text, words, self._loose.find_joined(words), "joined")
-        return joined + self._near_options(text, words, misspelt, "misspelt")
+        return joined + self._near_options(text, words, misspelt, at_least=MIN_SIMILARITY)
 
-    def _near_options(self, text: str, words: Words, found: Iterable[NearName], how: How) -> list[_Option]:
+    def _near_options(
+        self, text: str, words: Words, found: Iterable[NearName], *, at_least: float
+    ) -> list[LinkedMention]:
         """Return an option for each run of words, with the names most like it."""
         cased = self._cased(text)
-        least = self.settings.min_similarity / 100 if how == "misspelt" else 0.0  # joined: the same letters
         best: dict[range, tuple[tuple[float, float], set[int]]] = {}
         for near in found:
             places = range(near.first, near.last + 1)
             piece, name = text[words[near.first][1] : words[near.last][2]], self.index.name_of(near.row)
             likeness = _similarity(piece, name), fuzz.ratio(piece, name) if cased else 0.0
-            before = best.get(places, ((least, 0.0), set()))
+            before = best.get(places, ((at_least, 0.0), set()))
             if likeness >= before[0] and self._letters(words, places):
                 entities = before[1] if likeness == before[0] else set()
                 best[places] = likeness, entities | {self.index.entity_of(near.row)}
         options = []
         for places, (likeness, entities) in best.items():
             span = words[places[0]][1], words[places[-1]][2]
-            mention = LinkedMention(span, tuple(sorted(entities)), how, likeness[0])
             marked = cased and _is_marked(text[slice(*span)], places)
-            options.append(_Option(mention, False, marked, self._letters(words, places), places))
+            letters = self._letters(words, places)
+            options.append(LinkedMention(span, tuple(sorted(entities)), False, likeness[0], places, letters, marked))
         return options
 
     def _with_bearers_told_apart(self, mention: LinkedMention, words: Words) -> LinkedMention:
         """Return the mention with those bearers that fit the words around it, the commonest first where all do."""
         if len(mention.entities) == 1:
             return mention
-        scores: Sequence[float] = [0.0] * len(mention.entities)
-        if self.context is not None:
+        graph, scores = self.index.graph, [0.0] * len(mention.entities)
+        if self.wording.surroundings is not None:
             others = [word for word, start, end in words if _apart((start, end), mention.span)]
-            scores = self.context.score(others, [relations_around(self.index.graph, one) for one in mention.entities])
-        least = max(scores) - self.settings.margin
-        order = sorted(
-            (-score, -_degree(self.index.graph, one), one)
-            for score, one in zip(scores, mention.entities, strict=True)
-            if score >= least
-        )
-        return replace(mention, entities=tuple(sorted(one for _, _, one in order[: self.settings.max_bearers])))
+            around = [_relations_around(graph, entity) for entity in mention.entities]
+            scores = self.wording.surroundings.score(others, around)
+        fitting = [
+            (-score, -_degree(graph, entity), entity)
+            for score, entity in zip(scores, mention.entities, strict=True)
+            if score >= max(scores) - MARGIN
+        ]
+        return replace(mention, entities=tuple(sorted(entity for _, _, entity in sorted(fitting)[:MAX_BEARERS])))
 
 
 def _similarity(piece: str, name: str) -> float:
@@ -307,46 +268,38 @@ def _degree(graph: KnowledgeGraph, entity: int) -> int:
     return int(graph.edge_ptr[last] - graph.edge_ptr[first])
 
 
-# ------ Questions as if nobody had said what they are about: topics and masked text from the text alone.
+# ------ Questions as if nobody had said what they are about.
 
 
-def relink(
-    questions: Sequence[Question],
-    graph: KnowledgeGraph,
-    *,
-    settings: LinkSettings | None = None,
-    examples: Sequence[Question] = (),
-    context: Context | None = None,
+def link_topics(
+    questions: Sequence[Question], graph: KnowledgeGraph, *, examples: Sequence[Question] = ()
 ) -> list[Question]:
     """Return the questions with their topics hidden, and linked again by the text alone.
 
-    ``masked`` goes by the names that were found, so a wrong link costs what it costs. What a true/false question
-    claims stays known, and is no topic. A question without a topic has none: ``topics`` is empty.
+    ``masked`` goes by the names that were found, right or wrong. What a true/false question claims stays known, and is
+    no topic. A question in which no name is found has no topics.
 
     Args:
         questions: whose topics are hidden.
         graph: whose names and aliases are looked for.
-        settings: see ``LinkSettings``.
-        examples: training questions: their masked texts tell names from wording. None needed, but without any a
-            graph's entity "director" is found wherever the word stands.
-        context: tells homonyms apart; None: what surrounds the topics of ``examples``.
+        examples: training questions: they tell names from wording, and bearers of one name from each other. None are
+            needed, but without any a graph's entity "director" is found wherever the word stands.
     """
     index = NameIndex(graph)
-    linker = TextLinker(index, learn_wording(index, examples), settings=settings, context=context)
-    return relink_with(linker, questions)
+    return link_with(TextLinker(index, learn_wording(index, examples)), questions)
 
 
-def relink_with(linker: TextLinker, questions: Sequence[Question]) -> list[Question]:
-    """Return ``relink(questions, …)`` by a linker that was made before: making one reads all names."""
+def link_with(linker: TextLinker, questions: Sequence[Question]) -> list[Question]:
+    """Return ``link_topics(questions, …)`` by a linker that was made before: making one reads all names."""
     graph = linker.index.graph
     claims = [() if one.claim is None else (graph.name_of(one.claim),) for one in questions]
-    linked = linker.link([_without(one.text, names) for one, names in zip(questions, claims, strict=True)])
-    relinked = []
-    for question, names, mentions in zip(questions, claims, linked, strict=True):
+    found = linker.link([_without(one.text, names) for one, names in zip(questions, claims, strict=True)])
+    linked = []
+    for question, names, mentions in zip(questions, claims, found, strict=True):
         pieces = {question.text[slice(*mention.span)] for mention in mentions}
         topics = tuple(sorted({entity for mention in mentions for entity in mention.entities}))
-        relinked.append(replace(question, topics=topics, masked=mask_topics(question.text, pieces, claims=names)))
-    return relinked
+        linked.append(replace(question, topics=topics, masked=mask_topics(question.text, pieces, claims=names)))
+    return linked
 
 
 def _without(text: str, names: Iterable[str]) -> str:

@@ -6,12 +6,13 @@ Folders, one per hop: the official ``1-hop/vanilla/qa_train.txt`` or plain ``1-h
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS, require_file
-from kgqa_core.questions.records import Fault, Parser, RawQuestion, Span
+from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Span, parse_lines
 from kgqa_core.types import SPLITS, Split
 
 RELATION_OF_TYPE = {
@@ -29,12 +30,13 @@ RELATION_OF_TYPE = {
 """WikiMovies: every triple's head is a movie, so a type names the relation that leads to it."""
 
 
-def metaqa_parser(path: Path, *, split: Split, hops: int | None) -> Parser:
-    """Return the line parser of one MetaQA file; it reads the chains file beside it, where there is one.
+def read_metaqa(file: QuestionFile) -> Iterator[Placed]:
+    """Yield the questions of one file, with the gold chains of the file beside it where there is one.
 
-    Raises InputError where question and chain files differ in their number of lines.
+    Raises InputError where the question file is missing, or both files differ in their number of lines.
     """
-    chains = _read_chains(path)
+    require_file(file.path, what="question file")
+    chains, hops, split = _read_chains(file.path), file.hops, file.split or "test"
     stem = f"metaqa-{hops}-{split}" if hops is not None else f"metaqa-{split}"
 
     def parse(line: str, number: int) -> RawQuestion | Fault:
@@ -55,7 +57,7 @@ def metaqa_parser(path: Path, *, split: Split, hops: int | None) -> Parser:
             chain=None if chains is None else chain_of_type(chains[number - 1]),
         )
 
-    return parse
+    return parse_lines(file.path, parse)
 
 
 def read_brackets(marked: str) -> tuple[str, tuple[Span, ...]]:
@@ -89,27 +91,26 @@ def chain_of_type(qtype: str) -> tuple[str, ...] | None:
     return tuple(steps) or None
 
 
-def find_chains(path: Path) -> Path | None:
-    """Return the file with the gold chains of a question file, if there is one: beside it, or one folder up."""
+def chain_file(path: Path) -> list[Path]:
+    """Return the file with the gold chains of a question file, beside it or one folder up; empty: none is there."""
     name = f"{path.stem}_qtype.txt"
-    return next((place for place in (path.with_name(name), path.parent.parent / name) if place.is_file()), None)
+    return [place for place in (path.with_name(name), path.parent.parent / name) if place.is_file()][:1]
 
 
 def _read_chains(path: Path) -> list[str] | None:
-    beside = find_chains(path)
-    if beside is None or not path.is_file():  # a missing question file is reported where it is read
-        return None
-    chains, questions = (file.read_bytes().rstrip().split(b"\n") for file in (beside, path))
-    if len(chains) != len(questions):
-        raise InputError(
-            f"{beside} has {len(chains)} lines, {path} has {len(questions)}: they must match line by line. "
-            "Remove the chain file or use the one that belongs to the questions."
-        )
-    return [chain.decode("utf-8", errors="replace") for chain in chains]
+    for beside in chain_file(path):
+        chains, questions = (file.read_bytes().rstrip().split(b"\n") for file in (beside, path))
+        if len(chains) != len(questions):
+            raise InputError(
+                f"{beside} has {len(chains)} lines, {path} has {len(questions)}: they must match line by line. "
+                "Remove the chain file or use the one that belongs to the questions."
+            )
+        return [chain.decode("utf-8", errors="replace") for chain in chains]
+    return None
 
 
-def metaqa_files(folder: Path, hops: tuple[int, ...] | None) -> list[tuple[Path, Split, int]]:
-    """Return (file, split, hops) of a MetaQA folder, all hops found where none are named.
+def list_metaqa(folder: Path, hops: Sequence[int] | None) -> list[QuestionFile]:
+    """Return the files of a MetaQA folder, all hops found where none are named.
 
     Raises InputError where the folder, a hop or a file is missing.
     """
@@ -122,7 +123,7 @@ def metaqa_files(folder: Path, hops: tuple[int, ...] | None) -> list[tuple[Path,
             f"question folder: {folder} has no {wanted} folder (found: {present}). "
             "Expected 1-hop/qa_train.txt or 1-hop/vanilla/qa_train.txt, and so on for dev and test."
         )
-    return [(_find(folder / f"{hop}-hop", split), split, hop) for hop in hops or found for split in SPLITS]
+    return [QuestionFile(_find(folder / f"{hop}-hop", split), split, hop) for hop in hops or found for split in SPLITS]
 
 
 def _find(folder: Path, split: Split) -> Path:
@@ -130,3 +131,6 @@ def _find(folder: Path, split: Split) -> Path:
     path = official if official.is_file() else plain
     require_file(path, what="question file")
     return path
+
+
+FORMAT = QuestionFormat(list_metaqa, read_metaqa, beside=chain_file, has_hops=True)

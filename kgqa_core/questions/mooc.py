@@ -12,15 +12,25 @@ the topic is found by name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.graph.formats import require_file
-from kgqa_core.questions.jsonl import Text, parse_items, reason_of
-from kgqa_core.questions.records import Fault, Parser, RawQuestion, parse_lines
+from kgqa_core.questions.formats import (
+    Fault,
+    Placed,
+    QuestionFile,
+    QuestionFormat,
+    RawQuestion,
+    Text,
+    files_by_split,
+    parse_items,
+    parse_lines,
+    reason_of,
+)
+from kgqa_core.types import SPLITS
 
 NO_CLAIM_TRIPLES = "true/false question without triples"
 BROKEN_CHAIN = "field triples: they do not hang together"
@@ -40,8 +50,12 @@ class MoocQuestion:
 QUESTION = TypeAdapter(MoocQuestion)
 
 
-def mooc_parser(stem: str) -> Parser:
-    """Return the parser of one question; one without an id becomes ``<stem>-<number>``."""
+def read_mooc(file: QuestionFile) -> Iterator[Placed]:
+    """Yield the questions of an array or of JSON lines; one without an id is called ``<split or file>-<number>``.
+
+    Raises InputError where the file is missing or no JSON.
+    """
+    stem = file.split or file.path.stem
 
     def parse(text: str, number: int) -> RawQuestion | Fault:
         try:
@@ -68,7 +82,10 @@ def mooc_parser(stem: str) -> Parser:
             verdict=verdict,
         )
 
-    return parse
+    require_file(file.path, what="question file")
+    with file.path.open("rb") as start:
+        is_array = start.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    return parse_items(file.path, parse) if is_array else parse_lines(file.path, parse)
 
 
 def walk(triples: list[tuple[str, str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
@@ -91,10 +108,4 @@ def walk(triples: list[tuple[str, str, str]]) -> tuple[tuple[str, ...], tuple[st
     return tuple(entities), tuple(chain)
 
 
-def parse_mooc_file(path: Path, stem: str) -> Iterator[tuple[int, str, RawQuestion | Fault]]:
-    """Yield (place, text, what it says) of each question. Raises InputError where the file is missing or no JSON."""
-    require_file(path, what="question file")
-    with path.open("rb") as file:
-        start = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
-    parse = mooc_parser(stem)
-    return parse_items(path, parse) if start.startswith(b"[") else parse_lines(path, parse)
+FORMAT = QuestionFormat(files_by_split({split: (f"{split}.jsonl", f"{split}.json") for split in SPLITS}), read_mooc)

@@ -1,6 +1,6 @@
-"""Fewer questions on purpose: a random part of the training questions, or wordings that training never sees.
+"""Other questions than the files hold: a part of them, wordings that training never sees, and the splits of papers.
 
-Both are drawn by hash, so a draw depends on the questions and its seed alone: not on the order of the files, and a
+All draws are by hash, so a draw depends on the questions and its seed alone: not on the order of the files, and a
 smaller training sample lies inside a larger one of the same draw.
 """
 
@@ -13,29 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kgqa_core.config import QuestionSection
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.formats import NOT_UTF8, line_blocks, require_file
-from kgqa_core.questions.formats import QuestionSource, Variant, list_files, read_file
-from kgqa_core.questions.records import RawQuestion
+from kgqa_core.questions.formats import RawQuestion, list_files, open_format
 from kgqa_core.types import SPLITS, Question, RelationPath
 
 ChainType = RelationPath | int | None  # the gold chain, else the number of hops, where the dataset says
-
-
-@dataclass(frozen=True, slots=True)
-class Subset:
-    """Which part of the questions to use; by default all."""
-
-    train_size: int | None = None  # training questions, drawn at random
-    hold_out_templates: float | None = None  # share of the distinct masked texts that only the test split asks
-    draw: int = 0  # the seed of both
-
-    def __bool__(self) -> bool:
-        """Is anything left out at all?"""
-        return self.train_size is not None or self.hold_out_templates is not None
-
-
-ALL = Subset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +34,44 @@ class SubsetReport:
     num_left: dict[str, int]
 
 
-def take_subset(questions: Sequence[Question], subset: Subset) -> tuple[list[Question], SubsetReport]:
-    """Return the questions of ``subset``, in their order: first wordings are held out, then training is sampled.
+def take_subset(
+    questions: Sequence[Question],
+    *,
+    train_size: int | None = None,
+    hold_out_templates: float | None = None,
+    draw: int = 0,
+) -> tuple[list[Question], SubsetReport | None]:
+    """Return a part of the questions, in their order, and what was left; None where nothing was to be left out.
 
-    Raises InputError where a split would be left empty, or training has fewer questions than asked for.
+    Args:
+        questions: all of them.
+        train_size: training questions to keep, drawn at random; None: all.
+        hold_out_templates: share of the distinct masked texts that only the test split shall ask. They are held out
+            before training is sampled.
+        draw: the seed of both.
+
+    Raises:
+        InputError: a split would be left empty, or training has fewer questions than asked for.
     """
+    kept, share = list(questions), hold_out_templates
+    if train_size is None and share is None:
+        return kept, None
     num_masked = len({question.masked for question in questions})
-    wanted = round((subset.hold_out_templates or 0) * num_masked)
-    held = hold_out(questions, wanted, draw=subset.draw)
-    kept = list(questions)
-    if subset.hold_out_templates is not None:
+    wanted = round((share or 0) * num_masked)
+    held = hold_out(questions, wanted, draw=draw)
+    if share is not None:
         kept = [question for question in questions if (question.masked in held) == (question.split == "test")]
-        _check_splits(questions, kept, subset.hold_out_templates)
-    if subset.train_size is not None:
-        kept = sample_train(kept, subset.train_size, draw=subset.draw)
-    report = SubsetReport(
-        draw=subset.draw,
-        num_masked=num_masked,
-        num_masked_held_out=len(held),
-        num_held_out_wanted=wanted,
-        num_before=_sizes(questions),
-        num_left=_sizes(kept),
-    )
-    return kept, report
+        left = _sizes(kept)
+        empty = [split for split, count in _sizes(questions).items() if count and not left[split]]
+        if empty:
+            raise InputError(
+                f"dataset.questions.hold_out_templates = {share:g} leaves no {' and no '.join(empty)} question: there "
+                f"are {num_masked} distinct masked texts, and every chain type keeps one in training. Hold out another "
+                "share, or try another dataset.questions.draw."
+            )
+    if train_size is not None:
+        kept = sample_train(kept, train_size, draw=draw)
+    return kept, SubsetReport(draw, num_masked, len(held), wanted, _sizes(questions), _sizes(kept))
 
 
 def hold_out(questions: Iterable[Question], count: int, *, draw: int) -> set[str]:
@@ -112,30 +111,24 @@ def sample_train(questions: Sequence[Question], size: int, *, draw: int) -> list
 
 
 def _rank(draw: int, what: str, key: str) -> bytes:
-    return hashlib.sha256("\x1f".join([str(draw), what, key]).encode()).digest()
+    return hashlib.sha256(f"{draw}\x1f{what}\x1f{key}".encode()).digest()
 
 
 def _sizes(questions: Iterable[Question]) -> dict[str, int]:
-    sizes = Counter(question.split for question in questions)
+    return _count_splits(question.split for question in questions)
+
+
+def _count_splits(splits: Iterable[str | None]) -> dict[str, int]:
+    sizes = Counter(splits)
     return {split: sizes[split] for split in SPLITS}
 
 
-def _check_splits(before: Sequence[Question], after: Sequence[Question], share: float) -> None:
-    left = _sizes(after)
-    empty = [split for split, count in _sizes(before).items() if count and not left[split]]
-    if empty:
-        raise InputError(
-            f"dataset.questions.hold_out_templates = {share:g} leaves no {' and no '.join(empty)} question: there are "
-            f"{len({question.masked for question in before})} distinct masked texts, and every chain type keeps one in "
-            "training. Hold out another share, or try another dataset.questions.draw."
-        )
-
-
-# ------ The question sets that papers made of WebQSP and ComplexWebQuestions, with the questions ...
+# ------ The question sets that papers made of WebQSP and ComplexWebQuestions, by the variant's name.
 
 
 NUM_DEV = 250
 DEV_SHARE = 0.1  # of the training questions, at most
+DEV_SEED = 0
 NO_ANSWER_GIVEN = "the file gives no answer"
 
 
@@ -152,7 +145,7 @@ class Dropped:
 class VariantReport:
     """What a variant changed, as variant.json holds it."""
 
-    variant: Variant
+    variant: str  # etd: with dev questions; rog: also without those that have no answer
     dev: str  # where the dev questions come from
     seed: int  # of the draw, where they are drawn
     num_before: dict[str, int]  # split -> questions that can be read
@@ -161,67 +154,70 @@ class VariantReport:
     dropped: tuple[Dropped, ...]
 
 
-def plan_variant(source: QuestionSource) -> VariantReport:
-    """Read the question files and return what the source's variant changes.
+def plan_variant(section: QuestionSection) -> VariantReport | None:
+    """Read the question files and return what the section's variant changes, None where it is the official one.
 
-    Raises InputError where the files have no splits, or ``source.dev_ids`` lists an id that no training question has.
+    Raises InputError where the files have no splits, or ``section.dev_ids`` lists an id that no training question has.
     """
-    listed = [
-        (parsed.id, split, bool(parsed.answers))
-        for path, split, hops in list_files(source)
-        for _, _, parsed in read_file(path, format=source.format, split=split, hops=hops)
-        if isinstance(parsed, RawQuestion)
-    ]
-    if any(split is None for _, split, _ in listed):
+    if section.variant == "official":
+        return None
+    files, read = list_files(section), open_format(section.format).read
+    if any(file.split is None for file in files):
         raise InputError(
-            f"dataset.questions.variant {source.variant!r} needs a file per split: name the folder of the official "
+            f"dataset.questions.variant {section.variant!r} needs a file per split: name the folder of the official "
             "files as dataset.questions.path, or each file under dataset.questions.files."
         )
-    moved: set[str] = set()
-    how = "their own file" if any(split == "dev" for _, split, _ in listed) else "there are none"
+    listed = [
+        (parsed.id, file.split, bool(parsed.answers))
+        for file in files
+        for _, _, parsed in read(file)
+        if isinstance(parsed, RawQuestion)
+    ]
     train = [id for id, split, _ in listed if split == "train"]
-    if source.variant != "official" and source.dev_ids is not None:
-        moved, how = _listed(source.dev_ids, train), f"listed in {source.dev_ids.name}"
-    elif source.variant != "official" and "dev" not in {split for _, split, _ in listed}:
-        moved, how = draw_dev(train, seed=source.split_seed), "drawn by hash of the ids"
+    moved: set[str] = set()
+    how = "their own file"
+    if section.dev_ids is not None:
+        moved, how = _listed(section.dev_ids, train), f"listed in {section.dev_ids.name}"
+    elif not any(split == "dev" for _, split, _ in listed):
+        moved, how = draw_dev(train), "drawn by hash of the ids"
     placed = [(id, "dev" if id in moved else str(split), answered) for id, split, answered in listed]
-    drops = source.variant == "rog"
+    drops = section.variant == "rog"
     return VariantReport(
-        variant=source.variant,
+        variant=section.variant,
         dev=how,
-        seed=source.split_seed,
-        num_before=_variants_sizes(str(split) for _, split, _ in listed),
-        num_left=_variants_sizes(split for _, split, answered in placed if answered or not drops),
+        seed=DEV_SEED,
+        num_before=_count_splits(split for _, split, _ in listed),
+        num_left=_count_splits(split for _, split, answered in placed if answered or not drops),
         dev_ids=tuple(sorted(moved)),
         dropped=tuple(Dropped(id, split, NO_ANSWER_GIVEN) for id, split, answered in placed if drops and not answered),
     )
 
 
-def draw_dev(ids: Sequence[str], *, seed: int) -> set[str]:
-    """Return the ids of the dev split: those whose hash with the seed comes first."""
+def draw_dev(ids: Sequence[str]) -> set[str]:
+    """Return the ids of the dev split: those whose hash comes first."""
     count = min(NUM_DEV, int(DEV_SHARE * len(ids)))
-    return set(sorted(ids, key=lambda id: hashlib.sha256(f"{seed}\x1fdev\x1f{id}".encode()).digest())[:count])
+    return set(sorted(ids, key=lambda id: _rank(DEV_SEED, "dev", id))[:count])
 
 
-def read_ids(path: Path) -> list[str]:
-    """Return the ids that a file lists: one per line, or as ``id`` of a JSON object per line.
-
-    Raises InputError, naming the line, where one is neither.
-    """
+def _listed(path: Path, train: Sequence[str]) -> set[str]:
+    """Return the ids that a file lists: one per line, or as ``id`` of a JSON object per line."""
     require_file(path, what="list of dev questions")
-    ids: list[str] = []
-    number = 0
-    for lines, _ in line_blocks(path):
-        for line in lines:
-            number += 1
-            if isinstance(line, bytes):
-                raise InputError(f"{path}:{number}: {NOT_UTF8}")
-            if line.strip():
-                ids.append(_id_of(line.strip(), f"{path}:{number}"))
-    return ids
+    lines = [line for block, _ in line_blocks(path) for line in block]
+    ids = [_id_of(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    known = set(train)
+    unknown = [id for id in ids if id not in known]
+    if unknown:
+        raise InputError(
+            f"{path}: {len(unknown)} of its {len(ids)} ids are no training question's, {shorten(unknown[0])} first. "
+            "dataset.questions.dev_ids lists training questions that are to be the dev split."
+        )
+    return set(ids)
 
 
-def _id_of(line: str, place: str) -> str:
+def _id_of(line: str | bytes, place: str) -> str:
+    if isinstance(line, bytes):
+        raise InputError(f"{place}: {NOT_UTF8}")
+    line = line.strip()
     if not line.startswith("{"):
         return line
     try:
@@ -231,19 +227,3 @@ def _id_of(line: str, place: str) -> str:
     if not isinstance(found, str):
         raise InputError(f"{place}: the object has no field 'id' with a text: {shorten(line)}")
     return found
-
-
-def _listed(path: Path, train: Sequence[str]) -> set[str]:
-    listed, known = read_ids(path), set(train)
-    unknown = [id for id in listed if id not in known]
-    if unknown:
-        raise InputError(
-            f"{path}: {len(unknown)} of its {len(listed)} ids are no training question's, {shorten(unknown[0])} first. "
-            "dataset.questions.dev_ids lists training questions that are to be the dev split."
-        )
-    return set(listed)
-
-
-def _variants_sizes(splits: Iterable[str]) -> dict[str, int]:
-    sizes = Counter(splits)
-    return {split: sizes[split] for split in SPLITS}

@@ -1,6 +1,6 @@
-"""WebQSP (Yih et al. 2016) and ComplexWebQuestions (Talmor and Berant 2018) in their official JSON.
+"""WebQSP (Yih et al. 2016), ComplexWebQuestions (Talmor and Berant 2018) and WebQuestions (Berant et al. 2013).
 
-A file is one array (WebQSP: in the field ``Questions``); other fields than those named here are ignored. Every
+Official JSON: one array (WebQSP: in the field ``Questions``); other fields than those named here are ignored. Every
 question is kept, also where the file gives no topic or answer, or the graph has none of them: it counts as wrong.
 """
 
@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
-from kgqa_core.questions.jsonl import Text, parse_items, reason_of
-from kgqa_core.questions.records import Fault, Parser, RawQuestion
-from kgqa_core.types import Split
+from kgqa_core.questions.formats import (
+    Fault,
+    Placed,
+    QuestionFile,
+    QuestionFormat,
+    RawQuestion,
+    Text,
+    files_by_split,
+    parse_items,
+    reason_of,
+)
 
 NO_TEXT = "no question text"
 LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
@@ -81,8 +88,8 @@ class CwqQuestion:
     answers: list[CwqAnswer] | None = None
 
 
-WEBQSP = TypeAdapter(WebQspQuestion)
-CWQ = TypeAdapter(CwqQuestion)
+WEBQSP_ITEM = TypeAdapter(WebQspQuestion)
+CWQ_ITEM = TypeAdapter(CwqQuestion)
 
 
 def parse_webqsp(text: str, number: int) -> RawQuestion | Fault:
@@ -91,7 +98,7 @@ def parse_webqsp(text: str, number: int) -> RawQuestion | Fault:
     The gold chain is that of the first complete parse that has one and an answer, else of the first that has one.
     """
     try:
-        read = WEBQSP.validate_json(text)
+        read = WEBQSP_ITEM.validate_json(text)
     except ValidationError as error:
         return Fault(reason_of(error))
     asked = (read.raw or "").strip() or (read.processed or "").strip()
@@ -114,7 +121,7 @@ def parse_webqsp(text: str, number: int) -> RawQuestion | Fault:
 def parse_cwq(text: str, number: int) -> RawQuestion | Fault:
     """Read one question: its topics are the entities that its SPARQL query names."""
     try:
-        read = CWQ.validate_json(text)
+        read = CWQ_ITEM.validate_json(text)
     except ValidationError as error:
         return Fault(reason_of(error))
     given = [answer.answer_id or answer.answer for answer in read.answers or ()]
@@ -127,20 +134,25 @@ def parse_cwq(text: str, number: int) -> RawQuestion | Fault:
     )
 
 
-def parse_cwq_file(path: Path) -> Iterator[tuple[int, str, RawQuestion | Fault]]:
+def read_webqsp(file: QuestionFile) -> Iterator[Placed]:
+    """Yield the questions of a WebQSP file."""
+    return parse_items(file.path, parse_webqsp, key="Questions")
+
+
+def read_cwq(file: QuestionFile) -> Iterator[Placed]:
     """Yield the questions of a ComplexWebQuestions file.
 
     Raises InputError, at its end, where none of them has an answer: there is a test file without answers.
     """
     num_read, num_answered = 0, 0
-    for number, text, parsed in parse_items(path, parse_cwq):
+    for number, text, parsed in parse_items(file.path, parse_cwq):
         num_read += 1
         num_answered += not isinstance(parsed, RawQuestion) or bool(parsed.answers)
         yield number, text, parsed
     if num_read and not num_answered:
         raise InputError(
-            f"{path}: none of its {num_read} questions has an answer, so nothing could be right. There is a test file "
-            "without answers: use the one with them (ComplexWebQuestions_test_wans.json), or leave this one out."
+            f"{file.path}: none of its {num_read} questions has an answer, so nothing could be right. There is a test "
+            "file without answers: use the one with them (ComplexWebQuestions_test_wans.json), or leave this one out."
         )
 
 
@@ -156,7 +168,7 @@ def _distinct(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(labels))
 
 
-# ------ WebQuestions (Berant et al. 2013): one JSON array; answers are names, the topic is a key ...
+# ------ WebQuestions: answers are names, and the topic is a key of Freebase.
 
 
 BAD_TARGET = "field targetValue: not (list (description …))"
@@ -176,9 +188,9 @@ class WebQuestion:
 ITEM = TypeAdapter(WebQuestion)
 
 
-def webquestions_parser(split: Split | None) -> Parser:
-    """Return the parser of one file's items. Ids are those that WebQSP has for the questions: WebQTrn-0, WebQTest-0."""
-    stem = "WebQTest" if split == "test" else "WebQTrn"
+def read_webquestions(file: QuestionFile) -> Iterator[Placed]:
+    """Yield the questions of a file. Ids are those that WebQSP has for the questions: WebQTrn-0, WebQTest-0."""
+    stem = "WebQTest" if file.split == "test" else "WebQTrn"
 
     def parse(text: str, number: int) -> RawQuestion | Fault:
         try:
@@ -198,7 +210,7 @@ def webquestions_parser(split: Split | None) -> Parser:
             link=True,
         )
 
-    return parse
+    return parse_items(file.path, parse)
 
 
 def read_descriptions(target: str) -> tuple[str, ...] | None:
@@ -212,3 +224,34 @@ def read_descriptions(target: str) -> tuple[str, ...] | None:
         names.append(bare if quoted is None else ESCAPED.sub(r"\1", quoted))
         at = found.end()
     return tuple(dict.fromkeys(name for name in names if name.strip())) if not body[at:].strip() else None
+
+
+FORMAT = QuestionFormat(
+    files_by_split({"train": ("WebQSP.train.json",), "dev": ("WebQSP.dev.json",), "test": ("WebQSP.test.json",)}),
+    read_webqsp,
+    has_variants=True,
+)
+CWQ = QuestionFormat(
+    files_by_split(
+        {
+            "train": ("ComplexWebQuestions_train.json",),
+            "dev": ("ComplexWebQuestions_dev.json",),
+            "test": (
+                "ComplexWebQuestions_test_wans.json",
+                "ComplexWebQuestions_test.json",
+            ),  # the first has the answers
+        }
+    ),
+    read_cwq,
+    has_variants=True,
+)
+WEBQUESTIONS = QuestionFormat(
+    files_by_split(
+        {
+            "train": ("webquestions.examples.train.json",),
+            "dev": ("webquestions.examples.dev.json",),
+            "test": ("webquestions.examples.test.json",),
+        }
+    ),
+    read_webquestions,
+)

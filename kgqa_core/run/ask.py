@@ -147,7 +147,7 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     """
     from kgqa_core.evaluation.metrics import score_predictions
     from kgqa_core.evaluation.report import make_figures
-    from kgqa_core.questions.store import load_question_file
+    from kgqa_core.questions.build import load_question_file
     from kgqa_core.systems.controls import load_template_control, score_controls
 
     dataset = pipeline.config.dataset

@@ -141,8 +141,8 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
 
     Where topics are to be linked, theirs are hidden, and found again in the text alone; ``linked=False``: not here.
     """
+    from kgqa_core.questions.build import read_questions
     from kgqa_core.questions.coverage import fill_hops
-    from kgqa_core.questions.store import read_questions
 
     systems = section_of(pipeline)
     questions = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
@@ -157,10 +157,10 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
         subgraphs=ground.subgraphs,
     )
     if linked and systems.topics == "linked":
-        from kgqa_core.questions.link_text import relink
+        from kgqa_core.questions.link_text import link_topics
 
         taught = read_questions(pipeline.artifact("questions").folder, "train")
-        questions = relink(questions, graph_of(pipeline), examples=taught)
+        questions = link_topics(questions, graph_of(pipeline), examples=taught)
     return questions
 
 
@@ -186,7 +186,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     Raises:
         ArtifactError: explorer or planner is not made.
     """
-    from kgqa_core.questions.store import read_questions
+    from kgqa_core.questions.build import read_questions
     from kgqa_core.systems.fusion import choose_fusion, judge
 
     dev = read_questions(pipeline.artifact("questions").folder, "dev")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from kgqa_core.config import (
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ENDPOINT_ANSWERS, EmbeddedLmSection, EndpointLmSection, LocalLmSection, Planner
 from kgqa_core.config_systems import WITHOUT_LM, Answerer, OursSection, SystemName, SystemsSection
-from kgqa_core.errors import ConfigError, InputError, nearest
-from kgqa_core.types import SPLITS
+from kgqa_core.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +485,8 @@ def _source_specs(config: RunConfig, walk: Mapping[str, Any]) -> list[StageSpec]
 
 
 def _file_specs(dataset: FileDataset, walk: Mapping[str, Any]) -> list[StageSpec]:
+    from kgqa_core.questions.formats import question_files
+
     graph, questions = dataset.graph, dataset.questions
     asked_in = question_files(questions)
     if isinstance(graph, FreebaseSection):
@@ -507,6 +508,8 @@ HOW_TO_PARSE = {"language", "keep_types", "noise", "max_reject_ratio"}  # settin
 
 def _freebase_specs(graph: FreebaseSection, questions: QuestionSection, walk: Mapping[str, Any]) -> list[StageSpec]:
     """A dump is parsed file by file, whatever is asked; topics are a stage, so that other texts change no graph."""
+    from kgqa_core.questions.formats import question_files
+
     asked_in = question_files(questions)
     asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
     parse = graph.model_dump(mode="json", include=HOW_TO_PARSE)
@@ -542,67 +545,8 @@ def _subgraphs(dataset: EmbeddedDataset | FileDataset | PlansDataset) -> tuple[s
     return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs.method != "none" else ()
 
 
-WANTED = {"metaqa": "1-hop/qa_train.txt", "wc2014": "1-hop.txt or 2-hop.txt"}
-
-
-def question_files(section: QuestionSection) -> dict[str, Path]:
-    """Return every file that the questions are read from, with MetaQA's chains and the vocabulary of NSM files.
-
-    Names hold the file's own name, which goes into question ids, but no folder above the dataset's.
-
-    Raises:
-        ConfigError: a folder without question files.
-    """
-    if section.files is not None:
-        named = {f"questions/{split}/{path.name}": path for split, path in section.files.items()}
-        named |= {f"{name} chains": chains for name, path in named.items() for chains in _chains(section, path)}
-        return named | _vocabulary(section, named.values())
-    assert section.path is not None  # QuestionSection checks it
-    if not section.path.is_dir():
-        return {f"questions/{section.path.name}": section.path, **_vocabulary(section, [section.path])}
-    if section.format == "metaqa":
-        folders = [f"{hop}-hop" for hop in section.hops] if section.hops else ["[0-9]-hop"]
-        found = [path for folder in folders for path in section.path.glob(f"{folder}/**/qa_*.txt")]
-    elif section.format == "wc2014":
-        names = [f"{hop}-hop" for hop in section.hops] if section.hops else ["[0-9]-hop"]
-        found = [path for name in names for path in section.path.glob(f"{name}.txt")]
-    elif section.format != "jsonl":
-        found = _split_files(section, section.path)
-    else:
-        found = [path for split in SPLITS if (path := section.path / f"{split}.jsonl").is_file()]
-    if not found:
-        wanted = WANTED.get(section.format, "train.jsonl, dev.jsonl or test.jsonl")
-        raise ConfigError(f"dataset.questions.path: {section.path} holds no {section.format} question files ({wanted})")
-    named = {f"questions/{path.relative_to(section.path).as_posix()}": path for path in sorted(found)}
-    return named | _vocabulary(section, found)
-
-
-def _vocabulary(section: QuestionSection, paths: Iterable[Path]) -> dict[str, Path]:
-    if section.format != "nsm":
-        return {}
-    from kgqa_core.graph.nsm import vocabulary_files
-
-    return {f"questions/{path.parent.name}/{path.name}": path for each in paths for path in vocabulary_files(each)}
-
-
-def _split_files(section: QuestionSection, folder: Path) -> list[Path]:
-    from kgqa_core.questions.formats import split_files
-
-    try:
-        return [path for path, _ in split_files(folder, section.format)]
-    except InputError as error:
-        raise ConfigError(f"dataset.questions.path: {error}") from error
-
-
 def _dev_ids(section: QuestionSection) -> dict[str, Path]:
     return {} if section.dev_ids is None else {"questions/dev_ids": section.dev_ids}
-
-
-def _chains(section: QuestionSection, path: Path) -> list[Path]:
-    from kgqa_core.questions.metaqa import find_chains
-
-    chains = find_chains(path) if section.format == "metaqa" else None
-    return [] if chains is None else [chains]
 
 
 def _encoder_identity(config: RunConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.walk import MERGED
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.store import load_question_file
+from kgqa_core.questions.build import load_question_file
 from kgqa_core.text.encoder import HashEncoder
 from tests.explorer.plain_walk import PLAIN
 

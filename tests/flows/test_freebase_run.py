@@ -14,7 +14,7 @@ import pytest
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from tests.nsm import line, write_nsm
 

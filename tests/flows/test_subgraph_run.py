@@ -13,7 +13,7 @@ import pytest
 from kgqa_core.config import SubgraphSection
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ask import open_answerer, score_question_file
 from kgqa_core.run.open import graph_of, ground_of, open_system
 from kgqa_core.run.pipeline import Pipeline

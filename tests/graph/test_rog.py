@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kgqa_core.config import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph, list_chunks
 from kgqa_core.graph.formats import TRIPLE_COLUMNS
@@ -17,9 +18,8 @@ from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.rog import parquet_rows
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
-from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.formats import QuestionSource, list_files
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import build_questions, read_questions
+from kgqa_core.questions.formats import list_files
 
 Row = dict[str, Any]
 
@@ -71,7 +71,7 @@ def test_rows_become_a_graph_subgraphs_and_questions(tmp_path: Path, suffix: str
     made = build_subgraphs([path], graph=graph, out_dir=tmp_path, format="rog")
     assert (made.num_subgraphs, made.num_with_answer, made.num_empty, made.largest) == (4, 2, 1, 2)
     found = build_questions(
-        QuestionSource("rog", files={"test": path}),
+        QuestionSection(format="rog", files={"test": path}),
         graph=graph,
         max_steps=2,
         reenter_topic=False,
@@ -153,7 +153,7 @@ def test_the_files_of_a_hub_folder_are_found_by_split(tmp_path: Path) -> None:
     names = ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "validation-00000-of-00001.parquet"]
     for name in names:
         (tmp_path / "data" / name).touch()
-    found = [(path.name, split) for path, split, _ in list_files(QuestionSource("rog", tmp_path))]
+    found = [(file.path.name, file.split) for file in list_files(QuestionSection(format="rog", path=tmp_path))]
     assert found == [(names[0], "train"), (names[1], "train"), (names[2], "dev")]
     with pytest.raises(InputError, match=r"neither a file nor a folder with train.jsonl, dev.jsonl, test.jsonl"):
-        list_files(QuestionSource("rog", tmp_path / "data" / "none"))
+        list_files(QuestionSection(format="rog", path=tmp_path / "data" / "none"))

@@ -17,7 +17,7 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_cut import Cut, cut_subgraphs
 from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
-from kgqa_core.questions.store import questions_table
+from kgqa_core.questions.build import questions_table
 from kgqa_core.types import Question
 
 Contents = Callable[[Path], dict[str, bytes]]

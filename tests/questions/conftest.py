@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from kgqa_core.config import QuestionSection
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.formats import QuestionFormat, QuestionSource
 
 TRIPLES = """\
 f1	directed_by	p1
@@ -87,9 +87,9 @@ def family(tmp_path: Path) -> KnowledgeGraph:
 def build_family(tmp_path: Path, family: KnowledgeGraph) -> Callable[..., QuestionReport]:
     """Build the questions in ``tmp_path``."""
 
-    def build_here(format: QuestionFormat, **source: Any) -> QuestionReport:
+    def build_here(format: str, **section: Any) -> QuestionReport:
         return build_questions(
-            QuestionSource(format, tmp_path, **source),
+            QuestionSection(format=format, path=tmp_path, **section),
             graph=family,
             max_steps=2,
             reenter_topic=False,

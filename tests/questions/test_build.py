@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core import schemas
+from kgqa_core.config import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.formats import QuestionSource
-from kgqa_core.questions.store import load_question_file, read_questions, split_of
+from kgqa_core.questions.build import (
+    QuestionReport,
+    build_questions,
+    load_question_file,
+    read_questions,
+    read_topics,
+    split_of,
+)
+from tests.nsm import write_nsm
+from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
 Write = Callable[[Path, list[dict[str, Any]]], Path]
 Build = Callable[..., QuestionReport]
@@ -29,12 +37,9 @@ GOOD = {"question": "Who directed Vertigo?", "answers": ["Alfred Hitchcock"]}
 def build(tmp_path: Path, films: KnowledgeGraph) -> Build:
     """Build JSONL questions into ``tmp_path/out`` unless told otherwise."""
 
-    def build_here(path: Path, **options: Any) -> QuestionReport:
-        named = {field.name for field in fields(QuestionSource)}
-        given = {name: value for name, value in options.items() if name in named}
-        settings = {"max_steps": 2, "reenter_topic": False, "out_dir": tmp_path / "out"}
-        settings |= {name: value for name, value in options.items() if name not in named}
-        return build_questions(QuestionSource("jsonl", path, **given), graph=films, **settings)
+    def build_here(path: Path | None, out_dir: Path = tmp_path / "out", **section: Any) -> QuestionReport:
+        asked = QuestionSection(format="jsonl", path=path, **section)
+        return build_questions(asked, graph=films, max_steps=2, reenter_topic=False, out_dir=out_dir)
 
     return build_here
 
@@ -89,12 +94,10 @@ def test_one_file_is_split_by_hash_and_repeats_stay_together(tmp_path: Path, bui
     assert set(sizes) == {"train", "dev", "test"}
     build(write_jsonl(tmp_path / "own.jsonl", rows(97, "q")))
     assert all(question.split == split[question.id] for question in read_questions(tmp_path / "out"))
-    build(tmp_path / "own.jsonl", split_seed=1)
-    assert any(question.split != split[question.id] for question in read_questions(tmp_path / "out"))
 
 
 def test_the_hash_splits_eighty_ten_ten() -> None:
-    sizes = Counter(split_of("who directed [topic]", [f"f{number}"], seed=7) for number in range(10_007))
+    sizes = Counter(split_of("who directed [topic]", [f"f{number}"]) for number in range(10_007))
     assert sizes["train"] == pytest.approx(8_006, abs=150)
     assert sizes["dev"] == pytest.approx(1_001, abs=100)
     assert sizes["test"] == pytest.approx(1_001, abs=100)
@@ -118,7 +121,7 @@ def test_files_may_be_named_one_by_one(tmp_path: Path, build: Build, write_jsonl
         "test": write_jsonl(tmp_path / "later.jsonl", rows(2, "e")),
         "train": write_jsonl(tmp_path / "earlier.jsonl", rows(3, "t")),
     }
-    assert build(tmp_path, files=files).per_split == {"train": 3, "test": 2}
+    assert build(None, files=files).per_split == {"train": 3, "test": 2}
 
 
 def test_too_many_rejects_stop_the_build_and_name_what_is_near(
@@ -175,15 +178,49 @@ def test_a_file_without_questions_is_refused(tmp_path: Path, build: Build, conte
 def test_a_path_without_question_files_says_what_is_expected(tmp_path: Path, build: Build) -> None:
     (tmp_path / "training.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(
-        InputError, match=r"folder with train\.jsonl, dev\.jsonl or test\.jsonl\. Nearest.*training\.jsonl"
+        InputError, match=r"folder with train\.jsonl, dev\.jsonl, test\.jsonl\. Nearest.*training\.jsonl"
     ):
         build(tmp_path)
-    with pytest.raises(InputError, match=r"dataset\.questions\.path or \.files"):
-        build(None)
+    with pytest.raises(InputError, match=r"trainin\.jsonl is neither .* Nearest there: training\.jsonl"):
+        build(tmp_path / "trainin.jsonl")
     with pytest.raises(InputError, match=r"train\.jsonl does not exist"):
-        build(tmp_path, files={"train": tmp_path / "train.jsonl"})
+        build(None, files={"train": tmp_path / "train.jsonl"})
 
 
 def test_a_folder_that_holds_no_questions_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="Build them again: kgqa build"):
         read_questions(tmp_path)
+
+
+# Topics without a graph
+
+
+def test_topics_of_any_format_are_read_without_a_graph(tmp_path: Path) -> None:
+    both = webqsp_question("q1", "who?", webqsp_parse("m.b", None, ["m.2"]), webqsp_parse("m.a", None, ["m.1", "m.2"]))
+    none = [webqsp_question("q2", "what?", webqsp_parse(None, None, [])), webqsp_question("q3", "when?")]
+    write_webqsp(tmp_path / "WebQSP.train.json", [both])
+    write_webqsp(tmp_path / "WebQSP.test.json", none)
+    assert read_topics(QuestionSection(format="webqsp", path=tmp_path)) == ["m.a", "m.b"]
+    sparql = "SELECT ?x WHERE { FILTER (?x != ns:m.b_1) ns:m.b_1 ns:people.person.parents ?x . ?x ns:r ns:g.11b . }"
+    path = write_json(tmp_path / "cwq.json", [cwq_question("c1", "who?", sparql, ["m.2"])])
+    assert read_topics(QuestionSection(format="cwq", files={"dev": path})) == ["g.11b", "m.b_1"]
+    nsm = QuestionSection(format="nsm", path=write_nsm(tmp_path / "dev.jsonl"))
+    assert read_topics(nsm) == ["m.ann", "m.jazz", "m.rock", "m.zoe"]
+    (tmp_path / "1-hop").mkdir()
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"1-hop/qa_{split}.txt").write_text(f"who directed [Film {split}]\tAnn|Bob\n")
+    assert read_topics(QuestionSection(format="metaqa", path=tmp_path)) == ["Film dev", "Film test", "Film train"]
+    (tmp_path / "rog").mkdir()
+    rows = [{"question": "where?", "q_entity": ["Ada"], "a_entity": ["London"], "answer": ["London"], "graph": []}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog/test-00000-of-00001.parquet")
+    assert read_topics(QuestionSection(format="rog", path=tmp_path / "rog")) == ["Ada"]
+
+
+def test_too_many_bad_questions_stop_reading_topics(tmp_path: Path) -> None:
+    good = webqsp_question("q1", "who?", webqsp_parse("m.a", None, ["m.1"]))
+    path = write_webqsp(tmp_path / "all.json", [good, {"QuestionId": "q2"}])
+    with pytest.raises(InputError, match=r"1 of 2 rows rejected.*\n.*all\.json:2: field Parses"):
+        read_topics(QuestionSection(format="webqsp", path=path))
+    assert read_topics(QuestionSection(format="webqsp", path=path, max_reject_ratio=0.5)) == ["m.a"]
+    with pytest.raises(InputError, match="hold no question"):
+        read_topics(QuestionSection(format="webqsp", path=write_webqsp(tmp_path / "none.json", [])))

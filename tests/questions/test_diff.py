@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.graph.build import build_graph
+from kgqa_core.questions.build import questions_table
 from kgqa_core.questions.diff import Build, BuildDiff, compare_builds
-from kgqa_core.questions.store import questions_table
 from kgqa_core.types import Question
 
 

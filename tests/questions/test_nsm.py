@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from kgqa_core.config import QuestionSection
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
-from kgqa_core.questions.build import QuestionReport, build_questions
+from kgqa_core.questions.build import QuestionReport, build_questions, load_question_file, read_questions
 from kgqa_core.questions.coverage import Coverage
-from kgqa_core.questions.formats import QuestionSource
-from kgqa_core.questions.records import parse_lines
-from kgqa_core.questions.store import load_question_file, read_questions
 from kgqa_core.types import Question
 from tests.nsm import ROWS, write_nsm
 
@@ -27,13 +26,13 @@ def graph(tmp_path: Path) -> KnowledgeGraph:
     return open_graph(tmp_path / "graph")
 
 
-def build(graph: KnowledgeGraph, folder: Path, *, subgraphs: bool, **source: object) -> QuestionReport:
+def build(graph: KnowledgeGraph, folder: Path, *, subgraphs: bool, **source: Any) -> QuestionReport:
     inside = None
     if subgraphs:
         build_subgraphs([folder / "dev.jsonl"], graph=graph, out_dir=folder)
         inside = open_subgraphs(folder)
     return build_questions(
-        QuestionSource("nsm", folder / "dev.jsonl", **source),  # type: ignore[arg-type]
+        QuestionSection(**{"format": "nsm", "path": folder / "dev.jsonl", **source}),
         graph=graph,
         max_steps=2,
         reenter_topic=False,
@@ -123,28 +122,10 @@ def test_files_name_the_splits(tmp_path: Path, graph: KnowledgeGraph) -> None:
         "dev": write_nsm(tmp_path / "b.jsonl", ROWS[4:6]),
         "test": write_nsm(tmp_path / "c.jsonl", ROWS[6:]),
     }
-    report = build(graph, tmp_path, subgraphs=True, files=files)
+    report = build(graph, tmp_path, subgraphs=True, path=None, files=files)
     assert report.per_split == {"train": 4, "dev": 2, "test": 2}
     assert [question.id for question in read_questions(tmp_path / "questions", "test")] == ["q7", "q8"]
     assert pq.read_table(tmp_path / "questions" / "rejects.parquet").num_rows == 0
-
-
-def test_line_numbers_go_on_over_the_blocks_in_which_a_file_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kgqa_core.graph import formats
-    from kgqa_core.questions import records
-
-    path = tmp_path / "lines.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\n\ntwo\r\ncaf\xe9\nlast")
-    monkeypatch.setattr(records, "line_blocks", lambda path: formats.line_blocks(path, 2))
-    read = parse_lines(path, lambda line, number: records.Fault(f"{number} {line}"))
-    assert [(number, line, said) for number, line, said in read] == [
-        (1, "one", records.Fault("1 one")),
-        (3, "two", records.Fault("3 two")),
-        (4, "caf�", records.Fault("not UTF-8")),
-        (5, "last", records.Fault("5 last")),
-    ]
 
 
 def counts(report: QuestionReport) -> dict[str, int]:

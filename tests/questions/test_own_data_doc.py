@@ -12,12 +12,8 @@ from kgqa_core.config_file import read_config
 from kgqa_core.graph import formats, nsm
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions import link as resolve
-from kgqa_core.questions import records
-from kgqa_core.questions import store as loaders
-from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.formats import QuestionSource
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions import build, link
+from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
 from kgqa_core.types import Question
 
 DOC = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
@@ -35,7 +31,7 @@ def built(tmp_path: Path) -> tuple[KnowledgeGraph, QuestionReport, dict[str, Que
     build_graph(dataset.graph.path, format=dataset.graph.format, out_dir=tmp_path / "graph")
     graph = open_graph(tmp_path / "graph")
     report = build_questions(
-        QuestionSource(dataset.questions.format, dataset.questions.path),
+        dataset.questions,
         graph=graph,
         max_steps=config.explorer.steps,
         reenter_topic=dataset.reenter_topic,
@@ -58,8 +54,8 @@ def test_the_worked_example_works(built: tuple[KnowledgeGraph, QuestionReport, d
 
 def test_every_reason_is_in_the_table() -> None:
     reasons = [formats.NOT_UTF8, formats.TRUNCATED, formats.WRONG_FIELDS, formats.EMPTY_FIELD, formats.BAD_QUOTES]
-    reasons += [records.NOT_JSON, loaders.DUPLICATE_ID, resolve.NO_ANSWER, resolve.NO_TOPIC, resolve.NO_MENTION]
-    reasons += [resolve.NO_CLAIM, resolve.SHARED_CLAIM, nsm.NO_QUESTION, nsm.NO_SUBGRAPH, nsm.NUMBERED]
+    reasons += [formats.NOT_JSON, build.DUPLICATE_ID, link.NO_ANSWER, link.NO_TOPIC, link.NO_MENTION]
+    reasons += [link.NO_CLAIM, link.SHARED_CLAIM, nsm.NO_QUESTION, nsm.NO_SUBGRAPH, nsm.NUMBERED]
     assert [reason for reason in reasons if f"`{reason}`" not in DOC] == []
 
 

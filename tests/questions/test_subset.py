@@ -1,4 +1,4 @@
-"""Using fewer questions: training samples, and wordings that only the test split asks."""
+"""Using other questions than the files hold: training samples, wordings that only test asks, the splits of papers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgqa_core.config import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.build import build_questions
-from kgqa_core.questions.formats import QuestionSource
-from kgqa_core.questions.store import read_questions
-from kgqa_core.questions.subset import Subset, take_subset
+from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
+from kgqa_core.questions.subset import plan_variant, take_subset
 from kgqa_core.types import SPLITS, Question, Split
+from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
+Build = Callable[..., QuestionReport]
 Write = Callable[[Path, list[dict[str, Any]]], Path]
 
 TEMPLATES = [("who directed [topic]", (0,)), ("director of [topic]", (0,)), ("films by [topic]", (1,))]
@@ -46,38 +47,38 @@ def masked_of(questions: list[Question], split: Split) -> set[str]:
 
 def test_a_sample_leaves_dev_and_test_alone_and_keeps_the_order() -> None:
     questions = asked()
-    kept, report = take_subset(questions, Subset(train_size=17))
+    kept, report = take_subset(questions, train_size=17)
     assert report.num_before == {"train": 90, "dev": 10, "test": 10}
     assert report.num_left == {"train": 17, "dev": 10, "test": 10}
     assert [question for question in questions if question in kept] == kept
 
 
 def test_a_smaller_sample_lies_inside_a_larger_one_of_the_same_draw() -> None:
-    small, large = (set(take_subset(asked(), Subset(train_size=size))[0]) for size in (13, 31))
+    small, large = (set(take_subset(asked(), train_size=size)[0]) for size in (13, 31))
     assert small < large
-    other = set(take_subset(asked(), Subset(train_size=13, draw=1))[0])
+    other = set(take_subset(asked(), train_size=13, draw=1)[0])
     assert other != small
 
 
 def test_the_order_of_the_files_does_not_matter() -> None:
-    subset = Subset(train_size=17, hold_out_templates=0.3, draw=5)
-    forward, backward = take_subset(asked(), subset)[0], take_subset(asked()[::-1], subset)[0]
+    subset = {"train_size": 17, "hold_out_templates": 0.3, "draw": 5}
+    forward, backward = take_subset(asked(), **subset)[0], take_subset(asked()[::-1], **subset)[0]
     assert forward == backward[::-1]
 
 
 def test_more_than_there_is_is_refused() -> None:
-    assert take_subset(asked(), Subset(train_size=90))[0] == asked()
+    assert take_subset(asked(), train_size=90)[0] == asked()
     with pytest.raises(InputError, match=r"train_size is 91, but there are only 90"):
-        take_subset(asked(), Subset(train_size=91))
+        take_subset(asked(), train_size=91)
     with pytest.raises(InputError, match=r"only 63 training"):  # of the 7 templates of 10 that are left
-        take_subset(asked(), Subset(train_size=90, hold_out_templates=0.3))
+        take_subset(asked(), train_size=90, hold_out_templates=0.3)
 
 
 # Wordings that only the test split asks
 
 
 def test_held_out_wordings_are_all_that_test_asks_and_nobody_else_does() -> None:
-    kept, report = take_subset(asked(), Subset(hold_out_templates=0.3))
+    kept, report = take_subset(asked(), hold_out_templates=0.3)
     held = masked_of(kept, "test")
     assert (report.num_masked, report.num_masked_held_out, report.num_held_out_wanted) == (10, 3, 3)
     assert len(held) == 3
@@ -87,7 +88,7 @@ def test_held_out_wordings_are_all_that_test_asks_and_nobody_else_does() -> None
 
 @pytest.mark.parametrize("draw", range(5))
 def test_every_chain_keeps_a_wording_in_training(draw: int) -> None:
-    kept, report = take_subset(asked(), Subset(hold_out_templates=0.9, draw=draw))
+    kept, report = take_subset(asked(), hold_out_templates=0.9, draw=draw)
     assert {question.chain for question in kept if question.split == "train"} == {(0,), (1,), (2, 3)}
     assert (report.num_masked_held_out, report.num_held_out_wanted) == (7, 9)
     assert "films by [topic]" not in masked_of(kept, "test")
@@ -95,19 +96,21 @@ def test_every_chain_keeps_a_wording_in_training(draw: int) -> None:
 
 def test_without_chains_the_hops_are_the_type() -> None:
     questions = [replace(question, chain=None) for question in asked()]
-    kept, report = take_subset(questions, Subset(hold_out_templates=0.9))
+    kept, report = take_subset(questions, hold_out_templates=0.9)
     assert report.num_masked_held_out == 8
     assert {question.hops for question in kept if question.split == "train"} == {1, 2}
 
 
 def test_other_draws_hold_out_other_wordings() -> None:
-    held = {frozenset(masked_of(take_subset(asked(), Subset(None, 0.2, draw))[0], "test")) for draw in range(5)}
+    held = {
+        frozenset(masked_of(take_subset(asked(), hold_out_templates=0.2, draw=draw)[0], "test")) for draw in range(5)
+    }
     assert len(held) > 1
 
 
 def test_a_share_that_empties_a_split_is_refused() -> None:
     with pytest.raises(InputError, match=r"hold_out_templates = 0\.01 leaves no test question: there are 10 distinct"):
-        take_subset(asked(), Subset(hold_out_templates=0.01))
+        take_subset(asked(), hold_out_templates=0.01)
 
 
 @given(
@@ -124,7 +127,7 @@ def test_whatever_is_asked_the_split_is_clean(rows: list[tuple[int, int, Split]]
         for number, (wording, chain, split) in enumerate(rows)
     ]
     try:
-        kept, report = take_subset(questions, Subset(hold_out_templates=share, draw=draw))
+        kept, report = take_subset(questions, hold_out_templates=share, draw=draw)
     except InputError:
         return
     held = masked_of(kept, "test")
@@ -147,10 +150,15 @@ def test_the_artifact_says_what_was_left_out(tmp_path: Path, films: KnowledgeGra
             for number, wording in enumerate(["Who made", "Who directed", "Who shot", "Director of", "Maker of"])
         ]
         write_jsonl(tmp_path / "qa" / f"{split}.jsonl", rows)
-    source, common = QuestionSource("jsonl", tmp_path / "qa"), {"graph": films, "max_steps": 1, "reenter_topic": False}
-    build_questions(source, out_dir=tmp_path / "all", **common)
+    source, common = (
+        {"format": "jsonl", "path": tmp_path / "qa"},
+        {"graph": films, "max_steps": 1, "reenter_topic": False},
+    )
+    build_questions(QuestionSection(**source), out_dir=tmp_path / "all", **common)
     assert not (tmp_path / "all" / "subset.json").exists()
-    report = build_questions(source, out_dir=tmp_path / "some", subset=Subset(2, 0.2, 1), **common)
+    report = build_questions(
+        QuestionSection(**source, train_size=2, hold_out_templates=0.2, draw=1), out_dir=tmp_path / "some", **common
+    )
     assert report.per_split == {"train": 2, "dev": 4, "test": 1}
     assert len(read_questions(tmp_path / "some")) == report.num_questions == 7
     assert json.loads((tmp_path / "some" / "subset.json").read_text(encoding="utf-8")) == {
@@ -161,3 +169,79 @@ def test_the_artifact_says_what_was_left_out(tmp_path: Path, films: KnowledgeGra
         "num_before": {"train": 5, "dev": 5, "test": 5},
         "num_left": {"train": 2, "dev": 4, "test": 1},
     }
+
+
+# The splits of papers
+
+
+def write_splits(folder: Path, num_train: int = 40) -> list[str]:
+    """Write a train file whose questions 3 and 5 have no answer, and a test file where question 1 has none."""
+    parse = webqsp_parse("m.ann", ["people.person.parents"], ["m.bob"])
+    train = [webqsp_question(f"WebQTrn-{n}", f"who {n}?", *([] if n in (3, 5) else [parse])) for n in range(num_train)]
+    test = [webqsp_question(f"WebQTest-{n}", f"what {n}?", *([] if n == 1 else [parse])) for n in range(3)]
+    write_webqsp(folder / "WebQSP.train.json", train)
+    write_webqsp(folder / "WebQSP.test.json", test)
+    return [question["QuestionId"] for question in train]
+
+
+def test_official_is_the_files_as_they_are(tmp_path: Path, build_family: Build) -> None:
+    write_splits(tmp_path)
+    report = build_family("webqsp")
+    assert (report.per_split, report.variant) == ({"train": 40, "test": 3}, None)
+    assert not (tmp_path / "questions/variant.json").exists()
+
+
+def test_etd_draws_dev_questions_and_rog_drops_those_without_an_answer(tmp_path: Path, build_family: Build) -> None:
+    ids = write_splits(tmp_path)
+    assert build_family("webqsp", variant="etd").per_split == {"train": 36, "dev": 4, "test": 3}
+    drawn = json.loads((tmp_path / "questions/variant.json").read_text())
+    assert set(drawn["dev_ids"]) <= set(ids)
+    assert (drawn["dev"], drawn["num_before"], drawn["dropped"]) == (
+        "drawn by hash of the ids",
+        {"train": 40, "dev": 0, "test": 3},
+        [],
+    )
+    dev = read_questions(tmp_path / "questions", "dev")
+    assert sorted(question.id for question in dev) == drawn["dev_ids"]
+
+    report = build_family("webqsp", variant="rog")
+    left = json.loads((tmp_path / "questions/variant.json").read_text())
+    assert left["dev_ids"] == drawn["dev_ids"]  # the same draw
+    assert sorted(dropped["id"] for dropped in left["dropped"]) == ["WebQTest-1", "WebQTrn-3", "WebQTrn-5"]
+    assert {dropped["reason"] for dropped in left["dropped"]} == {"the file gives no answer"}
+    assert sum(report.per_split.values()) == 40 and report.per_split["test"] == 2
+    assert left["num_left"] == report.per_split
+    doubts = {(finding.kind, finding.split): finding.count for finding in report.lint.findings}
+    assert doubts["dropped_by_variant", "test"] == 1
+    assert "no_gold" not in {kind for kind, _ in doubts}
+
+
+def test_dev_questions_may_be_listed(tmp_path: Path, build_family: Build) -> None:
+    write_splits(tmp_path)
+    (tmp_path / "dev.jsonl").write_text('WebQTrn-7\n\n{"id": "WebQTrn-9", "question": "who 9?"}\n')
+    report = build_family("webqsp", variant="etd", dev_ids=tmp_path / "dev.jsonl")
+    assert report.variant is not None
+    assert (report.variant.dev_ids, report.variant.dev) == (("WebQTrn-7", "WebQTrn-9"), "listed in dev.jsonl")
+    for text, message in (
+        ("WebQTest-0\n", "1 of its 1 ids are no training question's, 'WebQTest-0' first"),
+        ('{"id": 3}\n', "dev.jsonl:1: the object has no field 'id'"),
+        ("q1\n{\n", "dev.jsonl:2: neither an id nor a JSON object"),
+    ):
+        (tmp_path / "dev.jsonl").write_text(text)
+        with pytest.raises(InputError, match=message):
+            build_family("webqsp", variant="etd", dev_ids=tmp_path / "dev.jsonl")
+
+
+def test_a_dev_file_is_the_dev_split_and_a_single_file_has_no_variant(tmp_path: Path, build_family: Build) -> None:
+    for split, count in (("train", 20), ("dev", 2), ("test", 2)):
+        items = [cwq_question(f"{split}-{n}", f"who {n}?", "ns:m.ann", ["m.bob"]) for n in range(count)]
+        write_json(tmp_path / f"ComplexWebQuestions_{split}.json", items)
+    answered = [cwq_question("answered", "who?", "ns:m.ann", ["m.bob"])]
+    write_json(tmp_path / "ComplexWebQuestions_test_wans.json", answered)
+    report = build_family("cwq", variant="etd")
+    assert report.per_split == {"train": 20, "dev": 2, "test": 1}  # of the test files the one with answers
+    assert report.variant is not None
+    assert report.variant.dev == "their own file"
+    with pytest.raises(InputError, match="variant 'rog' needs a file per split"):
+        path = tmp_path / "ComplexWebQuestions_train.json"
+        plan_variant(QuestionSection(format="cwq", path=path, variant="rog"))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kgqa_core.config import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.build import QuestionReport, build_questions
-from kgqa_core.questions.formats import QuestionSource
-from kgqa_core.questions.records import Fault, RawQuestion
-from kgqa_core.questions.store import load_question_file, read_questions
-from kgqa_core.questions.wc2014 import wc2014_parser
+from kgqa_core.questions.build import QuestionReport, build_questions, load_question_file, read_questions
+from kgqa_core.questions.formats import Fault, QuestionFile, RawQuestion
+from kgqa_core.questions.wc2014 import read_wc2014
 
 Build = Callable[..., QuestionReport]
 
@@ -65,18 +65,27 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def build(tmp_path: Path, cup: KnowledgeGraph) -> Build:
-    def build_here(path: Path, **source: object) -> QuestionReport:
-        wanted = QuestionSource("wc2014", path, **source)  # type: ignore[arg-type]
+    def build_here(path: Path, **section: Any) -> QuestionReport:
+        wanted = QuestionSection(format="wc2014", path=path, **section)
         return build_questions(wanted, graph=cup, max_steps=2, reenter_topic=False, out_dir=tmp_path / "out")
 
     return build_here
 
 
-def parse(line: str) -> RawQuestion | Fault:
-    return wc2014_parser("2-hop")(line, 7)
+@pytest.fixture
+def parse(tmp_path: Path) -> Callable[[str], RawQuestion | Fault]:
+    """What the seventh line of a file says."""
+
+    def parse_line(line: str) -> RawQuestion | Fault:
+        (tmp_path / "2-hop.txt").write_text("\n" * 6 + line + "\n", encoding="utf-8")
+        ((number, _, said),) = read_wc2014(QuestionFile(tmp_path / "2-hop.txt"))
+        assert number == 7
+        return said
+
+    return parse_line
 
 
-def test_a_line_says_topic_chain_and_all_answers() -> None:
+def test_a_line_says_topic_chain_and_all_answers(parse: Callable[[str], RawQuestion | Fault]) -> None:
     assert parse(TWO_HOP[0]) == RawQuestion(
         id="wc2014-2-hop-7",
         text="name a club of a player from Scotland ?",
@@ -103,7 +112,7 @@ def test_a_line_says_topic_chain_and_all_answers() -> None:
         ("q ?\ta\tb##a\ta/\tx", "gold path is not entity#relation#entity"),
     ],
 )
-def test_a_line_that_is_none_says_why(line: str, reason: str) -> None:
+def test_a_line_that_is_none_says_why(parse: Callable[[str], RawQuestion | Fault], line: str, reason: str) -> None:
     assert parse(line) == Fault(reason)
 
 

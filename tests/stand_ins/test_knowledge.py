@@ -16,7 +16,7 @@ from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.lm.types import Prompt
 from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
-from kgqa_core.questions.store import load_question_file
+from kgqa_core.questions.build import load_question_file
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty

@@ -9,7 +9,7 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
-from kgqa_core.questions.store import load_question_file
+from kgqa_core.questions.build import load_question_file
 from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty, make_forty

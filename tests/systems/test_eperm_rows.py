@@ -11,7 +11,7 @@ from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.oracle.script import ScriptedModel
-from kgqa_core.questions.store import load_question_file
+from kgqa_core.questions.build import load_question_file
 from kgqa_core.systems.eperm import Eperm
 from kgqa_core.systems.plan_source import GivenPlans, PooledPlans
 from kgqa_core.systems.runner import answer_all

@@ -18,8 +18,8 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
+from kgqa_core.questions.build import load_question_file
 from kgqa_core.questions.coverage import fill_hops, find_answerable, gold_hops
-from kgqa_core.questions.store import load_question_file
 from kgqa_core.systems.controls import answer_by_path, gold_chain_ceiling
 from kgqa_core.systems.explorer_system import ExplorerSystem
 from kgqa_core.text.encoder import HashEncoder

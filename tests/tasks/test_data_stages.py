@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgqa_core.config_file import read_config
-from kgqa_core.questions.store import read_questions
+from kgqa_core.questions.build import read_questions
 from kgqa_core.run.open import graph_of, read_encodings
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record

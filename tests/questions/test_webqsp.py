@@ -1,4 +1,4 @@
-"""WebQSP and ComplexWebQuestions in their official forms: what is read, and what is wrong with each bad question."""
+"""WebQSP, ComplexWebQuestions and WebQuestions in their official forms: what is read, and why a question is refused."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.formats import QuestionFormat, read_file
-from kgqa_core.questions.records import Fault, RawQuestion
-from kgqa_core.questions.store import load_question_file
-from kgqa_core.questions.webqsp import value_label
+from kgqa_core.questions.build import load_question_file
+from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
+from kgqa_core.questions.webqsp import read_descriptions, value_label
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
 
 def labels(family: KnowledgeGraph, entities: tuple[int, ...]) -> list[str]:
     return [family.label_of(entity) for entity in entities]
-
-
-def only(path: Path, format: QuestionFormat) -> RawQuestion | Fault:
-    ((_, _, parsed),) = read_file(path, format=format)
-    return parsed
 
 
 def test_webqsp_unites_its_parses_and_takes_the_chain_of_a_good_one(tmp_path: Path, family: KnowledgeGraph) -> None:
@@ -82,7 +76,7 @@ def test_cwq_topics_are_the_entities_of_the_query(tmp_path: Path, family: Knowle
 def test_a_cwq_test_file_without_answers_is_an_error(tmp_path: Path) -> None:
     path = write_json(tmp_path / "ComplexWebQuestions_test.json", [{"ID": "a", "question": "who?"}] * 2)
     with pytest.raises(InputError, match=r"none of its 2 questions has an answer.*test_wans.json"):
-        list(read_file(path, format="cwq"))
+        list(open_format("cwq").read(QuestionFile(path)))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +121,7 @@ BAD_CWQ: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("format", "planted"), [("webqsp", BAD_WEBQSP), ("cwq", BAD_CWQ)])
 def test_each_bad_question_is_a_reject_with_its_place(
-    tmp_path: Path, family: KnowledgeGraph, format: QuestionFormat, planted: list[tuple[Any, str]]
+    tmp_path: Path, family: KnowledgeGraph, format: str, planted: list[tuple[Any, str]]
 ) -> None:
     good = GOOD if format == "webqsp" else cwq_question("c0", "who?", "ns:m.ann", ["m.bob"])
     items = [good, *(item for item, _ in planted)]
@@ -146,3 +140,73 @@ def test_text_that_is_no_unicode_is_a_reject(tmp_path: Path, family: KnowledgeGr
     path.write_text('[{"ID": "c0", "question": "\\ud800", "answers": [{"answer_id": "m.bob"}]}]')
     questions, (reject,) = load_question_file(path, format="cwq", graph=family)
     assert (questions, reject.line, reject.reason) == ([], 1, "not JSON")
+
+
+# WebQuestions: answers are names, topics are linked by name
+
+
+def item(text: str, target: str, key: str | None = "en/rear_window") -> dict[str, Any]:
+    url = {} if key is None else {"url": f"http://www.freebase.com/view/{key}"}
+    return {"utterance": text, "targetValue": target, **url}
+
+
+def test_the_topic_is_the_longest_name_in_the_text(tmp_path: Path, films: KnowledgeGraph) -> None:
+    items = [
+        item("who directed rear window?", '(list (description "Alfred Hitchcock") (description "Nobody Known"))'),
+        item("who directed something else?", '(list (description "Alfred Hitchcock"))', None),
+        item("who is in vertigo?", "(list (description 1958))"),
+    ]
+    path = write_json(tmp_path / "test.json", items)
+    first, second, third = load_question_file(path, format="webquestions", graph=films, split="test")[0]
+    assert [films.label_of(topic) for topic in first.topics] == ["f1", "f3"]  # both bear the name
+    assert [films.label_of(answer) for answer in first.answers] == ["p1"]
+    assert first.masked == "who directed [topic]?"
+    assert (second.topics, [films.label_of(topic) for topic in third.topics]) == ((), ["f2"])  # kept without a topic
+    assert [question.id for question in (first, second, third)] == ["WebQTest-0", "WebQTest-1", "WebQTest-2"]
+
+
+def test_the_file_gives_the_topic_as_a_key(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "train.json", [item("who?", "(list)")])
+    ((_, _, parsed),) = open_format("webquestions").read(QuestionFile(path, "train"))
+    assert isinstance(parsed, RawQuestion)
+    assert (parsed.id, parsed.topics, parsed.answers) == ("WebQTrn-0", ("/en/rear_window",), ())
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ('(list (description "A B") (description C))', ("A B", "C")),
+        (r'(list (description "say \"hi\" (loud)") (description "A") (description "A"))', ('say "hi" (loud)', "A")),
+        ("(list)", ()),
+        ('(list (description ""))', ()),
+        ('(list (description "A")', None),
+        ('(list (description "A) )', None),
+        ("(list A)", None),
+        ('(name "A")', None),
+    ],
+)
+def test_descriptions_are_read(target: str, names: tuple[str, ...] | None) -> None:
+    assert read_descriptions(target) == names
+
+
+def test_bad_webquestions_are_rejects(tmp_path: Path, films: KnowledgeGraph) -> None:
+    bad = [
+        1,
+        {"targetValue": "(list)"},
+        {"utterance": "who?"},
+        item("who?", "Alfred"),
+        {**item("who?", "(list)"), "url": 1},
+    ]
+    questions, rejects = load_question_file(
+        write_json(tmp_path / "bad.json", [*bad, item("who directed vertigo", "(list (description 1958))")]),
+        format="webquestions",
+        graph=films,
+    )
+    assert [question.id for question in questions] == ["WebQTest-5"]  # the place in the file, as WebQSP counts
+    assert [(reject.line, reject.reason) for reject in rejects] == [
+        (1, "not a JSON object"),
+        (2, "field utterance: Field required"),
+        (3, "field targetValue: Field required"),
+        (4, "field targetValue: not (list (description …))"),
+        (5, "field url: Input should be a valid string"),
+    ]

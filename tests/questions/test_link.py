@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kgqa_core.errors import LinkError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.link import find_mention, link_question, link_topics, mask_spans, mask_topics
+from kgqa_core.graph.strings import SortedIndex
+from kgqa_core.questions.link import find_mention, link_question, mask_spans, mask_topics
 
 NAMES = ["Up", "Up in the Air", "film", "director", "Zoë", "M", "300", "C++", "[REC]", "rock", "Rock", "Straße", "the"]
 Ids = Callable[..., tuple[int, ...]]
@@ -46,7 +47,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     ],
 )
 def test_a_name_in_the_text_is_the_topic(named: KnowledgeGraph, text: str, found: list[str]) -> None:
-    assert [named.name_of(topic) for topic in link_topics(text, named)] == found
+    assert [named.name_of(topic) for topic in link_question(text, named).topics] == found
 
 
 @pytest.mark.parametrize("text", ["Upper case", "Mother", "1300 men", "", "filmic"])
@@ -55,12 +56,12 @@ def test_part_of_a_word_is_no_name(named: KnowledgeGraph, text: str) -> None:
 
 
 def test_all_who_share_the_name_are_topics(films: KnowledgeGraph, ids: Ids) -> None:
-    assert link_topics("Who directed Rear Window?", films) == ids("f1", "f3")
+    assert link_question("Who directed Rear Window?", films).topics == ids("f1", "f3")
 
 
 def test_an_unknown_name_gives_the_five_nearest(films: KnowledgeGraph) -> None:
     with pytest.raises(LinkError) as failed:
-        link_topics("Who directed Vertgo?", films)
+        link_question("Who directed Vertgo?", films)
     message = str(failed.value)
     assert "'Who directed Vertgo?'" in message
     assert message.split("Nearest names in the graph: ")[1].startswith("'Vertigo'")
@@ -119,3 +120,22 @@ def test_a_person_asks(films: KnowledgeGraph, ids: Ids) -> None:
 
 def test_brackets_of_masked_text_are_not_read_as_patterns(tmp_path: Path, films: KnowledgeGraph) -> None:
     assert link_question("Who directed [REC]?", films).masked == "Who directed [topic]?"
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["up", "in", "the"]])
+def test_looking_for_names_takes_as_many_look_ups_as_there_are_words(
+    named: KnowledgeGraph, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, starts_with = [0], SortedIndex.starts_with
+
+    def counted(index: SortedIndex, row: int, prefix: bytes) -> bool:
+        counts[0] += 1
+        return starts_with(index, row, prefix)
+
+    monkeypatch.setattr(SortedIndex, "starts_with", counted)
+    spent = []
+    for repeats in (100, 200):
+        counts[0] = 0
+        find_mention(" ".join(words * repeats), named)
+        spent.append(counts[0])
+    assert 0 < spent[1] <= 2 * spent[0] + 9

@@ -1,0 +1,159 @@
+"""The table of formats, and reading files: line by line, or as a JSON array that says where it stops being one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgqa_core.config import QUESTION_FORMATS, FileDataset, QuestionSection
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.graph.formats import line_blocks
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.build import build_questions, read_questions
+from kgqa_core.questions.formats import Fault, QuestionFormat, open_format, parse_items, parse_lines, question_files
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=7,
+)
+
+
+def read(path: Path, text: str | bytes, key: str | None = None) -> list[tuple[int, Any]]:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    items = parse_items(path, lambda item, number: Fault(item), key=key)
+    return [(number, json.loads(item)) for number, item, said in items if said == Fault(item)]
+
+
+@given(st.lists(json_values, max_size=5), st.sampled_from([None, 1]))
+def test_items_are_what_a_plain_reader_says(
+    tmp_path_factory: pytest.TempPathFactory, values: list[Any], indent: int | None
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "items.json"
+    assert read(path, json.dumps(values, indent=indent, ensure_ascii=False)) == list(enumerate(values, 1))
+    whole = {"Version": "1.0", "Questions": values, "after": [{}]}
+    assert read(path, json.dumps(whole, indent=indent), "Questions") == list(enumerate(values, 1))
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    assert read(tmp_path / "items.json", b"\xef\xbb\xbf[1]\n") == [(1, 1)]
+
+
+BAD = {
+    '[{"a": 1},\n {"a": }]': (2, 8, "Expecting value"),
+    '[{"a": 1},\n {"a": 2}': (2, 10, "the file ends too early"),  # truncated between items
+    '[{"a": 1},\n {"a": "half of a te': (2, 8, "Unterminated string"),  # truncated inside one
+    '{"a": 1}\n{"a": 2}': (1, 1, "'[' expected, '{' found"),  # JSON lines
+    "[1, 2]\n[3]": (2, 1, "something follows the end"),
+    "[1 2]": (1, 4, "']' expected, '2' found"),
+    "": (1, 1, "the file ends too early"),
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_file_is_an_error_with_its_place(tmp_path: Path, text: str) -> None:
+    line, character, reason = BAD[text]
+    with pytest.raises(InputError) as error:
+        read(tmp_path / "bad.json", text)
+    assert f"bad.json, line {line}, character {character}: " in str(error.value)
+    assert reason in str(error.value)
+
+
+def test_deep_nesting_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 1, character 2: not the expected JSON"):
+        read(tmp_path / "deep.json", "[" * 100_000)
+
+
+def test_a_file_without_the_field_or_not_utf8_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no field 'Questions': is this the right file"):
+        read(tmp_path / "other.json", '{"Version": "1.0"}', "Questions")
+    with pytest.raises(InputError, match=r"'\{' expected, '\[' found"):
+        read(tmp_path / "array.json", "[]", "Questions")
+    with pytest.raises(InputError, match=r"latin.json: not UTF-8 in line 2"):
+        read(tmp_path / "latin.json", b'["a",\n"\xe9"]')
+    with pytest.raises(InputError, match=r"gone.json does not exist"):
+        list(parse_items(tmp_path / "gone.json", lambda item, number: Fault(item)))
+
+
+def test_line_numbers_go_on_over_the_blocks_in_which_a_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\n\ntwo\r\ncaf\xe9\nlast")
+    monkeypatch.setattr("kgqa_core.questions.formats.line_blocks", lambda path: line_blocks(path, 2))
+    read = parse_lines(path, lambda line, number: Fault(f"{number} {line}"))
+    assert [(number, line, said) for number, line, said in read] == [
+        (1, "one", Fault("1 one")),
+        (3, "two", Fault("3 two")),
+        (4, "caf�", Fault("not UTF-8")),
+        (5, "last", Fault("5 last")),
+    ]
+
+
+# The table
+
+
+def test_every_entry_of_the_table_is_a_format() -> None:
+    assert all(isinstance(open_format(name), QuestionFormat) for name in QUESTION_FORMATS)
+    with pytest.raises(ConfigError, match=r"no question format is called 'metaka'; legal are metaqa, .*mean 'metaqa'"):
+        open_format("metaka")
+    with pytest.raises(ValueError, match=r"legal are metaqa, jsonl, .*; did you mean 'jsonl'"):
+        QuestionSection(format="jsnl", path=Path("questions.jsonl"))
+
+
+@pytest.mark.parametrize("setting", [{"hops": (1,)}, {"variant": "etd"}])
+def test_settings_of_some_formats_are_refused_for_the_others(setting: dict[str, Any]) -> None:
+    takes = set()
+    for name in QUESTION_FORMATS:
+        with contextlib.suppress(ValueError):
+            QuestionSection(format=name, path=Path("x"), **setting)
+            takes.add(name)
+    assert takes == ({"metaqa", "wc2014"} if "hops" in setting else {"webqsp", "cwq"})
+
+
+NEWCOMER = """
+from kgqa_core.graph.formats import WRONG_FIELDS
+from kgqa_core.questions.formats import Fault, QuestionFormat, RawQuestion, files_by_split, parse_lines
+
+def read(file):
+    def parse(line, number):
+        text, _, answer = line.partition(" = ")
+        return RawQuestion(f"{file.split}-{number}", text, (answer,), ()) if answer else Fault(WRONG_FIELDS)
+    return parse_lines(file.path, parse)
+
+FORMAT = QuestionFormat(files_by_split({split: (f"{split}.toy",) for split in ("train", "dev", "test")}), read)
+"""
+
+
+def test_a_new_format_is_one_file_and_one_line(
+    tmp_path: Path, films: KnowledgeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toy_questions.py").write_text(NEWCOMER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(QUESTION_FORMATS, "toy", "toy_questions")
+    (tmp_path / "train.toy").write_text("Who directed Vertigo? = Alfred Hitchcock\nWho?\n")
+    (tmp_path / "test.toy").write_text("Who shot Rear Window? = Jeff Bleckner\n")
+    (tmp_path / "run.yaml").write_text(
+        "dataset: {name: toy, source: files, graph: {format: tsv, path: kb.tsv}, "
+        "questions: {format: toy, path: ., max_reject_ratio: 0.4}}\n"
+        "encoder: {kind: hash}\nexplorer: {steps: 2, edge_budget: 9, epochs: 1}\n"
+    )
+    dataset = read_config(tmp_path / "run.yaml").dataset
+    assert isinstance(dataset, FileDataset)
+    assert list(question_files(dataset.questions)) == ["questions/test.toy", "questions/train.toy"]
+    report = build_questions(
+        dataset.questions, graph=films, max_steps=2, reenter_topic=False, out_dir=tmp_path / "questions"
+    )
+    assert (report.per_split, report.rejects) == ({"train": 1, "test": 1}, {"wrong number of fields": 1})
+    (asked,) = read_questions(tmp_path / "questions", "train")
+    assert (asked.masked, [films.name_of(answer) for answer in asked.answers]) == (
+        "Who directed [topic]?",
+        ["Alfred Hitchcock"],
+    )
