@@ -396,8 +396,7 @@ def test_a_setting_changes_the_stages_that_it_shapes(films: Path, override: str)
     if override == "encoder.kind=minilm":
         assert changed_sections(films, "encoder={kind: minilm}") == SHAPING[override]
     elif override == "dataset.questions.format=metaqa":
-        (films.parent / "data/questions/1-hop").mkdir()
-        (films.parent / "data/questions/1-hop/qa_train.txt").touch()
+        metaqa(films.parent / "data/questions", *(f"1-hop/qa_{split}.txt" for split in ("train", "dev", "test")))
         assert changed_sections(films, override) == SHAPING[override]
     elif override == "dataset.questions.variant=rog":
         webqsp = as_webqsp(films)
@@ -488,7 +487,7 @@ def test_the_vocabulary_beside_nsm_files_is_among_what_is_read(films: Path) -> N
     for name in ("train_simple.json", "entities.txt", "relations.txt"):
         (folder / name).touch()
     nsm = ("dataset.graph={format: nsm}", "dataset.questions={format: nsm, path: nsm}")
-    files = {"questions/train_simple.json", "questions/nsm/entities.txt", "questions/nsm/relations.txt"}
+    files = {"questions/train_simple.json", "questions/entities.txt", "questions/relations.txt"}
     assert set(specs_of(films, *nsm)["graph"].files) == files
     (folder / "relations.txt").unlink()
     assert set(specs_of(films, *nsm)["graph"].files) == {"questions/train_simple.json"}
