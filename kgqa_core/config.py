@@ -75,18 +75,18 @@ class FreebaseSection(Section):
     max_reject_ratio: Share = 0.001
 
 
+# Format of questions -> what reads it (a questions.formats.QuestionFormat). Your own is a module, and a line here.
 QUESTION_FORMATS = {
-    "metaqa": "kgqa_core.questions.metaqa",
-    "jsonl": "kgqa_core.questions.jsonl",
-    "nsm": "kgqa_core.questions.nsm",
-    "wc2014": "kgqa_core.questions.wc2014",
-    "webqsp": "kgqa_core.questions.webqsp",
+    "metaqa": "kgqa_core.questions.metaqa:FORMAT",
+    "jsonl": "kgqa_core.questions.jsonl:FORMAT",
+    "nsm": "kgqa_core.questions.nsm:FORMAT",
+    "wc2014": "kgqa_core.questions.wc2014:FORMAT",
+    "webqsp": "kgqa_core.questions.webqsp:FORMAT",
     "cwq": "kgqa_core.questions.webqsp:CWQ",
     "webquestions": "kgqa_core.questions.webqsp:WEBQUESTIONS",
-    "mooc": "kgqa_core.questions.mooc",
+    "mooc": "kgqa_core.questions.mooc:FORMAT",
     "rog": "kgqa_core.questions.nsm:ROG",
 }
-"""Name of each question format -> its module, whose ``FORMAT`` is a ``questions.formats.QuestionFormat``."""
 
 
 class QuestionSection(Section):
@@ -120,7 +120,7 @@ class QuestionSection(Section):
     @property
     def _format(self) -> Any:
         """The format's module is imported where a setting goes with some formats only."""
-        return open_entry(QUESTION_FORMATS, self.format, "FORMAT", what="question format")
+        return open_entry(QUESTION_FORMATS, self.format, what="question format")
 
 
 def _as_section(given: Any) -> Any:

@@ -45,8 +45,8 @@ def _edge_budget(given: Any) -> Any:
     return given
 
 
-# A table maps the names of one kind of thing to the modules that hold it, as "module" or "module:ATTRIBUTE". It stands
-# beside the section that names the thing, and reading it imports none of the modules: a new thing is a file and a line.
+# A table maps the names of one kind of thing to what defines it, as "module:ATTRIBUTE". It stands beside the section
+# that names the thing, and reading it imports none of the modules: a new thing is a file and a line.
 
 
 def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
@@ -60,12 +60,12 @@ def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
     return check
 
 
-def open_entry(table: Mapping[str, str], name: str, attribute: str, *, what: str) -> Any:
-    """Return what the module of a table's entry holds as ``attribute``; ConfigError where the table lacks the name."""
+def open_entry(table: Mapping[str, str], name: str, *, what: str) -> Any:
+    """Return what a table's entry names; ConfigError, with the nearest match, where the table lacks the name."""
     if name not in table:
         raise ConfigError(f"no {what} is called {shorten(name)}; legal are {_with_nearest(name, table)}")
-    module, _, own = table[name].partition(":")
-    return getattr(importlib.import_module(module), own or attribute)
+    module, _, attribute = table[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _with_nearest(name: str, legal: Iterable[str]) -> str:

@@ -137,7 +137,7 @@ def test_a_new_format_is_one_file_and_one_line(
 ) -> None:
     (tmp_path / "toy_questions.py").write_text(NEWCOMER)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(QUESTION_FORMATS, "toy", "toy_questions")
+    monkeypatch.setitem(QUESTION_FORMATS, "toy", "toy_questions:FORMAT")
     (tmp_path / "train.toy").write_text("Who directed Vertigo? = Alfred Hitchcock\nWho?\n")
     (tmp_path / "test.toy").write_text("Who shot Rear Window? = Jeff Bleckner\n")
     (tmp_path / "run.yaml").write_text(
