@@ -74,25 +74,18 @@ def enter(ledger: Path, key: str) -> None:
 
 def main(ledger: Path, seconds: float, conf: Path, settings: Sequence[str]) -> None:
     """Make the comparison."""
-    import tasks.runtime
-
-    tasks.runtime.pipeline_task = as_it_is  # Prefect and its server take longer than so small a run
-    from flows.stages import comparison_stages
     from kgqa_core.config_file import read_config
     from kgqa_core.run import compare as comparing
-    from kgqa_core.run.open import metered
+    from kgqa_core.run.ensure import ensure
+    from kgqa_core.run.models import metered
     from kgqa_core.run.pipeline import Pipeline
+    from kgqa_core.run.stages.systems import COMPARISON
 
     def metered_and_paid(pipeline: Pipeline, model: LanguageModel, **options: Any) -> AbstractContextManager[Any]:
         return metered(pipeline, Paid(model, ledger, seconds), **options)
 
     comparing.metered = metered_and_paid
-    comparison_stages(Pipeline(read_config(conf, settings)))
-
-
-def as_it_is(name: str, *, io: bool = False) -> Any:
-    """Stand in for the decorator of tasks: leave the function as it is."""
-    return lambda function: function
+    ensure(Pipeline(read_config(conf, settings)), [COMPARISON])  # Prefect takes longer than so small a run
 
 
 if __name__ == "__main__":

@@ -80,11 +80,12 @@ def find_neighbourhood(
     """Return a question's own subgraph, or what a walk from its topics, or from an entity, comes to."""
     from dataclasses import replace
 
+    from tasks.subgraphs import cut_of
+
     from kgqa_core.graph.subgraph_cut import open_expander
     from kgqa_core.graph.subgraphs import of_question, walk_from
     from kgqa_core.questions.link import require_ids
     from kgqa_core.run.open import graph_of, subgraphs_of
-    from tasks.subgraphs import cut_of
 
     graph = graph_of(pipeline)
     topics: Sequence[int] = require_ids(topic, graph) if topic is not None else ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.stage import StageOutcome
+from kgqa_core.run.pipeline import StageOutcome
 
 Fact = tuple[str, str]
 KINDS = {"entity": "named", "cvt": "CVT nodes", "foreign": "named in another language only", "literal": "literals"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.stages import DUMP
+from kgqa_core.run.stages.data import DUMP
 
 
 def read_lint(pipeline: Pipeline) -> dict[str, Any]:

@@ -9,22 +9,15 @@ import yaml
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.stages import (
-    all_stages,
-    comparison_stages,
-    encoding_stages,
-    evaluation_stages,
-    explorer_stages,
-    graph_stages,
-    planning_stages,
-)
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import FileDataset, RunConfig
 from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.errors import ConfigError
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.run_content import FlowRun, Serving
 from tasks.runtime import write_results_artifact
+from tasks.stage import run_as_task
 from tasks.tracking import git_commit, publish
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -35,25 +28,28 @@ def open_pipeline(config: RunConfig | Path) -> Pipeline:
     return Pipeline(read_config(config) if isinstance(config, Path) else config)
 
 
+def make(pipeline: Pipeline, *stages: str, accept: bool = False) -> RunSummary:
+    """Make the stages of these kinds and what they read, each that is missing as a Prefect task."""
+    goals = [key for key, spec in pipeline.specs.items() if not stages or spec.stage in stages]
+    return summarise(pipeline, ensure(pipeline, goals, accept=accept, worker=run_as_task))
+
+
 @flow(name="build_graph", persist_result=False)
 def build_graph(config: RunConfig | Path, accept: bool = False) -> RunSummary:
     """Build graph shards and linked questions; ``accept``: whatever changed since the last build."""
-    pipeline = open_pipeline(config)
-    return summarise(pipeline, graph_stages(pipeline, accept=accept))
+    return make(open_pipeline(config), "questions", accept=accept)
 
 
 @flow(name="encode", persist_result=False)
 def encode(config: RunConfig | Path) -> RunSummary:
     """Encode the distinct masked texts and the relations."""
-    pipeline = open_pipeline(config)
-    return summarise(pipeline, encoding_stages(pipeline))
+    return make(open_pipeline(config), "encodings")
 
 
 @flow(name="train_explorer", persist_result=False)
 def train_explorer(config: RunConfig | Path) -> RunSummary:
     """Train one explorer per seed."""
-    pipeline = open_pipeline(config)
-    return summarise(pipeline, explorer_stages(pipeline))
+    return make(open_pipeline(config), "explorer")
 
 
 @flow(name="evaluate", persist_result=False)
@@ -62,8 +58,8 @@ def evaluate(config: RunConfig | Path) -> RunSummary:
     started_ms = round(time.time() * 1000)
     pipeline = open_pipeline(config)
     if pipeline.config.systems is None:
-        return summarise(pipeline, evaluation_stages(pipeline))
-    return report(pipeline, summarise(pipeline, comparison_stages(pipeline)), started_ms)
+        return make(pipeline, "evaluation")
+    return report(pipeline, make(pipeline, "comparison"), started_ms)
 
 
 @flow(name="train_reasoner", persist_result=False)
@@ -73,7 +69,7 @@ def train_reasoner(config: RunConfig | Path) -> RunSummary:
     pipeline = open_pipeline(config)
     if pipeline.config.plans is None:
         raise ConfigError(f"run {pipeline.config.name!r} trains no planner: give its configuration a section 'plans'")
-    return report(pipeline, summarise(pipeline, planning_stages(pipeline)), started_ms)
+    return report(pipeline, make(pipeline, "reasoner", "plans"), started_ms)
 
 
 @flow(name="retrain", persist_result=False)
@@ -81,7 +77,7 @@ def retrain(config: RunConfig | Path) -> RunSummary:
     """The whole flow: every stage, a results artifact, and the comparison in MLflow."""
     started_ms = round(time.time() * 1000)
     pipeline = open_pipeline(config)
-    return report(pipeline, summarise(pipeline, all_stages(pipeline)), started_ms)
+    return report(pipeline, make(pipeline), started_ms)
 
 
 def report(pipeline: Pipeline, summary: RunSummary, started_ms: int) -> RunSummary:

@@ -10,9 +10,9 @@ from typing import Any
 from flows.facts import Fact, read_facts
 from kgqa_core.evaluation.report import ReportRow, mean_row, render_report
 from kgqa_core.planners.evaluate import render_planners
-from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.stages import COMPARISON
-from tasks.stage import SYSTEM, StageOutcome
+from kgqa_core.run.pipeline import Pipeline, StageOutcome
+from kgqa_core.run.stages.explorer import EXPLORER
+from kgqa_core.run.stages.systems import COMPARISON
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummar
         if outcome.artifact.recipe.stage == "plans":
             planners.append(json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8")))
     if len(learned) > 1:
-        mean = mean_row(f"{SYSTEM} (mean of {len(learned)} seeds)", learned)
+        mean = mean_row(f"{EXPLORER} (mean of {len(learned)} seeds)", learned)
         learned = [*(replace(row, role="seed") for row in learned), mean]
     rows = (*learned, *controls)
     facts = tuple(read_facts(outcomes))

@@ -151,6 +151,11 @@ class Recorder:
         """Record a final figure."""
         self._metrics[_legal(name)] = _finite(name, value)
 
+    def metrics(self, report: object, *names: str, prefix: str = "") -> None:
+        """Record figures that a report has as attributes."""
+        for name in names:
+            self.metric(f"{prefix}{name}", getattr(report, name))
+
     def curve(self, name: str, step: int, value: float) -> None:
         """Record one point of a figure that changes while the stage runs."""
         point = (int(step), _finite(f"{name}, step {step}", value), self._now())

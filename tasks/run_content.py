@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from kgqa_core.config import EncoderSection, EvaluationSection
-from kgqa_core.run.stages import COMPARISON
+from kgqa_core.run.pipeline import StageOutcome
+from kgqa_core.run.stages.systems import COMPARISON
 from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
-from tasks.stage import StageOutcome
 
 T = TypeVar("T")
 

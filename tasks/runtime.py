@@ -35,7 +35,9 @@ def quick_imports() -> Iterator[None]:
             gc.enable()  # no gc.freeze: what is frozen is not freed at exit, and duckdb's bindings complain at length
 
 
-def pipeline_task(name: str, *, io: bool = False) -> Callable[[Callable[P, R]], Task[P, R]]:
+def pipeline_task(
+    name: str, *, io: bool = False, run_name: str | None = None
+) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Return the decorator that makes a function a task of this pipeline.
 
     Prefect neither caches nor keeps what tasks return: the artifact store alone decides what is skipped. Only tasks
@@ -46,6 +48,7 @@ def pipeline_task(name: str, *, io: bool = False) -> Callable[[Callable[P, R]], 
 
     return task(
         name=name,
+        task_run_name=run_name and run_name.replace("{", "{{").replace("}", "}}"),  # a file's name may hold braces
         cache_policy=NO_CACHE,
         persist_result=False,
         retries=IO_RETRIES if io else 0,

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, write_json
+from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.sweeps.config import SweepFile
 from kgqa_core.sweeps.points import (
     PointRow,
@@ -27,7 +28,6 @@ from kgqa_core.sweeps.points import (
 )
 from kgqa_core.tracking import Recorder, write_record
 from tasks.runtime import pipeline_task
-from tasks.stage import StageOutcome
 from tasks.sweep_plots import draw_sweep
 
 STAGE = "sweep"

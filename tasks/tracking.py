@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kgqa_core.run.pipeline import StageOutcome
 from tasks.leftovers import exclusive_lock
 from tasks.mlflow_store import LOCK_SECONDS, import_mlflow, is_server, store_folder, tracking_uri
 from tasks.plots import draw_hits_by_hops, draw_learning_curves
@@ -34,7 +35,6 @@ from tasks.run_content import (
     read_stages,
     system_contents,
 )
-from tasks.stage import StageOutcome
 from tasks.sweep_content import POINT_KIND, SWEEP_KIND, SweepContent
 from tasks.traces import delete_traces, log_traces
 

@@ -18,6 +18,7 @@ from hypothesis import settings
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -135,16 +136,7 @@ def build_stages() -> Callable[[Pipeline], list[str]]:
     """Build what a run lacks, stage by stage but without Prefect, and return the keys of what was built."""
 
     def build(pipeline: Pipeline) -> list[str]:
-        import flows.stages
-        import tasks.changes
-        import tasks.dump
-
-        ensure = flows.stages.ensure
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(flows.stages, "ensure", lambda run, key, task, *seed: ensure(run, key, task.fn, *seed))
-            patch.setattr(tasks.changes, "compare_with_last", tasks.changes.compare_with_last.fn)
-            patch.setattr(tasks.dump, "parse_dumps", tasks.dump.parse_dumps.fn)
-            return [outcome.key for outcome in flows.stages.all_stages(pipeline) if outcome.built]
+        return [outcome.key for outcome in ensure(pipeline, pipeline.specs) if outcome.built]
 
     return build
 

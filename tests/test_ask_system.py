@@ -14,6 +14,7 @@ from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError, InputError, LinkError
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ask import SystemReply, ask_system
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question
@@ -25,8 +26,6 @@ Compare = Callable[..., Pipeline]
 @pytest.fixture(scope="module")
 def compare(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Compare:
     """Return a function that opens the small built run with systems, and what an oracle knows."""
-    from tasks.supervision import find_supervision
-
     home: Path = tmp_path_factory.mktemp("asked") / "home"
     shutil.copytree(tiny_config.runtime.home, home)
     config = with_home(tiny_config, home)
@@ -35,7 +34,7 @@ def compare(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) ->
         systems = SystemsSection.model_validate({"run": run, "answered_by": [answered_by], **more})
         return Pipeline(config.model_copy(update={"systems": systems}))
 
-    find_supervision.fn(with_systems("rog"))
+    ensure(with_systems("rog"), ["supervision"])
     return with_systems
 
 

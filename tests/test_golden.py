@@ -2,7 +2,7 @@
 
 ``golden.json`` holds, for each deterministic stage on the embedded dataset or a small dump, the VERSION, the
 fingerprint of its recipe and the hash of its content. Where a change of yours makes a stage write other bytes from the
-same input, raise that stage's number in ``VERSIONS`` (kgqa_core/run/pipeline.py), then write the new hashes:
+same input, raise that stage's version (kgqa_core/run/stages), then write the new hashes:
 
     python tests/test_golden.py --update
 
@@ -51,37 +51,31 @@ Golden = dict[str, dict[str, str | int]]
 
 def build_golden(home: Path) -> Golden:
     """Build the deterministic stages and return what golden.json would hold."""
+
     from kgqa_core.config_file import read_config
-    from kgqa_core.run.pipeline import VERSIONS, Pipeline
-    from tasks.controls import fit_controls
-    from tasks.dataset import make_dataset
-    from tasks.dump import parse_dumps
-    from tasks.encodings import encode_questions_and_relations
-    from tasks.graph import build_graph_shards
-    from tasks.instructions import make_instructions
-    from tasks.questions import link_questions
-    from tasks.subgraphs import build_question_subgraphs
-    from tasks.supervision import find_supervision
-    from tasks.topics import read_question_topics
+    from kgqa_core.run.ensure import ensure
+    from kgqa_core.run.pipeline import Pipeline
+    from kgqa_core.run.stages import known_stages
 
     home.mkdir(parents=True, exist_ok=True)
-    (home / "golden.yaml").write_text(RUN, encoding="utf-8")
-    pipeline = Pipeline(read_config(home / "golden.yaml", [f"runtime.home={home}"]))
-    tasks = [make_dataset, build_graph_shards, link_questions, encode_questions_and_relations, fit_controls]
-    tasks += [find_supervision, make_instructions]
-    made = {outcome.artifact.recipe.stage: outcome.artifact for outcome in (task.fn(pipeline) for task in tasks)}
-
     write_dump(home)
-    (home / "dump.yaml").write_text(DUMP_RUN, encoding="utf-8")
-    pipeline = Pipeline(read_config(home / "dump.yaml", [f"runtime.home={home}"]))
-    (parsed,) = parse_dumps.fn(pipeline, ["dump-golden.nt"])
-    made |= {"dump": parsed.artifact, "topics": read_question_topics.fn(pipeline).artifact}
-    made["graph of a dump"] = build_graph_shards.fn(pipeline).artifact
-    link_questions.fn(pipeline)
-    made["subgraphs"] = build_question_subgraphs.fn(pipeline).artifact
+    made = {}
+    for name, text, goals in (
+        ("golden", RUN, ["encodings", "controls", "instructions"]),
+        ("dump", DUMP_RUN, ["subgraphs"]),
+    ):
+        (home / f"{name}.yaml").write_text(text, encoding="utf-8")
+        pipeline = Pipeline(read_config(home / f"{name}.yaml", [f"runtime.home={home}"]))
+        for outcome in ensure(pipeline, goals):
+            stage = outcome.artifact.recipe.stage
+            if stage not in made:
+                made[stage] = outcome.artifact
+            elif stage == "graph":
+                made["graph of a dump"] = outcome.artifact
+    stages = known_stages()
     return {
         name: {
-            "version": VERSIONS[artifact.recipe.stage],
+            "version": stages[artifact.recipe.stage].version,
             "recipe": artifact.fingerprint,
             "content": artifact.content,
         }
@@ -138,7 +132,7 @@ def what_to_do(golden: Golden, found: Golden) -> str:
     if stages := moved(golden, found):
         return (
             f"the output of {', '.join(stages)} moved and its VERSION did not: artifacts made before would pass for "
-            "new ones. Undo the change, or raise the number in VERSIONS (kgqa_core/run/pipeline.py) and then run: "
+            "new ones. Undo the change, or raise the stage's version (kgqa_core/run/stages) and then run: "
             "python tests/test_golden.py --update"
         )
     outdated = [stage for stage in {**golden, **found} if golden.get(stage) != found.get(stage)]
@@ -179,7 +173,7 @@ def test_another_process_locale_hash_seed_and_number_of_threads_give_the_same_by
     ("now", "advice"),
     [
         ({"version": 1, "recipe": "r", "content": "c"}, ""),
-        ({"version": 1, "recipe": "r", "content": "other"}, "raise the number in VERSIONS"),
+        ({"version": 1, "recipe": "r", "content": "other"}, "raise the stage's version"),
         ({"version": 2, "recipe": "r2", "content": "other"}, "is of another recipe of graph; run: python"),
         ({"version": 1, "recipe": "r2", "content": "other"}, "is of another recipe"),  # its input moved, not it
     ],
@@ -191,10 +185,10 @@ def test_what_moved_and_what_only_followed_are_told_apart(now: dict[str, str | i
 
 
 def test_every_stage_but_training_and_its_scores_is_in_the_golden_file() -> None:
-    from kgqa_core.run.pipeline import VERSIONS
+    from kgqa_core.run.stages import known_stages
 
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    assert golden.keys() - {"graph of a dump"} == VERSIONS.keys() - TRAINED
+    assert golden.keys() - {"graph of a dump"} == known_stages().keys() - TRAINED
 
 
 def update() -> str | None:

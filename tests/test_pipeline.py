@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from kgqa_core.artifacts import Recipe
 from kgqa_core.config import RunConfig, Section
 from kgqa_core.config_file import read_config, variants_of
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
-from kgqa_core.run.pipeline import VERSIONS, Pipeline, differences
-from kgqa_core.run.stages import StageSpec, stage_specs
+from kgqa_core.run.pipeline import Pipeline, differences
+from kgqa_core.run.stages import StageSpec, known_stages, stage_specs
 
 NUM_FILMS = 17
 RUN = """\
@@ -255,8 +256,10 @@ def test_a_new_version_of_a_stages_code_makes_it_stale(
     films: Path, build_stages: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_stages(pipeline_of(films))
-    before = VERSIONS["controls"]
-    monkeypatch.setitem(VERSIONS, "controls", 71)
+    stages = known_stages()
+    before = stages["controls"].version
+    stages["controls"] = replace(stages["controls"], version=71)
+    monkeypatch.setattr("kgqa_core.run.pipeline.known_stages", lambda: stages)
     found = states(pipeline_of(films))
     assert found["controls"] == ("stale", f"the stage's code is version 71, was {before}")
     assert found["explorer-seed0"] == ("done", "")
@@ -559,9 +562,9 @@ def test_stages_come_after_what_they_read_and_every_stage_has_a_version(films: P
         for spec in specs:
             assert set(spec.needs) <= seen
             seen.add(spec.key)
-            assert VERSIONS[spec.stage] >= 1
+            assert known_stages()[spec.stage].version >= 1
     only_of_other_runs = {"subgraphs", "dump", "topics"} | PLANNING_STAGES | COMPARING_STAGES
-    assert {spec.stage for spec in stage_specs(tiny_config)} == VERSIONS.keys() - only_of_other_runs
+    assert {spec.stage for spec in stage_specs(tiny_config)} == known_stages().keys() - only_of_other_runs
 
 
 def test_with_a_subgraph_per_question_all_that_walks_reads_them(films: Path) -> None:
@@ -767,11 +770,11 @@ def test_a_run_to_start_from_is_waited_for_and_read_by_content(films: Path) -> N
     assert pipeline.recipe(TRAINED) is None
     status = {stage.key: stage for stage in pipeline.status()}
     assert status[TRAINED].why == "waits for explorer-seed0 of first.yaml"
-    lender = pipeline.lender(first)
-    lender.build(TRAINED, lambda at: (at / "model.json").write_text("{}", "utf-8"))
+    other = pipeline.other_run(first)
+    other.build(TRAINED, lambda at: (at / "model.json").write_text("{}", "utf-8"))
     recipe = pipeline.recipe(TRAINED)
     assert recipe is not None
-    assert recipe.inputs["init"] == lender.artifact(TRAINED).content
+    assert recipe.inputs["init"] == other.artifact(TRAINED).content
     assert {stage.key: stage.why for stage in pipeline.status()}[TRAINED] == "never built"
 
 
@@ -780,7 +783,7 @@ def test_runs_that_start_from_each_other_are_refused(films: Path) -> None:
     for name, other in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
         films.with_name(name).write_text(text.replace("explorer: {", f"explorer: {{init_from: {other}, ", 1), "utf-8")
     pipeline = Pipeline(read_config(films.with_name("a.yaml")))
-    with pytest.raises(ConfigError, match=r"b\.yaml is borrowed from in a circle"):
+    with pytest.raises(ConfigError, match=r"b\.yaml depends on itself through other runs"):
         for key in ("graph", "questions", "encodings"):
             pipeline.build(key, lambda at: (at / "made.txt").write_text("made", "utf-8"))
         pipeline.recipe(TRAINED)

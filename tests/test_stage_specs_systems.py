@@ -21,8 +21,7 @@ from kgqa_core.config_systems import (
     TogSection,
 )
 from kgqa_core.errors import ConfigError
-from kgqa_core.run.pipeline import VERSIONS
-from kgqa_core.run.stages import StageSpec, stage_specs
+from kgqa_core.run.stages import StageSpec, known_stages, stage_specs
 
 PLANNING = """\
 dataset: {name: tiny, source: embedded, seed: 0}
@@ -78,7 +77,7 @@ def test_each_system_is_a_stage_after_all_that_it_stands_on_and_the_comparison_i
     seen: set[str] = set()
     for spec in specs.values():
         assert set(spec.needs) <= seen
-        assert spec.stage in VERSIONS
+        assert spec.stage in known_stages()
         seen.add(spec.key)
 
 
@@ -178,10 +177,10 @@ def test_a_system_on_an_explorer_of_another_run_reads_it_by_content(run_file: Pa
     other = run_file.with_name("first_last.yaml")
     other.write_text(BARE.replace("epochs: 1", "epochs: 1, seeds: [4, 0]"), encoding="utf-8")
     specs = specs_of(run_file, "systems.dualr.explorer=first_last.yaml", "systems.seeds=[0, 9]")
-    borrowed = {seed: specs[f"system-dualr-seed{seed}"].borrows["dualr"] for seed in (0, 9)}
-    assert {seed: one.key for seed, one in borrowed.items()} == {0: "explorer-seed0", 9: "explorer-seed4"}
-    assert borrowed[0].conf == other
-    assert specs["system-etd-seed0"].borrows == {}
+    others = {seed: specs[f"system-dualr-seed{seed}"].depends_on_run["dualr"] for seed in (0, 9)}
+    assert {seed: one.key for seed, one in others.items()} == {0: "explorer-seed0", 9: "explorer-seed4"}
+    assert others[0].conf == other
+    assert specs["system-etd-seed0"].depends_on_run == {}
     assert str(run_file.parent) not in str(specs["system-dualr-seed0"].section)
 
 

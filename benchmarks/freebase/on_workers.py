@@ -51,7 +51,7 @@ def build_on_workers(
     """Build on a local cluster; return seconds of starting it, per empty task, and of the build, wall and CPU."""
     from kgqa_core.config import ClusterSection
     from kgqa_core.graph.fan_out import fan_out
-    from tasks.cluster import open_cluster
+    from kgqa_core.run.cluster import open_cluster
 
     started = time.perf_counter()
     with open_cluster(ClusterSection(workers=workers, memory_limit="4GB"), home=Path(scratch)) as client:

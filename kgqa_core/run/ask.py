@@ -14,7 +14,7 @@ from kgqa_core.errors import ConfigError, InputError, LinkError
 from kgqa_core.run.compare import Bench, open_bench, section_of
 from kgqa_core.run.open import ground_of, open_system
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.stages import system_key
+from kgqa_core.run.stages.systems import system_key
 from kgqa_core.systems.types import AskedCall
 from kgqa_core.types import Prediction, Question, Reject
 

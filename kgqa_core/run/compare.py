@@ -19,18 +19,18 @@ from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.instructions.render import Prompts, read_prompts
-from kgqa_core.run.open import (
-    graph_of,
-    ground_of,
+from kgqa_core.run.models import (
+    has_generator,
     metered,
     open_model,
     open_planner,
-    open_system,
     path_constraints,
     plan_ground,
+    planner_seed,
 )
+from kgqa_core.run.open import graph_of, ground_of, open_system
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.stages import explorer_key, judged_by_lm, planner_seed
+from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.schemas import METER
 from kgqa_core.systems.plan_source import as_plan_question
 from kgqa_core.systems.runner import answer_all
@@ -227,7 +227,7 @@ def _dev_questions(
     options = [options_of(one, own) for one, own in zip(explored, reached, strict=True)]
     apart = [place for place, own in enumerate(options) if disagree(own)]
     lm_weights: dict[int, list[float]] = {}
-    if judged_by_lm(pipeline.config):
+    if has_generator(pipeline.config):
         with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as opened:
             generator: Any = opened.planner
             paths = [[plan.path for plan in plans[place]] for place in apart]
@@ -347,7 +347,7 @@ class _Opener:
     def _explorer(self) -> ExplorerSystem:
         pipeline, seed = self.pipeline, self.seed
         if self.name == "dualr" and self.settings.dualr.explorer is not None:
-            pipeline = self.pipeline.lender(self.settings.dualr.explorer)
+            pipeline = self.pipeline.other_run(self.settings.dualr.explorer)
         chosen = explorer_key(pipeline.config, seed).rpartition("seed")[2]
         return open_system(pipeline, int(chosen))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,31 +18,8 @@ from kgqa_core.artifacts import Artifact, ArtifactStore, FileHashes, Recipe, rea
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
-from kgqa_core.run.stages import StageSpec, stage_specs
-
-VERSIONS = {
-    "dataset": 1,
-    "dump": 1,
-    "topics": 1,
-    "graph": 4,
-    "subgraphs": 2,
-    "questions": 2,
-    "encodings": 1,
-    "explorer": 2,
-    "controls": 4,
-    "evaluation": 4,
-    "supervision": 1,
-    "candidates": 1,
-    "instructions": 1,
-    "lm": 2,
-    "reasoner": 2,
-    "dense": 1,
-    "plans": 2,
-    "fusion": 1,
-    "system": 2,
-    "comparison": 1,
-}
-"""Of each stage's code: raised whenever the same input would give other bytes; tests/test_golden.py holds the proof."""
+from kgqa_core.run.stages import Build, StageSpec, known_stages, stage_specs
+from kgqa_core.tracking import Recorder, write_record
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is going on, done, total)."""
@@ -64,15 +41,24 @@ class StageStatus:
     folder: Path | None  # of the artifact, where there is one
 
 
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """One stage of a finished run."""
+
+    key: str
+    artifact: Artifact
+    built: bool  # False: it was there already
+
+
 class Pipeline:
     """The stages of one configuration over the artifact store of its home."""
 
-    def __init__(self, config: RunConfig, *, lent_to: tuple[Path, ...] = ()) -> None:
-        self.config, self._lent_to = config, lent_to
+    def __init__(self, config: RunConfig, *, needed_by: tuple[Path, ...] = ()) -> None:
+        self.config, self._needed_by = config, needed_by
         self.home = config.runtime.home
         self.specs = {spec.key: spec for spec in stage_specs(config)}
         self.store = ArtifactStore(self.home / "artifacts")
-        self._lenders: dict[Path, Pipeline] = {}
+        self._others: dict[Path, Pipeline] = {}
         self._hashes = FileHashes(self.home / "cache" / "file_hashes.json")
         self._last = self.home / "runs" / f"{config.name}.json"
         self._accepted = self.home / "runs" / "accepted" / f"{config.name}.json"
@@ -107,19 +93,51 @@ class Pipeline:
             )
         return found
 
-    def lender(self, conf: Path) -> Pipeline:
-        """Return the stages of another run that this one borrows from, in the same home.
+    def other_run(self, conf: Path) -> Pipeline:
+        """Return the stages of another run that this one depends on, in the same home.
 
         Raises:
-            ConfigError: runs that borrow from each other in a circle.
+            ConfigError: runs that depend on each other in a circle.
         """
-        if conf in self._lent_to:
-            raise ConfigError(f"explorer.init_from, also_train_on: {conf} is borrowed from in a circle")
-        if conf not in self._lenders:
+        if conf in self._needed_by:
+            raise ConfigError(f"explorer.init_from, also_train_on: {conf} depends on itself through other runs")
+        if conf not in self._others:
             here = {"runtime": self.config.runtime, "cluster": self.config.cluster}
             config = read_config(conf).model_copy(update=here)
-            self._lenders[conf] = Pipeline(config, lent_to=(*self._lent_to, conf))
-        return self._lenders[conf]
+            self._others[conf] = Pipeline(config, needed_by=(*self._needed_by, conf))
+        return self._others[conf]
+
+    def needed_for(self, goals: Iterable[str]) -> list[str]:
+        """Return the stages ``goals`` with all that they read, each after what it reads."""
+        wanted: set[str] = set()
+        waiting = list(goals)
+        while waiting:
+            if (key := waiting.pop()) not in wanted:
+                wanted.add(key)
+                waiting += self.specs[key].needs
+        return [key for key in self.specs if key in wanted]
+
+    def make(self, key: str, build: Build | None = None) -> StageOutcome:
+        """Build one stage whose inputs are done, unless it is there, and keep what it recorded beside its files.
+
+        Args:
+            key: the stage.
+            build: in place of how its kind of stage is built.
+
+        Raises:
+            InputError: a file was changed while the stage read it.
+        """
+        spec, recipe = self.specs[key], self.recipe(key)
+        build = build or known_stages()[spec.stage].build
+
+        def fill(folder: Path) -> None:
+            recorder = Recorder(spec.stage, system=spec.system, seed=spec.seed if spec.system else None)
+            for name, value in spec.section.items():
+                recorder.param(name, value if isinstance(value, str | int | float | bool | None) else str(value))
+            build(self, spec, folder, recorder)
+            write_record(folder, recorder.record(recipe.fingerprint if recipe else ""))
+
+        return StageOutcome(key, *self.build(key, fill))
 
     def build(self, key: str, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
         """Build a stage whose inputs are done; see ``ArtifactStore.build``.
@@ -187,14 +205,14 @@ class Pipeline:
                 return None
             name = need.partition("-seed")[0]
             inputs[need if name in inputs else name] = artifact.content  # a comparison reads several seeds
-        for name, borrowed in spec.borrows.items():
-            artifact = self.lender(borrowed.conf).find(borrowed.key)
+        for name, other in spec.depends_on_run.items():
+            artifact = self.other_run(other.conf).find(other.key)
             if artifact is None:
                 return None
             inputs[name] = artifact.content
         for name, path in spec.files.items():
             inputs[name] = self._hash(path, name)
-        return Recipe(spec.stage, VERSIONS[spec.stage], spec.section, inputs)
+        return Recipe(spec.stage, known_stages()[spec.stage].version, spec.section, inputs)
 
     def _find(self, key: str, found: dict[str, Artifact | None]) -> Artifact | None:
         if key not in found:
@@ -205,7 +223,9 @@ class Pipeline:
     def _status(self, spec: StageSpec, last: str | None, found: dict[str, Artifact | None]) -> StageStatus:
         """Say where one stage stands; ``found`` has all that it reads, and gets this one."""
         waits = [need for need in spec.needs if found[need] is None]
-        waits += [f"{b.key} of {b.conf.name}" for b in spec.borrows.values() if not self.lender(b.conf).find(b.key)]
+        for other in spec.depends_on_run.values():
+            if not self.other_run(other.conf).find(other.key):
+                waits.append(f"{other.key} of {other.conf.name}")
         recipe, why = None, f"waits for {', '.join(waits)}"
         if not waits:
             try:

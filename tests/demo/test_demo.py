@@ -13,7 +13,7 @@ import pytest
 
 from kgqa_core.demo import DATA, copy_demo
 from kgqa_core.errors import ArtifactError
-from kgqa_core.run.pipeline import VERSIONS
+from kgqa_core.run.stages import known_stages
 from kgqa_core.types import SPLITS
 
 GOLDEN = {
@@ -82,7 +82,7 @@ def test_the_files_are_those_of_this_version_wherever_they_are_copied(tmp_path: 
     copy_demo(tmp_path)
     copy_demo(tmp_path)  # again: the files are replaced
     files = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
-    assert VERSIONS["dataset"] == 1  # other bytes are another version
+    assert known_stages()["dataset"].version == 1  # other bytes are another version
     assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()} == GOLDEN
 
 

@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-import flows.stages
-import tasks.changes
 from flows.cli import app
 from flows.cli_changes import change_rows
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import DriftError
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
 
@@ -64,15 +63,12 @@ def towns(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch) -> Build:
+def build() -> Build:
     """Build graph and questions, without Prefect."""
-    ensure = flows.stages.ensure
-    monkeypatch.setattr(flows.stages, "ensure", lambda run, key, task: ensure(run, key, task.fn))
-    monkeypatch.setattr(tasks.changes, "compare_with_last", tasks.changes.compare_with_last.fn)
 
     def run(conf: Path, *overrides: str, accept: bool = False) -> RunSummary:
         pipeline = Pipeline(read_config(conf, overrides))
-        return summarise(pipeline, flows.stages.graph_stages(pipeline, accept=accept))
+        return summarise(pipeline, ensure(pipeline, ["questions"], accept=accept))
 
     return run
 
@@ -315,7 +311,7 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
     def run_flow(name: str, config: Any, **options: bool) -> RunSummary:
         assert name == "build_graph"
         pipeline = Pipeline(config)
-        return summarise(pipeline, flows.stages.graph_stages(pipeline, **options))
+        return summarise(pipeline, ensure(pipeline, ["questions"], **options))
 
     monkeypatch.setattr("flows.run.run_flow", run_flow)
 

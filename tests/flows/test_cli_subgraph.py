@@ -15,6 +15,7 @@ from flows.cli import app
 from flows.cli_subgraph import shown
 from kgqa_core import schemas
 from kgqa_core.config_file import read_config
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tests.nsm import line, write_nsm
 
@@ -42,13 +43,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipe
     write_nsm(folder / "train.jsonl", rows)
     (folder / "nsm.yaml").write_text(RUN, encoding="utf-8")
     pipeline = Pipeline(read_config(folder / "nsm.yaml", [f"runtime.home={folder / 'home'}"]))
-    from flows import stages
-
-    with pytest.MonkeyPatch.context() as patch:
-        ensure = stages.ensure
-        patch.setattr(stages, "ensure", lambda run, key, task, *more: ensure(run, key, task.fn, *more))
-        patch.setattr(stages, "check_changes", lambda *_, **__: [])
-        stages.graph_stages(pipeline)
+    ensure(pipeline, ["questions"])
     return folder / "nsm.yaml"
 
 

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 import tasks.tracking
 from flows.cli import app
 from flows.cli_output import print_summary, summary_document
-from flows.stages import all_stages
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_systems import SYSTEMS
 from kgqa_core.errors import KgqaError
 from kgqa_core.oracle.options import StandIn
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.systems.direct import Direct
 from tasks.run_content import FlowRun
@@ -52,7 +52,7 @@ def comparison_of(pipeline: Pipeline) -> dict[str, Any]:
 @pytest.fixture
 def summary(compared: Pipeline) -> RunSummary:
     """What a second run returns."""
-    return summarise(compared, all_stages(Pipeline(compared.config)))
+    return summarise(compared, ensure(Pipeline(compared.config), compared.specs))
 
 
 # The table
@@ -257,7 +257,11 @@ def test_mlflow_has_a_run_per_system_and_seed_with_the_same_figures(
         monkeypatch.setattr(tasks.tracking, draw, lambda *_: None)
     pipeline = places("systems.run=[direct,tog]", "systems.seeds=[0,1]", "systems.oracle.knows=0.5")
     build_stages(pipeline)
-    outcomes = [one for one in all_stages(pipeline) if one.artifact.recipe.stage in ("graph", "system", "comparison")]
+    outcomes = [
+        one
+        for one in ensure(pipeline, pipeline.specs)
+        if one.artifact.recipe.stage in ("graph", "system", "comparison")
+    ]
     flow = FlowRun(
         id="flow", name="otter", dataset="places", config_name="places", config_hash="c0", config_text="name: places\n",
         git_commit="0123", started_ms=1_000_000, max_traces=3,

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import tasks.systems
 from benchmarks.killed_evaluation import copy_base
 from kgqa_core.run import compare as kept_bench
 from kgqa_core.run.pipeline import Pipeline
-from tasks.systems import Chunk, answer_chunk
+from kgqa_core.run.stages import answers
+from kgqa_core.run.stages.answers import Chunk, answer_chunk
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def test_workers_answer_as_this_process_does_and_a_killed_one_changes_nothing(
     key, notes = f"system-{system}-oracle-seed0", tmp_path / "notes"
     notes.mkdir()
     copy_base(compared.home, tmp_path / "home")
-    monkeypatch.setattr(tasks.systems, "answer_chunk", partial(watched, notes=notes, victim=victim))
+    monkeypatch.setattr(answers, "answer_chunk", partial(watched, notes=notes, victim=victim))
     there = places(
         f"runtime.home={tmp_path / 'home'}",
         f"systems.run=[{system}]",

@@ -32,13 +32,11 @@ COMMAND = "from flows.cli import main; main()"
 STAGES = """
 import sys
 from pathlib import Path
-import tasks.runtime
-tasks.runtime.pipeline_task = lambda *name, **io: lambda function: function
-from flows.stages import graph_stages
 from kgqa_core.config_file import read_config
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 if __name__ == "__main__":
-    graph_stages(Pipeline(read_config(Path(sys.argv[2]), sys.argv[4::2])))
+    ensure(Pipeline(read_config(Path(sys.argv[2]), sys.argv[4::2])), ["questions"])
 """
 GRAPHS = {
     "triples": "graph: {format: tsv, path: triples.tsv, max_reject_ratio: 0.1}",

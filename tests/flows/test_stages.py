@@ -5,42 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import prefect
 import pyarrow.parquet as pq
 import pytest
 from prefect.cache_policies import NO_CACHE
 
-import flows.stages
-from flows.stages import all_stages, encoding_stages, ensure, explorer_stages, graph_stages
 from flows.summary import summarise
 from kgqa_core.artifacts import Artifact
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.run.cluster import chunk_mapper
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import open_system
-from kgqa_core.run.pipeline import PROGRESS, Pipeline
+from kgqa_core.run.pipeline import PROGRESS, Pipeline, StageOutcome
+from kgqa_core.run.stages import StageSpec, known_stages
 from kgqa_core.tracking import read_record
-from tasks.cluster import chunk_mapper
-from tasks.controls import fit_controls
-from tasks.dataset import make_dataset
-from tasks.encodings import encode_questions_and_relations
-from tasks.evaluation import evaluate_one_explorer
-from tasks.explorer import train_one_explorer
-from tasks.graph import build_graph_shards
-from tasks.questions import link_questions
-from tasks.stage import StageOutcome, run_stage
+from tasks.stage import run_as_task
 
+R = TypeVar("R")
 KEYS = ["dataset", "graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
-TASKS = [
-    make_dataset,
-    build_graph_shards,
-    link_questions,
-    encode_questions_and_relations,
-    train_one_explorer,
-    fit_controls,
-    evaluate_one_explorer,
-]
 
 
 @pytest.fixture
@@ -60,67 +46,63 @@ def json_of(pipeline: Pipeline, key: str, name: str) -> Any:
 # The order of the stages
 
 
-@pytest.mark.parametrize(
-    ("flow", "keys"),
-    [
-        (graph_stages, KEYS[:3]),
-        (encoding_stages, KEYS[:4]),
-        (explorer_stages, KEYS[:5]),
-        (all_stages, KEYS),
-    ],
-)
-def test_a_flow_makes_what_it_needs_first_and_skips_what_is_there(
-    tiny: Pipeline, flow: Callable[[Pipeline], list[StageOutcome]], keys: list[str]
-) -> None:
-    outcomes = flow(tiny)
-    assert [outcome.key for outcome in outcomes] == keys
+@pytest.mark.parametrize(("goal", "num"), [("questions", 3), ("encodings", 4), (KEYS[4], 5), (KEYS[6], 7)])
+def test_what_a_goal_needs_is_made_first_and_what_is_there_is_skipped(tiny: Pipeline, goal: str, num: int) -> None:
+    outcomes = ensure(tiny, [goal])
+    assert [outcome.key for outcome in outcomes] == KEYS[:num]
     assert not any(outcome.built for outcome in outcomes)
-    assert [outcome.artifact.folder for outcome in outcomes] == [tiny.artifact(key).folder for key in keys]
+    assert [outcome.artifact.folder for outcome in outcomes] == [tiny.artifact(key).folder for key in KEYS[:num]]
 
 
-def test_every_seed_is_trained_and_evaluated(tiny: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(flows.stages, "ensure", lambda pipeline, key, task, *seed: asked.append((key, *seed)))
-    monkeypatch.setattr(flows.stages, "check_changes", lambda *_, **__: [])
-    explorer = tiny.config.explorer.model_copy(update={"seeds": (2, 5)})
-    all_stages(Pipeline(tiny.config.model_copy(update={"explorer": explorer})))
-    trained, evaluated = asked[4:6], asked[7:]
-    assert trained == [("explorer-seed2", 2), ("explorer-seed5", 5)]
-    assert evaluated == [("evaluation-seed2", 2), ("evaluation-seed5", 5)]
+def test_every_seed_is_trained_and_evaluated(tiny: Pipeline) -> None:
+    explorer = tiny.config.exploration.model_copy(update={"seeds": (2, 5)})
+    pipeline = Pipeline(tiny.config.model_copy(update={"explorer": explorer}))
+    assert pipeline.needed_for(pipeline.specs) == [
+        *KEYS[:4],
+        *("explorer-seed2", "explorer-seed5"),
+        "controls",
+        *("evaluation-seed2", "evaluation-seed5"),
+    ]
 
 
-def test_a_run_on_files_has_no_dataset_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_files_has_no_dataset_stage(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
         "dataset: {name: d, source: files, graph: {format: tsv, path: t}, questions: {format: jsonl, path: q}}\n"
         "encoder: {kind: hash}\nexplorer: {steps: 1, edge_budget: 1, epochs: 1}\n"
     )
-    asked: list[str] = []
-    monkeypatch.setattr(flows.stages, "ensure", lambda pipeline, key, task: asked.append(key))
-    monkeypatch.setattr(flows.stages, "check_changes", lambda *_, **__: [])
-    graph_stages(Pipeline(read_config(tmp_path / "run.yaml")))
-    assert asked == ["graph", "questions"]
+    assert Pipeline(read_config(tmp_path / "run.yaml")).needed_for(["questions"]) == ["graph", "questions"]
 
 
-def test_a_task_runs_only_where_the_store_lacks_its_artifact(tiny_copy: RunConfig) -> None:
-    calls: list[str] = []
+def test_only_what_the_store_lacks_is_handed_to_a_worker(tiny_copy: RunConfig) -> None:
+    asked: list[tuple[str, str, bool]] = []
 
-    def task(pipeline: Pipeline) -> StageOutcome:
-        calls.append("called")
-        return StageOutcome("controls", Pipeline(tiny_copy).artifact("graph"), True)
+    def worker(work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
+        asked.append((title, key, io))
+        return work()
 
-    assert not ensure(Pipeline(tiny_copy), "controls", task).built
-    assert calls == []
-    (Pipeline(tiny_copy).artifact("controls").folder / "scores.json").unlink()
-    assert ensure(Pipeline(tiny_copy), "controls", task).built
-    assert calls == ["called"]
+    ensure(Pipeline(tiny_copy), KEYS, worker=worker)
+    assert asked == []
+    for key in ("controls", "questions"):
+        (Pipeline(tiny_copy).artifact(key).folder / "manifest.json").unlink()
+    made = ensure(Pipeline(tiny_copy), KEYS, worker=worker)
+    assert asked == [("link questions", "questions", True), ("fit controls", "controls", False)]
+    assert [outcome.key for outcome in made if outcome.built] == ["questions", "controls"]
 
 
-def test_prefect_neither_caches_nor_keeps_nor_repeats_what_is_not_input_and_output() -> None:
-    for task in TASKS:
+def test_prefect_neither_caches_nor_keeps_nor_repeats_what_is_not_input_and_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(prefect.Task, "__call__", lambda task, *_, **__: made.append(task))
+    for stage in known_stages().values():
+        run_as_task(lambda: None, title=stage.title, key=f"{stage.name}-{{seed}}", io=stage.io)
+    for task in made:
         assert task.cache_policy == NO_CACHE
         assert task.persist_result is False
-    assert {task.name: task.retries for task in TASKS if task.retries} == {"build graph": 2, "link questions": 2}
-    assert len({task.name for task in TASKS}) == len(TASKS)
+    names = {stage.title: f"{stage.name}-{{seed}}" for stage in known_stages().values()}
+    assert {task.name: task.task_run_name.format() for task in made} == names  # no two kinds of one name
+    retried = {"parse dump", "read topics", "build graph", "build subgraphs", "link questions", "find supervision"}
+    assert {task.name: task.retries for task in made if task.retries} == dict.fromkeys(retried, 2)
 
 
 # What a stage writes down about itself
@@ -175,12 +157,12 @@ def test_a_stage_that_fails_keeps_what_was_made_before_it(tiny_copy: RunConfig) 
     folder = pipeline.artifact("controls").folder
     (folder / "scores.json").unlink()
 
-    def write(folder: Path, recorder: Any) -> None:
+    def write(_: Pipeline, __: StageSpec, folder: Path, recorder: Any) -> None:
         (folder / "half.json").write_text("{")
         raise InputError("no training question")
 
     with pytest.raises(InputError):
-        run_stage(pipeline, "controls", write)
+        pipeline.make("controls", write)
     assert [path.suffix for path in folder.parent.iterdir()] == [".lock"]
     assert pipeline.find("explorer-seed0")
 
@@ -189,11 +171,11 @@ def test_a_figure_that_is_no_number_stops_the_stage_where_it_happened(tiny_copy:
     pipeline = Pipeline(tiny_copy)
     (pipeline.artifact("controls").folder / "scores.json").unlink()
 
-    def write(folder: Path, recorder: Any) -> None:
+    def write(_: Pipeline, __: StageSpec, folder: Path, recorder: Any) -> None:
         recorder.metric("loss", float("nan"))
 
     with pytest.raises(Exception, match="loss became nan"):
-        run_stage(pipeline, "controls", write)
+        pipeline.make("controls", write)
     assert pipeline.find("controls") is None
 
 
@@ -232,7 +214,7 @@ def test_whoever_listens_hears_of_progress(tiny: Pipeline) -> None:
 
 
 def test_the_summary_has_a_row_per_seed_their_mean_and_the_controls(tiny: Pipeline) -> None:
-    outcomes = all_stages(tiny)
+    outcomes = ensure(tiny, tiny.specs)
     summary = summarise(tiny, outcomes)
     assert [row.role for row in summary.rows] == ["learned", "template control", "ceiling"]
     assert summary.built == []
@@ -250,6 +232,6 @@ def evaluation(pipeline: Pipeline) -> Artifact:
 
 
 def test_the_summary_of_a_flow_that_evaluates_nothing_has_no_report(tiny: Pipeline) -> None:
-    summary = summarise(tiny, graph_stages(tiny))
+    summary = summarise(tiny, ensure(tiny, ["questions"]))
     assert (summary.rows, summary.markdown, summary.name) == ((), "", "tiny")
     assert [outcome.key for outcome in summary.outcomes] == KEYS[:3]

@@ -19,7 +19,7 @@ from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
 from kgqa_core.graph.dump.filters import DumpOptions
 from kgqa_core.graph.dump.parse import parse_dump
 from kgqa_core.graph.fan_out import fan_out
-from tasks.cluster import open_cluster
+from kgqa_core.run.cluster import open_cluster
 
 PLAIN_BYTES = 1_500_000
 OPTIONS = {

@@ -21,8 +21,8 @@ from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, Cut, cut_subgraphs
 from kgqa_core.questions.build import questions_table
+from kgqa_core.run.cluster import open_cluster
 from kgqa_core.types import Question
-from tasks.cluster import open_cluster
 from tests.nsm import write_nsm
 from tests.processes import NO_DASHBOARD
 

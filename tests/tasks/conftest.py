@@ -11,12 +11,11 @@ import mlflow
 import pytest
 
 from flows.pipeline import describe_serving
-from flows.stages import all_stages
 from kgqa_core.config import RunConfig
-from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.ensure import ensure
+from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from tasks.mlflow_store import ensure_store
 from tasks.run_content import FlowRun
-from tasks.stage import StageOutcome
 from tasks.tracking import publish
 
 
@@ -53,7 +52,8 @@ def tiny_run(tiny_config: RunConfig) -> TinyRun:
         started_ms=1_000_000,
         serving=describe_serving(tiny_config),
     )
-    return TinyRun(tiny_config, all_stages(Pipeline(tiny_config)), run)
+    pipeline = Pipeline(tiny_config)
+    return TinyRun(tiny_config, ensure(pipeline, pipeline.specs), run)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ import pytest
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
 from kgqa_core.graph.fan_out import fan_out
-from tasks.cluster import open_cluster
+from kgqa_core.run.cluster import open_cluster
 from tasks.leftovers import process_started
 
 StartDask = Callable[..., "subprocess.Popen[str]"]

@@ -6,12 +6,10 @@ import pytest
 
 from kgqa_core.config_file import read_config
 from kgqa_core.questions.build import read_questions
+from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import graph_of, read_encodings
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
-from tasks.encodings import encode_questions_and_relations
-from tasks.graph import build_graph_shards
-from tasks.questions import link_questions
 
 RUN = """\
 dataset:
@@ -42,8 +40,7 @@ def cup(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     (folder / "1-hop.txt").write_text("".join(asked), encoding="utf-8")
     (folder / "cup.yaml").write_text(RUN, encoding="utf-8")
     pipeline = Pipeline(read_config(folder / "cup.yaml", [f"runtime.home={folder / 'home'}"]))
-    for task in (build_graph_shards, link_questions, encode_questions_and_relations):
-        task.fn(pipeline)
+    ensure(pipeline, ["encodings"])
     return pipeline
 
 

@@ -19,13 +19,12 @@ from kgqa_core.config import FileDataset, RunConfig, SubgraphSection
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.checkpoint import CARD, WEIGHTS
 from kgqa_core.run.ask import Answer, open_answerer
-from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.serve import EXPLORER_FILES
 from kgqa_core.tracking import read_record, write_record
 from tasks.mlflow_store import tracking_uri
 from tasks.registry import load_answerer, model_name, register_explorers
 from tasks.run_content import read_stages
-from tasks.stage import StageOutcome
 from tasks.tracking import Published, publish
 from tests.tasks.conftest import TinyRun
 

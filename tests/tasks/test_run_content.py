@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.artifacts import Artifact, Recipe
+from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.tracking import TrackingRecord
 from tasks.run_content import FlowRun, Stage, flow_content, system_contents
-from tasks.stage import StageOutcome
 
 RUN = FlowRun("id", "brave-otter", "demo", "demo", "c0ffee", "name: demo\n", "0123abcd", 1_000)
 

@@ -27,11 +27,11 @@ from mlflow.entities import Run
 
 import tasks.tracking
 from kgqa_core.artifacts import Artifact, Recipe
+from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.tracking import Point, TrackingRecord, write_record
 from tasks.mlflow_store import ensure_store, tracking_uri, ui_command
 from tasks.plots import draw_hits_by_hops, draw_learning_curves
 from tasks.run_content import FlowRun
-from tasks.stage import StageOutcome
 from tasks.tracking import Published, git_commit, publish
 
 ROOT = Path(tasks.tracking.__file__).parents[1]

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from kgqa_core.config import ClusterSection
 from kgqa_core.errors import KgqaError
-from kgqa_core.run.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from kgqa_core.run.pipeline import Pipeline
 
 MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """A stand-in for ``map``: results in the items' order."""
@@ -28,7 +29,7 @@ SETTINGS = {
     # A worker above a share of its memory would be paused. What Arrow and numba hold is not freed by waiting, so it
     # would be paused for ever. It works on, and is ended where it outgrows the limit.
     "distributed.worker.memory.pause": False,
-    "distributed.worker.preload": ["tasks.worker_setup"],
+    "distributed.worker.preload": ["kgqa_core.run.worker_setup"],
     # Dask looks this long after every loss of a worker whether there is one of that name, and else closes its nanny
     # for good. Where that moment falls into the restart after a later loss, the worker would never come back.
     "distributed.deploy.lost-worker-timeout": "365 days",

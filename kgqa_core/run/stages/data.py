@@ -1,0 +1,369 @@
+"""The data stages: from triples and question files, or a dump, to a graph, linked questions and their subgraphs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core import schemas
+from kgqa_core.artifacts import JOURNAL
+from kgqa_core.config import (
+    EmbeddedDataset,
+    FileDataset,
+    FreebaseSection,
+    GraphSection,
+    PlansDataset,
+    QuestionSection,
+    RunConfig,
+)
+from kgqa_core.config_base import size_in_bytes
+from kgqa_core.errors import ConfigError
+from kgqa_core.questions.formats import list_files, question_files
+from kgqa_core.run.cluster import MapTasks, chunk_mapper
+from kgqa_core.run.open import graph_of, subgraphs_of
+from kgqa_core.run.pipeline import Pipeline, StageOutcome
+from kgqa_core.run.stages import Stage, StageSpec
+from kgqa_core.tracking import Recorder
+
+if TYPE_CHECKING:
+    from kgqa_core.graph.dump.filters import DumpOptions
+    from kgqa_core.graph.dump.parse import DumpReport, Progress
+    from kgqa_core.graph.subgraph_cut import Cut
+
+DUMP = "dump-"  # + the name of a dump file: the key of its stage
+HOW_TO_PARSE = {"language", "keep_types", "noise", "max_reject_ratio"}  # settings of a dump; the others are the graph's
+TOPICS_FILE = "topics.parquet"
+STRICT = {"max_reject_ratio": 0.0}  # of files that we made ourselves
+
+
+# ------ What they are made of.
+
+
+def ground_keys(config: RunConfig) -> tuple[str, ...]:
+    """Return the stages of graph and questions, on which all others stand; none where the dataset has no graph."""
+    return () if isinstance(config.dataset, PlansDataset) else ("graph", *subgraph_keys(config), "questions")
+
+
+def subgraph_keys(config: RunConfig) -> tuple[str, ...]:
+    """Return the stage whose graph is explored instead of the whole one, where each question has its own subgraph."""
+    dataset = config.dataset
+    return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs.method != "none" else ()
+
+
+def freebase(config: RunConfig) -> FreebaseSection | None:
+    """Return the section of a dump, where the graph comes from one."""
+    graph = config.dataset.graph if isinstance(config.dataset, FileDataset) else None
+    return graph if isinstance(graph, FreebaseSection) else None
+
+
+def _dataset_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if isinstance(config.dataset, EmbeddedDataset):
+        yield StageSpec("dataset", "dataset", {"seed": config.dataset.seed})
+
+
+def _dump_specs(config: RunConfig) -> Iterator[StageSpec]:
+    """A dump is parsed file by file, whatever is asked."""
+    if graph := freebase(config):
+        parse = graph.model_dump(mode="json", include=HOW_TO_PARSE)
+        for path in dump_files(graph.path):
+            yield StageSpec(f"{DUMP}{path.name}", "dump", parse, (), {path.name: path})
+
+
+def dump_files(path: Path) -> list[Path]:
+    """Return the files of a dump: ``path``, or what a folder holds.
+
+    Raises:
+        ConfigError: a folder without one.
+    """
+    if not path.is_dir():
+        return [path]
+    found = sorted(entry for entry in path.iterdir() if entry.suffix in (".nt", ".gz") and entry.is_file())
+    if not found:
+        raise ConfigError(f"dataset.graph.path: {path} holds no .nt or .gz file")
+    return found
+
+
+def _topics_specs(config: RunConfig) -> Iterator[StageSpec]:
+    """Topics are a stage, so that other texts of the same topics change no graph."""
+    if isinstance(config.dataset, FileDataset) and (graph := freebase(config)) and graph.hops is not None:
+        questions = config.dataset.questions
+        read = questions.model_dump(mode="json", include={"format", "hops"})
+        yield StageSpec("topics", "topics", read, (), question_files(questions))
+
+
+def _graph_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if isinstance(config.dataset, EmbeddedDataset):
+        yield StageSpec("graph", "graph", {"format": "tsv", **STRICT}, ("dataset",))
+    elif isinstance(config.dataset, FileDataset) and (dump := freebase(config)):
+        reach = dump.model_dump(mode="json", exclude={"path", *HOW_TO_PARSE})
+        needs = tuple(spec.key for spec in (*_dump_specs(config), *_topics_specs(config)))
+        yield StageSpec("graph", "graph", reach, needs)
+    elif isinstance(config.dataset, FileDataset):
+        graph = config.dataset.graph
+        assert isinstance(graph, GraphSection)
+        files = {"triples": graph.path} if graph.path else question_files(config.dataset.questions)
+        files = {**files, "names": graph.names} if graph.names else files
+        yield StageSpec("graph", "graph", graph.model_dump(mode="json", exclude={"path", "names"}), (), files)
+
+
+def _subgraphs_specs(config: RunConfig) -> Iterator[StageSpec]:
+    """Those that question files give say what is within reach; those that are cut start at the questions' topics."""
+    if not isinstance(config.dataset, FileDataset):
+        return
+    subgraphs = config.dataset.subgraphs
+    if subgraphs.is_cut:
+        yield StageSpec("subgraphs", "subgraphs", subgraphs.model_dump(mode="json"), ("graph", "questions"))
+    elif subgraphs.method == "question":
+        yield StageSpec("subgraphs", "subgraphs", {}, ("graph",), question_files(config.dataset.questions))
+
+
+def _questions_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if isinstance(config.dataset, PlansDataset):
+        return
+    walk = {"steps": config.exploration.steps, "reenter_topic": config.dataset.reenter_topic}
+    if isinstance(config.dataset, EmbeddedDataset):
+        yield StageSpec("questions", "questions", {"format": "jsonl", **STRICT, **walk}, ("dataset", "graph"))
+        return
+    questions, subgraphs = config.dataset.questions, config.dataset.subgraphs
+    asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
+    needs = ("graph", "subgraphs") if subgraphs.method == "question" else ("graph",)
+    files = question_files(questions) | ({"questions/dev_ids": questions.dev_ids} if questions.dev_ids else {})
+    yield StageSpec("questions", "questions", {**asked, **walk}, needs, files)
+
+
+# ------ How they are built.
+
+
+def _make_dataset(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Write triples, names and questions of the demo, which the package carries."""
+    from kgqa_core.demo import copy_demo
+
+    copy_demo(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpFile:
+    """One file to parse, as a worker is told of it."""
+
+    path: Path
+    out_dir: Path
+    options: DumpOptions
+    threads: int
+
+
+def parse_file(file: DumpFile, progress: Progress | None = None) -> DumpReport:
+    """Parse one file into its folder; what a killed worker had finished there is kept."""
+    from kgqa_core.graph.dump.parse import parse_dump
+
+    return parse_dump(
+        file.path,
+        file.out_dir,
+        options=file.options,
+        threads=file.threads,
+        journal=file.out_dir / JOURNAL,
+        progress=progress,
+    )
+
+
+def _parse_dumps(run: Pipeline, keys: Sequence[str]) -> list[StageOutcome]:
+    """Parse dump files: one with a thread per worker in this process, many with a worker each."""
+    paths = [path for key in keys for path in run.specs[key].files.values()]
+    if len(keys) == 1:  # one gzip stream has one reader; handing its text to other processes costs more than scanning
+        return [run.make(keys[0], partial(_parse, threads=run.config.cluster.workers))]
+    with chunk_mapper(run, paths, "parsing dumps") as map_files:
+        if map_files is map:
+            return [run.make(key) for key in keys]
+        build = partial(_parse, map_files=map_files)
+        with ThreadPoolExecutor(len(keys)) as pool:  # each waits for its worker
+            futures = [pool.submit(copy_context().run, run.make, key, build) for key in keys]
+            return [future.result() for future in futures]
+
+
+def _parse(
+    run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder, *, map_files: MapTasks = map, threads: int = 1
+) -> None:
+    (path,) = spec.files.values()
+    file = DumpFile(path, folder, dump_options(run), threads)
+
+    def progress(done: int, total: int) -> None:
+        run.progress(f"parsing {path.name}", done, total)
+
+    (report,) = [parse_file(file, progress)] if map_files is map else map_files(parse_file, [file])
+    recorder.metric("num_lines", report.num_lines)
+    for outcome, count in report.lines.items():
+        recorder.metric(f"lines.{outcome}", count)
+    recorder.table("rejects", "rejects.parquet")
+
+
+def dump_options(run: Pipeline) -> DumpOptions:
+    """Return what of the configuration says how lines are read."""
+    from kgqa_core.graph.dump.filters import NOISE_PREFIXES, DumpOptions
+
+    graph = freebase(run.config)
+    assert graph is not None
+    return DumpOptions(
+        language=graph.language,
+        types_as_triples=graph.keep_types,
+        noise=NOISE_PREFIXES if graph.noise is None else graph.noise,
+        max_reject_ratio=graph.max_reject_ratio,
+    )
+
+
+def _read_topics(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Write the distinct topics of all question files: the graph depends on these, not on texts and answers."""
+    from kgqa_core.questions.build import read_topics
+
+    topics = read_topics(question_section(run))
+    pq.write_table(pa.table([topics], schema=schemas.TOPICS), folder / TOPICS_FILE, compression="zstd")
+    recorder.metric("num_topics", len(topics))
+
+
+def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Parse, encode, sort and index the triples; of a dump, those that the topics reach."""
+    if source := freebase(run.config):
+        _build_closure(run, source, folder, recorder)
+        return
+    from kgqa_core.graph.build import BuildLimits, build_graph
+
+    given = _graph_source(run)
+    files = [given.path] if given.path else question_paths(run)
+    with chunk_mapper(run, files, "parsing triples") as map_chunks:
+        report = build_graph(
+            files,
+            format=given.format,
+            out_dir=folder,
+            names=given.names,
+            max_reject_ratio=given.max_reject_ratio,
+            inverse_suffix=given.inverse_suffix,
+            limits=BuildLimits(map_chunks, memory_limit=run.config.runtime.memory_limit),
+        )
+    recorder.metrics(report, "num_entities", "num_relations", "num_triples", "num_duplicates", "num_rejects")
+    recorder.metric("num_given_inverses", len(report.inverses))
+    recorder.table("rejects", "rejects.parquet")
+
+
+def _graph_source(run: Pipeline) -> GraphSection:
+    """Return where the triples are: the user's files, or those of the embedded dataset."""
+    dataset = run.config.dataset
+    if isinstance(dataset, FileDataset):
+        assert isinstance(dataset.graph, GraphSection)
+        return dataset.graph
+    made = run.artifact("dataset").folder
+    return GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0)
+
+
+def _build_closure(run: Pipeline, source: FreebaseSection, folder: Path, recorder: Recorder) -> None:
+    """Follow the topics through the coded parts of the dump; number, sort and index what they reach."""
+    from kgqa_core.graph.closure.closure import build_from_dump
+    from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
+    from kgqa_core.graph.dump.names import labels_named
+
+    dumps = [run.artifact(key).folder for key in run.specs if key.startswith(DUMP)]
+    memory_limit, spill = run.config.runtime.memory_limit, folder / "spill"
+    spill.mkdir()
+    asked: list[str] = []
+    if source.hops is not None:
+        asked = pq.read_table(run.artifact("topics").folder / TOPICS_FILE)["label"].to_pylist()
+    named = labels_named(asked, dumps, memory_limit=memory_limit, temp_directory=spill)
+    topics = sorted({label for topic in asked for label in (topic, *named.get(topic, ()))})
+    parts = [path for dump in dumps for path in dump.glob("triples-*.parquet")]
+    with chunk_mapper(run, parts, "building the closure") as map_tasks:
+        report = build_from_dump(
+            dumps,
+            topics,
+            folder,
+            options=ClosureOptions(hops=source.hops, cvt_is_hop=source.cvt_is_hop, hub_cap=source.hub_cap),
+            limits=ClosureLimits(map_tasks, size_in_bytes(memory_limit), temp_directory=spill),
+        )
+    shutil.rmtree(spill)
+    recorder.metrics(
+        report, "num_entities", "num_relations", "num_triples", "num_topics_missing", "num_hubs", "num_named"
+    )
+
+
+def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Put the subgraphs of all questions side by side in one graph of rows: from their files, or cut from the graph."""
+    from kgqa_core.graph.subgraph_build import build_subgraphs
+    from kgqa_core.graph.subgraph_cut import cut_subgraphs
+
+    graph, figures = (
+        graph_of(run),
+        ["num_subgraphs", "num_with_answer", "num_empty", "num_rows", "num_triples", "largest"],
+    )
+    if "questions" in spec.needs:
+        questions = run.artifact("questions").folder
+        figures += ["num_stopped", "num_capped"]
+        with chunk_mapper(run, sorted(graph.folder.glob("*.npy")), "cutting subgraphs") as map_buckets:
+            cut = cut_of(run.config)
+            report = cut_subgraphs(questions, graph=graph, cut=cut, out_dir=folder, map_buckets=map_buckets)
+    else:
+        files = question_paths(run)
+        form: Literal["rog", "nsm"] = "rog" if question_section(run).format == "rog" else "nsm"
+        with chunk_mapper(run, files, "packing subgraphs") as map_chunks:
+            report = build_subgraphs(files, graph=graph, out_dir=folder, format=form, map_chunks=map_chunks)
+    recorder.metrics(report, *figures)
+
+
+def cut_of(config: RunConfig) -> Cut:
+    """Return what the configuration says a question's subgraph is; the defaults where it says nothing of cutting."""
+    from kgqa_core.graph.subgraph_cut import Cut
+
+    dataset = config.dataset
+    if not isinstance(dataset, FileDataset) or not dataset.subgraphs.is_cut:
+        return Cut()
+    return Cut(**dataset.subgraphs.model_dump())
+
+
+def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Read, link and lint the questions."""
+    from kgqa_core.questions.build import build_questions
+
+    report = build_questions(
+        question_section(run),
+        graph=graph_of(run),
+        max_steps=run.config.exploration.steps,
+        reenter_topic=run.config.dataset.reenter_topic,
+        out_dir=folder,
+        # Those that are cut follow the questions: then this is about the whole graph.
+        subgraphs=subgraphs_of(run) if "subgraphs" in spec.needs else None,
+    )
+    recorder.metrics(report, "num_questions", "num_rejects")
+    for split, count in report.per_split.items():
+        recorder.metric(f"num_{split}", count)
+    if report.subset:
+        recorder.metric("num_masked_texts", report.subset.num_masked)
+        recorder.metric("num_masked_texts_held_out", report.subset.num_masked_held_out)
+    for row in report.lint.coverage:
+        recorder.metric(f"reachable.{row.split}.{row.hops or 'all'}", row.any_gold)
+    recorder.table("rejects", "rejects.parquet")
+
+
+def question_section(run: Pipeline) -> QuestionSection:
+    """Return where the questions are: the user's files, or those of the embedded dataset."""
+    if isinstance(run.config.dataset, FileDataset):
+        return run.config.dataset.questions
+    return QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", max_reject_ratio=0.0)
+
+
+def question_paths(run: Pipeline) -> list[Path]:
+    """Return the question files, in the order in which they are read."""
+    return [file.path for file in list_files(question_section(run))]
+
+
+STAGES = (
+    Stage("dataset", 1, "copy the demo dataset", _dataset_specs, _make_dataset, is_data=True),
+    Stage("dump", 1, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
+    Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
+    Stage("graph", 4, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
+    Stage("subgraphs", 2, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
+    Stage("questions", 2, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
+)

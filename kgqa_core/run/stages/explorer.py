@@ -1,0 +1,295 @@
+"""The stages of the explorer: encodings, one training per seed, the controls beside it, and its scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core.artifacts import JOURNAL, write_json
+from kgqa_core.config import HashEncoderSection, LocalEncoderSection, RunConfig
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.run.open import (
+    ENCODINGS_FILE,
+    device_of,
+    encode_all,
+    folder_files,
+    graph_of,
+    ground_of,
+    make_encoder,
+    open_system,
+    read_encodings,
+)
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import OtherStage, Stage, StageSpec
+from kgqa_core.run.stages.data import ground_keys, subgraph_keys
+from kgqa_core.schemas import ENCODINGS
+from kgqa_core.tracking import Recorder, answers_metric, hop_metric
+
+if TYPE_CHECKING:
+    from kgqa_core.explorer.fit import QuestionSet
+
+EXPLORER = "explorer"  # what MLflow calls it, too
+SHOWN = ("hits1", "f1", "em", "coverage")
+
+
+# ------ What they are made of.
+
+
+def explorer_key(config: RunConfig, seed: int) -> str:
+    """Return the stage of the explorer that a seed's systems use: of that seed, else the first."""
+    seeds = config.exploration.seeds
+    return f"explorer-seed{seed if seed in seeds else seeds[0]}"
+
+
+def _encodings_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if config.explorer is not None:
+        section = encoder_identity(config)
+        section |= {} if config.explorer.mask_topics else {"mask_topics": False}
+        yield StageSpec("encodings", "encodings", section, ("graph", "questions"), _encoder_files(config))
+
+
+def encoder_identity(config: RunConfig) -> dict[str, Any]:
+    """Return what the configuration and our code say about the encoder; of a local one, its files say the rest."""
+    section = config.encoding.model_dump(mode="json", exclude={"path"})
+    if isinstance(config.encoding, LocalEncoderSection):
+        from kgqa_core.text.transformer import VERSION
+
+        return {**section, "version": VERSION}
+    if isinstance(config.encoding, HashEncoderSection):
+        from kgqa_core.text.encoder import HashEncoder
+
+        return {**section, "identity": HashEncoder(config.encoding.dim).name}
+    from kgqa_core.text.transformer import MiniLmEncoder
+
+    return {**section, "identity": MiniLmEncoder().name}
+
+
+def _encoder_files(config: RunConfig) -> dict[str, Path]:
+    encoder = config.encoding
+    return folder_files(encoder.path, "encoder.path", "encoder") if isinstance(encoder, LocalEncoderSection) else {}
+
+
+def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
+    explorer = config.explorer
+    if explorer is None:
+        return
+    no_start = set() if explorer.init_from else {"init_attention"}
+    section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "also_train_on", *no_start})
+    section["reenter_topic"] = config.dataset.reenter_topic
+    # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
+    section |= {f"encoder_{name}": value for name, value in encoder_identity(config).items()}
+    files = _encoder_files(config)
+    if (start := explorer.init_from) and not is_config(start):
+        if not start.is_dir():
+            raise ConfigError(f"explorer.init_from: {start} is neither a run configuration (.yaml) nor a folder")
+        files |= {f"init/{name}": start / name for name in ("model.json", "model.safetensors")}
+    needs = (*ground_keys(config), "encodings")
+    for seed in explorer.seeds:
+        others = _other_runs(config, seed)
+        yield StageSpec(
+            f"explorer-seed{seed}", "explorer", {**section, "seed": seed}, needs, files, others, system=EXPLORER
+        )
+
+
+def _other_runs(config: RunConfig, seed: int) -> dict[str, OtherStage]:
+    """Return the stages of other runs that a training starts from, or learns from as well."""
+    found, explorer = {}, config.exploration
+    if explorer.init_from is not None and is_config(explorer.init_from):
+        other = _other_config(config, explorer.init_from, "init_from")
+        found["init"] = OtherStage(explorer.init_from, explorer_key(other, seed))
+    for number, conf in enumerate(explorer.also_train_on):
+        other = _other_config(config, conf, "also_train_on")
+        if other.exploration.mask_topics != explorer.mask_topics:
+            raise ConfigError(f"explorer.also_train_on: {conf} has another explorer.mask_topics; both must read alike")
+        for key in ("graph", *subgraph_keys(other), "questions", "encodings"):
+            found[f"also{number}.{key}"] = OtherStage(conf, key)
+    return found
+
+
+def _other_config(config: RunConfig, conf: Path, key: str) -> RunConfig:
+    other = read_config(conf)
+    if other.encoding != config.encoding:
+        raise ConfigError(f"explorer.{key}: {conf} has another encoder; an explorer carries over only with its encoder")
+    return other
+
+
+def is_config(path: Path) -> bool:
+    """Say whether a path names a run configuration."""
+    return path.suffix in (".yaml", ".yml")
+
+
+def _controls_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if config.explorer is not None:
+        walk = {"steps": config.explorer.steps, "reenter_topic": config.dataset.reenter_topic}
+        yield StageSpec("controls", "controls", {**walk, "split": config.evaluation.split}, ground_keys(config))
+
+
+def _evaluation_specs(config: RunConfig) -> Iterator[StageSpec]:
+    for seed in config.explorer.seeds if config.explorer else ():
+        section = {**config.evaluation.model_dump(mode="json"), "seed": seed}
+        needs = (*ground_keys(config), "encodings", f"explorer-seed{seed}", "controls")
+        yield StageSpec(f"evaluation-seed{seed}", "evaluation", section, needs, system=EXPLORER)
+
+
+# ------ How they are built.
+
+
+def _encode(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Encode the distinct texts and relations that the cache does not hold yet, and keep what this run needs."""
+    from kgqa_core.questions.build import read_questions
+    from kgqa_core.text.cache import hash_text
+
+    graph, masked = graph_of(run), run.config.exploration.mask_topics
+    asked = {question.asked(masked) for question in read_questions(run.artifact("questions").folder)}
+    given = {label for label in graph.inverse_labels if label is not None}
+    texts = sorted(asked | {*graph.relation_labels} | given)
+    vectors = encode_all(run, texts)
+    rows = {"key": [hash_text(text) for text in texts], "text": texts, "vector": list(vectors)}
+    pq.write_table(pa.table(rows, schema=ENCODINGS), folder / ENCODINGS_FILE, compression="zstd")
+    recorder.metric("num_texts", len(texts))
+    recorder.metric("encoding_dim", vectors.shape[1])
+
+
+def _train(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Train, choose the thresholds on dev, save; a training that was killed goes on where it was."""
+    from kgqa_core.explorer.fit import FitRun, FitSettings, fit_explorer
+
+    section, start = run.config.exploration, spec.depends_on_run.get("init")
+    init = run.other_run(start.conf).artifact(start.key).folder if start else section.init_from
+    fit_explorer(
+        [question_set(run), *(question_set(run.other_run(conf)) for conf in section.also_train_on)],
+        FitSettings(section, spec.seed, make_encoder(run.config).name, init),
+        FitRun(
+            folder,
+            recorder,
+            threads=run.config.runtime.threads,
+            device=device_of(run.config),
+            journal=folder / JOURNAL,
+            progress=partial(run.progress, f"training explorer (seed {spec.seed})"),
+        ),
+    )
+
+
+def question_set(run: Pipeline) -> QuestionSet:
+    """Return what a run's dataset teaches."""
+    from kgqa_core.explorer.fit import QuestionSet
+    from kgqa_core.questions.build import read_questions
+
+    questions, ground = run.artifact("questions").folder, ground_of(run)
+    return QuestionSet(
+        ground.graph,
+        train=ground.place(read_questions(questions, "train")),
+        dev=ground.place(read_questions(questions, "dev")),
+        encodings=read_encodings(run.artifact("encodings").folder),
+        reenter_topic=run.config.dataset.reenter_topic,
+    )
+
+
+def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Fit the template control on training questions and score both controls on the evaluation split."""
+    from kgqa_core.questions.build import read_questions
+    from kgqa_core.questions.coverage import fill_hops
+    from kgqa_core.systems.controls import fit_template_control, score_controls
+
+    ground, config = ground_of(run), run.config
+    questions = run.artifact("questions").folder
+    max_hops, reenter_topic = config.exploration.steps, config.dataset.reenter_topic
+    control = fit_template_control(
+        ground.graph,
+        ground.place(read_questions(questions, "train")),
+        max_hops=max_hops,
+        reenter_topic=reenter_topic,
+        progress=partial(run.progress, "fitting the template control"),
+    )
+    control.save(folder / "template_control.json")
+    asked = fill_hops(
+        read_questions(questions, config.evaluation.split),
+        graph_of(run),
+        reenter_topic=reenter_topic,
+        subgraphs=ground.subgraphs,
+    )
+    rows = score_controls(control, ground.place(asked), max_hops=max_hops)
+    write_json(folder / "scores.json", rows)
+    for row in rows:
+        for name in ("hits1", "f1"):
+            recorder.metric(f"{row['role'].replace(' ', '_')}.{name}", row["overall"][name])
+
+
+def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Answer the evaluation split, score the answers, and put the controls beside the scores."""
+    import torch
+
+    from kgqa_core.evaluation.metrics import score_predictions
+    from kgqa_core.evaluation.predictions import Source, write_predictions
+    from kgqa_core.evaluation.report import report_row
+    from kgqa_core.questions.build import read_questions
+    from kgqa_core.questions.coverage import fill_hops, find_answerable
+    from kgqa_core.systems.explorer_system import AnswerCost
+
+    config, system = run.config, open_system(run, spec.seed)
+    graph, subgraphs, name = system.graph, system.subgraphs, f"{EXPLORER} (seed {spec.seed})"
+    questions = read_questions(run.artifact("questions").folder, config.evaluation.split)
+    if not questions:
+        split = config.evaluation.split
+        raise InputError(f"there are no {split} questions to score; set evaluation.split, or add some")
+    questions = fill_hops(questions, graph, reenter_topic=config.dataset.reenter_topic, subgraphs=subgraphs)
+    torch.set_num_threads(config.runtime.threads)
+    system.answer(questions[:1])  # loads the compiled walk, which is no part of what answering costs
+    costs = [AnswerCost() for _ in range(config.evaluation.passes)]
+    for number, cost in enumerate(costs, start=1):
+        told = partial(run.progress, f"answering (seed {spec.seed}, pass {number})")
+        predictions = system.answer(questions, told, cost)
+    scores = score_predictions(questions, predictions)
+    write_predictions(
+        folder / "predictions.parquet",
+        questions,
+        predictions,
+        entity_names=graph.entity_names,
+        render_path=system.render,
+        source=Source(graph=run.artifact("graph").content, system=name),
+    )
+    row = asdict(report_row(name, "learned", scores, find_answerable(questions, graph, subgraphs=subgraphs)))
+    controls = json.loads((run.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
+    write_json(folder / "scores.json", [row, *controls])
+    record_scores(recorder, row, controls)
+    for figure, value in min(costs, key=lambda cost: cost.cpu_seconds).figures().items():
+        recorder.metric(f"answer.{figure}", value)
+    recorder.table("predictions", "predictions.parquet")
+
+
+def record_scores(recorder: Recorder, row: Mapping[str, Any], controls: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Record a system's figures, and those of its controls beside them, so that every chart of its run can show them.
+
+    Rows are those of the report as plain dictionaries.
+    """
+    for name, value in row["overall"].items():
+        recorder.metric(name, value)
+    for metric in SHOWN:
+        for hops, figures in row["by_hops"].items():
+            recorder.metric(hop_metric(metric, hops), figures[metric])
+        if row["answerable"]:
+            recorder.metric(f"{metric}.answerable", row["answerable"][metric])
+        for bucket, figures in row["by_answers"].items():
+            recorder.metric(answers_metric(metric, bucket), figures[metric])
+    for control in controls:
+        series = control["role"].replace(" ", "_")
+        for metric in SHOWN:
+            recorder.metric(f"{series}.{metric}", control["overall"][metric])
+        for hops, figures in control["by_hops"].items():
+            recorder.metric(hop_metric(f"{series}.hits1", hops), figures["hits1"])
+
+
+STAGES = (
+    Stage("encodings", 1, "encode texts", _encodings_specs, _encode),
+    Stage("explorer", 2, "train explorer", _explorer_specs, _train),
+    Stage("controls", 4, "fit controls", _controls_specs, _fit_controls),
+    Stage("evaluation", 4, "evaluate explorer", _evaluation_specs, _evaluate),
+)

@@ -1,0 +1,271 @@
+"""The stages of planning: the relation paths that teach, the dense planner, and the scores of every planner."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core.artifacts import write_json
+from kgqa_core.config import PlansDataset, RunConfig
+from kgqa_core.config_lm import EmbeddedLmSection, Planner
+from kgqa_core.errors import InputError
+from kgqa_core.run.models import (
+    DENSE_FOLDER,
+    answering_model,
+    model_files,
+    open_planner,
+    plan_ground,
+    prompt_hashes,
+    taught,
+    validity,
+)
+from kgqa_core.run.open import graph_of, ground_of
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import Stage, StageSpec
+from kgqa_core.run.stages.data import ground_keys
+from kgqa_core.schemas import REJECTS
+from kgqa_core.tracking import Recorder, hop_metric
+from kgqa_core.types import SPLITS, Reject, Split
+
+if TYPE_CHECKING:
+    from kgqa_core.planners.types import PlanQuestion
+
+REPORT_FILE = "supervision.json"
+SCORES_FILE = "scores.json"
+CURVE_EVERY = 20  # steps of the dense planner per point
+
+
+# ------ What they are made of.
+
+
+def teaching(config: RunConfig) -> dict[str, Any]:
+    """Return which of the paths found teach."""
+    assert config.plans is not None
+    return config.plans.model_dump(mode="json", include={"supervision", "precision_threshold"})
+
+
+def needs_gold_plans(config: RunConfig) -> bool:
+    """Say whether the run's systems read the right plans of the questions asked: an oracle does, and a hard pool."""
+    systems = config.systems
+    return systems is not None and (systems.is_answered_by("oracle") or systems.pool == "hard")
+
+
+def _supervision_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if isinstance(config.dataset, PlansDataset):
+        files = {f"plans/{split}": path for split, path in config.dataset.plan_files.items()}
+        yield StageSpec("supervision", "supervision", {"max_reject_ratio": config.dataset.max_reject_ratio}, (), files)
+    elif config.plans is not None or needs_gold_plans(config):
+        section = {
+            "max_hops": config.exploration.steps,
+            "reenter_topic": config.dataset.reenter_topic,
+            "mask_topics": config.exploration.mask_topics,
+        }
+        yield StageSpec("supervision", "supervision", section, ground_keys(config))
+
+
+def _dense_specs(config: RunConfig) -> Iterator[StageSpec]:
+    plans = config.plans
+    if plans is None or config.dense is None or "dense" not in plans.trained:
+        return
+    section = {**config.dense.model_dump(mode="json"), **teaching(config)}
+    needs = (*ground_keys(config)[:-1], "supervision")
+    for seed in plans.seeds:
+        yield StageSpec(f"dense-seed{seed}", "dense", {**section, "seed": seed}, needs, system="dense")
+
+
+def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
+    """A stage asks one planner of one seed for its plans, and scores them."""
+    plans = config.plans
+    for planner in plans.planners if plans else ():
+        for seed in plans.seeds if plans else ():
+            yield _plans_spec(config, planner, seed)
+
+
+def _plans_spec(config: RunConfig, planner: Planner, seed: int) -> StageSpec:
+    assert config.plans is not None
+    section: dict[str, Any] = {
+        "planner": planner,
+        "num_plans": config.plans.num_plans,
+        "split": config.evaluation.split,
+        "seed": seed,
+    }
+    needs: list[str] = [*ground_keys(config), "supervision"]
+    files: dict[str, Path] = {}
+    if planner in ("generator", "mixture"):
+        needs += ["lm"] if isinstance(config.lm, EmbeddedLmSection) else []
+        needs += [f"reasoner-seed{seed}"] if config.reasoner else []
+        section |= {**answering_model(config), "prompts": prompt_hashes(config, "plan")}
+        files = model_files(config)
+    if planner in ("dense", "mixture"):
+        needs.append(f"dense-seed{seed}")
+    return StageSpec(f"plans-{planner}-seed{seed}", "plans", section, tuple(needs), files, system=planner)
+
+
+# ------ How they are built.
+
+
+def _find_supervision(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Find every question's shortest relation paths, or read those that its files give."""
+    from kgqa_core.planners.cases import PATHS_FILE
+
+    dataset = run.config.dataset
+    counts = _read_given(dataset, folder) if isinstance(dataset, PlansDataset) else _search_graph(run, folder)
+    for name, value in counts.items():
+        recorder.metric(name.replace(" ", "_"), value)
+    recorder.table("paths", PATHS_FILE)
+
+
+def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
+    """Fill ``folder`` from the graph; return counts."""
+    from kgqa_core.graph.supervision import write_supervision
+    from kgqa_core.planners.cases import PATHS_FILE, write_asked
+    from kgqa_core.questions.build import read_questions
+    from kgqa_core.questions.coverage import fill_hops
+
+    config, ground, source = run.config, ground_of(run), run.artifact("questions").folder
+    reenter = config.dataset.reenter_topic
+    questions = [question for split in SPLITS for question in read_questions(source, split)]
+    questions = fill_hops(questions, graph_of(run), reenter_topic=reenter, subgraphs=ground.subgraphs)
+    placed = ground.place(questions)
+    write_asked(placed, folder, mask_topics=config.exploration.mask_topics)
+    report = write_supervision(
+        ground.graph,
+        placed,
+        folder / PATHS_FILE,
+        max_hops=config.exploration.steps,
+        reenter_topic=reenter,
+        progress=lambda done: run.progress("finding supervision", done, len(placed)),
+    )
+    content = asdict(report)
+    write_json(folder / REPORT_FILE, content)
+    without = content.pop("without_path")
+    return content | {f"without_path.{reason}": count for reason, count in without.items()}
+
+
+def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
+    """Fill ``folder`` from plan files; return counts.
+
+    Raises:
+        InputError: more lines are unusable than the configuration lets pass.
+    """
+    from kgqa_core.planners.cases import read_plan_file, write_given
+
+    questions: list[tuple[Split, PlanQuestion]] = []
+    rejects: list[Reject] = []
+    for split, path in dataset.plan_files.items():
+        found = read_plan_file(path)
+        questions += [(split, question) for question in found.questions]
+        rejects += found.rejects
+        limit = dataset.max_reject_ratio * (len(found.questions) + len(found.rejects))
+        if len(found.rejects) > limit:
+            raise InputError(
+                f"{path}: {len(found.rejects)} lines are not usable ({found.reject_counts}), more than "
+                f"dataset.max_reject_ratio = {dataset.max_reject_ratio} lets pass. Mend the file or raise the limit"
+            )
+    write_given(questions, folder)
+    pq.write_table(pa.Table.from_pylist([asdict(one) for one in rejects], schema=REJECTS), folder / "rejects.parquet")
+    per_split = Counter(split for split, _ in questions)
+    counts = {
+        "num_questions": len(questions),
+        "num_paths": sum(len(question.paths) for _, question in questions),
+        "num_without_paths": sum(not question.paths for _, question in questions),
+        "num_rejects": len(rejects),
+        **{f"num_{split}": count for split, count in per_split.items()},
+    }
+    write_json(folder / REPORT_FILE, counts)
+    return counts
+
+
+def _train_dense(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Fine-tune the text encoder on pairs of questions and relation paths."""
+    import torch
+
+    from kgqa_core.planners.dense import fit_dense
+
+    section = run.config.dense
+    assert section is not None
+    torch.set_num_threads(run.config.runtime.threads)
+
+    def told(step: int, total: int, loss: float) -> None:
+        run.progress(f"training the dense planner (seed {spec.seed})", step, total)
+        if step % CURVE_EVERY == 0 or step == total:
+            recorder.curve("dense.loss", step, loss)
+
+    report = fit_dense(taught(run), section, folder / DENSE_FOLDER, seed=spec.seed, progress=told)
+    for name in ("num_questions", "num_without_paths", "num_paths", "cpu_seconds"):
+        recorder.metric(f"dense.{name}", report[name])
+
+
+def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Ask for plans, follow the first of each where there is a graph, and score them."""
+    from kgqa_core.planners.cases import read_best_f1, read_cases, read_hops
+    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, write_plans
+    from kgqa_core.questions.build import read_questions
+
+    split, source, planner = run.config.evaluation.split, run.artifact("supervision").folder, spec.section["planner"]
+    questions = read_cases(source, split)
+    if not questions:
+        raise InputError(f"there are no {split} questions to plan; set evaluation.split")
+    ground = plan_ground(run)
+    with open_planner(run, planner, spec.seed) as opened:
+        started = time.process_time()
+        plans = ask_planner(
+            opened.planner,
+            questions,
+            num_plans=spec.section["num_plans"],
+            progress=partial(run.progress, f"planning ({planner}, seed {spec.seed})"),
+        )
+        recorder.metric("plan.cpu_seconds", time.process_time() - started)
+        for name, value in opened.cost().items():
+            recorder.metric(f"lm.{name}", value)
+    f1 = None
+    if ground is not None:
+        asked = read_questions(run.artifact("questions").folder, split)
+        f1 = ground.f1_of_first(ground_of(run).place(asked), plans)
+    figures = planner_figures(
+        questions,
+        plans,
+        signed=ground is not None,
+        is_valid=validity(run, ground),
+        f1=f1,
+        hops=read_hops(source),
+        best_f1=read_best_f1(source),
+    )
+    write_plans(folder / "plans.parquet", planner, questions, plans, signed=ground is not None)
+    write_json(folder / SCORES_FILE, {"planner": planner, "seed": spec.seed, "figures": figures})
+    for hops, values in figures.items():
+        for name, value in values.items():
+            metric = name.replace("@", "_at_")
+            recorder.metric(metric if hops == ALL else hop_metric(metric, hops), value)
+    recorder.table("plans", "plans.parquet")
+
+
+STAGES = (
+    Stage(
+        "supervision",
+        1,
+        "find supervision",
+        _supervision_specs,
+        _find_supervision,
+        asked_for="give the section 'plans'",
+        io=True,
+    ),
+    Stage(
+        "dense",
+        1,
+        "train dense planner",
+        _dense_specs,
+        _train_dense,
+        asked_for="give the sections 'plans' with planners: [dense] and 'dense' (an empty one will do), or leave the "
+        "system out of systems.run",
+    ),
+    Stage("plans", 2, "score planner", _plans_specs, _score_plans),
+)

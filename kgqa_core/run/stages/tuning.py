@@ -1,0 +1,307 @@
+"""The stages that make or tune a language model: examples of its instructions, the embedded model, adapters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from kgqa_core.artifacts import JOURNAL
+from kgqa_core.config import RunConfig
+from kgqa_core.config_lm import EmbeddedLmSection
+from kgqa_core.run.models import (
+    INSTRUCTIONS_FILE,
+    MODEL_FOLDER,
+    answering_model,
+    base_folder,
+    has_generator,
+    known_steps,
+    model_files,
+    plan_ground,
+    prompt_hashes,
+)
+from kgqa_core.run.open import device_of, encode_all, graph_of, ground_of, load_system, make_encoder, subgraphs_of
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.stages import Stage, StageSpec
+from kgqa_core.run.stages.data import ground_keys
+from kgqa_core.run.stages.explorer import question_set
+from kgqa_core.run.stages.planning import teaching
+from kgqa_core.tracking import Recorder
+from kgqa_core.types import Prediction, Question, Split
+
+if TYPE_CHECKING:
+    from kgqa_core.explorer.fit import QuestionSet
+    from kgqa_core.instructions.example_cases import ExampleSettings
+    from kgqa_core.instructions.examples import Given
+
+TAUGHT: tuple[Split, ...] = ("train", "dev")
+CURVE_EVERY = 10  # steps of the embedded model per point
+# Settings of a reasoner that shape its examples.
+HOW_ASKED = {
+    "objective",
+    "instructions",
+    "shares",
+    "paths_per_question",
+    "wrong_plans",
+    "max_paths",
+    "answers",
+    "num_candidates",
+}
+
+
+# ------ What they are made of.
+
+
+def is_made_here(config: RunConfig) -> bool:
+    """Say whether the run makes its own language model."""
+    return has_generator(config) and isinstance(config.lm, EmbeddedLmSection)
+
+
+def is_tuned(config: RunConfig) -> bool:
+    """Say whether the run tunes its language model."""
+    return has_generator(config) and config.reasoner is not None
+
+
+def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
+    """Explorers are trained on all folds but one, without what only helps them to start."""
+    reasoner, explorer = config.reasoner, config.explorer
+    if reasoner is None or explorer is None or not is_tuned(config) or "choose" not in reasoner.mixture:
+        return
+    section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "init_attention", "also_train_on"})
+    section |= {"seed": explorer.seeds[0], "reenter_topic": config.dataset.reenter_topic}
+    section |= config.evaluation.model_dump(mode="json", exclude={"split", "passes"})
+    section |= reasoner.model_dump(mode="json", include={"folds", "num_candidates"})
+    yield StageSpec("candidates", "candidates", section, (*ground_keys(config), "encodings"))
+
+
+def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if not (is_made_here(config) or is_tuned(config)):
+        return
+    reasoner = config.reasoner
+    asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
+    names = set(config.lm.train_on) if isinstance(config.lm, EmbeddedLmSection) else set()
+    names |= set(reasoner.mixture) if reasoner else set()
+    section = {**teaching(config), **asked, "prompts": prompt_hashes(config, *names)}
+    needs = (*ground_keys(config), "supervision", *(spec.key for spec in _candidates_specs(config)))
+    yield StageSpec("instructions", "instructions", section, needs)
+
+
+def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if config.lm is not None and is_made_here(config):
+        yield StageSpec("lm", "lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
+
+
+def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
+    reasoner, plans = config.reasoner, config.plans
+    if reasoner is None or plans is None or not is_tuned(config):
+        return
+    read = ("instructions", "lm") if is_made_here(config) else ("instructions",)
+    section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **answering_model(config)}
+    section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
+    for seed in plans.seeds:
+        own = {**section, "seed": seed}
+        yield StageSpec(f"reasoner-seed{seed}", "reasoner", own, read, model_files(config), system="reasoner")
+
+
+# ------ How they are built.
+
+
+def _find_candidates(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Train one explorer per fold; dev questions, which none of them learns from, are answered by the first."""
+    from kgqa_core.instructions.example_cases import fold_of
+    from kgqa_core.systems.candidates import CANDIDATES_FILE, write_candidates
+
+    folds, whole = spec.section["folds"], question_set(run)
+    found: list[Prediction] = []
+    for fold in range(folds):
+        held_out = [one for one in whole.train if fold_of(one.id, folds) == fold]
+        others = [one for one in whole.train if fold_of(one.id, folds) != fold]
+        asked = [*held_out, *(whole.dev if fold == 0 else ())]
+        found += _answer_unseen(run, replace(whole, train=others), asked, folder, fold)
+    write_candidates(found, folder, num_candidates=spec.section["num_candidates"])
+    golds = {one.id: set(one.answers) for one in (*whole.train, *whole.dev)}
+    first = [one.candidates[0] in golds[one.question_id] for one in found if one.candidates]
+    recorder.metric("hits1_out_of_fold", 100 * sum(first) / max(len(found), 1))
+    recorder.metric("num_questions", len(found))
+    recorder.table("candidates", CANDIDATES_FILE)
+
+
+def _answer_unseen(
+    run: Pipeline, learned: QuestionSet, asked: Sequence[Question], folder: Path, fold: int
+) -> list[Prediction]:
+    """Train an explorer on ``learned`` and return what it says to ``asked``."""
+    from kgqa_core.explorer.fit import FitRun, FitSettings, fit_explorer
+
+    config, what = run.config, f"out-of-fold explorer {fold + 1}"
+    section, encoder, device = config.exploration, make_encoder(config).name, device_of(config)
+    with TemporaryDirectory(dir=folder) as scratch:
+        fit = FitRun(
+            Path(scratch),
+            Recorder("candidates"),
+            threads=config.runtime.threads,
+            device=device,
+            progress=partial(run.progress, f"training {what}"),
+        )
+        fit_explorer([learned], FitSettings(section, section.seeds[0], encoder), fit)
+        system = load_system(
+            Path(scratch),
+            graph=learned.graph,
+            encoder=encoder,
+            encode=partial(encode_all, run),
+            evaluation=config.evaluation,
+            batch_size=config.runtime.batch_size,
+        )
+    system = replace(system, model=system.model.to(device))
+    return system.answer(asked, partial(run.progress, f"asking {what}"))
+
+
+def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Render the examples of all instructions that the model is tuned on, for training and dev questions."""
+    from kgqa_core.instructions.example_cases import read_path_rows
+    from kgqa_core.instructions.examples import make_examples, write_examples
+    from kgqa_core.instructions.render import read_prompts
+    from kgqa_core.planners.cases import PATHS_FILE
+
+    ground, skipped = plan_ground(run), Counter[str]()
+    prompts = read_prompts(run.config.prompts)
+    examples = make_examples(
+        ground.graph if ground else None,
+        _questions_to_teach(run),
+        read_path_rows(run.artifact("supervision").folder / PATHS_FILE),
+        prompts=prompts,
+        settings=_example_settings(run.config),
+        given=_given_elsewhere(run),
+        skipped=skipped,
+    )
+    for instruction, count in write_examples(examples, folder / INSTRUCTIONS_FILE).items():
+        recorder.metric(f"num_examples.{instruction}", count)
+    for reason, count in skipped.items():
+        recorder.metric(f"num_skipped.{reason.replace(':', '').replace(' ', '_')}", count)
+    for name, version in prompts.versions.items():
+        recorder.param(f"prompt.{name}", version)
+    recorder.table("instructions", INSTRUCTIONS_FILE)
+
+
+def _given_elsewhere(run: Pipeline) -> Given:
+    """Return what examples need beside the graph: candidates of explorers, and names where the graph is one of rows."""
+    from kgqa_core.instructions.examples import Given
+    from kgqa_core.instructions.render import RowNames
+    from kgqa_core.systems.candidates import read_candidates
+
+    subgraphs = subgraphs_of(run)
+    names = RowNames(graph_of(run), subgraphs) if subgraphs else None
+    if "candidates" in run.specs:
+        return Given(predictions=read_candidates(run.artifact("candidates").folder), names=names)
+    return Given(names=names)
+
+
+def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
+    """Yield the training and dev questions, on what their plans are followed in."""
+    if "questions" in run.specs:
+        from kgqa_core.questions.build import read_questions
+
+        ground, folder = ground_of(run), run.artifact("questions").folder
+        for split in TAUGHT:
+            yield from ground.place(read_questions(folder, split))
+        return
+    from kgqa_core.planners.cases import read_cases
+
+    for split in TAUGHT:
+        for asked in read_cases(run.artifact("supervision").folder, split):
+            yield Question(asked.id, asked.text, asked.text, (), (), split)
+
+
+def _example_settings(config: RunConfig) -> ExampleSettings:
+    """Return what examples are made of: the reasoner's mixture, and always plans for a model that we make."""
+    from kgqa_core.instructions.example_cases import ExampleSettings
+
+    plans, reasoner = config.plans, config.reasoner
+    assert plans is not None
+    taught: dict[str, Any] = {"mode": plans.supervision, "threshold": plans.precision_threshold}
+    if config.explorer is not None:
+        taught |= {"mask_topics": config.explorer.mask_topics, "reenter_topic": config.dataset.reenter_topic}
+    else:
+        taught |= {"signed": False}
+    if reasoner is None:
+        return ExampleSettings(weights={"plan": 1.0}, **taught)
+    always = {"plan": 1.0} if is_made_here(config) else {}
+    is_eperm = reasoner.objective == "eperm"
+    return ExampleSettings(
+        weights=always | reasoner.mixture,
+        shares=reasoner.shares,
+        share=not is_eperm,
+        scored=is_eperm,
+        num_plans=reasoner.paths_per_question,
+        wrong_plans=reasoner.wrong_plans,
+        max_paths=reasoner.max_paths,
+        answers=reasoner.answers,
+        num_candidates=reasoner.num_candidates,
+        **taught,
+    )
+
+
+def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Make the embedded model and train it on planning; it is saved as an ordinary transformers folder."""
+    from kgqa_core.instructions.plan import END, SEPARATOR, START
+    from kgqa_core.lm.embedded import make_embedded
+
+    section, ground = run.config.lm, plan_ground(run)
+    assert isinstance(section, EmbeddedLmSection)
+
+    def told(step: int, steps: int, loss: float) -> None:
+        run.progress("training the embedded model", step, steps)
+        if step % CURVE_EVERY == 0 or step == steps:
+            recorder.curve("lm.loss", step, loss)
+
+    report = make_embedded(
+        [run.artifact("instructions").folder / INSTRUCTIONS_FILE],
+        section,
+        folder / MODEL_FOLDER,
+        steps=known_steps(run),
+        markers=(START, SEPARATOR, END),
+        names=ground.graph.entity_names if ground else (),
+        device=device_of(run.config),
+        progress=told,
+    )
+    recorder.metrics(report, "num_parameters", "num_tokens", "num_examples", "num_too_long", "cpu_seconds", "flops")
+
+
+def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Train adapters, or all weights; a training that was killed goes on where it was."""
+    from kgqa_core.instructions.plan import END, SEPARATOR, START
+    from kgqa_core.lm.tune import tune_in_processes
+    from kgqa_core.lm.tune_data import TuneJob
+
+    config = run.config
+    assert config.reasoner is not None
+    job = TuneJob(
+        base=base_folder(run),
+        examples=(run.artifact("instructions").folder / INSTRUCTIONS_FILE,),
+        section=config.reasoner,
+        seed=spec.seed,
+        path_tokens=(START, SEPARATOR, END) if config.reasoner.path_tokens else (),
+        out=folder,
+        journal=folder / JOURNAL,
+        device=device_of(config),
+        threads=config.runtime.threads,
+    )
+    told = partial(run.progress, f"tuning (seed {spec.seed})")
+    report = tune_in_processes(job, config.runtime.processes, on_point=recorder.curve, progress=told)
+    figures = ("num_steps", "num_tokens", "num_trainable", "num_parameters", "cpu_seconds", "train_loss")
+    recorder.metrics(report, *figures, prefix="tune.")
+    for instruction, loss in report.dev_losses.items():
+        recorder.metric(f"tune.dev_loss.{instruction}", loss)
+
+
+GENERATOR = "give the sections 'plans' with planners: [generator] and 'lm'"
+
+STAGES = (
+    Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
+    Stage("instructions", 1, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
+    Stage("lm", 2, "make embedded language model", _lm_specs, _make_model, asked_for=GENERATOR),
+    Stage("reasoner", 2, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
+)
