@@ -27,9 +27,9 @@ from kgqa_core.lm.types import Decoding, Generation, Prompt
 KEY_VERSION = 1  # raise it when the meaning of a field of Prompt or Decoding moves
 PATIENCE = 120.0  # seconds that one process waits for the commits of others
 MAX_ASKED = 500  # keys of one query
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: an unknown file format
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "fuse")  # kinds of mounts
-TABLE = """CREATE TABLE IF NOT EXISTS calls (
+TABLE = """CREATE TABLE calls (
     key TEXT PRIMARY KEY, text TEXT, log_prob REAL, num_tokens INTEGER, finished INTEGER, num_prompt_tokens INTEGER,
     seconds REAL, digest TEXT -- of the columns before it, since SQLite itself does not see every damage
 ) WITHOUT ROWID"""
@@ -168,9 +168,11 @@ class CallStore:
             # Machines that share a folder do not share the memory that a write-ahead log needs.
             mode = "DELETE" if _is_on_network(self.folder) else "WAL"
             self._database.execute(f"PRAGMA journal_mode = {mode}")
-            self._database.execute(TABLE)
-            return bool(self._database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
-        except sqlite3.DatabaseError as problem:
+            if not (tables := self._database.execute("SELECT sql FROM sqlite_master").fetchall()):
+                self._database.execute(TABLE)
+            check = self._database.execute("PRAGMA quick_check(1)").fetchone()
+            return tables in ([], [(TABLE,)]) and check == ("ok",)
+        except (sqlite3.Error, UnicodeDecodeError) as problem:
             if not _is_damage(problem):
                 raise
             return False
@@ -214,9 +216,9 @@ class CallStore:
         """Turn what SQLite or the disk says into an error of ours."""
         try:
             yield
-        except (sqlite3.Error, OSError) as problem:
+        except (sqlite3.Error, UnicodeDecodeError, OSError) as problem:
             cure = cure_of(problem, self.folder) or "Check the disk"
-            if isinstance(problem, sqlite3.DatabaseError) and _is_damage(problem):
+            if _is_damage(problem):
                 cure = "Run again: a damaged store is set aside, and what is lost is paid again"
             elif "locked" in str(problem):
                 cure = f"Another process writes for longer than {PATIENCE:.0f} s: end it and run again"
@@ -236,8 +238,9 @@ def _digest(row: list[Any]) -> str:
     return hashlib.blake2b(repr(row).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def _is_damage(problem: sqlite3.DatabaseError) -> bool:
-    return getattr(problem, "sqlite_errorcode", 0) & 0xFF in DAMAGED
+def _is_damage(problem: Exception) -> bool:
+    # SQLite's message quotes a damaged schema, which Python then fails to decode.
+    return isinstance(problem, UnicodeDecodeError) or getattr(problem, "sqlite_errorcode", 0) & 0xFF in DAMAGED
 
 
 def _is_on_network(folder: Path) -> bool:

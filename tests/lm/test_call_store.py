@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ArtifactError
@@ -84,6 +84,7 @@ def test_what_was_put_first_is_what_everybody_gets(
 
 
 @settings(max_examples=150, deadline=None)
+@example(place=3840, flip=128, cut=False)  # in the table's definition: SQLite's message is no UTF-8 then
 @given(place=st.integers(0), flip=st.integers(1, 255), cut=st.booleans())
 def test_a_store_with_any_byte_damaged_never_gives_a_wrong_text(
     tmp_path_factory: pytest.TempPathFactory, place: int, flip: int, cut: bool
@@ -94,10 +95,14 @@ def test_a_store_with_any_byte_damaged_never_gives_a_wrong_text(
     place %= len(content)
     content[place] ^= flip
     path.write_bytes(content[:place] if cut else content)
-    with CallStore(folder) as store:
-        found = store.get(keys)
-        assert all(found[key] == kept(key) for key in found)
-        assert store.put({key: kept(key) for key in keys}).keys() == set(keys)
+    try:
+        with CallStore(folder) as store:
+            found = store.get(keys)
+            assert all(found[key] == kept(key) for key in found)
+            assert store.put({key: kept(key) for key in keys}).keys() == set(keys)
+    except ArtifactError as problem:
+        assert place == 18 and "readonly" in str(problem)  # the header now says that nobody may write
+        return
     with CallStore(folder) as store:
         assert store.get(keys) == {key: kept(key) for key in keys}
 
