@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from kgqa_core.errors import InputError
@@ -103,19 +103,6 @@ def finite_texts(constraint: Constraint, *, limit: int = MAX_TEXTS) -> list[str]
     return texts if len(texts) <= limit else None
 
 
-class TokenState(Protocol):
-    """What of a constraint's texts is written, and which tokens may follow."""
-
-    @property
-    def allowed(self) -> list[int]:
-        """Return the tokens that may follow, the end token among them: the same list each time."""
-        ...
-
-    def after(self, token: int) -> TokenState | None:
-        """Return the state after a token; None after one that is not allowed, and after the end."""
-        ...
-
-
 def start_state(tokenizer: Any, constraint: Constraint | None, *, listed: int = LISTED) -> TokenState | None:
     """Return the state before the first token, a ``Spelling`` up to ``listed`` texts; None without a constraint.
 
@@ -140,7 +127,7 @@ def start_state(tokenizer: Any, constraint: Constraint | None, *, listed: int = 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """Some tokens of allowed texts, each as its own tokenizer writes it. Implements ``TokenState``."""
+    """Some tokens of allowed texts, each as its own tokenizer writes it."""
 
     follow: dict[int, Spelling]  # by token
     allowed: list[int]  # the end too, where a text is whole
@@ -170,7 +157,7 @@ def _spell(tokenizer: Any, constraint: Constraint, most: int) -> Spelling | None
 
 
 class Place:
-    """A place in an allowed text: after ``pieces``, and ``done`` bytes into the next. Implements ``TokenState``."""
+    """A place in an allowed text: after ``pieces``, and ``done`` bytes into the next."""
 
     def __init__(self, constraint: Constraint, vocabulary: _Vocabulary, known: dict[Any, Place], *at: Any) -> None:
         """Stand at (pieces, done), or before the first token; ``known`` holds the places met so far."""
@@ -221,6 +208,10 @@ class Place:
         if at not in self._known:
             self._known[at] = Place(self._constraint, self._vocabulary, self._known, *at)
         return self._known[at]
+
+
+TokenState = Spelling | Place
+"""What of a constraint's texts is written: ``allowed`` tokens may follow, ``after`` one of them is the next state."""
 
 
 class _Vocabulary:

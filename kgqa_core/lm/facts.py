@@ -57,24 +57,13 @@ def describe(
     quantise: Quantise = "none",
     device: str = "cpu",
     batch_size: int = 64,
+    timed: bool = True,
 ) -> ModelFacts:
-    """Return a local model's facts; where it fits the free memory it is loaded and timed.
+    """Return a local model's facts; if ``timed`` and its weights fit the free memory, it is loaded and timed.
 
     Raises:
         InputError: the folder or the adapter cannot be used.
     """
-    facts = estimate(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device, batch_size=batch_size)
-    if facts.free_bytes and facts.weight_bytes > facts.free_bytes:
-        return facts
-    model = open_local(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device, batch_size=batch_size)
-    read, new = measure(model, batch_size)
-    return replace(facts, name=model.name, read_tokens_per_second=read, new_tokens_per_second=new)
-
-
-def estimate(
-    folder: Path, *, adapter: Path | None, dtype: Dtype, quantise: Quantise, device: str, batch_size: int
-) -> ModelFacts:
-    """Return what can be told without loading the weights. Raises InputError as ``describe``."""
     read_config(folder)
     if adapter is not None:
         check_adapter(adapter)
@@ -93,7 +82,7 @@ def estimate(
     cache = round(2 * text.num_hidden_layers * heads * width * _BYTES[loaded_as])  # a key and a value per layer
     context = int(getattr(text, "max_position_embeddings", None) or tokenizer.model_max_length)
     num_added = sum(math.prod(shape) for shape in added.values())
-    return ModelFacts(
+    facts = ModelFacts(
         folder=str(folder),
         adapter=str(adapter or ""),
         architecture=str((config.architectures or [config.model_type])[0]),
@@ -110,6 +99,11 @@ def estimate(
         memory_bytes=round(weights + num_added * _BYTES[loaded_as]) + cache * batch_size * min(context, TEXT_TOKENS),
         free_bytes=free_memory(device),
     )
+    if not timed or facts.weight_bytes > (facts.free_bytes or math.inf):
+        return facts
+    model = open_local(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device, batch_size=batch_size)
+    read, new = measure(model, batch_size)
+    return replace(facts, name=model.name, read_tokens_per_second=read, new_tokens_per_second=new)
 
 
 def measure(model: LocalModel, batch_size: int) -> tuple[float, float]:

@@ -1,13 +1,12 @@
 """Greedy search, beam search and sampling, each prompt under its own constraint, and exact scores of given answers.
 
-From top to bottom: what the model has read of each row (``Cached``), which tokens may follow (``pick``),
-the branches of one prompt (``Search``), the loop over tokens (``generate_batch``), the scores of
-given answers (``score_batch``), and batches as large as memory holds (``Batcher``).
+From top to bottom: what the model has read of each row (``Cached``), which tokens may follow (``pick``), the branches
+of one prompt (``Search``), the loop over tokens (``generate_batch``), scores of given answers (``score_batch``), and
+batches as large as memory holds (``Batcher``).
 
-The loop is ours because transformers' ``model.generate`` would need as much code around it and does not do all of this.
-It draws all samples of a batch from one generator, so a text would depend on its neighbours in the batch. It reads a
-prompt once per beam, copies the whole cache at each step and masks the whole vocabulary of each constrained row.
-Its texts are the same where both can do the work (tests/lm/test_generate.py); benchmarks/lm_generate.py compares speed.
+The loop is ours: transformers' ``model.generate`` would need as much code around it, and draws all samples of a batch
+from one generator, so that a text would depend on its neighbours; it reads a prompt once per beam, and masks the whole
+vocabulary of each constrained row. Its texts are the same where both can do the work (tests/lm/test_generate.py).
 
 Shape letters: B rows, each with one live branch or idle; T tokens; V vocabulary; A most allowed tokens of a row;
 C candidates per row; H heads; D width of a head.
@@ -19,7 +18,6 @@ import copy
 import gc
 import hashlib
 import inspect
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,8 +38,12 @@ from kgqa_core.lm.types import Decoding, Generation
 ROOM = 32  # tokens for which a layer of the cache makes room at a time, at least
 MOST_IDLE = 0.25  # of the rows, before the cache is copied without them
 USUAL_NUCLEUS = 64  # tokens that hold the mass top_p in most rows
+Tokens = Sequence[int]
+Starts = Sequence[TokenState | None]  # where each prompt's constraint begins; None: it is free
+Candidates = list[tuple[int, float]]  # (token, its log-probability under the model), best first; empty: a dead end
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Run = Callable[[list[Item]], list[Result]]
 _log = logging.getLogger(__name__)
 
 
@@ -65,18 +67,15 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         end = self.length + key_states.shape[-2]
         if end > self.room:
             self.room = end + max(ROOM, end // 4)
-            self.keys = self._with_room(self.keys, key_states)
-            self.values = self._with_room(self.values, value_states)
+            for name, new in (("keys", key_states), ("values", value_states)):
+                grown = new.new_empty((*new.shape[:2], self.room, new.shape[3]))
+                if self.length:
+                    grown[:, :, : self.length] = getattr(self, name)[:, :, : self.length]
+                setattr(self, name, grown)
         self.keys[:, :, self.length : end] = key_states
         self.values[:, :, self.length : end] = value_states
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def _with_room(self, old: Tensor, new: Tensor) -> Tensor:
-        grown = new.new_empty((*new.shape[:2], self.room, new.shape[3]))
-        if self.length:
-            grown[:, :, : self.length] = old[:, :, : self.length]
-        return grown
 
     def get_seq_length(self) -> int:
         """Return the number of tokens written."""
@@ -125,8 +124,7 @@ class Cached:
 
     def read(self, tokens: Tensor, mask: Tensor | None = None, *, last: bool = True) -> Tensor:
         """Read ``tokens`` [B, T] (0 in ``mask``: padding) and return logits [B, V] after the last, else [B, T, V]."""
-        added = torch.ones_like(tokens) if mask is None else mask
-        self.mask = torch.cat([self.mask, added], dim=1)
+        self.mask = torch.cat([self.mask, torch.ones_like(tokens) if mask is None else mask], dim=1)
         options: dict[str, Any] = {}
         if "position_ids" in self.accepted:
             positions = self.mask.cumsum(dim=1)[:, -tokens.shape[1] :] - 1
@@ -151,12 +149,6 @@ def read_prompts(model: Any, prompts: Sequence[Tokens]) -> tuple[Cached, Tensor]
     return cached, cached.read(tokens, mask)
 
 
-Candidates = list[tuple[int, float]]
-"""(token, its log-probability under the model itself), best first; empty where nothing is allowed."""
-Tokens = Sequence[int]
-Starts = Sequence[TokenState | None]
-
-
 def pick(
     logits: Tensor, decoding: Decoding, *, count: int, draws: Sequence[float], legal: list[Tokens | None] | None
 ) -> list[Candidates]:
@@ -165,10 +157,15 @@ def pick(
     A draw inverts the cumulative distribution of the model at ``temperature``, of its nucleus of mass ``top_p``.
     ``legal`` holds the allowed tokens per row, None where all are; None in place of it: no row is constrained.
     """
-    scores, norm, tokens = logits.float(), logits.float().logsumexp(dim=1, keepdim=True), None
+    scores, tokens = logits.float(), None
+    norm = scores.logsumexp(dim=1, keepdim=True)
     if legal is not None:
-        tokens, hidden = _allowed(legal, logits)
-        scores = scores.gather(1, tokens).masked_fill(hidden, float("-inf"))  # [B, A]
+        lists = {id(row): range(logits.shape[1]) if row is None else row for row in legal}  # equal states share a list
+        places_of = {key: place for place, key in enumerate(lists)}
+        longest = max(1, *map(len, lists.values()))
+        padded = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in lists.values()], device=logits.device)
+        tokens = padded[[places_of[id(row)] for row in legal]]  # [B, A]
+        scores = scores.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, float("-inf"))
     if decoding.method == "sample":
         places = _draw(scores, draws, decoding)
     else:
@@ -198,17 +195,6 @@ def _draw(scores: Tensor, draws: Sequence[float], decoding: Decoding) -> Tensor:
     return torch.minimum(torch.searchsorted(sums, points, right=True), last)
 
 
-def _allowed(legal: Sequence[Tokens | None], logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the allowed tokens [B, A], and which of them only fill a row up."""
-    lists = {id(row): range(logits.shape[1]) if row is None else row for row in legal}  # equal states share a list
-    places = {key: place for place, key in enumerate(lists)}
-    numbers = [places[id(row)] for row in legal]
-    longest = max(1, *map(len, lists.values()))
-    tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in lists.values()], device=logits.device)
-    counts = torch.tensor([len(row) for row in lists.values()], device=logits.device)
-    return tokens[numbers], torch.arange(longest, device=logits.device) >= counts[numbers][:, None]
-
-
 @dataclass(slots=True)
 class Branch:
     """A text so far."""
@@ -229,7 +215,7 @@ class Search:
     live: list[Branch]
     rows: list[int]  # its own rows of the cache: they share what was read of the prompt
     done: list[Branch] = field(default_factory=list)  # ended, best first, distinct texts, at most `width`
-    draws: np.random.Generator | None = None  # of a sample
+    chance: np.random.Generator | None = None  # of a sample
 
     def advance(self, candidates: Sequence[Candidates], ending: Ending) -> None:
         """Let the best candidates (per live branch) live on, and see which texts ended.
@@ -270,34 +256,39 @@ def generate_batch(
 ) -> list[list[Generation]]:
     """Return the texts of one batch of prompts (their tokens), best first; samples in order of drawing.
 
-    ``starts`` holds where each prompt's constraint begins, None for a free prompt; empty: all are free.
-    Where a constraint allows fewer texts than were asked for, the rest are empty, unfinished and without log_prob.
+    Without ``starts`` all prompts are free. Where a constraint allows fewer texts than were asked for, the rest are
+    empty, unfinished and without log_prob.
     """
     cached, logits = read_prompts(model, prompts)
-    searches = _start(prompts, decoding, starts or [None] * len(prompts))
-    if len(searches) > len(prompts):  # samples share a prompt's row until here
+    searches, sampled = list[Search](), decoding.method == "sample"
+    for row, (prompt, start) in enumerate(zip(prompts, starts or [None] * len(prompts), strict=True)):
+        digest = hashlib.sha256(np.asarray(prompt, dtype=np.int64).tobytes()).digest()
+        own = int.from_bytes(digest[:8], "little")  # samples depend on the prompt, not on its place in a batch
+        for sample in range(decoding.num_returns if sampled else 1):
+            chance = np.random.default_rng([decoding.seed, own, sample]) if sampled else None
+            first, wanted = Branch((), 0.0, len(searches), start), 1 if sampled else decoding.num_returns
+            searches.append(Search(row, decoding.num_beams, wanted, [first], [first.row], chance=chance))
+    if sampled:  # the samples share a prompt's row until here
         rows = [search.prompt for search in searches]
         cached, logits = cached.select(rows), logits[rows]
+    is_bound, count = any(start is not None for start in starts), decoding.num_beams + len(ending.tokens)
     for step in range(decoding.max_new_tokens):
         legal: list[Tokens | None] = [()] * len(logits)  # of idle rows: nothing
         draws = [0.0] * len(logits)
         for search in searches:
             for branch in search.live:
                 legal[branch.row] = None if branch.state is None else branch.state.allowed
-                draws[branch.row] = search.draws.random() if search.draws else 0.0
-        bound = legal if any(start is not None for start in starts) else None
-        count = decoding.num_beams + len(ending.tokens)
-        picked = pick(logits, decoding, count=count, draws=draws, legal=bound)
+                draws[branch.row] = search.chance.random() if search.chance else 0.0
+        picked = pick(logits, decoding, count=count, draws=draws, legal=legal if is_bound else None)
         for search in searches:
             search.advance([picked[branch.row] for branch in search.live], ending)
         if step == decoding.max_new_tokens - 1 or not any(search.live for search in searches):
             break
         cached = _make_rows(cached, searches)
-        last = [0] * len(cached.mask)
-        for search in searches:
-            for branch in search.live:
-                last[branch.row] = branch.tokens[-1]
-        logits = cached.read(torch.tensor(last, device=logits.device)[:, None])
+        last = torch.zeros(len(cached.mask), dtype=torch.int64)
+        live = [branch for search in searches for branch in search.live]
+        last[[branch.row for branch in live]] = torch.tensor([branch.tokens[-1] for branch in live])
+        logits = cached.read(last[:, None].to(logits.device))
     results: list[list[Generation]] = [[] for _ in prompts]
     for search in searches:  # the texts that ended, then those that were cut
         texts: dict[str, Generation] = {}
@@ -309,34 +300,18 @@ def generate_batch(
     return [[*own, *[missing] * (decoding.num_returns - len(own))] for own in results]
 
 
-def _start(prompts: Sequence[Tokens], decoding: Decoding, starts: Starts) -> list[Search]:
-    """Return a search per prompt, or per sample of it; each has one row."""
-    sampled, searches = decoding.method == "sample", list[Search]()
-    for prompt, (tokens, start) in enumerate(zip(prompts, starts, strict=True)):
-        digest = hashlib.sha256(np.asarray(tokens, dtype=np.int64).tobytes()).digest()
-        own = int.from_bytes(digest[:8], "little")  # samples depend on the prompt, not on its place in a batch
-        for sample in range(decoding.num_returns if sampled else 1):
-            row, wanted = len(searches), 1 if sampled else decoding.num_returns
-            draws = np.random.default_rng([decoding.seed, own, sample]) if sampled else None
-            first = Branch((), 0.0, row, start)
-            searches.append(Search(prompt, decoding.num_beams, wanted, [first], [row], draws=draws))
-    return searches
-
-
 def _make_rows(cached: Cached, searches: Sequence[Search]) -> Cached:
     """Return a cache that has a row for each live branch, and set the branches' rows: the parent's where it can be."""
-    num_live = sum(len(search.live) for search in searches)
-    if num_live < (1 - MOST_IDLE) * len(cached.mask) or any(len(one.live) > len(one.rows) for one in searches):
-        cached = cached.select([branch.row for search in searches for branch in search.live])
-        rows = itertools.count()
+    live = [branch for search in searches for branch in search.live]
+    if len(live) < (1 - MOST_IDLE) * len(cached.mask) or any(len(one.live) > len(one.rows) for one in searches):
+        cached = cached.select([branch.row for branch in live])
+        for row, branch in enumerate(live):
+            branch.row = row
         for search in searches:
-            for branch in search.live:
-                branch.row = next(rows)
             search.rows = [branch.row for branch in search.live]
         return cached
-    moves = []
+    moves, taken = [], set()
     for search in searches:
-        taken: set[int] = set()
         free = sorted(set(search.rows) - {branch.row for branch in search.live})
         for branch in search.live:
             if branch.row in taken:
@@ -359,47 +334,38 @@ def score_batch(
     first = torch.log_softmax(logits.float(), dim=1)  # [prompts, V]
     pairs = [(row, option) for row, own in enumerate(options) for option in own]
     heads = first[[row for row, _ in pairs], [option[0] for _, option in pairs]].tolist() if pairs else []
-    tails = batcher.map(pairs, [len(option) for _, option in pairs], lambda batch: _score_rest(cached, batch))
+
+    def read_rest(batch: list[tuple[int, Tokens]]) -> list[float]:
+        """Return the log-likelihood of what follows each option's first token."""
+        if max(len(option) for _, option in batch) == 1:
+            return [0.0] * len(batch)
+        read = [torch.tensor(option[:-1], dtype=torch.int64) for _, option in batch]
+        rest = [torch.tensor(option[1:], dtype=torch.int64) for _, option in batch]
+        tokens = pad_sequence(read, batch_first=True).to(logits.device)  # [B, T]
+        targets = pad_sequence(rest, batch_first=True, padding_value=-1).to(logits.device)
+        real = targets >= 0
+        found = cached.select([row for row, _ in batch]).read(tokens, real.long(), last=False).float()  # [B, T, V]
+        chosen = found.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0] - found.logsumexp(dim=2)
+        return chosen.masked_fill(~real, 0.0).sum(dim=1, dtype=torch.float64).tolist()
+
+    tails = batcher.map(pairs, [len(option) for _, option in pairs], read_rest)
     sums = iter(head + tail for head, tail in zip(heads, tails, strict=True))
     return [[next(sums) for _ in own] for own in options]
-
-
-def _score_rest(cached: Cached, pairs: Sequence[tuple[int, Tokens]]) -> list[float]:
-    """Return the log-likelihood of what follows each option's first token."""
-    if max(len(option) for _, option in pairs) == 1:
-        return [0.0] * len(pairs)
-    rests = [torch.tensor(option[1:], dtype=torch.int64) for _, option in pairs]
-    read = [torch.tensor(option[:-1], dtype=torch.int64) for _, option in pairs]
-    tokens = pad_sequence(read, batch_first=True).to(cached.mask.device)  # [B, T]
-    targets = pad_sequence(rests, batch_first=True, padding_value=-1).to(cached.mask.device)
-    real = targets >= 0
-    logits = cached.select([row for row, _ in pairs]).read(tokens, real.long(), last=False).float()  # [B, T, V]
-    chosen = logits.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0] - logits.logsumexp(dim=2)
-    return chosen.masked_fill(~real, 0.0).sum(dim=1, dtype=torch.float64).tolist()
 
 
 class DoesNotFit(KgqaError):
     """Memory does not hold a batch of one."""
 
 
+@dataclass
 class Batcher:
-    """Runs a function over batches of rows of similar lengths, and halves them where memory runs out.
+    """Runs a function over batches of rows of similar lengths, and halves them where memory runs out."""
 
-    What memory did not hold is remembered as a number of cells (rows x longest length), so that later batches of long
-    rows start smaller and those of short rows stay full.
-    """
-
-    def __init__(self, batch_size: int) -> None:
-        self._batch_size = batch_size
-        self._cells: int | None = None  # None: memory has sufficed so far
+    batch_size: int
+    _cells: int | None = None  # rows x longest length that memory holds, at most; None: it has sufficed so far
 
     def map(
-        self,
-        items: Sequence[Item],
-        lengths: Sequence[int],
-        run: Callable[[list[Item]], list[Result]],
-        *,
-        width: int = 1,
+        self, items: Sequence[Item], lengths: Sequence[int], run: Run[Item, Result], *, width: int = 1
     ) -> list[Result]:
         """Return ``run``'s result for each item, in the items' order; longest go first, each becomes ``width`` rows.
 
@@ -410,7 +376,7 @@ class Batcher:
         results: dict[int, Result] = {}
         while (start := len(results)) < len(order):
             longest = max(1, lengths[order[start]])
-            most = self._batch_size if self._cells is None else min(self._batch_size, self._cells // longest)
+            most = self.batch_size if self._cells is None else min(self.batch_size, self._cells // longest)
             rows = order[start : start + max(1, most // width)]
             try:
                 results.update(zip(rows, run([items[row] for row in rows]), strict=True))

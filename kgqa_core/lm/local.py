@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import torch
 import transformers
+from safetensors import SafetensorError, safe_open
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import InputError, nearest, shorten
@@ -115,8 +116,6 @@ def load_tokenizer(folder: Path) -> Any:
 
 def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -> Any:
     """Return the transformers model on its device; missing weights are an error."""
-    from safetensors import SafetensorError
-
     wanted: Any = getattr(torch, dtype) if dtype != "auto" else torch.float32 if device == "cpu" else "auto"
     options = {"dtype": wanted, **_quantisation(quantise, device)}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -161,59 +160,31 @@ def _quantisation(quantise: Quantise, device: str) -> dict[str, Any]:
 
 
 def _add_adapter(model: Any, adapter: Path, *, num_tokens: int, merge: bool) -> Any:
-    """Return the model with an adapter on it.
+    """Return the model with an adapter on it, which may bring a tokenizer of more tokens than the base has rows for.
 
-    Args:
-        model: a transformers model.
-        adapter: a folder that ``check_adapter`` passed.
-        num_tokens: of the tokenizer; an adapter that was trained with more tokens than the base has rows for them.
-        merge: add it into the weights, which is faster but rounds: only where weights are float32.
-
-    Raises:
-        InputError: the adapter is for another base, or peft cannot read it.
+    ``merge`` adds it into the weights, which is faster but rounds: only where weights are float32.
     """
     import peft
 
     if num_tokens > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(num_tokens)
-    _check_shapes(model, adapter)
-    try:
-        adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False)
-    except _FAILURES as error:
-        raise InputError(f"peft cannot put {adapter} on this model: {shorten(str(error))}. Give the base model that it "
-                         "was trained for") from error  # fmt: skip
-    return adapted.merge_and_unload() if merge else adapted
-
-
-def _check_shapes(model: Any, adapter: Path) -> None:
-    """Raise InputError unless the adapter's matrices fit the model's."""
-    from safetensors import SafetensorError, safe_open
-
-    modules = dict(model.named_modules())
+    kind = model.config.model_type
     try:
         with safe_open(str(adapter / "adapter_model.safetensors"), framework="pt") as file:
-            shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+            trained = set(file.keys())
+        adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False)
+    except (*_FAILURES, SafetensorError) as error:
         raise InputError(
-            f"{adapter / 'adapter_model.safetensors'} is damaged: {error}. Save the adapter again"
-        ) from None
-    for key, shape in sorted(shapes.items()):
-        name, _, rest = key.removeprefix("base_model.model.").partition(".lora_")
-        if not rest or rest.startswith(("embedding", "magnitude")):
-            continue
-        if name not in modules:
-            raise InputError(
-                f"the adapter {adapter} is for another base: it changes {name}, which this model "
-                f"({model.config.model_type}) has not. Give the base model that it was trained for"
-            )
-        side, width = ("in", shape[-1]) if rest.startswith("A") else ("out", shape[0])
-        conv = getattr(modules[name], "nx" if side == "in" else "nf", width)  # GPT-2's keeps its weight as [in, out]
-        expected = getattr(modules[name], f"{side}_features", conv)
-        if width != expected:
-            raise InputError(
-                f"the adapter {adapter} is for another base: its {name} is {width} wide ({side}), this model's "
-                f"{expected}. Give the base model that it was trained for"
-            )
+            f"the adapter {adapter} cannot be put on this model ({kind}): {shorten(str(error))}. It is for another "
+            "base, or damaged: give the base model that it was trained for, or save it again"
+        ) from error
+    unknown = sorted(trained - set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)))
+    if wrong := [name for name in unknown if ".lora_" in name]:  # peft passes over them
+        raise InputError(
+            f"the adapter {adapter} is for another base: it changes {wrong[0].partition('.lora_')[0]}, which this "
+            f"model ({kind}) has not. Give the base model that it was trained for"
+        )
+    return adapted.merge_and_unload() if merge else adapted
 
 
 class LocalModel:

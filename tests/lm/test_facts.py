@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.lm import facts
-from kgqa_core.lm.facts import describe, estimate
+from kgqa_core.lm.facts import describe
 from kgqa_core.lm.generate import read_prompts
 from kgqa_core.lm.local import Quantise, open_local
 
@@ -36,7 +36,7 @@ def test_a_model_that_does_not_fit_is_described_unloaded(qwen2: Path, monkeypatc
 
 @pytest.mark.parametrize(("quantise", "bytes_per_weight"), [("none", 2), ("int8", 1), ("int4", 0.5)])
 def test_quantisation_shrinks_matrices_but_not_tables(qwen2: Path, quantise: Quantise, bytes_per_weight: float) -> None:
-    told = estimate(qwen2, adapter=None, dtype="bfloat16", quantise=quantise, device="cpu", batch_size=1)
+    told = describe(qwen2, dtype="bfloat16", quantise=quantise, timed=False)
     model = open_local(qwen2).model
     layers = model.model.layers
     matrices = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)

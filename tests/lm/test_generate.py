@@ -1,7 +1,9 @@
-"""Greedy and beam search against searches without cache, batch or cleverness; stop strings; constraints."""
+"""Searches, samples and scores against those without cache, batch or cleverness; constraints; stop strings; memory."""
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,12 +11,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from kgqa_core.errors import KgqaError
 from kgqa_core.lm.chat import Ending, decode, encode_answers, encode_prompts
 from kgqa_core.lm.constraints import LISTED, Choices, start_state
-from kgqa_core.lm.generate import generate_batch
+from kgqa_core.lm.generate import Batcher, generate_batch, pick
 from kgqa_core.lm.local import LocalModel, open_local
 from kgqa_core.lm.types import Constraint, Decoding, Prompt
-from tests.lm.tiny_models import ARCHITECTURES, make_any, make_mistral
+from tests.lm.tiny_models import ARCHITECTURES, make_any
 
 TEXTS = ["who directed Heat ?", "what is the genre of the film that Michael Mann directed ?", "x", "the plan is"]
 PROMPTS = [Prompt(text) for text in TEXTS]
@@ -59,38 +62,34 @@ def plain_beam_search(
     return list(texts.items())[: decoding.num_returns]
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-def test_beams_are_those_of_a_search_without_cache_and_batch(any_model: Path, num_beams: int) -> None:
-    model = open_local(any_model)
-    decoding = Decoding(max_new_tokens=6, method="beam", num_beams=num_beams, num_returns=min(3, num_beams))
-    rows, ending = encode_prompts(model.tokenizer, PROMPTS), ending_often(model)
-    for prompt, texts in zip(rows, generate_batch(model.model, rows, decoding, ending=ending), strict=True):
-        expected = plain_beam_search(model, prompt, decoding, ending)
-        assert [text.text for text in texts] == [text for text, _ in expected]
-        assert [text.log_prob for text in texts] == pytest.approx([score for _, score in expected], abs=1e-4)
+def ask_transformers(
+    model: LocalModel, prompt: list[int], decoding: Decoding, ending: Ending, **options: Any
+) -> list[tuple[str, float]]:
+    """Return the texts of transformers' own beam search, best first; two ways of tokens may write one text."""
+    made = model.model.generate(
+        torch.tensor([prompt]),
+        max_new_tokens=decoding.max_new_tokens,
+        num_beams=decoding.num_beams,
+        num_return_sequences=decoding.num_returns,
+        do_sample=False,
+        length_penalty=0.0,  # the plain sum, where transformers' default is the mean
+        eos_token_id=sorted(ending.tokens),
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
+    rows = [until_end(tokens[len(prompt) :], ending) for tokens in made.sequences.tolist()]
+    return [(ending.answer(row), score) for row, score in zip(rows, made.sequences_scores.tolist(), strict=True)]
 
 
 def test_beams_are_those_of_transformers(llama: Path) -> None:
     model = open_local(llama)
     rows, ending = encode_prompts(model.tokenizer, PROMPTS), ending_often(model)
     for prompt, texts in zip(rows, generate_batch(model.model, rows, BEAM, ending=ending), strict=True):
-        made = model.model.generate(
-            torch.tensor([prompt]),
-            max_new_tokens=6,
-            num_beams=4,
-            num_return_sequences=3,
-            do_sample=False,
-            length_penalty=0.0,  # the plain sum, where transformers' default is the mean
-            eos_token_id=sorted(ending.tokens),
-            pad_token_id=0,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
-        expected = {}
-        for tokens, score in zip(made.sequences.tolist(), made.sequences_scores.tolist(), strict=True):
-            expected.setdefault(
-                ending.answer(until_end(tokens[len(prompt) :], ending)), score
-            )  # of equal texts the best
+        expected: dict[str, float] = {}
+        for text, score in ask_transformers(model, prompt, BEAM, ending):
+            expected.setdefault(text, score)
         same = len(expected)
         assert [text.text for text in texts[:same]] == list(expected)
         assert [text.log_prob for text in texts[:same]] == pytest.approx(list(expected.values()), abs=1e-4)
@@ -150,52 +149,28 @@ def test_beams_under_constraints_are_those_of_transformers(any_model: Path) -> N
                     state = state and state.after(token)
                 return state.allowed if state else model.ends[:1]
 
-            made = model.model.generate(
-                torch.tensor([row]),
-                max_new_tokens=60,
-                num_beams=2,
-                num_return_sequences=2,
-                do_sample=False,
-                length_penalty=0.0,
-                eos_token_id=model.ends[0],
-                pad_token_id=0,
-                prefix_allowed_tokens_fn=allowed,
-                return_dict_in_generate=True,
-                output_scores=True,
-            )
-            expected = [until_end(tokens[len(row) :], ending) for tokens in made.sequences.tolist()]
-            if len({ending.answer(tokens) for tokens in expected}) == 2:  # else theirs are one text in two ways
-                assert [text.text for text in texts] == [ending.answer(tokens) for tokens in expected]
-                assert [text.log_prob for text in texts] == pytest.approx(made.sequences_scores.tolist(), abs=1e-4)
+            expected = ask_transformers(model, row, decoding, ending, prefix_allowed_tokens_fn=allowed)
+            if len({text for text, _ in expected}) == 2:  # else theirs are one text in two ways
+                assert [text.text for text in texts] == [text for text, _ in expected]
+                assert [text.log_prob for text in texts] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_architecture_is_read_in_batches_as_alone(kind: str, tmp_path: Path) -> None:
     model = open_local(make_any(tmp_path / kind, kind))
     decoding = Decoding(max_new_tokens=6, method="beam", num_beams=3, num_returns=3)
-    rows, ending = encode_prompts(model.tokenizer, PROMPTS), ending_often(model)
+    rows, ending = encode_prompts(model.tokenizer, PROMPTS[1:3]), ending_often(model)
     options = [["drama", "Michael Mann", "film.film.genre"]] * len(rows)
-    scores = model.score(PROMPTS, options)
+    scores = model.score(PROMPTS[1:3], options)
     together = generate_batch(model.model, rows, decoding, ending=ending)
-    for row, prompt, texts, scored in zip(rows, PROMPTS, together, scores, strict=True):
+    for row, prompt, texts, scored in zip(rows, PROMPTS[1:3], together, scores, strict=True):
         expected = plain_beam_search(model, row, decoding, ending)
         told = [text for text in texts if text.log_prob is not None]  # texts that were cut may be one text
         assert [text.text for text in told] == [text for text, _ in expected]
         assert [text.log_prob for text in told] == pytest.approx([score for _, score in expected], abs=1e-4)
         assert scored == pytest.approx(model.score([prompt], options[:1])[0], abs=1e-4)
-        answer = [*encode_answers(model.tokenizer, ["drama"])[0], model.ends[0]]
-        plain = sum(float(plain_log_probs(model, row + answer[:at])[token]) for at, token in enumerate(answer))
+        plain = plain_score(model, prompt, "drama")
         assert scored[0] == pytest.approx(plain, abs=1e-4)
-
-
-def test_a_window_of_attention_needs_a_cache_of_its_own_kind(tmp_path: Path) -> None:
-    model = open_local(make_mistral(tmp_path / "mistral", sliding_window=7))
-    rows, ending = encode_prompts(model.tokenizer, PROMPTS), ending_often(model)
-    assert max(map(len, rows)) > 7
-    for prompt, texts in zip(rows, generate_batch(model.model, rows, BEAM, ending=ending), strict=True):
-        expected = plain_beam_search(model, prompt, BEAM, ending)
-        assert [text.text for text in texts] == [text for text, _ in expected]
-        assert [text.log_prob for text in texts] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
 def test_prompts_with_and_without_constraints_share_a_batch(qwen2: Path) -> None:
@@ -255,3 +230,184 @@ def test_a_stop_string_may_lie_across_tokens(llama: Path) -> None:
 
 def vars_of(decoding: Decoding) -> dict[str, Any]:
     return {name: getattr(decoding, name) for name in Decoding.__dataclass_fields__}
+
+
+SCORED = [Prompt(text) for text in ("who directed Heat ?", "x", "the plan is film.film.genre and the answer is")]
+OPTIONS = [["Michael Mann", "drama", ""], [], ["film.film.genre", "x", "naïve 42 trains", "the plan is film", "drama"]]
+
+
+def plain_score(model: LocalModel, prompt: Prompt, option: str) -> float:
+    start = encode_prompts(model.tokenizer, [prompt])[0]
+    answer = [*encode_answers(model.tokenizer, [option])[0], model.ends[0]]
+    return sum(float(plain_log_probs(model, start + answer[:at])[token]) for at, token in enumerate(answer))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 64])
+def test_scores_are_those_of_reading_one_by_one(any_model: Path, batch_size: int) -> None:
+    model = open_local(any_model, batch_size=batch_size)
+    for prompt, options, scores in zip(SCORED, OPTIONS, model.score(SCORED, OPTIONS), strict=True):
+        assert scores == pytest.approx([plain_score(model, prompt, option) for option in options], abs=1e-4)
+
+
+def test_an_option_that_does_not_fit_the_context_is_impossible(qwen2: Path) -> None:
+    model = open_local(qwen2)
+    long = "film " * model.context
+    scores = model.score([Prompt("x"), Prompt(long), Prompt("who")], [["drama", long], ["drama"], ["drama"]])
+    assert scores[0][1] == scores[1][0] == float("-inf")
+    assert scores[0][0] > float("-inf") and scores[2][0] > float("-inf")
+
+
+def test_nothing_asked_nothing_told(qwen2: Path) -> None:
+    model = open_local(qwen2)
+    assert model.score([], []) == []
+    assert model.score(SCORED[:1], [[]]) == [[]]
+    assert model.generate([]) == []
+    assert model.count_tokens([]) == []
+
+
+SAMPLES = Decoding(max_new_tokens=6, method="sample", num_returns=3, seed=7)
+
+
+def test_the_rest_of_the_batch_changes_no_sample(any_model: Path) -> None:
+    together = open_local(any_model).generate(SCORED, SAMPLES)
+    shuffled = open_local(any_model, batch_size=2).generate(SCORED[::-1], SAMPLES)[::-1]
+    for one, other in zip(together, shuffled, strict=True):
+        assert [text.text for text in one] == [text.text for text in other]
+    fewer = open_local(any_model).generate(SCORED[:1], Decoding(max_new_tokens=6, method="sample", seed=7))
+    assert fewer[0][0].text == together[0][0].text  # the first sample is the first, however many are drawn
+
+
+def test_samples_and_seeds_differ(qwen2: Path) -> None:
+    model = open_local(qwen2)
+    first = model.generate(SCORED[:1], SAMPLES)[0]
+    assert len({text.text for text in first}) == 3
+    other = model.generate(SCORED[:1], Decoding(max_new_tokens=6, method="sample", num_returns=3, seed=8))[0]
+    assert first != other
+
+
+def test_a_sample_follows_its_constraint(any_model: Path) -> None:
+    model = open_local(any_model)
+    options = ["drama", "Heat", "Michael Mann"]
+    prompts = [Prompt(prompt.text, constraint=Choices(options)) for prompt in SCORED]
+    for texts in model.generate(prompts, Decoding(max_new_tokens=20, method="sample", num_returns=5)):
+        assert {text.text for text in texts} <= set(options)
+        assert len(texts) == 5
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 0.8)])
+def test_tokens_are_drawn_with_the_probabilities_told(temperature: float, top_p: float) -> None:
+    logits = torch.tensor([[0.3, 2.0, -1.0, 1.2, 0.0]])
+    num = 4001
+    draws = [(number + 0.5) / num for number in range(num)]  # evenly: shares come out as they are
+    decoding = Decoding(method="sample", temperature=temperature, top_p=top_p)
+    picked = pick(logits.expand(num, -1), decoding, count=1, draws=draws, legal=None)
+    drawn = Counter(row[0][0] for row in picked)
+    probs = (logits[0] / temperature).softmax(0)
+    order = probs.argsort(descending=True)
+    kept = order[: int((probs[order].cumsum(0) < top_p).sum()) + 1]
+    expected = {int(token): float(probs[token] / probs[kept].sum()) for token in kept}
+    assert {token: count / num for token, count in drawn.items()} == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_drawn_token_tells_the_models_own_log_prob() -> None:
+    logits = torch.tensor([[0.3, 2.0, -1.0, 1.2, 0.0]])
+    decoding = Decoding(method="sample", temperature=0.1)
+    picked = pick(logits, decoding, count=1, draws=[0.0], legal=[[4, 2]])
+    assert picked == [[(4, pytest.approx(float(logits[0].log_softmax(0)[4])))]]
+
+
+def test_the_last_draw_finds_a_token_that_is_allowed() -> None:
+    logits, sample = torch.tensor([[0.0, 1.0, float("-inf"), float("-inf")]]), Decoding(method="sample")
+    assert pick(logits, sample, count=1, draws=[1 - 1e-17], legal=None)[0][0][0] == 1
+    assert pick(logits, sample, count=1, draws=[0.5], legal=[[]]) == [[]]
+
+
+def test_the_best_of_the_allowed_tokens() -> None:
+    logits = torch.tensor([[0.3, 2.0, -1.0, 1.2], [0.3, 2.0, -1.0, 1.2], [5.0, 0.0, 1.0, 2.0]])
+    picked = pick(logits, Decoding(), count=2, draws=[0.0] * 3, legal=[[3, 2, 0], None, [1]])
+    assert [[token for token, _ in row] for row in picked] == [[3, 0], [1, 3], [1]]
+    assert picked[2][0][1] == pytest.approx(float(logits[2].log_softmax(0)[1]))
+
+
+class Memory:
+    """Holds so many cells; a batch takes rows x its longest."""
+
+    def __init__(self, cells: int) -> None:
+        self.cells = cells
+        self.batches: list[list[int]] = []  # that fitted
+        self.num_failed = 0
+
+    def run(self, batch: list[int]) -> list[str]:
+        if len(batch) * max(batch) > self.cells:
+            self.num_failed += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.batches.append(batch)
+        return [f"<{length}>" for length in batch]
+
+
+LENGTHS = [3, 100, 5, 90, 4, 80, 2, 70]
+
+
+def test_results_come_in_the_order_of_the_items_and_the_longest_go_first() -> None:
+    memory = Memory(10**6)
+    assert Batcher(3).map(LENGTHS, LENGTHS, memory.run) == [f"<{length}>" for length in LENGTHS]
+    assert memory.batches == [[100, 90, 80], [70, 5, 4], [3, 2]]
+
+
+def test_batches_are_halved_until_they_fit_and_short_rows_stay_many() -> None:
+    memory = Memory(200)
+    assert Batcher(8).map(LENGTHS, LENGTHS, memory.run) == [f"<{length}>" for length in LENGTHS]
+    assert memory.batches == [[100, 90], [80, 70], [5, 4, 3, 2]]
+    assert memory.num_failed == 2
+
+
+def test_what_did_not_fit_is_remembered() -> None:
+    memory, batcher = Memory(200), Batcher(8)
+    batcher.map(LENGTHS, LENGTHS, memory.run)
+    batcher.map(LENGTHS, LENGTHS, memory.run)
+    assert memory.num_failed == 2
+
+
+def test_beams_count_as_rows() -> None:
+    memory = Memory(10**6)
+    Batcher(6).map(LENGTHS, LENGTHS, memory.run, width=3)
+    assert [len(batch) for batch in memory.batches] == [2, 2, 2, 2]
+    Batcher(2).map(LENGTHS, LENGTHS, memory.run, width=3)
+    assert len(memory.batches[-1]) == 1
+
+
+def test_one_prompt_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(KgqaError, match="single prompt of 100 tokens"):
+        Batcher(8).map(LENGTHS, LENGTHS, Memory(50).run)
+
+
+def test_other_errors_pass() -> None:
+    def fail(batch: list[int]) -> list[str]:
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        Batcher(8).map(LENGTHS, LENGTHS, fail)
+
+
+def test_generation_and_scores_survive_a_small_memory(qwen2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [Prompt("film " * number) for number in range(1, 12)]
+    options = [["drama", "Heat", "Michael Mann", "x"]] * len(prompts)
+    decoding = Decoding(max_new_tokens=5, method="beam", num_beams=2)
+    roomy = open_local(qwen2)
+    expected = [texts[0].text for texts in roomy.generate(prompts, decoding)], roomy.score(prompts, options)
+    model = open_local(qwen2)
+    forward = model.model.forward
+    failures = []
+
+    def short_of_memory(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["attention_mask"].numel() > 100:
+            failures.append(kwargs["attention_mask"].shape)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(*args, **kwargs)
+
+    short_of_memory.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    monkeypatch.setattr(model.model, "forward", short_of_memory)
+    assert [texts[0].text for texts in model.generate(prompts, decoding)] == expected[0]
+    for scores, known in zip(model.score(prompts, options), expected[1], strict=True):
+        assert scores == pytest.approx(known, abs=1e-4)
+    assert failures

@@ -19,7 +19,7 @@ from kgqa_core.lm.local import load, load_tokenizer, open_local
 from kgqa_core.lm.tune import TuneReport, tune, tune_in_processes
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_examples import make_job, write_examples
-from tests.lm.tiny_models import make_mixtral
+from tests.lm.tiny_models import make_any
 
 Point = tuple[str, int, float]
 
@@ -167,7 +167,7 @@ def test_targets_that_cannot_be_tuned_are_refused_before_training(
 ) -> None:
     with pytest.raises(ConfigError, match=r"no LoRA weights for targets.*nowhere"):
         tune(make_job(llama, instructions, tmp_path, targets=("nowhere",)))
-    mixtral = make_mixtral(tmp_path / "mixtral")
+    mixtral = make_any(tmp_path / "mixtral", "mixtral")
     with pytest.raises(ConfigError, match=r"'all-linear' reach the fused experts of mixtral.*cannot be loaded again"):
         tune(make_job(mixtral, instructions, tmp_path))
     report = tune(make_job(mixtral, instructions, tmp_path, targets=("q_proj", "v_proj"), max_steps=1))

@@ -33,27 +33,6 @@ def make_llama(folder: Path, *, template: str | None = None, **sizes: int) -> Pa
     return _save(folder, tokenizer, transformers.LlamaForCausalLM, config)
 
 
-def make_mistral(folder: Path, *, sliding_window: int) -> Path:
-    """Mistral's kind: a token sees only so many before it."""
-    import transformers
-
-    tokenizer = _sentencepiece_like(None)
-    sizes = {**_sizes(len(tokenizer)), "num_key_value_heads": 1, "sliding_window": sliding_window}
-    config = transformers.MistralConfig(**sizes, bos_token_id=1, eos_token_id=2)
-    return _save(folder, tokenizer, transformers.MistralForCausalLM, config)
-
-
-def make_mixtral(folder: Path) -> Path:
-    """Mixtral's kind: a token is read by some of several experts, whose weights are fused."""
-    import transformers
-
-    tokenizer = _sentencepiece_like(None)
-    sizes = {**_sizes(len(tokenizer)), "hidden_size": 32, "intermediate_size": 64}  # fused products want whole words
-    experts = {"num_local_experts": 3, "num_experts_per_tok": 2, "num_key_value_heads": 1}
-    config = transformers.MixtralConfig(**sizes, **experts, bos_token_id=1, eos_token_id=2)
-    return _save(folder, tokenizer, transformers.MixtralForCausalLM, config)
-
-
 def make_qwen2(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
     """Qwen2's kind: byte-level tokens, nothing before a text, <|im_end|> or <|endoftext|> after."""
     import transformers
@@ -81,9 +60,9 @@ def make_gpt2(folder: Path, **sizes: int) -> Path:
     return _save(folder, tokenizer, transformers.GPT2LMHeadModel, config)
 
 
-ARCHITECTURES = (  # beside those that have a maker of their own
-    *("bloom", "gemma", "gemma2", "gpt_neox", "gptj", "granite", "mixtral"),
-    *("olmo2", "opt", "phi", "phi3", "qwen3", "qwen3_moe", "stablelm"),
+ARCHITECTURES = (
+    *("bloom", "gemma", "gemma2", "gpt2", "gpt_neox", "gptj", "granite", "llama", "mistral", "mixtral"),
+    *("olmo2", "opt", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "stablelm"),
 )
 
 
@@ -94,14 +73,10 @@ def make_any(folder: Path, kind: str) -> Path:
     tokenizer = _byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
     narrow = {"head_dim": 16, "rotary_dim": 8, "query_pre_attn_scalar": 16, "ffn_dim": 40, "word_embed_proj_dim": 32}
     experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-    sizes = {
-        **_sizes(len(tokenizer)),
-        "hidden_size": 32,
-        "intermediate_size": 40,
-        "num_key_value_heads": 1,
-        **narrow,
-        **experts,
-    }
+    sizes = {**_sizes(len(tokenizer)), "hidden_size": 32, "intermediate_size": 40, "num_key_value_heads": 1,
+             **narrow, **experts}  # fmt: skip
+    if kind in ("gemma2", "mistral"):
+        sizes["sliding_window"] = 7  # tokens; others see all
     config = transformers.AutoConfig.for_model(kind, **sizes, bos_token_id=0, eos_token_id=0, pad_token_id=0)
     return _save(folder, tokenizer, transformers.AutoModelForCausalLM.from_config, config)
 
