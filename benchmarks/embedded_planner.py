@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import time
 from collections import defaultdict
@@ -35,7 +34,7 @@ HOPS = (1, 2, 3)
 ASKED = {1: 99, 2: 99, 3: 97}  # hit@1, percent
 HELD_OUT = 0.2  # of the masked texts
 NOTHING, KNOWN, AROUND = "nothing", "known relations", "paths around the topics"
-FIGURES = ("hit@3", "as good", "gold", "valid", "f1")  # beside hit@1
+FIGURES = ("hit@1", "hit@3", "as good", "gold chain", "valid", "F1 of first")
 ROUNDS = 3  # of timing
 
 
@@ -47,11 +46,10 @@ class Size:
     draws: tuple[int, ...]  # of held-out wordings
     steps: int | None  # of training; None: as the settings say
     test: int | None  # test questions per number of hops; None: all
-    pools: int  # questions per number of hops whose plans are weighed
 
 
-FULL = Size(seeds=(0, 1, 2), draws=(0, 1), steps=None, test=None, pools=100)
-SMALL = Size(seeds=(0,), draws=(0,), steps=3, test=20, pools=3)
+FULL = Size(seeds=(0, 1, 2), draws=(0, 1), steps=None, test=None)
+SMALL = Size(seeds=(0,), draws=(0,), steps=3, test=20)
 
 
 def run(home: Path, size: Size = FULL) -> None:
@@ -59,96 +57,52 @@ def run(home: Path, size: Size = FULL) -> None:
     graph, questions = build_folders(home)
     folders: dict[str, Any] = {"graph": graph, "questions": questions, "work": home / "embedded-planner"}
     run_child(supervise, **folders)
-    whole = [
-        run_child(learn, **folders, seed=seed, steps=size.steps, test=size.test, pools=size.pools).result
-        for seed in size.seeds
-    ]
+    whole = [run_child(learn, **folders, seed=seed, steps=size.steps, test=size.test).result for seed in size.seeds]
     held = [run_child(learn, **folders, draw=draw, steps=size.steps, test=size.test).result for draw in size.draws]
     write_section("Embedded planner", report(whole, held), "python -m benchmarks embedded_planner")
 
 
 def report(whole: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]) -> str:
     """Return the section."""
-    table = [
-        "| hops | asked | hit@1 by seed | hit@1 | reached | hit@3 | as good | gold chain | valid | F1 of first |",
-        "|---|---:|---|---:|---|---:|---:|---:|---:|---:|",
-        *(_row(hops, whole) for hops in HOPS),
-    ]
-    wordings = [
-        "| hops | questions | hit@1 | as good | gold chain | valid | F1 of the first plan |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-        *(
-            f"| {hops} | {_mean(held, hops, 'n'):.0f} | "
-            + " | ".join(f"{_mean(held, hops, name):.1f}" for name in ("hit@1", "as good", "gold", "valid", "f1"))
-            + " |"
-            for hops in HOPS
-        ),
-    ]
-    times = [
-        "| beam search of 3 plans, held to | questions per CPU s: median (least to most) | of the speed without |",
-        "|---|---:|---:|",
-        *(_speed_row(name, [*whole, *held]) for name in whole[0]["speed"]),
-    ]
-    unseen = (
-        f"Unseen wordings: {HELD_OUT:.0%} of the masked texts are asked by the test split alone; "
-        f"mean of {len(held)} draws."
-    )
-    parts = [_facts(whole), _terms(whole[0]), table, unseen, wordings, times, _weighed(whole)]
-    return "\n\n".join(part if isinstance(part, str) else "\n".join(part) for part in parts)
-
-
-def _speed_row(name: str, runs: Sequence[dict[str, Any]]) -> str:
-    """Return a row over all rounds of all runs; the shares are of the same round's speed without a constraint."""
-    values = [value for run in runs for value in run["speed"][name]]
-    pairs = [zip(run["speed"][name], run["speed"][NOTHING], strict=True) for run in runs]
-    shares = [100 * own / free for pair in pairs for own, free in pair]
-    return (
-        f"| {name} | {median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f}) | "
-        f"{median(shares):.0f} % ({min(shares):.0f} to {max(shares):.0f}) |"
-    )
-
-
-def _facts(whole: Sequence[dict[str, Any]]) -> str:
     one, spent = whole[0], " / ".join(f"{run['cpu_seconds']:.0f}" for run in whole)
-    return (
+    facts = (
         f"One model for all hops, {one['num_parameters']:,} parameters, {one['num_tokens']:,} tokens. It reads "
         f"{one['num_examples']:,} distinct pairs of a masked wording and a best-executing shortest path, all that "
         f"{one['num_questions']:,} training questions hold, in {one['num_steps']} steps. Making it took {spent} CPU s "
         f"(asked: at most 120), tokenizer included: {one['flops'] / 1e12:.2f} TFLOP of matrix products, "
         f"{one['flops'] / one['cpu_seconds'] / 1e9:.0f} GFLOP/s."
     )
-
-
-def _terms(one: dict[str, Any]) -> str:
     shares = " / ".join(f"{one['gold is shortest'][str(hops)]:.1f}" for hops in HOPS)
-    return (
+    terms = (
         "Percent of the test questions, mean over the seeds. hit@1: the first plan is one of the question's "
         f"best-executing shortest paths. The gold chain is one of them for {shares} % of the questions of 1 / 2 / 3 "
-        "hops; of the others an answer happens to lie nearer to the topic. As good, which the asked figures do not "
-        "speak of: what the first plan reaches has an F1 as high as the best of those paths has, or higher. CPU "
-        "seconds are without those of supervision and instruction data, which are stages of their own."
+        "hops; of the others an answer lies nearer to the topic. As good: what the first plan reaches has an F1 as "
+        "high as the best of those paths has. CPU seconds are without those of supervision and instruction data."
     )
-
-
-def _weighed(whole: Sequence[dict[str, Any]]) -> str:
-    pools = " / ".join(f"{_mean(whole, hops, 'pool'):.1f}" for hops in HOPS)
-    return (
-        "Plans weighed, the gold chain and up to two others of its length from random walks around the topic: the "
-        f"likeliest is the gold chain for {pools} % of the first questions of 1 / 2 / 3 hops. Random plans are easy to "
-        "tell from it."
+    hits = [f"| hops | asked | hit@1 by seed | {' | '.join(FIGURES)} |", "|---|---:|---|" + "---:|" * len(FIGURES)]
+    unseen = [f"| hops | questions | {' | '.join(FIGURES)} |", "|---|---:|" + "---:|" * len(FIGURES)]
+    for hops in HOPS:
+        each = " / ".join(f"{run['hops'][str(hops)]['hit@1']:.1f}" for run in whole)
+        hits.append(f"| {hops} | >= {ASKED[hops]} | {each} | {_means(whole, hops)} |")
+        questions = sum(run["hops"][str(hops)]["n"] for run in held) / len(held)
+        unseen.append(f"| {hops} | {questions:.0f} | {_means(held, hops)} |")
+    times = [
+        "| beam search of 3 plans, held to | questions per CPU s: median (least to most) |",
+        "|---|---:|",
+    ]
+    for name in one["speed"]:
+        values = [value for run in [*whole, *held] for value in run["speed"][name]]
+        times.append(f"| {name} | {median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f}) |")
+    wordings = (
+        f"Unseen wordings: {HELD_OUT:.0%} of the masked texts are asked by the test split alone; "
+        f"mean of {len(held)} draws."
     )
+    return "\n\n".join([facts, terms, "\n".join(hits), wordings, "\n".join(unseen), "\n".join(times)])
 
 
-def _row(hops: int, runs: Sequence[dict[str, Any]]) -> str:
-    each = " / ".join(f"{run['hops'][str(hops)]['hit@1']:.1f}" for run in runs)
-    hit = _mean(runs, hops, "hit@1")
-    rest = " | ".join(f"{_mean(runs, hops, name):.1f}" for name in FIGURES)
-    return f"| {hops} | >= {ASKED[hops]} | {each} | {hit:.1f} | {'yes' if hit >= ASKED[hops] else 'no'} | {rest} |"
-
-
-def _mean(runs: Sequence[dict[str, Any]], hops: int, name: str) -> float:
-    values = [float(run["hops"][str(hops)][name]) for run in runs if str(hops) in run["hops"]]
-    return sum(values) / len(values)
+def _means(runs: Sequence[dict[str, Any]], hops: int) -> str:
+    own = [run["hops"][str(hops)] for run in runs]
+    return " | ".join(f"{sum(float(one[name]) for one in own) / len(own):.1f}" for name in FIGURES)
 
 
 def supervise(graph: str, questions: str, work: str) -> None:
@@ -167,7 +121,6 @@ def learn(
     draw: int | None = None,
     steps: int | None = None,
     test: int | None = None,
-    pools: int = 0,
 ) -> dict[str, Any]:
     """Make a model and let it plan for the test questions; ``draw``: for wordings that training never has."""
     from kgqa_core.config_lm import EmbeddedLmSection
@@ -203,8 +156,6 @@ def learn(
     planner = GeneratorPlanner(model, prompts, space=around)
     plans = ask_planner(planner, cases, num_plans=3)
     found = figures(opened, asked, plans, best)
-    for hops in HOPS if pools else ():
-        found[hops]["pool"] = weigh(opened, planner, [one for one in asked if one.hops == hops][:pools])
     shares = {
         hops: [to_labels(opened, one.chain) in best.get(one.id, ()) for one in asked if one.hops == hops and one.chain]
         for hops in HOPS
@@ -254,8 +205,8 @@ def figures(
         found[hops] = {
             **scored,
             "as good": 100 * sum(f1[at] >= reachable[at] - 1e-9 for at in own) / len(own),
-            "gold": 100 * sum(gold) / len(own),
-            "f1": sum(f1[at] for at in own) / len(own),
+            "gold chain": 100 * sum(gold) / len(own),
+            "F1 of first": sum(f1[at] for at in own) / len(own),
         }
     return found
 
@@ -286,34 +237,3 @@ def speeds(
             if number >= 0:
                 found[name].append(len(some) / (time.process_time() - started))
     return dict(found)
-
-
-def weigh(graph: KnowledgeGraph, planner: GeneratorPlanner, asked: Sequence[Question]) -> float:
-    """Return how often, in percent, the gold chain is likelier than two others of its length around the topic."""
-    space = PathConstraints(graph, max_hops=MAX_HOPS)
-    pools = []
-    for question in asked:
-        gold = to_labels(graph, question.chain or ())
-        others = walks(space, question, len(gold), random.Random(question.id)) - {gold}
-        pools.append([gold, *random.Random(question.id).sample(sorted(others), min(2, len(others)))])
-    cases = [PlanQuestion(question.id, question.masked, question.topics) for question in asked]
-    scores = planner.weigh(cases, pools)
-    return 100 * sum(own[0] == max(own) for own in scores) / len(scores)
-
-
-def walks(
-    space: PathConstraints, question: Question, hops: int, draw: random.Random, tries: int = 30
-) -> set[LabelPath]:
-    """Return some relation paths of ``hops`` steps around a question's topics, each step drawn evenly."""
-    around, found = space.around(question.topics), set()
-    for _ in range(tries):
-        path: tuple[int, ...] = ()
-        while len(path) < hops:
-            ending, going_on = around.next_relations(path)
-            options = ending if len(path) == hops - 1 else going_on
-            if not len(options):
-                break
-            path = (*path, int(draw.choice(options.tolist())))
-        else:
-            found.add(to_labels(space.graph, path))
-    return found

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,6 +52,13 @@ ROWS: dict[str, dict[str, Any] | None] = {  # None: Trainer's defaults
     "all weights, buckets": {"tuning": "full"},
     "all weights, Trainer's defaults": None,
 }
+SHAPES = {"7B": (4096, 32, 32), "13B": (5120, 40, 40)}  # on a GPU: width, layers, heads
+WAYS: dict[str, dict[str, Any]] = {
+    "buckets": {"batch_size": 16},
+    "packed": {"batch_size": 16, "batching": "packed"},
+    "buckets, checkpointing": {"batch_size": 64, "gradient_checkpointing": True},
+}
+MATRIX, GPU_STEPS, WARM = 8192, 12, 4
 
 
 def run(home: Path, size: Size = FULL) -> None:
@@ -58,7 +66,7 @@ def run(home: Path, size: Size = FULL) -> None:
     folder = home / "lora"
     folder.mkdir(parents=True, exist_ok=True)
     examples = write_examples(folder / "instructions.parquet", size.steps * size.batch_size)
-    base = make_base(folder / "base", examples, size)
+    base = make_base(folder / "base", examples, size.width, size.layers, max(1, size.width // 48))
     found: dict[str, list[dict[str, float]]] = {what: [] for what in ROWS}
     for _ in range(size.repeats):  # in turn, so that whatever else the machine does falls on all alike
         for what in ROWS:
@@ -79,9 +87,7 @@ def run(home: Path, size: Size = FULL) -> None:
     )
     lines = [*head, *(row(what, found[what], size.steps) for what in ROWS), "", note]
     if torch.cuda.is_available() and size.shapes:
-        from benchmarks.lora_gpu import table
-
-        lines += ["", *table(size.shapes)]
+        lines += ["", *gpu_table(folder, examples, size.shapes)]
     write_section("LoRA", "\n".join(lines), "python -m benchmarks lora")
 
 
@@ -118,7 +124,7 @@ def write_examples(path: Path, count: int) -> Path:
     return path
 
 
-def make_base(folder: Path, examples: Path, size: Size) -> Path:
+def make_base(folder: Path, examples: Path, width: int, layers: int, heads: int, device: str = "cpu") -> Path:
     """Make a Llama-shaped model with random weights and a tokenizer of the examples."""
     import tokenizers
     import transformers
@@ -132,16 +138,18 @@ def make_base(folder: Path, examples: Path, size: Size) -> Path:
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>")
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=size.width,
-        intermediate_size=size.width * 8 // 3,
-        num_hidden_layers=size.layers,
-        num_attention_heads=max(1, size.width // 48),
+        hidden_size=width,
+        intermediate_size=width * 8 // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
         max_position_embeddings=2048,
         bos_token_id=0,
         eos_token_id=1,
     )
     torch.manual_seed(0)
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    with torch.device(device):
+        model = transformers.LlamaForCausalLM(config)
+    model.to(torch.float32 if device == "cpu" else torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -224,3 +232,52 @@ def with_defaults(job: TuneJob, scratch: Path) -> dict[str, float]:
         "trained": sum(one.numel() for one in tunable.weights.values()),
         "parameters": sum(one.numel() for one in tunable.model.parameters()),
     }
+
+
+def gpu_table(folder: Path, examples: Path, shapes: Sequence[str], device: str = "cuda") -> list[str]:
+    """Return the table of a GPU: models in the shape of Llama-2's, with random weights."""
+    rate = matrix_rate(device)
+    rows = [
+        "| model | how | examples per pass | tokens/s | memory, GiB | of the measured bfloat16 rate |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for shape in shapes:
+        base = make_base(folder / shape, examples, *SHAPES[shape], device)
+        for name, options in WAYS.items():
+            try:
+                found = run_child(tune_on, base=base, examples=examples, device=device, options=options).result
+            except SystemExit:  # what it said is shown: most likely that memory does not hold a step
+                rows.append(f"| {shape} | {name} | {options['batch_size']} | failed | | |")
+                continue
+            share = 4 * found["parameters"] * found["speed"] / rate  # forward, and backward to the inputs alone
+            rows.append(
+                f"| {shape} | {name} | {options['batch_size']} | {found['speed']:,.0f} | {found['memory']:.0f} | "
+                f"{share:.0%} |"
+            )
+    rows += ["", f"{rate / 1e12:,.0f} TFLOP/s in products of {MATRIX} x {MATRIX} bfloat16 matrices. Rank 16 on all "]
+    rows[-1] += f"linear modules; seconds of a step: median of {GPU_STEPS - WARM}. Padding is not counted."
+    return rows
+
+
+def tune_on(base: str, examples: str, device: str, options: dict[str, Any]) -> dict[str, float]:
+    """Tune in this process, and return tokens per second, GiB at the peak, and parameters."""
+    from kgqa_core.lm.tune import tune
+
+    times: list[float] = []
+    with TemporaryDirectory() as scratch:
+        section = ReasonerSection(max_steps=GPU_STEPS, precision="bfloat16", **options)
+        job = TuneJob(base=base, examples=(examples,), section=section, out=scratch, device=device)
+        report = tune(job, progress=lambda done, total: times.append(time.perf_counter()))
+    seconds = median([last - first for first, last in pairwise(times)][WARM - 1 :])
+    memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
+    return {"speed": report.num_tokens / GPU_STEPS / seconds, "memory": memory, "parameters": report.num_parameters}
+
+
+def matrix_rate(device: str) -> float:
+    """Return the floating-point operations per second of a product of bfloat16 matrices."""
+    one, seconds = torch.randn(MATRIX, MATRIX, device=device, dtype=torch.bfloat16), []
+    for _ in range(20):
+        started = time.perf_counter()
+        (one @ one)[0, 0].item()  # waits for the GPU
+        seconds.append(time.perf_counter() - started)
+    return 2 * MATRIX**3 / median(seconds[10:])

@@ -59,10 +59,10 @@ def make_embedded(
     """Make and train a model and write it to the folder ``out``, whole or not at all.
 
     Args:
-        examples: instruction data (schemas.INSTRUCTIONS); its train split is read. All of it shapes the tokenizer; the
-            weights learn ``section.train_on``.
+        examples: instruction data (schemas.INSTRUCTIONS), whose train split is read: by the tokenizer all of it, by the
+            weights ``section.train_on``.
         section: what shapes the model.
-        out: gets tokenizer.json, config.json, model.safetensors and what else transformers writes.
+        out: gets what transformers writes.
         steps: relations as plans write them ("^label" backward), for ``relations: single``.
         markers: texts around them that are one token each.
         names: more texts for the tokenizer: names of entities.
@@ -290,7 +290,7 @@ def _train(
 
     with TemporaryDirectory(prefix="kgqa-lm-") as scratch:
         arguments = training_arguments(
-            Path(scratch),
+            scratch,
             model.device.type,
             max_steps=section.steps,
             per_device_train_batch_size=section.batch_size,
@@ -302,7 +302,6 @@ def _train(
             max_grad_norm=section.gradient_norm,
             seed=section.seed,
         )
-        loop = Loop(passes=passes(), all_steps=section.steps, model=model, args=arguments, callbacks=[Tell()])
-        loop.train()
+        Loop(passes(), section.steps, model=model, args=arguments, callbacks=[Tell()]).train()
     model.eval()
     return tuple(losses), flops

@@ -96,49 +96,31 @@ def tune(
         KgqaError: the loss became NaN, or a GPU has too little memory; the message says what to lower.
     """
     torch.set_num_threads(job.threads)
-    section = job.section
     with TemporaryDirectory(prefix="kgqa-tune-") as scratch:
         work = job.journal or Path(scratch)
-        arguments = training_arguments(
-            Path(scratch),
-            job.device,
-            learning_rate=section.learning_rate,
-            lr_scheduler_type=section.lr_schedule,
-            warmup_steps=section.warmup,
-            weight_decay=section.weight_decay,
-            adam_beta2=section.adam_beta2,
-            max_grad_norm=section.gradient_norm,
-            activation_checkpointing=section.gradient_checkpointing,
-            seed=job.seed,
-        )
+        arguments = _arguments(job, scratch)  # here several processes find each other
+        rank, count = arguments.process_index, arguments.world_size
         tunable = open_tunable(job, device=str(arguments.device))
         tokens, key = _tokens(job, tunable, work)
-        rank, count = arguments.process_index, arguments.world_size
-        batches = draw_batches(tokens, section, seed=job.seed, num_processes=count)
-        judged = dev_sample(tokens, section.dev_examples, job.seed)[rank::count]
+        batches = draw_batches(tokens, job.section, seed=job.seed, num_processes=count)
+        judged = dev_sample(tokens, job.section.dev_examples, job.seed)[rank::count]
         journal = Journal(
             job,
             work / "states",
-            identity=hash_json([VERSION, key, section.model_dump(mode="json"), job.seed, job.device, count]),
+            identity=hash_json([VERSION, key, job.section.model_dump(mode="json"), job.seed, job.device, count]),
             weights=tunable.weights,
             judge=lambda: dev_losses(tunable, tokens, judged, batch_size=batches.shape[3]),
             steps=len(batches),
             on_point=on_point if rank == 0 else lambda name, step, value: None,
             progress=progress if rank == 0 else lambda done, total: None,
         )
-        try:
-            _train(tunable, tokens, batches, section, arguments, journal)
-        except torch.cuda.OutOfMemoryError as problem:
-            cures = [f"lower micro_batch (now {batches.shape[3]})"] if batches.shape[3] > 1 else []
-            cures += [] if section.gradient_checkpointing else ["set gradient_checkpointing"]
-            cures += [f"lower max_length (now {section.max_length})"]
-            raise KgqaError(f"the GPU's memory does not hold a step: {', or '.join(cures)}") from problem
+        _train(tunable, tokens, batches, job.section, arguments, journal)
         if rank == 0:
             save_tuned(tunable, job)
         PartialState().wait_for_everyone()
     notes = journal.notes
     return TuneReport(
-        folder=tuned_folder(job),
+        folder=job.tuned,
         num_steps=notes.step,
         num_too_long=tokens.too_long,
         num_tokens=int(tokens.lengths[batches].sum()),
@@ -148,6 +130,22 @@ def tune(
         dev_losses=notes.dev_losses,
         best_step=notes.best_step or notes.step,
         cpu_seconds=notes.cpu_seconds,
+    )
+
+
+def _arguments(job: TuneJob, scratch: str) -> Any:
+    section = job.section
+    return training_arguments(
+        scratch,
+        job.device,
+        learning_rate=section.learning_rate,
+        lr_scheduler_type=section.lr_schedule,
+        warmup_steps=section.warmup,
+        weight_decay=section.weight_decay,
+        adam_beta2=section.adam_beta2,
+        max_grad_norm=section.gradient_norm,
+        activation_checkpointing=section.gradient_checkpointing,
+        seed=job.seed,
     )
 
 
@@ -170,23 +168,25 @@ def _train(
 ) -> None:
     """Do the steps that the journal has not seen, and leave in the model the weights that are kept."""
     steps, accumulated, _, size = batches.shape
-    if journal.notes.step < steps:
+    done, model = journal.notes.step, tunable.model
+    if done < steps:
         packed = section.batching == "packed"
-        if packed and not packs_cleanly(tunable.model, tunable.precision):
-            _log.warning("%s does not keep packed examples apart: one example per row", tunable.model.config.model_type)
+        if packed and not packs_cleanly(model, tunable.precision):
+            _log.warning("%s does not keep packed examples apart: one example per row", model.config.model_type)
             packed = False
-        arguments.max_steps = steps - journal.notes.step
-        arguments.gradient_accumulation_steps, arguments.per_device_train_batch_size = accumulated, size
-        passes = passes_of(
-            tokens,
-            batches[journal.notes.step :],
-            rank=arguments.process_index,
-            pad=tunable.pad,
-            row_length=tunable.max_length if packed else None,
-            per_example=section.loss_mean == "example",
-        )
-        options = {"model": tunable.model, "args": arguments, "callbacks": [journal]}
-        Loop(passes=passes, all_steps=steps, precision=tunable.precision, **options).train()
+        row_length, per_example = tunable.max_length if packed else None, section.loss_mean == "example"
+        rest = {"rank": arguments.process_index, "pad": tunable.pad, "row_length": row_length}
+        passes = passes_of(tokens, batches[done:], **rest, per_example=per_example)
+        arguments.max_steps, arguments.gradient_accumulation_steps = steps - done, accumulated
+        arguments.per_device_train_batch_size = size
+        loop = Loop(passes, steps, tunable.precision, model=model, args=arguments, callbacks=[journal])
+        try:
+            loop.train()
+        except torch.cuda.OutOfMemoryError as problem:
+            cures = [f"lower micro_batch (now {size})"] if size > 1 else []
+            cures += [] if section.gradient_checkpointing else ["set gradient_checkpointing"]
+            cures += [f"lower max_length (now {section.max_length})"]
+            raise KgqaError(f"the GPU's memory does not hold a step: {', or '.join(cures)}") from problem
     journal.restore_best()
 
 
@@ -273,13 +273,9 @@ def add_tokens(model: Any, tokenizer: Any, texts: tuple[str, ...]) -> None:
 
 
 def with_lora(model: Any, section: ReasonerSection, *, trained_rows: list[int], autocast: bool) -> Any:
-    """Return the model frozen, with float32 LoRA weights that do nothing yet.
+    """Return the model frozen, with float32 LoRA weights that do nothing yet, and the rows of some tokens trained.
 
-    Args:
-        model: a transformers model.
-        section: says where the weights are, and their rank.
-        trained_rows: tokens whose rows are trained, in the table of embeddings and in a head that is another table.
-        autocast: are products made in another type? Then peft's own casts before them would be for nothing.
+    Where products are made under ``autocast``, peft's own casts before them would be for nothing.
 
     Raises:
         ConfigError: it has none of the targets, or an adapter of them could not be loaded again.
@@ -317,15 +313,10 @@ def with_lora(model: Any, section: ReasonerSection, *, trained_rows: list[int], 
     return adapted
 
 
-def tuned_folder(job: TuneJob) -> Path:
-    """Return where the tuned model is: an adapter in peft's format, or a transformers folder."""
-    return job.out / ("adapter" if job.section.tuning == "lora" else "model")
-
-
 def save_tuned(tunable: Tunable, job: TuneJob) -> None:
     """Write the tuned model, whole or not there; an adapter says which base it is for."""
     job.out.mkdir(parents=True, exist_ok=True)
-    with written_whole(tuned_folder(job)) as folder:
+    with written_whole(job.tuned) as folder:
         folder.mkdir()
         if job.section.tuning == "full":
             tunable.model.config.use_cache = True

@@ -54,6 +54,11 @@ class TuneJob(BaseModel):
     curve_every: int = 10  # steps per point of the training curves
     save_every: float = 20.0  # seconds between two states, at least; more where saving takes long; 0: each step
 
+    @property
+    def tuned(self) -> Path:
+        """Where the tuned model will be: an adapter in peft's format, or a transformers folder."""
+        return self.out / ("adapter" if self.section.tuning == "lora" else "model")
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens:

@@ -43,7 +43,7 @@ class Loop(Trainer):
 
     Args:
         passes: this process's, each as ``collate`` makes it; ``args.max_steps`` says how many steps they are.
-        all_steps: of the whole training, of which a resumed one only does the rest.
+        steps: of the whole training, of which a resumed one only does the rest.
         precision: of matrix products.
         options: Trainer's own.
     """
@@ -51,15 +51,10 @@ class Loop(Trainer):
     loss_is_scaled_for_ga = True  # Trainer then does not divide it by the number of accumulated passes
 
     def __init__(
-        self,
-        *,
-        passes: Iterable[dict[str, Tensor]],
-        all_steps: int,
-        precision: torch.dtype = torch.float32,
-        **options: Any,
+        self, passes: Iterable[dict[str, Tensor]], steps: int, precision: torch.dtype = torch.float32, **options: Any
     ) -> None:
         super().__init__(**options)
-        self._passes, self._all_steps, self._precision = passes, all_steps, precision
+        self._passes, self._steps, self._precision = passes, steps, precision
         self.remove_callback(PrinterCallback)
 
     def get_train_dataloader(self) -> Any:
@@ -68,7 +63,7 @@ class Loop(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Return the schedule of the whole training."""
-        return super().create_scheduler(self._all_steps, optimizer)
+        return super().create_scheduler(self._steps, optimizer)
 
     def compute_loss(
         self,
@@ -125,10 +120,10 @@ def packs_cleanly(model: Any, precision: torch.dtype = torch.float32, *, length:
     return all(bool((one[:, length:] - alone).abs().max() <= 0.01 * alone.std()) for one in packed)
 
 
-def training_arguments(work: Path, device: str, **options: Any) -> TrainingArguments:
+def training_arguments(work: str, device: str, **options: Any) -> TrainingArguments:
     """Return Trainer's arguments; under torchrun this joins the other processes, which share no GPU."""
     arguments = TrainingArguments(
-        output_dir=str(work),  # stays empty: Trainer saves nothing
+        output_dir=work,  # stays empty: Trainer saves nothing
         use_cpu=device == "cpu",
         optim="adamw_torch_fused",
         activation_checkpointing_kwargs={"use_reentrant": False},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import lora, lora_gpu
+from benchmarks import lora
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A small base and its examples."""
     folder = tmp_path_factory.mktemp("lora")
     examples = lora.write_examples(folder / "instructions.parquet", 8)
-    return lora.make_base(folder / "base", examples, lora.SMALL), examples
+    return lora.make_base(folder / "base", examples, 32, 1, 2), examples
 
 
 @pytest.mark.slow
@@ -32,12 +32,9 @@ def test_each_way_reads_every_example_once(made: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", lora_gpu.WAYS, ids=lambda way: way.name)
-def test_what_is_timed_on_a_gpu_runs_without_one(way: lora_gpu.Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lora_gpu, "SHAPES", {"tiny": (16, 24, 1, 2)})
-    monkeypatch.setattr(lora_gpu, "STEPS", 3)
-    monkeypatch.setattr(lora_gpu, "WARM", 1)
-    small = lora_gpu.Way(way.name, 2, way.options)
-    speed, memory, parameters = lora_gpu.measure("tiny", small, device="cpu")
-    assert speed > 0 and memory == 0
-    assert parameters == 4 * 16 * 16 + 3 * 16 * 24 + 3 * 16 + 16 * lora_gpu.VOCABULARY
+def test_what_is_timed_on_a_gpu_runs_without_one(made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lora, "GPU_STEPS", 5)
+    monkeypatch.setattr(lora, "MATRIX", 16)
+    found = lora.tune_on(str(made[0]), str(made[1]), "cpu", {"batch_size": 2, "batching": "packed"})
+    assert found["speed"] > 0 and found["memory"] == 0 and found["parameters"] > 10_000
+    assert lora.matrix_rate("cpu") > 0

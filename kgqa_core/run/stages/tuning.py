@@ -293,6 +293,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
     report = tune_in_processes(job, config.runtime.processes, on_point=recorder.curve, progress=told)
     figures = ("num_steps", "num_tokens", "num_trainable", "num_parameters", "cpu_seconds", "train_loss")
     recorder.metrics(report, *figures, prefix="tune.")
+    recorder.metric("tune.num_too_long", sum(report.num_too_long.values()))
     for instruction, loss in report.dev_losses.items():
         recorder.metric(f"tune.dev_loss.{instruction}", loss)
 
