@@ -81,7 +81,7 @@ def tune(
     on_point: Callable[[str, int, float], None] = lambda name, step, value: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TuneReport:
-    """Fine-tune a local model on instruction data (RoG Eq. 7, EPERM Eq. 8) and save it under ``job.out``.
+    """Fine-tune a local model on instruction data (RoG Eq. 7, EPERM Eq. 8) and save it as ``job.tuned``.
 
     Under torchrun every process calls this; the first one writes and tells, all return the same figures.
 
@@ -214,10 +214,7 @@ def dev_sample(tokens: Tokens, per_instruction: int, seed: int) -> Int:
 
 @torch.no_grad()
 def dev_losses(tunable: Tunable, tokens: Tokens, examples: Int, *, batch_size: int) -> dict[str, float]:
-    """Return per instruction the mean negative log-likelihood of a target token, over all processes' examples.
-
-    Instructions without dev examples are not in it.
-    """
+    """Return the mean negative log-likelihood of a target token, of each instruction that has dev examples."""
     tunable.model.eval()
     device = tunable.model.device
     sums = torch.zeros(len(tokens.names), 2, dtype=torch.float64)  # of each: negative log-likelihood, target tokens
