@@ -16,7 +16,7 @@ from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels
 from kgqa_core.graph.supervision import read_supervision, write_supervision
-from kgqa_core.instructions.example_cases import ExampleSettings, read_path_rows
+from kgqa_core.instructions.example_cases import ExampleSettings
 from kgqa_core.instructions.examples import make_examples, write_examples
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint, all_steps
 from kgqa_core.instructions.plan import END, SEPARATOR, START, PlanCase, PlanInstruction
@@ -135,7 +135,7 @@ def learn(
     taught = [question for question in every if question.split == "train"]
     settings = ExampleSettings(weights={"plan": 1.0})
     examples = make_examples(
-        opened, taught, read_path_rows(folder / "paths.parquet"), prompts=prompts, settings=settings
+        opened, taught, read_supervision(folder / "paths.parquet"), prompts=prompts, settings=settings
     )
     write_examples(examples, folder / f"{name}.parquet")
     shape = EmbeddedLmSection(kind="embedded", seed=seed, **({"steps": steps} if steps else {}))
@@ -151,7 +151,8 @@ def learn(
     asked = [question for hops in HOPS for question in _some(every, hops, test)]
     cases = [PlanQuestion(question.id, question.masked, question.topics) for question in asked]
     model, around = open_local(folder / name), PathConstraints(opened, max_hops=MAX_HOPS)
-    best = read_supervision(folder / "paths.parquet", best_only=True)
+    taught = read_supervision(folder / "paths.parquet", "best")
+    best = {question_id: tuple(one.path for one in own) for question_id, own in taught.items()}
     speed = speeds(folder / name, PlanInstruction(prompts), cases[:: max(1, len(cases) // 600)], opened)
     planner = GeneratorPlanner(model, prompts, space=around)
     plans = ask_planner(planner, cases, num_plans=3)

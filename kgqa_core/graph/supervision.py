@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +22,9 @@ from kgqa_core.graph.execute import Follower
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.schemas import SUPERVISION
-from kgqa_core.types import Question
+from kgqa_core.types import LabelPath, Question, Split
 
+Mode = Literal["best", "all_shortest", "precise"]
 BATCH = 2000  # questions of one row group: what is held in memory
 NO_TOPIC, NO_ANSWER, UNREACHABLE = "no topic", "no answer", "no answer within max_hops of a topic"
 
@@ -100,21 +101,49 @@ def _rows(
         }
 
 
+@dataclass(frozen=True, slots=True)
+class TaughtPath:
+    """One shortest relation path of a question: a row of schemas.SUPERVISION."""
+
+    path: LabelPath
+    num_reached: int | None  # by following it from the topics; None: no graph
+    num_right: int | None  # of them golds
+    best: bool
+
+    @property
+    def precision(self) -> float:
+        """Return the share of right entities among those reached; 1 where nothing is known."""
+        return 1.0 if not self.num_reached or self.num_right is None else self.num_right / self.num_reached
+
+
+def takes(row: TaughtPath, mode: Mode, threshold: float) -> bool:
+    """Say whether a path counts as right; those of files without a graph all do.
+
+    ``best``: of the highest F1 when followed. ``all_shortest``: all (RoG's Z*). ``precise``: those of which at least
+    ``threshold`` (0..1) of what they reach is right (EPERM Eq. 5).
+    """
+    if mode == "all_shortest" or row.num_reached is None:
+        return True
+    return row.best if mode == "best" else row.precision >= threshold
+
+
 def read_supervision(
-    path: Path, *, best_only: bool = False, min_precision: float = 0.0
-) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Return question id -> the paths by label that count as right, in the table's order; ids without one are not in.
+    path: Path, mode: Mode = "all_shortest", threshold: float = 0.0, *, split: Split | None = None
+) -> dict[str, tuple[TaughtPath, ...]]:
+    """Return question id -> its paths that count as right, in the table's order; ids without one are not in.
 
     Args:
         path: what ``write_supervision`` wrote.
-        best_only: only the best-executing.
-        min_precision: EPERM's t (Eq. 5): least share of right entities among those that following a path reaches.
+        mode: see ``takes``.
+        threshold: see ``takes``.
+        split: of the questions; None: all.
     """
-    columns = ["question_id", "path", "num_reached", "num_right", "best"]
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for batch in pq.ParquetFile(path).iter_batches(columns=columns):
-        for row in batch.to_pylist():
-            precise = row["num_reached"] is None or row["num_right"] >= min_precision * row["num_reached"]
-            if precise and (row["best"] or not best_only):
-                found.setdefault(row["question_id"], []).append(tuple(row["path"]))
+    found: dict[str, list[TaughtPath]] = {}
+    columns = ["question_id", "split", "path", "num_reached", "num_right", "best"]
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                one = TaughtPath(tuple(row["path"]), row["num_reached"], row["num_right"], row["best"])
+                if split in (None, row["split"]) and takes(one, mode, threshold):
+                    found.setdefault(row["question_id"], []).append(one)
     return {question_id: tuple(paths) for question_id, paths in found.items()}

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any, Literal
-
-import pyarrow.parquet as pq
 
 from kgqa_core.errors import ConfigError, nearest, shorten
 from kgqa_core.graph.csr import expand_ranges, sorted_distinct
 from kgqa_core.graph.follow import end_of, follow_path
 from kgqa_core.graph.kg import KnowledgeGraph, to_labels, to_relations
+from kgqa_core.graph.supervision import Mode, TaughtPath
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
 from kgqa_core.instructions.evidence import Evidence, gather_evidence
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
@@ -36,8 +34,6 @@ from kgqa_core.instructions.scores import (
 )
 from kgqa_core.instructions.types import Instruction
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
-
-Mode = Literal["best", "all_shortest", "precise"]
 
 TAUGHT = (
     "plan",
@@ -93,44 +89,6 @@ class ExampleSettings:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class PathRow:
-    """One shortest relation path of a question: a row of schemas.SUPERVISION."""
-
-    path: LabelPath
-    num_reached: int | None  # by following it from the topics; None: no graph
-    num_right: int | None  # of them golds
-    best: bool
-
-    @property
-    def precision(self) -> float:
-        """Return the share of right entities among those reached; 1 where nothing is known."""
-        return 1.0 if not self.num_reached or self.num_right is None else self.num_right / self.num_reached
-
-
-def read_path_rows(path: Path) -> dict[str, tuple[PathRow, ...]]:
-    """Return question id -> its shortest paths, in the table's order."""
-    found: dict[str, list[PathRow]] = {}
-    columns = ["question_id", "path", "num_reached", "num_right", "best"]
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(columns=columns):
-            for row in batch.to_pylist():
-                kept = PathRow(tuple(row["path"]), row["num_reached"], row["num_right"], row["best"])
-                found.setdefault(row["question_id"], []).append(kept)
-    return {question_id: tuple(rows) for question_id, rows in found.items()}
-
-
-def teaching(rows: Iterable[PathRow], settings: ExampleSettings) -> tuple[PathRow, ...]:
-    """Return the paths that teach: see ``ExampleSettings.mode``. Those of files without a graph all do."""
-    return tuple(row for row in rows if _teaches(row, settings))
-
-
-def _teaches(row: PathRow, settings: ExampleSettings) -> bool:
-    if settings.mode == "all_shortest" or row.num_reached is None:
-        return True
-    return row.best if settings.mode == "best" else row.precision >= settings.threshold
-
-
 def random_of(question_id: str, purpose: str, seed: int) -> Random:
     """Return the draws of one question for one purpose: the same whatever else is made, and in whichever order."""
     digest = hashlib.sha256(f"{seed}\x1f{purpose}\x1f{question_id}".encode("utf-8", "surrogatepass")).digest()
@@ -172,7 +130,7 @@ def offered_relations(
     return tuple(to_labels(graph, (int(relation),))[0] for relation in found)
 
 
-def score_offered(offered: Iterable[str], path: LabelPath, rows: Iterable[PathRow]) -> dict[str, float]:
+def score_offered(offered: Iterable[str], path: LabelPath, rows: Iterable[TaughtPath]) -> dict[str, float]:
     """Return what each step that goes on from ``path`` is worth."""
     scores = dict.fromkeys(offered, 0.0)
     for row in rows:
@@ -230,8 +188,8 @@ class Asked:
 
     question: Question
     golds: frozenset[int]  # entity ids
-    rows: tuple[PathRow, ...]  # its shortest paths
-    teaching: tuple[PathRow, ...]  # those of them that teach
+    rows: tuple[TaughtPath, ...]  # its shortest paths
+    teaching: tuple[TaughtPath, ...]  # those of them that teach
 
 
 @dataclass(frozen=True, slots=True)

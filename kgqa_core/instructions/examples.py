@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of
-from kgqa_core.instructions.example_cases import CASES, Asked, ExampleSettings, Maker, PathRow, is_drawn, teaching
+from kgqa_core.graph.supervision import TaughtPath, takes
+from kgqa_core.instructions.example_cases import CASES, Asked, ExampleSettings, Maker, is_drawn
 from kgqa_core.instructions.render import Names, Prompts
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
@@ -41,7 +42,7 @@ NOTHING_GIVEN = Given()
 def make_examples(
     graph: KnowledgeGraph | None,
     questions: Iterable[Question],
-    supervision: Mapping[str, Sequence[PathRow]],
+    supervision: Mapping[str, Sequence[TaughtPath]],
     *,
     prompts: Prompts,
     settings: ExampleSettings,
@@ -54,7 +55,7 @@ def make_examples(
         graph: also a graph of rows, with questions of rows (``Subgraphs.to_rows``); None where questions come with
             paths alone: then only plan can be made.
         questions: of any split; an example carries its question's.
-        supervision: question id -> its shortest paths, see ``read_path_rows``.
+        supervision: question id -> its shortest paths, see ``read_supervision``.
         prompts: see ``read_prompts``.
         settings: which instructions, of which paths.
         given: plans, predictions and names from elsewhere.
@@ -71,7 +72,8 @@ def make_examples(
     for question in questions:
         rows = tuple(supervision.get(question.id, ()))
         golds = golds_of(question, reenter_topic=settings.reenter_topic)
-        asked = Asked(question, golds, rows, teaching(rows, settings))
+        taught = tuple(row for row in rows if takes(row, settings.mode, settings.threshold))
+        asked = Asked(question, golds, rows, taught)
         for name, make, factor in makers:
             if not is_drawn(question.id, name, settings):
                 continue

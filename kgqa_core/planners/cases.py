@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,35 +16,12 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.formats import MAX_REJECT_TEXT, NOT_AN_OBJECT, NOT_JSON, NOT_UTF8, line_blocks, require_file
 from kgqa_core.graph.kg import write_step
+from kgqa_core.graph.supervision import Mode, read_supervision
 from kgqa_core.planners.types import LabelPath, PlanQuestion
 from kgqa_core.schemas import ASKED, SUPERVISION
 from kgqa_core.types import Question, Reject, Split
 
 ASKED_FILE, PATHS_FILE = "asked.parquet", "paths.parquet"
-Mode = Literal["best", "all_shortest", "precise"]
-
-
-@dataclass(frozen=True, slots=True)
-class Teaching:
-    """Which of a question's shortest paths count as right.
-
-    ``best``: of the highest F1 when followed. ``all_shortest``: all (RoG's Z*). ``precise``: those of which at least
-    ``threshold`` of what they reach is right (EPERM Eq. 5).
-    """
-
-    mode: Mode = "best"
-    threshold: float = 0.5  # 0..1
-
-    def takes(self, row: dict[str, Any]) -> bool:
-        """Say whether a row of schemas.SUPERVISION counts; paths without a graph all do."""
-        if self.mode == "all_shortest" or row["num_reached"] is None:
-            return True
-        if self.mode == "best":
-            return bool(row["best"])
-        return bool(row["num_right"] >= self.threshold * row["num_reached"])
-
-
-BEST = Teaching()
 
 
 def write_asked(questions: Iterable[Question], out: Path, *, mask_topics: bool) -> None:
@@ -82,16 +59,17 @@ def _write(rows: list[dict[str, Any]], schema: pa.Schema, path: Path) -> None:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)
 
 
-def read_cases(folder: Path, split: Split, teaching: Teaching = BEST) -> list[PlanQuestion]:
+def read_cases(folder: Path, split: Split, mode: Mode = "best", threshold: float = 0.5) -> list[PlanQuestion]:
     """Return the questions of a split, in their order, each with the paths that count as right; some have none."""
-    chosen = [("split", "=", split)]
-    paths: dict[str, list[LabelPath]] = defaultdict(list)
-    for row in pq.read_table(folder / PATHS_FILE, filters=chosen).to_pylist():
-        if teaching.takes(row):
-            paths[row["question_id"]].append(tuple(row["path"]))
+    taught = read_supervision(folder / PATHS_FILE, mode, threshold, split=split)
     return [
-        PlanQuestion(row["question_id"], row["text"], tuple(row["topics"]), tuple(paths[row["question_id"]]))
-        for row in pq.read_table(folder / ASKED_FILE, filters=chosen).to_pylist()
+        PlanQuestion(
+            row["question_id"],
+            row["text"],
+            tuple(row["topics"]),
+            tuple(one.path for one in taught.get(row["question_id"], ())),
+        )
+        for row in pq.read_table(folder / ASKED_FILE, filters=[("split", "=", split)]).to_pylist()
     ]
 
 

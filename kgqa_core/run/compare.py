@@ -173,10 +173,10 @@ def walk_of(pipeline: Pipeline) -> Walk:
 
 def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
     """Return the best-executing plans of the questions that are asked; what an oracle and a hard pool know."""
-    from kgqa_core.planners.cases import Teaching, read_cases
+    from kgqa_core.planners.cases import read_cases
 
     folder = pipeline.artifact("supervision").folder
-    cases = read_cases(folder, pipeline.config.evaluation.split, Teaching("best", 0.0))
+    cases = read_cases(folder, pipeline.config.evaluation.split, "best")
     return {case.id: case.paths for case in cases}
 
 

@@ -165,12 +165,11 @@ def validity(pipeline: Pipeline, ground: PlanGround | None) -> IsValid:
 
 def taught(pipeline: Pipeline, split: Split = "train") -> list[PlanQuestion]:
     """Return the questions that planners learn from, with the paths that the run's supervision chooses."""
-    from kgqa_core.planners.cases import Teaching, read_cases
+    from kgqa_core.planners.cases import read_cases
 
     plans = pipeline.config.plans
     assert plans is not None
-    teaching = Teaching(plans.supervision, plans.precision_threshold)
-    return read_cases(pipeline.artifact("supervision").folder, split, teaching)
+    return read_cases(pipeline.artifact("supervision").folder, split, plans.supervision, plans.precision_threshold)
 
 
 def known_steps(pipeline: Pipeline) -> list[str]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kgqa_core.graph.execute import Follower
 from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.supervision import NO_ANSWER, NO_TOPIC, UNREACHABLE, read_supervision, write_supervision
+from kgqa_core.graph.supervision import NO_ANSWER, NO_TOPIC, UNREACHABLE, Mode, read_supervision, write_supervision
 from kgqa_core.schemas import SUPERVISION
-from kgqa_core.types import Question
+from kgqa_core.types import LabelPath, Question
 
 Ask = Callable[..., Question]
 LAST = 10
@@ -30,6 +30,11 @@ def ask(films: KnowledgeGraph) -> Ask:
         return Question(question_id, "?", "?", topics=ids[0], answers=ids[1], split="train")
 
     return make
+
+
+def paths(folder: Path, mode: Mode = "all_shortest", threshold: float = 0.0) -> dict[str, tuple[LabelPath, ...]]:
+    found = read_supervision(folder / "s.parquet", mode, threshold)
+    return {question_id: tuple(one.path for one in own) for question_id, own in found.items()}
 
 
 def test_each_path_comes_with_what_following_it_reaches(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
@@ -53,7 +58,7 @@ def test_each_path_comes_with_what_following_it_reaches(films: KnowledgeGraph, a
 
 def test_parallel_edges_are_paths_of_their_own_and_may_tie(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
     write_supervision(films, [ask("q", ["Alfred Hitchcock"], ["London"])], tmp_path / "s.parquet", max_hops=1)
-    assert read_supervision(tmp_path / "s.parquet", best_only=True) == {"q": (("born_in",), ("lived_in",))}
+    assert paths(tmp_path, "best") == {"q": (("born_in",), ("lived_in",))}
 
 
 def test_modes_are_filters(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
@@ -61,10 +66,10 @@ def test_modes_are_filters(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
     question = ask("q", ["Alfred Hitchcock"], ["Rear Window", "1954"])
     write_supervision(films, [question], tmp_path / "s.parquet", max_hops=3)
     one, two = ("^directed_by",), ("^directed_by", "release_year")
-    assert read_supervision(tmp_path / "s.parquet") == {"q": (one, two)}
-    assert read_supervision(tmp_path / "s.parquet", best_only=True) == {"q": (one, two)}  # a tie
-    assert read_supervision(tmp_path / "s.parquet", min_precision=0.5) == {"q": (one, two)}
-    assert read_supervision(tmp_path / "s.parquet", min_precision=0.51) == {}
+    assert paths(tmp_path) == {"q": (one, two)}
+    assert paths(tmp_path, "best") == {"q": (one, two)}  # a tie
+    assert paths(tmp_path, "precise", 0.5) == {"q": (one, two)}
+    assert paths(tmp_path, "precise", 0.51) == {}
 
 
 def test_questions_without_a_path_are_counted_by_reason(films: KnowledgeGraph, ask: Ask, tmp_path: Path):
@@ -79,7 +84,7 @@ def test_questions_without_a_path_are_counted_by_reason(films: KnowledgeGraph, a
     report = write_supervision(films, questions, tmp_path / "s.parquet", max_hops=2, progress=done.append)
     assert report.without_path == {NO_TOPIC: 1, NO_ANSWER: 2, UNREACHABLE: 1}
     assert (report.num_questions, done) == (5, [5])
-    assert list(read_supervision(tmp_path / "s.parquet")) == ["near"]
+    assert list(paths(tmp_path)) == ["near"]
 
 
 def test_too_many_paths_are_counted(films: KnowledgeGraph, ask: Ask, tmp_path: Path):

@@ -9,8 +9,7 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.supervision import write_supervision
-from kgqa_core.instructions.example_cases import PathRow, read_path_rows
+from kgqa_core.graph.supervision import TaughtPath, read_supervision, write_supervision
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.types import Question
 
@@ -37,7 +36,7 @@ class World:
 
     graph: KnowledgeGraph
     questions: tuple[Question, ...]
-    rows: Mapping[str, Sequence[PathRow]]
+    rows: Mapping[str, Sequence[TaughtPath]]
     prompts: Prompts
 
     def id_of(self, name: str) -> int:
@@ -66,4 +65,4 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         Question("q4", "what is nothing?", "what is nothing?", (), (), "dev"),
     )
     write_supervision(graph, questions, folder / "paths.parquet", max_hops=3)
-    return World(graph, questions, read_path_rows(folder / "paths.parquet"), read_prompts())
+    return World(graph, questions, read_supervision(folder / "paths.parquet"), read_prompts())

@@ -14,7 +14,8 @@ import pytest
 
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.instructions.example_cases import TAUGHT, ExampleSettings, PathRow, explain_paths, fold_of
+from kgqa_core.graph.supervision import TaughtPath
+from kgqa_core.instructions.example_cases import TAUGHT, ExampleSettings, explain_paths, fold_of
 from kgqa_core.instructions.examples import Given, make_examples, write_examples
 from kgqa_core.instructions.render import RowNames
 from kgqa_core.instructions.types import Example
@@ -50,7 +51,7 @@ def body(example: Example, heading: str = "Paths:\n") -> str:
 
 def test_supervision_has_the_paths_that_these_tests_are_about(world: Any) -> None:
     rows = {row.path: row for row in world.rows["q1"]}
-    assert rows == {BEST: PathRow(BEST, 2, 2, True), OTHER: PathRow(OTHER, 1, 1, False)}
+    assert rows == {BEST: TaughtPath(BEST, 2, 2, True), OTHER: TaughtPath(OTHER, 1, 1, False)}
 
 
 def test_plan_teaches_the_path_that_executes_best(world: Any) -> None:
@@ -154,7 +155,7 @@ def test_score_entities_asks_about_single_candidates(world: Any) -> None:
 
 
 def test_an_entity_is_worth_the_share_of_golds_behind_it(world: Any) -> None:
-    rows = {"q3": (PathRow(("^member", "member"), 1, 0, True),)}
+    rows = {"q3": (TaughtPath(("^member", "member"), 1, 0, True),)}
     question = Question("q3", "?", "?", (world.id_of("Freedonia"),), (world.id_of("Osterlich"),), "train")
     settings = ExampleSettings(weights={"score_entities": 1.0}, num_entities=5)
     made = list(make_examples(world.graph, [question], rows, prompts=world.prompts, settings=settings))
@@ -231,7 +232,7 @@ def test_a_graph_of_rows_says_the_same_under_the_names_of_its_entities(world: An
 
 def test_a_file_of_paths_suffices_for_planning_alone(world: Any) -> None:
     question = Question("w1", "who?", "who?", (), (), "train")
-    rows: Mapping[str, tuple[PathRow, ...]] = {"w1": (PathRow(("a.b", "c<SEP>d"), None, None, True),)}
+    rows: Mapping[str, tuple[...]] = {"w1": (TaughtPath(("a.b", "c<SEP>d"), None, None, True),)}
     plan = ExampleSettings(weights={"plan": 1.0}, mode="precise")
     (example,) = make_examples(None, [question], rows, prompts=world.prompts, settings=plan)
     assert example.target == "<PATH>a.b<SEP>c\\u{3c}SEP>d</PATH>"

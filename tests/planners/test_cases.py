@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.planners.cases import PATHS_FILE, Teaching, read_best_f1, read_cases, read_hops, write_asked, write_given
+from kgqa_core.graph.supervision import Mode
+from kgqa_core.planners.cases import PATHS_FILE, read_best_f1, read_cases, read_hops, write_asked, write_given
 from kgqa_core.planners.types import LabelPath, PlanQuestion
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import Question
@@ -37,16 +38,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("teaching", "paths"),
+    ("mode", "threshold", "paths"),
     [
-        (Teaching("best"), [("made_by",)]),
-        (Teaching("precise", 0.5), [("made_by",), ("^made", "made_by")]),
-        (Teaching("precise", 0.51), [("made_by",)]),
-        (Teaching("all_shortest"), [("made_by",), ("^made", "made_by"), ("seen_by",)]),
+        ("best", 0.5, [("made_by",)]),
+        ("precise", 0.5, [("made_by",), ("^made", "made_by")]),
+        ("precise", 0.51, [("made_by",)]),
+        ("all_shortest", 0.5, [("made_by",), ("^made", "made_by"), ("seen_by",)]),
     ],
 )
-def test_the_mode_says_which_paths_teach(folder: Path, teaching: Teaching, paths: list[LabelPath]) -> None:
-    assert read_cases(folder, "train", teaching) == [PlanQuestion("q1", "who made []?", (3,), tuple(paths))]
+def test_the_mode_says_which_paths_teach(folder: Path, mode: Mode, threshold: float, paths: list[LabelPath]) -> None:
+    assert read_cases(folder, "train", mode, threshold) == [PlanQuestion("q1", "who made []?", (3,), tuple(paths))]
 
 
 def test_questions_without_paths_are_asked_too(folder: Path) -> None:
@@ -58,7 +59,7 @@ def test_questions_without_paths_are_asked_too(folder: Path) -> None:
 def test_given_paths_all_count(tmp_path: Path) -> None:
     asked = PlanQuestion("a", "what?", paths=(("r1",), ("r2", "r3")))
     write_given([("train", asked), ("dev", PlanQuestion("b", "why?"))], tmp_path)
-    assert read_cases(tmp_path, "train", Teaching("precise", 1.0)) == [asked]
+    assert read_cases(tmp_path, "train", "precise", 1.0) == [asked]
     assert read_cases(tmp_path, "dev") == [PlanQuestion("b", "why?")]
 
 

@@ -161,7 +161,7 @@ def _answer_unseen(
 
 def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Render the examples of all instructions that the model is tuned on, for training and dev questions."""
-    from kgqa_core.instructions.example_cases import read_path_rows
+    from kgqa_core.graph.supervision import read_supervision
     from kgqa_core.instructions.examples import make_examples, write_examples
     from kgqa_core.instructions.render import read_prompts
     from kgqa_core.planners.cases import PATHS_FILE
@@ -171,7 +171,7 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
     examples = make_examples(
         ground.graph if ground else None,
         _questions_to_teach(run),
-        read_path_rows(run.artifact("supervision").folder / PATHS_FILE),
+        read_supervision(run.artifact("supervision").folder / PATHS_FILE),
         prompts=prompts,
         settings=_example_settings(run.config),
         given=_given_elsewhere(run),
