@@ -15,6 +15,7 @@ from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import read_supervision, write_supervision
 from kgqa_core.instructions.example_cases import ExampleSettings
 from kgqa_core.instructions.examples import make_examples, write_examples
@@ -22,7 +23,7 @@ from kgqa_core.instructions.path_constraint import PathConstraints, RelationCons
 from kgqa_core.instructions.plan import END, SEPARATOR, START, PlanCase, PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import Decoding
-from kgqa_core.planners.evaluate import BATCH, Ground, ask_planner, score_plans
+from kgqa_core.planners.evaluate import BATCH, ask_planner, f1_of_first, leads_somewhere, score_plans
 from kgqa_core.planners.generator import GeneratorPlanner
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
 from kgqa_core.questions.build import read_questions
@@ -183,19 +184,19 @@ def figures(
     best: dict[str, tuple[LabelPath, ...]],
 ) -> dict[int, dict[str, float]]:
     """Return the figures by number of hops, percent."""
-    ground = Ground(graph, max_hops=MAX_HOPS)
-    f1 = ground.f1_of_first(asked, plans)
+    search = SearchGraph(graph, graph, None, MAX_HOPS, reenter_topic=False)
+    f1 = f1_of_first(search, asked, plans)
     rows = defaultdict(list)
     for at, question in enumerate(asked):
         rows[question.hops or 0].append(at)
-    reachable = ground.f1_of_first(asked, [[Plan(best[one.id][0], 0.0)] if one.id in best else [] for one in asked])
+    reachable = f1_of_first(search, asked, [[Plan(best[one.id][0], 0.0)] if one.id in best else [] for one in asked])
     found: dict[int, dict[str, float]] = {}
     for hops, own in rows.items():
         scored = score_plans(
             [PlanQuestion(asked[at].id, "", asked[at].topics, best.get(asked[at].id, ())) for at in own],
             [plans[at] for at in own],
             signed=True,
-            is_valid=ground.is_valid(),
+            is_valid=leads_somewhere(search),
         ).summary()
         gold = [
             bool(plans[at])

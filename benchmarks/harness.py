@@ -21,16 +21,16 @@ from kgqa_core.evaluation.side_by_side import group_runs, side_by_side, system_r
 from kgqa_core.evaluation.side_by_side_text import render_side_by_side
 from kgqa_core.explorer.backtrack import render_path
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.questions.build import read_questions
 from kgqa_core.systems.controls import answer_by_path
-from kgqa_core.systems.predictions_file import merge_parts, write_answered, write_calls
 from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.tables import merge_parts, write_answered, write_calls
 from kgqa_core.systems.types import Ask, Steps, SystemAnswer
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Prediction, Question
 
 ASKED_MS = 0.3
@@ -161,7 +161,7 @@ def measure(graph: str, questions: str, count: int, systems: int) -> dict[str, A
     asked = read_questions(Path(questions), "test")
     asked = random.Random(0).sample(asked, min(count, len(asked)))
     right = {one.id: answer_by_path(opened, one, one.chain) for one in asked}
-    walk = Walk(opened, opened, None, MAX_HOPS, reenter_topic=False)
+    walk = SearchGraph(opened, opened, None, MAX_HOPS, reenter_topic=False)
     clocks, together = [Clock() for _ in range(systems)], [Clock() for _ in range(REPEATS)]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -206,7 +206,7 @@ def spoilt(right: dict[str, Prediction], number: int) -> dict[str, Prediction]:
     }
 
 
-def evaluate(system: Nothing, questions: Sequence[Question], walk: Walk, path: Path, clock: Clock) -> None:
+def evaluate(system: Nothing, questions: Sequence[Question], walk: SearchGraph, path: Path, clock: Clock) -> None:
     """Answer questions chunk by chunk and write what came of them, as a stage does."""
     meter = Meter()
     model = Metered(Instant(), meter=meter, system=system.name)

@@ -87,3 +87,13 @@ class Section(BaseModel):
     """Base of all sections: unknown keys and coerced types are errors, and nothing changes after reading."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def legal_keys(cls) -> list[str]:
+        """Return the legal keys; a section whose keys a table says adds them."""
+        return list(cls.model_fields)
+
+    @classmethod
+    def type_of(cls, key: str) -> Any:
+        """Return the annotation of a key; None where there is no such key."""
+        return cls.model_fields[key].annotation if key in cls.model_fields else None

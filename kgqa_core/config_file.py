@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kgqa_core.config import RunConfig
+from kgqa_core.config_base import Section
 from kgqa_core.errors import ConfigError, nearest, shorten
 
 MAX_PROBLEMS = 5
@@ -41,7 +42,7 @@ def _explain_one(error: dict[str, Any], root: type[BaseModel]) -> str:
     match error["type"]:
         case "extra_forbidden":
             _, models = _walk(error["loc"][:-1], root)
-            legal = sorted(name for model in models for name in model.model_fields)
+            legal = sorted(name for model in models for name in keys_of(model))
             hint = guess(location[-1], legal) or guess_elsewhere(location[-1], root)
             return f"unknown key {key!r} (value {shorten(given)}); legal keys: {', '.join(legal)}{hint}"
         case "missing":
@@ -58,7 +59,7 @@ def _explain_one(error: dict[str, Any], root: type[BaseModel]) -> str:
             legal = re.findall(r"'([^']*)'", context["expected"])
             return f"{key} = {shorten(given)}: legal are {', '.join(legal)}{guess(given, legal)}"
         case "model_type" | "model_attributes_type":
-            names = dict.fromkeys(name for model in models for name in model.model_fields)
+            names = dict.fromkeys(name for model in models for name in keys_of(model))
             return f"{key} = {shorten(given)}: must be a section; its keys are {', '.join(names)}"
     said = PLAINER.get(error["type"]) or error["msg"].removeprefix("Value error, ")
     return f"{key} = {shorten(given)}: {said}" if key else said
@@ -72,15 +73,15 @@ def _walk(location: Iterable[Any], root: type[BaseModel]) -> tuple[list[Any], li
     shown: list[Any] = []
     models: list[type[BaseModel]] = [root]
     for part in location:
-        field = next((model.model_fields[part] for model in models if part in model.model_fields), None)
+        kind = next((found for model in models if (found := type_of(model, part)) is not None), None)
         tagged = [
             model for model in models if any(part in leaves_of(f.annotation) for f in model.model_fields.values())
         ]
-        if field is None and len(models) > 1 and tagged:
+        if kind is None and len(models) > 1 and tagged:
             models = tagged
         elif part != "[key]":
             shown.append(part)
-            models = variants_of(field.annotation) if field else models  # a place in a list or a mapping
+            models = variants_of(kind) if kind is not None else models  # a place in a list or a mapping
     return shown, models
 
 
@@ -99,6 +100,18 @@ def guess_elsewhere(given: object, root: type[BaseModel]) -> str:
                 places.setdefault(name, f"{section}.{name}")
     near = nearest(str(given), places)
     return f"; did you mean {places[near[0]]!r}?" if near else ""
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """Return the legal keys of a model."""
+    return model.legal_keys() if issubclass(model, Section) else list(model.model_fields)
+
+
+def type_of(model: type[BaseModel], key: str) -> Any:
+    """Return the annotation of a model's key; None where it has no such key."""
+    if issubclass(model, Section):
+        return model.type_of(key)
+    return model.model_fields[key].annotation if key in model.model_fields else None
 
 
 def variants_of(model: Any) -> list[type[BaseModel]]:
@@ -247,12 +260,12 @@ def _apply(raw: dict[str, Any], setting: Setting, paths: Mapping[str, str]) -> N
     section: Any = raw
     model: Any = RunConfig
     for name in parents:
-        section, model = _section(section, name), _field_types(model).get(name)
+        section, model = _section(section, name), _kind_of(model, name)
         if not isinstance(section, dict):
             raise ConfigError(f"{setting.source}: {name!r} is a value, not a section")
     value = deepcopy(setting.value)  # a section that is set as a whole may be changed by a later setting
     if setting.folder is not None:
-        value = resolve_paths(value, _field_types(model).get(last), setting.folder.resolve(), paths, setting.key)
+        value = resolve_paths(value, _kind_of(model, last), setting.folder.resolve(), paths, setting.key)
     section[last] = value
 
 
@@ -266,9 +279,9 @@ def _section(raw: dict[str, Any], name: str) -> Any:
 def resolve_paths(value: Any, model: Any, folder: Path, paths: Mapping[str, str], key: str = "") -> Any:
     """Fill in ``${...}`` and make the paths under keys of type Path absolute; ``key`` is where ``value`` stands."""
     if isinstance(value, dict):
-        kinds = _field_types(model)
+        within = Path if model is Path else None
         return {
-            name: resolve_paths(item, kinds.get(name, model if model is Path else None), folder, paths, f"{key}.{name}")
+            name: resolve_paths(item, _kind_of(model, str(name)) or within, folder, paths, f"{key}.{name}")
             for name, item in value.items()
         }
     if isinstance(value, list):
@@ -304,10 +317,11 @@ def _absolute(path: str, folder: Path) -> str:
         ) from None
 
 
-def _field_types(model: Any) -> dict[str, Any]:
-    """Return the section model, or Path, of each key of ``model`` (of all its variants where there are several)."""
-    kinds: dict[str, Any] = {}
+def _kind_of(model: Any, key: str) -> Any:
+    """Return the section model, or Path, of one key of ``model``: of the variant that has it last."""
+    found = None
     for variant in variants_of(model):
-        for key, field in variant.model_fields.items():
-            kinds[key] = Path if Path in leaves_of(field.annotation) else field.annotation
-    return kinds
+        annotation = type_of(variant, key)
+        if annotation is not None:
+            found = Path if Path in leaves_of(annotation) else annotation
+    return found

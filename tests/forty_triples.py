@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels, to_relations
-from kgqa_core.systems.walk import Walk
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.types import LabelPath, Question
 
 TRIPLES = """\
@@ -103,9 +103,9 @@ class Forty:
         return next(one for one in self.questions if one.id == id)
 
     @cached_property
-    def walk(self) -> Walk:
-        """What systems walk on: three hops, topics not re-entered."""
-        return Walk(self.graph, self.graph, None, 3, False)
+    def search(self) -> SearchGraph:
+        """What systems search: three hops, topics not re-entered."""
+        return SearchGraph(self.graph, self.graph, None, 3, False)
 
     @cached_property
     def plans(self) -> dict[str, tuple[LabelPath, ...]]:

@@ -40,6 +40,7 @@ class Candidate:
     name: str
     probability: float  # EtD Eq. 3, over all candidates or renormalised over those shown
     evidence: str = ""  # see ``render.render_triples``; empty: none
+    tail: str = ""  # name of the tail of its last triple
 
 
 @dataclass(frozen=True, slots=True)

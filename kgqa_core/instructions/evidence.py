@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
-from kgqa_core.instructions.render import Names, ScoredPath, render_reasoning_path
+from kgqa_core.instructions.render import Names, ScoredPath, show_path
 from kgqa_core.types import LabelPath, ReasoningPath
 
 
@@ -42,30 +42,29 @@ def gather_evidence(
         topics: entity ids.
         plans: distinct relation paths by label, with weights; those that the graph cannot follow give nothing.
         max_paths: listed at most.
-        names: what entities are called; None: as the graph says (a graph of rows has no names: ``RowNames``).
+        names: what entities are called; None: as the graph says (of rows: see ``SearchGraph``).
         reenter_topic: may a step arrive at a topic?
-        signed: see ``render_reasoning_path``.
+        signed: see ``show_path``.
     """
     known = [(relations, weight) for path, weight in plans if (relations := to_relations(graph, path))]
     walks = [reasoning_paths(graph, topics, relations, reenter_topic=reenter_topic) for relations, _ in known]
-    listed: dict[str, tuple[ReasoningPath, int]] = {}
+    listed: dict[str, tuple[ReasoningPath, int, ScoredPath]] = {}
     counts = [0] * len(walks)
     cut = 0
     for turn in zip_longest(*walks):
         for plan, path in enumerate(turn):
             if path is not None and len(listed) < max_paths:
-                text = render_reasoning_path(names or graph, path, signed=signed)
-                counts[plan] += text not in listed
-                listed.setdefault(text, (path, plan))
+                shown = show_path(names or graph, path, signed=signed)
+                counts[plan] += shown.text not in listed
+                listed.setdefault(shown.text, (path, plan, shown))
         if len(listed) >= max_paths:
             cut = sum(next(walk, None) is not None for walk in walks)
             break
     total = sum(weight for count, (_, weight) in zip(counts, known, strict=True) if count) or 1.0
     shares = [weight / total / max(count, 1) for count, (_, weight) in zip(counts, known, strict=True)]
-    ends = dict.fromkeys(end_of(path) for path, _ in listed.values())
     return Evidence(
-        tuple(ScoredPath(text, shares[plan]) for text, (_, plan) in listed.items()),
-        tuple(path for path, _ in listed.values()),
-        tuple(ends),
+        tuple(replace(shown, score=shares[plan]) for _, plan, shown in listed.values()),
+        tuple(path for path, _, _ in listed.values()),
+        tuple(dict.fromkeys(end_of(path) for path, _, _ in listed.values())),
         cut,
     )

@@ -33,7 +33,7 @@ class Given:
     """Plans with probabilities: shown by reason and explain in place of those that teach (RoG tried both)."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Out-of-fold predictions of an explorer, for choose (see ``fold_of``), in the ids of the graph that is walked."""
-    names: Names | None = None  # what the graph's entities are called; None: as it says. Rows: ``RowNames``
+    names: Names | None = None  # what the graph's entities are called; None: as it says. Rows: ``SearchGraph``
 
 
 NOTHING_GIVEN = Given()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from kgqa_core.errors import ConfigError, nearest, shorten
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
-from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.types import ReasoningPath, Step
 
 BREAKS = (
@@ -116,11 +115,6 @@ class Prompts:
         return _fill(template.text, values), _fill(template.system, values)
 
 
-def split_placeholders(text: str) -> list[str]:
-    """Return a prompt's text cut at its placeholders: literal text, name, literal text, name, ..., literal text."""
-    return _PLACEHOLDER.split(text)
-
-
 def _fill(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
 
@@ -205,14 +199,16 @@ NOTHING = "(none)"  # stands where a list is empty
 
 @dataclass(frozen=True, slots=True)
 class ScoredPath:
-    """A reasoning path as a prompt shows it."""
+    """A reasoning path as a prompt shows it; ``show_path`` makes one."""
 
-    text: str  # see ``render_reasoning_path``
+    text: str
     score: float = 1.0  # its weight: EPERM's path score, else its plan's probability; the lowest is dropped first
+    steps: tuple[str, ...] = field(default=(), compare=False)  # that the text shows; for players of a model
+    end: str = field(default="", compare=False)  # name of the entity that it ends at
 
 
 class Names(Protocol):
-    """What entities and relations are called; a KnowledgeGraph knows it of its own."""
+    """What entities and relations are called; a KnowledgeGraph and a SearchGraph know."""
 
     @property
     def relation_labels(self) -> list[str]:
@@ -228,27 +224,6 @@ class Names(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RowNames:
-    """Names in a graph of rows, which has none itself: each row is called as its entity."""
-
-    graph: KnowledgeGraph  # that the subgraphs were cut from
-    subgraphs: Subgraphs
-
-    @property
-    def relation_labels(self) -> list[str]:
-        """Return the labels of the forward relations."""
-        return self.subgraphs.graph.relation_labels
-
-    def name_of(self, entity_id: int) -> str:
-        """Return the name of a row's entity."""
-        return self.graph.name_of(int(self.subgraphs.entity[entity_id]))
-
-    def relation_text(self, relation: int) -> str:
-        """Return words for a relation id."""
-        return self.subgraphs.graph.relation_text(relation)
-
-
 def render_lines(items: Iterable[str]) -> str:
     """Return one item per line, or a word for none."""
     return "\n".join(items) or NOTHING
@@ -259,20 +234,20 @@ def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
     return render_lines(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths)
 
 
-def render_reasoning_path(names: Names, path: ReasoningPath, *, signed: bool = True) -> str:
+def show_path(names: Names, path: ReasoningPath, score: float = 1.0, *, signed: bool = True) -> ScoredPath:
     """Return a path in walking order: ``Dad → written_by → William Wharton → ^written_by → Birdy``.
 
     ``signed=False`` leaves out "^" before relations walked backward, as published checkpoints were trained.
     """
-    parts: list[str] = []
+    parts, steps, here = list[str](), list[str](), ""
     for step in path:
         start, end = (step.tail, step.head) if step.reverse else (step.head, step.tail)
         label = names.relation_labels[step.relation]
-        relation = write_step(label, step.reverse) if signed else label
-        parts += [escape(relation), escape(names.name_of(end))]
-        if len(parts) == 2:
-            parts.insert(0, escape(names.name_of(start)))
-    return ARROW.join(parts)
+        steps.append(write_step(label, step.reverse) if signed else label)
+        parts += [] if parts else [escape(names.name_of(start))]
+        here = names.name_of(end)
+        parts += [escape(steps[-1]), escape(here)]
+    return ScoredPath(ARROW.join(parts), score, tuple(steps), here)
 
 
 def render_triples(names: Names, path: ReasoningPath) -> str:

@@ -74,7 +74,7 @@ class Instruction(Protocol[Case, Result]):
     def render(self, case: Case) -> Prompt:
         """Return the prompt, with the constraint where the answer space is known."""
         text, system = self.prompts.fill(self.file, {"question": case.question, **self.values(case)})
-        return Prompt(text, system, self.constraint(case), case.question_id, self.name)
+        return Prompt(text, system, self.constraint(case), case.question_id, self.name, (self, case))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 Problem = Literal["", "budget", "too_long", "timeout", "rate_limit", "bad_response", "unreachable", "refused"]
 """Why a call gave nothing; empty where it went well."""
@@ -40,6 +40,7 @@ class Prompt:
     constraint: Constraint | None = None
     question_id: str = ""  # whose budget it is
     instruction: str = ""  # of kgqa_core.instructions, by name
+    call: tuple[Any, Any] | None = field(default=None, compare=False, repr=False)  # instruction and case; for players
 
 
 @dataclass(frozen=True, slots=True)

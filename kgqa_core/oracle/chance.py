@@ -12,94 +12,86 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kgqa_core.instructions.plan import render_plan
-from kgqa_core.instructions.render import Prompts
-from kgqa_core.lm.types import Prompt
-from kgqa_core.oracle.options import (
+from kgqa_core.oracle.player import (
     CONTEXT,
     NO_TEXT,
     TRIES,
     VERSION,
+    Call,
     Options,
+    Player,
     Said,
-    StandIn,
-    first_text,
     held_to,
     options_of,
-    random_text,
     say_picks,
     seed_of,
+    some_text,
 )
-from kgqa_core.oracle.reading import PromptReader, ReadPrompt
 
 NUM_CLUES = 3  # words of a question that are taken for clues
 
 
-def open_random(prompts: Prompts, *others: Prompts, seed: int = 0, context: int = CONTEXT) -> StandIn:
-    """Return a stand-in that picks at random among what its prompt shows; see ``oracle.open_oracle``."""
-    return StandIn(f"random-v{VERSION}-{seed}", Control(PromptReader(prompts, *others), seed), context)
+def open_random(seed: int = 0, context: int = CONTEXT) -> Player:
+    """Return a player that picks at random among what a call shows."""
+    return Player(f"random-v{VERSION}-{seed}", Control(seed), context)
 
 
-def open_first(prompts: Prompts, *others: Prompts, context: int = CONTEXT) -> StandIn:
-    """Return a stand-in that always picks the first of what its prompt shows; see ``oracle.open_oracle``."""
-    return StandIn(f"first-v{VERSION}", Control(PromptReader(prompts, *others), None), context)
+def open_first(context: int = CONTEXT) -> Player:
+    """Return a player that always picks the first of what a call shows."""
+    return Player(f"first-v{VERSION}", Control(None), context)
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
     """What a control says. Implements ``Mind``."""
 
-    reader: PromptReader
     seed: int | None  # None: always the first
 
-    def say(self, prompt: Prompt, num: int) -> list[Said]:
+    def say(self, call: Call, num: int) -> list[Said]:
         """Return plans in the order drawn, or the one text that answers any other instruction."""
-        shown, chance = self.reader.read(prompt), self._chance(prompt)
-        if shown.instruction == "plan":
-            texts = self._plans(prompt, shown, num, chance)
+        chance = self._chance(call)
+        if call.name == "plan":
+            texts = self._plans(call, num, chance)
         else:
-            texts = [held_to(prompt.constraint, self._text(shown, chance))]
+            texts = [held_to(call.prompt.constraint, self._text(call, chance))]
         return list(zip(texts, _halves(len(texts)), strict=True)) or [("", NO_TEXT)]
 
-    def weigh(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
+    def weigh(self, call: Call, options: Sequence[str]) -> list[float]:
         """Return 1/2, 1/4, ... in the order given, or in one that is drawn, as log-probabilities."""
         weights = _halves(len(options))
         if self.seed is not None:
-            self._chance(prompt).shuffle(weights)
+            self._chance(call).shuffle(weights)
         return weights
 
-    def _text(self, shown: ReadPrompt, chance: random.Random) -> str:
-        if shown.instruction == "extract_clues":
-            words = list(dict.fromkeys(shown.question.split()))
+    def _text(self, call: Call, chance: random.Random) -> str:
+        if call.name == "extract_clues":
+            words = list(dict.fromkeys(call.case.question.split()))
             return "\n".join(words[place] for place in self._order(len(words), chance)[:NUM_CLUES])
-        options = options_of(shown)
-        if shown.instruction in ("reason", "explain"):
-            return say_picks(shown, options, self._ends_of_a_way(shown, options, chance))
-        picks = self._order(len(options), chance)[: shown.budget]
-        if shown.instruction == "score_entities" and self.seed is not None:
+        options = options_of(call)
+        if call.name in ("reason", "explain"):
+            return say_picks(call, options, self._ends_of_a_way(call, options, chance))
+        picks = self._order(len(options), chance)[: call.budget]
+        if call.name == "score_entities" and self.seed is not None:
             picks = [place for place in range(len(options)) if chance.random() < 0.5]
-        return say_picks(shown, options, picks)
+        return say_picks(call, options, picks)
 
-    def _ends_of_a_way(self, shown: ReadPrompt, options: Options, chance: random.Random) -> list[int]:
+    def _ends_of_a_way(self, call: Call, options: Options, chance: random.Random) -> list[int]:
         ways: dict[tuple[str, ...], dict[str, None]] = {}
-        for path in shown.paths:
-            ways.setdefault(path.steps, {}).update(dict.fromkeys(path.ends[:1]))
+        for path in call.case.paths:
+            ways.setdefault(path.steps, {})[path.end] = None
         chosen = self._order(len(ways), chance)[:1]
         return [options.names.index(end) for place in chosen for end in list(ways.values())[place]]
 
-    def _plans(self, prompt: Prompt, shown: ReadPrompt, num: int, chance: random.Random) -> list[str]:
+    def _plans(self, call: Call, num: int, chance: random.Random) -> list[str]:
         """Return the first plan that is allowed, or some drawn; without a constraint a relation that is shown."""
-        if prompt.constraint is None:
-            places = self._order(len(shown.relations), chance)
-            return [render_plan((shown.relations[place],)) for place in places[:num]]
-        if self.seed is None:
-            texts = [first_text(prompt.constraint)]
-        else:
-            texts = [random_text(prompt.constraint, chance) for _ in range(TRIES)]
-        return list(dict.fromkeys(text for text in texts if text))[:num]
+        constraint, relations = call.prompt.constraint, call.case.relations
+        if constraint is None:
+            return [render_plan((relations[place],)) for place in self._order(len(relations), chance)[:num]]
+        tries = [None] if self.seed is None else [chance] * TRIES
+        return [text for text in dict.fromkeys(some_text(constraint, one) for one in tries) if text][:num]
 
-    def _chance(self, prompt: Prompt) -> random.Random:
-        constraint = "" if prompt.constraint is None else prompt.constraint.key
-        return random.Random(seed_of(self.seed, prompt.instruction, prompt.system, prompt.text, constraint))
+    def _chance(self, call: Call) -> random.Random:
+        return random.Random(seed_of(*call.seed(self.seed)))
 
     def _order(self, num: int, chance: random.Random) -> list[int]:
         """Return the places of ``num`` things in the order in which they are picked."""

@@ -12,58 +12,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Protocol
 
 import numpy as np
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.execute import Follower
 from kgqa_core.graph.follow import follow_layers, leave
-from kgqa_core.graph.kg import KnowledgeGraph, golds_of, read_step, to_labels, to_relations, write_step
+from kgqa_core.graph.kg import golds_of, read_step, to_labels, to_relations
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import PathFinder
-from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.instructions.answers import distinct_names
 from kgqa_core.instructions.path_constraint import PathConstraint, identity_of
-from kgqa_core.instructions.render import Names
 from kgqa_core.lm.types import Prompt
 from kgqa_core.types import LabelPath, Question
 
 Plans = Mapping[str, Sequence[LabelPath]]  # question id -> relation paths, best first
 MAX_KEPT = 4096  # questions that it keeps the names of
-
-
-class Walked(Protocol):
-    """What systems walk on: ``systems.walk.Walk``."""
-
-    @property
-    def graph(self) -> KnowledgeGraph:
-        """Return what is walked."""
-        ...
-
-    @property
-    def entities(self) -> KnowledgeGraph:
-        """Return what names are looked up in."""
-        ...
-
-    @property
-    def subgraphs(self) -> Subgraphs | None:
-        """Return the questions' subgraphs, where each has its own."""
-        ...
-
-    @property
-    def max_hops(self) -> int:
-        """Return the most steps from a topic."""
-        ...
-
-    @property
-    def reenter_topic(self) -> bool:
-        """Say whether a step may arrive at a topic."""
-        ...
-
-    @property
-    def names(self) -> Names:
-        """Return what entities of ``graph`` are called."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,16 +51,16 @@ class Known:
 class Knowledge:
     """What is known of many questions; worked out when one is asked about."""
 
-    def __init__(self, walk: Walked, questions: Sequence[Question], plans: Plans | None = None) -> None:
+    def __init__(self, search: SearchGraph, questions: Sequence[Question], plans: Plans | None = None) -> None:
         """Take the questions of a run.
 
         Args:
-            walk: what its systems walk on.
+            search: what its systems search.
             questions: all that may be asked: what is known of them is part of the oracle's name.
             plans: the gold plans (``read_supervision(best_only=True)``); of a question without any the gold chain is
                 taken, else its shortest paths of the highest F1.
         """
-        self.walk = walk
+        self.search = search
         self._plans = plans or {}
         self._questions = {question.id: question for question in questions}
         self._by_text: dict[str, list[str]] = {}
@@ -117,16 +81,10 @@ class Knowledge:
             golds = sorted(golds_of(question, reenter_topic=True))
             wording = (id, question.text, question.masked)
             digest.update(repr((wording, question.topics, golds, question.chain, self._plans.get(id))).encode())
-        walk = self.walk
-        told = (identity_of(walk.graph), identity_of(walk.entities), walk.max_hops, walk.reenter_topic)
+        search = self.search
+        told = (identity_of(search.graph), identity_of(search.entities), search.max_hops, search.reenter_topic)
         digest.update(repr(told).encode())
         return digest.hexdigest()[:16]
-
-    @cached_property
-    def steps(self) -> frozenset[str]:
-        """Return all steps that plans are made of."""
-        labels = self.walk.graph.relation_labels
-        return frozenset(write_step(label, backward) for label in labels for backward in (False, True))
 
     def of_prompt(self, prompt: Prompt, question: str) -> Known | None:
         """Return what is known of the question that a prompt shows; None of one that nobody told of.
@@ -153,7 +111,7 @@ class Knowledge:
         return found
 
     def _work_out(self, questions: Sequence[Question]) -> Known:
-        names = self.walk.entities
+        names = self.search.entities
         golds = dict.fromkeys(gold for one in questions for gold in sorted(golds_of(one, reenter_topic=True)))
         topics = dict.fromkeys(topic for one in questions for topic in one.topics)
         placed = [self._place(one) for one in questions]
@@ -174,15 +132,13 @@ class Knowledge:
 
     def _place(self, question: Question) -> Question:
         """Return the question in what is walked; without a topic where it has no place there."""
-        if self.walk.subgraphs is None:
-            return question
         try:
-            return self.walk.subgraphs.to_rows(question)
+            return self.search.place([question])[0]
         except InputError:
             return replace(question, topics=(), answers=(), claim=None)
 
     def _gold_plans(self, question: Question) -> Sequence[LabelPath]:
-        graph, reenter = self.walk.graph, self.walk.reenter_topic
+        graph, reenter = self.search.graph, self.search.reenter_topic
         if question.id in self._plans:
             return self._plans[question.id]
         if question.chain is not None:
@@ -190,31 +146,31 @@ class Knowledge:
         golds = golds_of(question, reenter_topic=reenter)
         if not golds or not question.topics:
             return []
-        finder, follower = self._search
+        finder, follower = self._finders
         found = finder.find(question.topics, golds).paths
         reached, right = follower.count(question.topics, found, golds)
         f1 = [2 * hits / (size + len(golds)) for size, hits in zip(reached, right, strict=True)]
         return [to_labels(graph, path) for path, score in zip(found, f1, strict=True) if score == max(f1)]
 
     @cached_property
-    def _search(self) -> tuple[PathFinder, Follower]:
-        graph, hops, reenter = self.walk.graph, self.walk.max_hops, self.walk.reenter_topic
+    def _finders(self) -> tuple[PathFinder, Follower]:
+        graph, hops, reenter = self.search.graph, self.search.max_hops, self.search.reenter_topic
         finder = PathFinder(graph, max_hops=hops, reenter_topic=reenter)
         return finder, Follower(graph, max_steps=hops, reenter_topic=reenter)
 
     def _layers(self, question: Question, plan: LabelPath) -> tuple[frozenset[str], ...]:
         """Return the names on the ways along ``plan`` that end in golds; empty sets where there is none."""
-        graph = self.walk.graph
+        graph = self.search.graph
         path = to_relations(graph, plan)
         if path is None or not question.topics:
             return (frozenset(),) * (len(plan) + 1)
-        layers = follow_layers(graph, question.topics, path, reenter_topic=self.walk.reenter_topic)
+        layers = follow_layers(graph, question.topics, path, reenter_topic=self.search.reenter_topic)
         golds = np.fromiter(golds_of(question, reenter_topic=True), dtype=np.int64)
         kept = [np.intersect1d(layers[-1], golds)]
         for relation, layer in zip(reversed(path), reversed(layers[:-1]), strict=True):
             back = relation - graph.num_relations if relation >= graph.num_relations else relation + graph.num_relations
             kept.append(np.intersect1d(layer, leave(graph, kept[-1], back)))
-        name_of = self.walk.names.name_of
+        name_of = self.search.name_of
         return tuple(frozenset(name_of(entity) for entity in layer.tolist()) for layer in reversed(kept))
 
 

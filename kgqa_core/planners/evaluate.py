@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.intervals import bootstrap_bounds, interval_names
 from kgqa_core.graph.execute import Follower
-from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_relations, unsigned
+from kgqa_core.graph.kg import golds_of, to_relations, unsigned
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.planners.types import LabelPath, Plan, Planner, PlanQuestion
 from kgqa_core.schemas import PLANS
 from kgqa_core.types import Question
@@ -107,47 +108,41 @@ ALL = "all"
 ROUNDING = 1e-6  # percent
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What plans are followed in."""
+def follower_of(search: SearchGraph) -> Follower:
+    """Return what follows paths in a graph."""
+    return Follower(search.graph, max_steps=search.max_hops, reenter_topic=search.reenter_topic)
 
-    graph: KnowledgeGraph
-    max_hops: int
-    reenter_topic: bool = False
 
-    def follower(self) -> Follower:
-        """Return what follows paths here."""
-        return Follower(self.graph, max_steps=self.max_hops, reenter_topic=self.reenter_topic)
+def leads_somewhere(search: SearchGraph) -> IsValid:
+    """Return the test whether a plan leads from its question's topics to anything."""
+    follower = follower_of(search)
+    known: dict[tuple[tuple[int, ...], LabelPath], bool] = {}
 
-    def is_valid(self) -> IsValid:
-        """Return the test whether a plan leads from its question's topics to anything."""
-        follower = self.follower()
-        known: dict[tuple[tuple[int, ...], LabelPath], bool] = {}
+    def exists(question: PlanQuestion, path: LabelPath) -> bool:
+        key = (question.topics, path)
+        if key not in known:
+            relations = to_relations(search.graph, path)
+            known[key] = False
+            if relations is not None and 0 < len(relations) <= search.max_hops:
+                (reached,), _ = follower.count(question.topics, [relations], ())
+                known[key] = reached > 0
+        return known[key]
 
-        def exists(question: PlanQuestion, path: LabelPath) -> bool:
-            key = (question.topics, path)
-            if key not in known:
-                relations = to_relations(self.graph, path)
-                known[key] = False
-                if relations is not None and 0 < len(relations) <= self.max_hops:
-                    (reached,), _ = follower.count(question.topics, [relations], ())
-                    known[key] = reached > 0
-            return known[key]
+    return exists
 
-        return exists
 
-    def f1_of_first(self, questions: Sequence[Question], plans: Sequence[Sequence[Plan]]) -> list[float]:
-        """Return the F1, in percent, of answering each question with all that its first plan reaches."""
-        follower, found = self.follower(), []
-        for question, proposed in zip(questions, plans, strict=True):
-            path = to_relations(self.graph, proposed[0].path) if proposed else None
-            golds = golds_of(question, reenter_topic=self.reenter_topic)
-            if path is None or not golds or not 0 < len(path) <= self.max_hops:
-                found.append(0.0)
-                continue
-            (reached,), (right,) = follower.count(question.topics, [path], golds)
-            found.append(200.0 * right / (reached + len(golds)))
-        return found
+def f1_of_first(search: SearchGraph, questions: Sequence[Question], plans: Sequence[Sequence[Plan]]) -> list[float]:
+    """Return the F1, in percent, of answering each question with all that its first plan reaches."""
+    follower, found = follower_of(search), []
+    for question, proposed in zip(questions, plans, strict=True):
+        path = to_relations(search.graph, proposed[0].path) if proposed else None
+        golds = golds_of(question, reenter_topic=search.reenter_topic)
+        if path is None or not golds or not 0 < len(path) <= search.max_hops:
+            found.append(0.0)
+            continue
+        (reached,), (right,) = follower.count(question.topics, [path], golds)
+        found.append(200.0 * right / (reached + len(golds)))
+    return found
 
 
 def ask_planner(

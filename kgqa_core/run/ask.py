@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from kgqa_core.config import EmbeddedDataset, PlansDataset
 from kgqa_core.errors import ConfigError, InputError, LinkError
 from kgqa_core.run.compare import Bench, open_bench, section_of
-from kgqa_core.run.open import ground_of, open_system
+from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import system_key
 from kgqa_core.systems.types import AskedCall
 from kgqa_core.types import Prediction, Question, Reject
 
 if TYPE_CHECKING:
-    from kgqa_core.systems.explorer_system import ExplorerSystem
+    from kgqa_core.systems.explorer import ExplorerSystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     if isinstance(dataset, PlansDataset):
         raise ConfigError(f"run {pipeline.config.name!r} has plans, and no explorer to score: kgqa score-plans")
     system = open_system(pipeline)
-    ground = ground_of(pipeline)
-    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", ground.graph)
+    search = search_graph(pipeline)
+    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", search.graph)
     questions, rejects = load_question_file(
         path, format="jsonl" if isinstance(dataset, EmbeddedDataset) else dataset.questions.format, graph=system.graph
     )
@@ -166,7 +166,7 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
         predictions = system.answer(questions, progress=lambda done, total: pipeline.progress("answering", done, total))
     seconds = time.perf_counter() - started
     scores = _headline(make_figures(score_predictions(questions, predictions)))
-    rows = score_controls(control, ground.place(questions), max_hops=pipeline.config.exploration.steps)
+    rows = score_controls(control, search.place(questions), max_hops=pipeline.config.exploration.steps)
     controls = {row["system"]: _headline(row["overall"]) for row in rows}
     return {**scores, "seconds": seconds, "controls": controls}, rejects
 
@@ -232,7 +232,7 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
         asked = _link(bench, question, topic)
         done = bench.answer([asked])
     (one,) = done.answered
-    graph, prediction = bench.walk.entities, one.answer.prediction
+    graph, prediction = bench.search.entities, one.answer.prediction
     supported = dict(zip(prediction.answers, one.faithful, strict=True))
     paths = dict(zip(prediction.candidates, prediction.paths, strict=False))
     lines = [
@@ -269,10 +269,10 @@ def _link(bench: Bench, question: str, topic: str | None) -> Question:
 
     if not question.strip():
         raise InputError("the question is empty")
-    if bench.walk.subgraphs is not None:
+    if bench.search.subgraphs is not None:
         raise InputError("in this run each question has its own subgraph (dataset.subgraphs): a new one has none")
     try:
-        return link_question(question, bench.walk.entities, topics=[topic] if topic else [])
+        return link_question(question, bench.search.entities, topics=[topic] if topic else [])
     except LinkError:
         if topic or bench.system.needs_topic:
             raise

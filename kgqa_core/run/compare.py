@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,38 +15,27 @@ import pyarrow as pa
 
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
-from kgqa_core.config_systems import SystemsSection
+from kgqa_core.config_systems import SystemsSection, system_type
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.predictions import SystemSource
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import Prompts, read_prompts
-from kgqa_core.run.models import (
-    has_generator,
-    metered,
-    open_model,
-    open_planner,
-    path_constraints,
-    plan_ground,
-    planner_seed,
-)
-from kgqa_core.run.open import graph_of, ground_of, open_system
+from kgqa_core.run.models import has_generator, metered, open_model, open_planner, path_constraints, planner_seed
+from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.schemas import METER
-from kgqa_core.systems.plan_source import as_plan_question
+from kgqa_core.systems.plans import as_plan_question
 from kgqa_core.systems.runner import answer_all
-from kgqa_core.systems.types import Answered, System
-from kgqa_core.systems.walk import Walk
-from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
+from kgqa_core.systems.types import Answered, CandidateSource, System
+from kgqa_core.types import LabelPath, Question, ReasoningPath
 
 if TYPE_CHECKING:
     from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.types import LanguageModel
-    from kgqa_core.planners.types import Plan, PlanQuestion
-    from kgqa_core.systems.explorer_system import ExplorerSystem
-    from kgqa_core.systems.fusion import DevPoint, DevQuestion
-    from kgqa_core.systems.plan_source import LmPlans, PlanSource
+    from kgqa_core.systems.explorer import ExplorerSystem
+    from kgqa_core.systems.plans import LmPlans, PlanSource
 
-POOLED = ("etd", "dualr", "rog", "eperm")  # systems that a hard pool is given to; the others search by themselves
 FUSION_FILE = "fusion.json"
 MAX_DEV = 5000  # dev questions that a fusion is chosen on
 
@@ -65,7 +54,7 @@ class Bench:
     """One system, ready to be asked."""
 
     system: System
-    walk: Walk
+    search: SearchGraph
     model: Metered | None  # None: it asks no language model
     meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
     source: SystemSource
@@ -75,14 +64,13 @@ class Bench:
         """Return an evidence path as readable triples, in walking order."""
         from kgqa_core.explorer.backtrack import render_path
 
-        return render_path(
-            path, entity_names=self.walk.entities.entity_names, relation_labels=self.walk.entities.relation_labels
-        )
+        graph = self.search.entities
+        return render_path(path, entity_names=graph.entity_names, relation_labels=graph.relation_labels)
 
     def answer(self, questions: Sequence[Question]) -> Round:
         """Return what the system answers, and what that cost."""
         limit = self.max_new_tokens
-        answered = answer_all(self.system, questions, self.walk, self.model, max_new_tokens=limit)
+        answered = answer_all(self.system, questions, self.search, self.model, max_new_tokens=limit)
         taken = [meter.take() for meter in self.meters]
         stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
         return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
@@ -97,15 +85,15 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
     """
     section = pipeline.specs[key].section
     with ExitStack() as stack:
-        opener = _Opener(pipeline, section, stack)
-        system = opener.system()
-        source = source_of(pipeline, key, opener.model, needs_topic=system.needs_topic)
-        limit = section_of(pipeline).max_new_tokens
-        yield Bench(system, opener.walk, opener.model, tuple(opener.meters), source, limit)
+        parts = _Parts(pipeline, section, stack)
+        system: System = system_type(parts.name).open(parts)
+        source = source_of(pipeline, key, parts.model, needs_topic=system.needs_topic)
+        limit = parts.systems.max_new_tokens
+        yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, limit)
 
 
 def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None, *, needs_topic: bool) -> SystemSource:
-    """Return what the predictions of a stage say of where they come from; who needs no topic uses none."""
+    """Return what the predictions of a stage say of where they come from; a system that needs no topic uses none."""
     section, systems = pipeline.specs[key].section, section_of(pipeline)
     answerer = str(section.get("answered_by", ""))
     return SystemSource(
@@ -116,7 +104,7 @@ def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None, *, need
         model=model.name if model else "",
         prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
         topics=systems.topics if needs_topic else "none",
-        pool=systems.pool if section["system"] in POOLED else "none",
+        pool=systems.pool if system_type(section["system"]).hard_negatives else "none",
         settings={
             name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")
         },
@@ -144,35 +132,23 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     from kgqa_core.questions.build import read_questions
     from kgqa_core.questions.coverage import fill_hops
 
-    systems = section_of(pipeline)
-    questions = read_questions(pipeline.artifact("questions").folder, pipeline.config.evaluation.split)
+    systems, search = section_of(pipeline), search_graph(pipeline)
+    folder = pipeline.artifact("questions").folder
+    questions = read_questions(folder, pipeline.config.evaluation.split)
     if systems.num_questions is not None and systems.num_questions < len(questions):
         places = random.Random(systems.draw).sample(range(len(questions)), systems.num_questions)
         questions = [questions[place] for place in sorted(places)]
-    ground = ground_of(pipeline)
-    questions = fill_hops(
-        questions,
-        graph_of(pipeline),
-        reenter_topic=pipeline.config.dataset.reenter_topic,
-        subgraphs=ground.subgraphs,
-    )
+    entities, reenter = search.entities, search.reenter_topic
+    questions = fill_hops(questions, entities, reenter_topic=reenter, subgraphs=search.subgraphs)
     if linked and systems.topics == "linked":
         from kgqa_core.questions.link_text import link_topics
 
-        taught = read_questions(pipeline.artifact("questions").folder, "train")
-        questions = link_topics(questions, graph_of(pipeline), examples=taught)
+        questions = link_topics(questions, entities, examples=read_questions(folder, "train"))
     return questions
 
 
-def walk_of(pipeline: Pipeline) -> Walk:
-    """Return what a run's systems walk on."""
-    ground, config = ground_of(pipeline), pipeline.config
-    entities = graph_of(pipeline) if ground.subgraphs else ground.graph
-    return Walk(ground.graph, entities, ground.subgraphs, config.exploration.steps, config.dataset.reenter_topic)
-
-
 def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
-    """Return the best-executing plans of the questions that are asked; what an oracle and a hard pool know."""
+    """Return the best-executing plans of the questions that are asked; what an oracle and hard negatives know."""
     from kgqa_core.planners.cases import read_cases
 
     folder = pipeline.artifact("supervision").folder
@@ -186,107 +162,62 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     Raises:
         ArtifactError: explorer or planner is not made.
     """
+    from kgqa_core.planners.types import weigh_plans
     from kgqa_core.questions.build import read_questions
-    from kgqa_core.systems.fusion import choose_fusion, judge
+    from kgqa_core.systems.ours import DevQuestion, describe_choice, disagree, first_plan, options_of, reached_by
 
     dev = read_questions(pipeline.artifact("questions").folder, "dev")
     questions = [one for one in dev if one.topics and one.claim is None]  # a verdict counts by its evidence: not here
     if len(questions) > MAX_DEV:
         questions = random.Random(0).sample(questions, MAX_DEV)
-    asked, planned = _dev_questions(pipeline, seed, questions)
-    fusion, tried = choose_fusion(asked)
-    on_dev = {"ours": dict(tried)[fusion], "explorer": judge(questions, [one.explored for one in asked]), **planned}
-    return {
-        "chosen": asdict(fusion),
-        "num_questions": len(questions),
-        "on_dev": {name: asdict(point) for name, point in on_dev.items()},
-        "beats_its_parts": all(
-            on_dev["ours"].objective > point.objective for name, point in on_dev.items() if name != "ours"
-        ),
-        "tried": [{**asdict(one), **asdict(point)} for one, point in tried],
-    }
-
-
-def _dev_questions(
-    pipeline: Pipeline, seed: int, questions: Sequence[Question]
-) -> tuple[list[DevQuestion], dict[str, DevPoint]]:
-    """Return all that is fused of these dev questions, and what each planner gives alone."""
-    from kgqa_core.planners.types import weigh_plans
-    from kgqa_core.systems.fusion import DevQuestion, disagree, options_of
-
-    settings, walk = section_of(pipeline).ours, walk_of(pipeline)
-    chosen = explorer_key(pipeline.config, seed).rpartition("seed")[2]
-    explored = open_system(pipeline, int(chosen)).answer(questions)
-    asked = [
-        as_plan_question(one, pipeline.config.exploration.mask_topics) for one in ground_of(pipeline).place(questions)
-    ]
+    search, settings = search_graph(pipeline), section_of(pipeline).settings_of("ours")
+    asked = [as_plan_question(one, pipeline.config.exploration.mask_topics) for one in search.place(questions)]
+    topics = [one.topics for one in asked]
+    explored = _open_explorer(pipeline, seed).answer(questions)
     with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as opened:
         plans = opened.planner.plan(asked, num_plans=settings.num_plans)
-    reached = _reach(walk, asked, plans)
-    planned: dict[str, DevPoint] = {settings.planner: _first_plan(questions, reached)}
+    reached = reached_by(search, topics, plans)
     options = [options_of(one, own) for one, own in zip(explored, reached, strict=True)]
-    apart = [place for place, own in enumerate(options) if disagree(own)]
-    lm_weights: dict[int, list[float]] = {}
+    alone = {settings.planner: first_plan(questions, reached)}
+    lm_weights: dict[int, tuple[float, ...]] = {}
     if has_generator(pipeline.config):
+        apart = [place for place, own in enumerate(options) if disagree(own)]
         with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as opened:
             generator: Any = opened.planner
-            paths = [[plan.path for plan in plans[place]] for place in apart]
-            said = generator.weigh([asked[place] for place in apart], paths)
-            lm_weights = {place: weigh_plans(own) for place, own in zip(apart, said, strict=True)}
-            own = _reach(walk, asked, generator.plan(asked, num_plans=1))
-            planned["lm as planner"] = _first_plan(questions, own)
+            said = generator.weigh([asked[at] for at in apart], [[plan.path for plan in plans[at]] for at in apart])
+            lm_weights = {place: tuple(weigh_plans(own)) for place, own in zip(apart, said, strict=True)}
+            own_plans = generator.plan(asked, num_plans=1)
+        alone["lm as planner"] = first_plan(questions, reached_by(search, topics, own_plans))
     rows = [
-        DevQuestion(
-            question,
-            explored[place],
-            options[place],
-            tuple(weigh_plans([plan.log_prob for plan in plans[place]])),
-            tuple(lm_weights[place]) if place in lm_weights else None,
-        )
-        for place, question in enumerate(questions)
+        DevQuestion(question, explored[at], options[at], tuple(weigh_plans([p.log_prob for p in plans[at]])), lm)
+        for at, question in enumerate(questions)
+        for lm in (lm_weights.get(at),)
     ]
-    return rows, planned
+    return describe_choice(rows, alone)
 
 
-def _reach(walk: Walk, asked: Sequence[PlanQuestion], plans: Sequence[Sequence[Plan]]) -> list[list[tuple[int, ...]]]:
-    """Return the entities that each plan of each question reaches."""
-    from kgqa_core.graph.execute import execute_plans
-
-    found = execute_plans(
-        walk.graph,
-        [one.topics for one in asked],
-        [[plan.path for plan in own] for own in plans],
-        reenter_topic=walk.reenter_topic,
-    )
-    return [[walk.to_entities(entities.tolist()) for entities in own] for own in found]
+def _open_explorer(pipeline: Pipeline, seed: int) -> ExplorerSystem:
+    """Open the explorer that a seed's systems use."""
+    return open_system(pipeline, int(explorer_key(pipeline.config, seed).rpartition("seed")[2]))
 
 
-def _first_plan(questions: Sequence[Question], reached: Sequence[Sequence[tuple[int, ...]]]) -> DevPoint:
-    """Return the figures of whoever answers all that the first plan reaches."""
-    from kgqa_core.systems.fusion import judge
-
-    answers = [own[0] if own else () for own in reached]
-    predictions = [
-        Prediction(question.id, own, (1.0,) * len(own), own) for question, own in zip(questions, answers, strict=True)
-    ]
-    return judge(questions, predictions)
-
-
-class _Opener:
-    """Opens the parts of one system as it needs them."""
+class _Parts:
+    """Opens the parts of one system as it asks for them. Implements ``systems.types.Parts``."""
 
     def __init__(self, pipeline: Pipeline, section: Mapping[str, Any], stack: ExitStack) -> None:
         self.pipeline, self.stack = pipeline, stack
         self.name, self.seed = str(section["system"]), int(section["seed"])
-        self.settings = section_of(pipeline).as_row(str(section.get("row", "")))
-        answerer = section.get("answered_by")
-        self.meters: list[Meter] = []
+        self.systems = section_of(pipeline)
+        self.settings = self.systems.settings_of(str(section.get("row", self.name)))
+        self.max_calls = self.systems.max_calls
         self.mask_topics = pipeline.config.exploration.mask_topics
+        self.meters: list[Meter] = []
+        answerer = section.get("answered_by")
         self.model = self._model(str(answerer)) if answerer else None
 
     @cached_property
-    def walk(self) -> Walk:
-        return walk_of(self.pipeline)
+    def search(self) -> SearchGraph:
+        return search_graph(self.pipeline)
 
     @cached_property
     def prompts(self) -> Prompts:
@@ -296,114 +227,59 @@ class _Opener:
     def golds(self) -> Mapping[str, tuple[LabelPath, ...]]:
         return gold_plans(self.pipeline)
 
-    def system(self) -> System:
-        name, settings, walk = self.name, self.settings, self.walk
-        cap = settings.max_calls
-        if name == "explorer":
-            from kgqa_core.systems.explorer_system import ExplorerAlone
+    def explorer(self) -> ExplorerSystem:
+        other = system_type(self.name).depends_on_run(self.settings)
+        return _open_explorer(self.pipeline if other is None else self.pipeline.other_run(other), self.seed)
 
-            return ExplorerAlone(self._explorer())
-        if name == "etd":
-            from kgqa_core.systems.etd import Etd
+    def candidates(self) -> CandidateSource:
+        from kgqa_core.systems.plans import HardNegativeCandidates
 
-            return Etd(walk, self.prompts, self._candidates(), settings.etd)
-        if name == "dualr":
-            from kgqa_core.systems.etd import dualr
+        if self.systems.pool == "none":
+            return self.explorer()
+        return HardNegativeCandidates(self.search, self._hard_negatives())
 
-            return dualr(walk, self.prompts, self._candidates(), settings.dualr)
-        if name == "rog":
-            from kgqa_core.systems.rog import Rog
+    def plans(self, source: str) -> PlanSource:
+        from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, NoPlans, RandomPlans
 
-            return Rog(walk, self.prompts, self._plans(settings.rog.plans), settings.rog)
-        if name == "eperm":
-            from kgqa_core.systems.eperm import Eperm
-
-            return Eperm(walk, self.prompts, self._plans(settings.eperm.plans), settings.eperm, max_calls=cap)
-        if name == "fiske":
-            from kgqa_core.systems.fiske import Fiske
-
-            return Fiske(walk, self.prompts, settings.fiske, max_calls=cap)
-        if name == "tog":
-            from kgqa_core.systems.tog import Tog
-
-            return Tog(walk, self.prompts, settings.tog, max_calls=cap)
-        if name == "direct":
-            from kgqa_core.systems.direct import Direct
-
-            return Direct(walk, self.prompts)
-        if name == "cot":
-            from kgqa_core.systems.direct import ChainOfThought
-
-            return ChainOfThought(walk, self.prompts)
-        from kgqa_core.systems.fusion import Fusion
-        from kgqa_core.systems.ours import Ours
-
-        file = self.pipeline.artifact(f"fusion-seed{self.seed}").folder / FUSION_FILE
-        fusion = Fusion(**json.loads(file.read_text(encoding="utf-8"))["chosen"])
-        planner = "lm" if settings.ours.planner == "generator" else settings.ours.planner
-        judge = self._lm_plans()
-        return Ours(walk, self._explorer(), self._plans(planner), judge, fusion, settings.ours)
-
-    def _explorer(self) -> ExplorerSystem:
-        pipeline, seed = self.pipeline, self.seed
-        if self.name == "dualr" and self.settings.dualr.explorer is not None:
-            pipeline = self.pipeline.other_run(self.settings.dualr.explorer)
-        chosen = explorer_key(pipeline.config, seed).rpartition("seed")[2]
-        return open_system(pipeline, int(chosen))
-
-    def _candidates(self) -> Any:
-        """Return the explorer, or what plays it on hard pools."""
-        if self.settings.pool == "none":
-            return self._explorer()
-        from kgqa_core.systems.candidates import PooledCandidates
-
-        return PooledCandidates(self.walk, self._pooled())
-
-    def _pooled(self) -> Mapping[str, Sequence[LabelPath]]:
-        """Return each question's hard pool: its right plan and wrong ones that exist."""
-        from kgqa_core.oracle.hard_negatives import hard_pools
-
-        ground = plan_ground(self.pipeline)
-        assert ground is not None
-        placed = ground_of(self.pipeline).place(read_asked(self.pipeline))
-        seed = self.settings.draw
-        return hard_pools(self.walk.graph, path_constraints(ground), placed, self.golds, seed=seed).plans
-
-    def _plans(self, source: str) -> PlanSource:
-        from kgqa_core.systems.plan_source import GivenPlans, PooledPlans, RandomPlans
-
-        if self.settings.pool == "hard":
-            return GivenPlans(PooledPlans(self._pooled()), self.mask_topics)
-        ground = plan_ground(self.pipeline)
-        assert ground is not None
-        space = path_constraints(ground)
+        if self.systems.pool == "hard":
+            return GivenPlans(HardNegativePlans(self._hard_negatives()), self.mask_topics)
         if source == "lm":
-            return self._lm_plans()
+            return self.lm_plans()
         if source == "random":
-            return GivenPlans(RandomPlans(self.walk.graph, space, self.seed), self.mask_topics)
+            space = path_constraints(self.search)
+            return GivenPlans(RandomPlans(self.search.graph, space, self.seed), self.mask_topics)
         if source == "none":
-            return GivenPlans(PooledPlans({}), self.mask_topics)
+            return GivenPlans(NoPlans(), self.mask_topics)
         opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed))
         planner = self.stack.enter_context(opened)
         if planner.meter is not None:
             self.meters.append(planner.meter)
         return GivenPlans(planner.planner, self.mask_topics)
 
-    def _lm_plans(self) -> LmPlans:
-        """Return the language model that answers as a source of plans, held to those that exist."""
+    def lm_plans(self) -> LmPlans:
         from kgqa_core.instructions.plan import PlanInstruction
         from kgqa_core.planners.generator import PlanAsker
-        from kgqa_core.systems.plan_source import LmPlans
+        from kgqa_core.systems.plans import LmPlans
 
-        ground = plan_ground(self.pipeline)
-        assert ground is not None
-        return LmPlans(PlanAsker(PlanInstruction(self.prompts), path_constraints(ground)), self.mask_topics)
+        return LmPlans(PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search)), self.mask_topics)
+
+    def fusion(self) -> Mapping[str, Any]:
+        file = self.pipeline.artifact(f"fusion-seed{self.seed}").folder / FUSION_FILE
+        chosen: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))["chosen"]
+        return chosen
+
+    def _hard_negatives(self) -> Mapping[str, Sequence[LabelPath]]:
+        """Return each question's gold plan among wrong ones."""
+        from kgqa_core.systems.plans import find_hard_negatives
+
+        placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
+        return find_hard_negatives(self.search.graph, space, placed, self.golds, seed=self.systems.draw)
 
     def _model(self, answerer: str) -> Metered:
         """Return whoever plays the language model, metered and held to the cap of calls."""
         from kgqa_core.lm.calls import Budget
 
-        budget, player = Budget(calls=self.settings.max_calls), self._player(answerer)
+        player, budget = self._player(answerer), Budget(calls=self.max_calls)
         model = self.stack.enter_context(metered(self.pipeline, player, system=self.name, budget=budget))
         self.meters.append(model.meter)
         return model
@@ -415,23 +291,22 @@ class _Opener:
             from kgqa_core.oracle.knowledge import Knowledge
             from kgqa_core.oracle.oracle import open_oracle
 
-            oracle = self.settings.oracle
-            own = oracle.model_copy(update={"seed": oracle.seed + self.seed})
-            knowledge = Knowledge(self.walk, read_asked(self.pipeline, linked=False), self.golds)
-            return open_oracle(knowledge, self.prompts, settings=own)
+            oracle = self.systems.oracle
+            knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), self.golds)
+            return open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
         from kgqa_core.oracle.chance import open_first, open_random
 
-        return open_random(self.prompts, seed=self.seed) if answerer == "random" else open_first(self.prompts)
+        return open_random(self.seed) if answerer == "random" else open_first()
 
 
-# ------ The system that a process answers chunks of questions with: opened once, kept from one ...
+# ------ The worker cache: the system that a process answers chunks of questions with, opened once.
 
 
-_kept: dict[tuple[str, str, str], tuple[ExitStack, Bench, tuple[Question, ...]]] = {}  # one at most: models are large
+_cached: dict[tuple[str, str, str], tuple[ExitStack, Bench, tuple[Question, ...]]] = {}  # one at most: models are large
 
 
-def kept_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tuple[Question, ...]]:
-    """Return the system of a stage and all questions; another one that this process kept is closed.
+def cached_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tuple[Question, ...]]:
+    """Return the system of a stage and all questions; another one that this process has open is closed.
 
     Args:
         config_json: the run's configuration.
@@ -442,7 +317,7 @@ def kept_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tup
         ArtifactError: something that it stands on is not made.
     """
     wanted = (config_json, key, fingerprint)
-    if wanted not in _kept:
+    if wanted not in _cached:
         close_bench()
         with ExitStack() as stack:
             pipeline = Pipeline(RunConfig.model_validate_json(config_json))
@@ -450,13 +325,13 @@ def kept_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tup
             questions = tuple(read_asked(pipeline))
             if torch := sys.modules.get("torch"):  # a worker's one thread stays one
                 torch.set_num_threads(min(torch.get_num_threads(), pipeline.config.runtime.threads))
-            _kept[wanted] = (stack.pop_all(), bench, questions)
-    _, bench, questions = _kept[wanted]
+            _cached[wanted] = (stack.pop_all(), bench, questions)
+    _, bench, questions = _cached[wanted]
     return bench, questions
 
 
 def close_bench() -> None:
-    """Close what this process keeps: its call store is closed, its model may go."""
-    while _kept:
-        _, (stack, _, _) = _kept.popitem()
+    """Close what this process has open: its call store is closed, its model may go."""
+    while _cached:
+        _, (stack, _, _) = _cached.popitem()
         stack.close()

@@ -13,16 +13,16 @@ from kgqa_core.artifacts import FileHashes
 from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import ENDPOINT_ANSWERS, EmbeddedLmSection, EndpointLmSection, LocalLmSection
 from kgqa_core.errors import ConfigError
-from kgqa_core.run.open import device_of, folder_files, ground_of
+from kgqa_core.run.open import device_of, folder_files, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Split
 
 if TYPE_CHECKING:
+    from kgqa_core.graph.search_graph import SearchGraph
     from kgqa_core.instructions.path_constraint import PathConstraints
     from kgqa_core.lm.calls import Budget, Meter, Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.dense import DensePlanner
-    from kgqa_core.planners.evaluate import Ground as PlanGround
     from kgqa_core.planners.evaluate import IsValid
     from kgqa_core.planners.generator import GeneratorPlanner
     from kgqa_core.planners.types import Planner, PlanQuestion
@@ -143,20 +143,17 @@ def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
     )
 
 
-def plan_ground(pipeline: Pipeline) -> PlanGround | None:
+def plan_graph(pipeline: Pipeline) -> SearchGraph | None:
     """Return what a run's plans are followed in; None where its dataset has no graph."""
-    config = pipeline.config
-    if config.explorer is None:
-        return None
-    from kgqa_core.planners.evaluate import Ground
-
-    return Ground(ground_of(pipeline).graph, config.explorer.steps, config.dataset.reenter_topic)
+    return None if pipeline.config.explorer is None else search_graph(pipeline)
 
 
-def validity(pipeline: Pipeline, ground: PlanGround | None) -> IsValid:
+def validity(pipeline: Pipeline, search: SearchGraph | None) -> IsValid:
     """Return what makes a plan valid: it leads somewhere, or its relations are those of training."""
-    if ground is not None:
-        return ground.is_valid()
+    if search is not None:
+        from kgqa_core.planners.evaluate import leads_somewhere
+
+        return leads_somewhere(search)
     from kgqa_core.graph.kg import unsigned
     from kgqa_core.planners.evaluate import made_of
 
@@ -174,12 +171,12 @@ def taught(pipeline: Pipeline, split: Split = "train") -> list[PlanQuestion]:
 
 def known_steps(pipeline: Pipeline) -> list[str]:
     """Return all steps that a plan may have: both directions of a graph's relations, else those of the training set."""
-    ground = plan_ground(pipeline)
-    if ground is None:
+    search = plan_graph(pipeline)
+    if search is None:
         return sorted({step for one in taught(pipeline) for path in one.paths for step in path})
     from kgqa_core.graph.kg import write_step
 
-    return [write_step(label, backward) for backward in (False, True) for label in ground.graph.relation_labels]
+    return [write_step(label, backward) for backward in (False, True) for label in search.graph.relation_labels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +226,10 @@ def _generator(pipeline: Pipeline, seed: int) -> Iterator[tuple[GeneratorPlanner
     from kgqa_core.instructions.render import read_prompts
     from kgqa_core.planners.generator import GeneratorPlanner
 
-    ground = plan_ground(pipeline)
+    search = plan_graph(pipeline)
     space: PathConstraints | RelationConstraint
-    if ground is not None:
-        space = path_constraints(ground)
+    if search is not None:
+        space = path_constraints(search)
     else:
         longest = max((len(path) for one in taught(pipeline) for path in one.paths), default=1)
         space = RelationConstraint(known_steps(pipeline), max_hops=longest)
@@ -240,11 +237,11 @@ def _generator(pipeline: Pipeline, seed: int) -> Iterator[tuple[GeneratorPlanner
         yield GeneratorPlanner(model, read_prompts(pipeline.config.prompts), space=space), model.meter
 
 
-def path_constraints(ground: PlanGround) -> PathConstraints:
+def path_constraints(search: SearchGraph) -> PathConstraints:
     """Return the plans that exist in a graph."""
     from kgqa_core.instructions.path_constraint import PathConstraints
 
-    return PathConstraints(ground.graph, max_hops=ground.max_hops, reenter_topic=ground.reenter_topic)
+    return PathConstraints(search.graph, max_hops=search.max_hops, reenter_topic=search.reenter_topic)
 
 
 @contextmanager
@@ -264,8 +261,8 @@ def metered(
 def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:
     from kgqa_core.planners.dense import open_dense, steps_around
 
-    ground = plan_ground(pipeline)
-    exists = steps_around(path_constraints(ground)) if ground else None
+    search = plan_graph(pipeline)
+    exists = steps_around(path_constraints(search)) if search else None
     return open_dense(pipeline.artifact(f"dense-seed{seed}").folder / DENSE_FOLDER, exists=exists)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from kgqa_core.config import EncoderSection, EvaluationSection, HashEncoderSection, LocalEncoderSection, RunConfig
 from kgqa_core.errors import ConfigError, nearest
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.types import Question
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.model import EncodeTexts
-    from kgqa_core.systems.explorer_system import ExplorerSystem
+    from kgqa_core.systems.explorer import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 
 ENCODINGS_FILE = "encodings.parquet"
@@ -128,26 +128,15 @@ def subgraphs_of(pipeline: Pipeline) -> Subgraphs | None:
     return open_subgraphs(pipeline.artifact("subgraphs").folder) if "subgraphs" in pipeline.specs else None
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What a run walks on: its graph, or the graph of rows in which each question has its subgraph."""
-
-    graph: KnowledgeGraph
-    subgraphs: Subgraphs | None
-
-    def place(self, questions: Sequence[Question]) -> list[Question]:
-        """Return linked questions whose entities are those of ``graph``."""
-        return self.subgraphs.all_to_rows(questions) if self.subgraphs else list(questions)
-
-
-def ground_of(pipeline: Pipeline) -> Ground:
-    """Open what a run walks on.
+def search_graph(pipeline: Pipeline) -> SearchGraph:
+    """Open what a run searches: its graph, or the graph of rows in which each question has its subgraph.
 
     Raises:
         ArtifactError: graph or subgraphs are not built.
     """
-    subgraphs = subgraphs_of(pipeline)
-    return Ground(subgraphs.graph if subgraphs else graph_of(pipeline), subgraphs)
+    config, whole, subgraphs = pipeline.config, graph_of(pipeline), subgraphs_of(pipeline)
+    searched = subgraphs.graph if subgraphs else whole
+    return SearchGraph(searched, whole, subgraphs, config.exploration.steps, config.dataset.reenter_topic)
 
 
 def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
@@ -196,7 +185,7 @@ def load_system(
         ArtifactError: the checkpoint is missing, damaged or of another encoder.
     """
     from kgqa_core.explorer.checkpoint import load_explorer
-    from kgqa_core.systems.explorer_system import ExplorerSystem
+    from kgqa_core.systems.explorer import ExplorerSystem
 
     model, card = load_explorer(folder, encoder=encoder)
     system = ExplorerSystem(

@@ -40,21 +40,21 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
     """
     from kgqa_core.planners.cases import read_plan_file
     from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures
-    from kgqa_core.run.models import open_planner, plan_ground, validity
+    from kgqa_core.run.models import open_planner, plan_graph, validity
 
     plans = plans_of(pipeline)
-    ground = plan_ground(pipeline)
-    found = read_plan_file(path, signed=ground is not None)
+    search = plan_graph(pipeline)
+    found = read_plan_file(path, signed=search is not None)
     questions, rejects = list(found.questions), list(found.rejects)
-    if ground is not None:
+    if search is not None:
         mask = pipeline.config.exploration.mask_topics
-        questions, unlinked = link_all(questions, ground.graph, path, mask_topics=mask)
+        questions, unlinked = link_all(questions, search.graph, path, mask_topics=mask)
         rejects += unlinked
     if not questions:
         raise InputError(
             f"{path} holds no usable question ({len(rejects)} lines are not; the first: {rejects[0].reason})"
         )
-    is_valid = validity(pipeline, ground)
+    is_valid = validity(pipeline, search)
     scores: dict[str, PlannerScore] = {}
     for name in plans.planners:
         seeds = {}
@@ -66,7 +66,7 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
                     num_plans=max(3, plans.num_plans),
                     progress=lambda done, total: pipeline.progress("planning", done, total),
                 )
-            figures = planner_figures(questions, proposed, signed=ground is not None, is_valid=is_valid)[ALL]
+            figures = planner_figures(questions, proposed, signed=search is not None, is_valid=is_valid)[ALL]
             seeds[seed] = {figure: figures[figure] for figure in FIGURES}
         mean = {figure: sum(one[figure] for one in seeds.values()) / len(seeds) for figure in FIGURES}
         scores[name] = PlannerScore(mean | {figure: int(mean[figure]) for figure in FIGURES[:2]}, seeds)

@@ -6,40 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kgqa_core.graph.follow import end_of
+from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.instructions.answers import Answers, match_answers
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import Prompts, ScoredPath, render_reasoning_path
+from kgqa_core.instructions.render import Prompts, ScoredPath, show_path
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.types import Ask, SystemAnswer
-from kgqa_core.systems.walk import Walk, ends_of, entities_named
 from kgqa_core.types import Prediction, Question, ReasoningPath
+
+VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
+"""What a model may answer to a true/false question instead of a name."""
 
 
 def abstain(question: Question, paths: Sequence[ReasoningPath] = ()) -> SystemAnswer:
-    """Return the answer of who has none; what was retrieved still counts as covered."""
+    """Return an answer without any entity; what was retrieved still counts as covered."""
     return answer_with(question, (), paths)
-
-
-def answer_by_name(
-    walk: Walk,
-    question: Question,
-    answers: Answers | ParseFailure,
-    paths: Sequence[ReasoningPath],
-    *,
-    on_rows: bool = False,
-) -> SystemAnswer:
-    """Return what a model's names mean: ends of the paths that it was shown first, then entities of that name.
-
-    A failure to read the text is an abstention. ``on_rows``: as of the system (see ``systems.types.System``).
-    """
-    if isinstance(answers, ParseFailure) or answers.abstained:
-        return abstain(question, paths)
-    names = walk.names if on_rows else walk.entities
-    shown = {end: names.name_of(end) for end in map(end_of, paths)}
-    # A graph of rows knows no names: there only what was shown can be meant.
-    matched = match_answers(answers, shown, None if on_rows and walk.subgraphs else walk.entities)
-    found = answer_with(question, matched.entities, paths)
-    return SystemAnswer(found.prediction, matched.unmatched, {"num_unsupported": len(matched.unsupported)})
 
 
 def answer_with(question: Question, answers: Sequence[int], paths: Sequence[ReasoningPath]) -> SystemAnswer:
@@ -56,7 +37,6 @@ def answer_with(question: Question, answers: Sequence[int], paths: Sequence[Reas
     reached = (*taken, *(end for end in sorted(evidence) if end not in taken))
     candidates = reached if taken else ()
     scores = [1 / (place + 1) for place in range(len(taken))] + [0.0] * (len(candidates) - len(taken))
-    golds = set(question.answers)
     return SystemAnswer(
         Prediction(
             question_id=question.id,
@@ -64,7 +44,7 @@ def answer_with(question: Question, answers: Sequence[int], paths: Sequence[Reas
             scores=tuple(scores),
             answers=tuple(taken),
             paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
-            covered=not golds.isdisjoint(reached),
+            covered=not set(question.answers).isdisjoint(reached),
             verdict=decide(question, tuple(taken)),
             abstained=not taken,
         )
@@ -76,41 +56,59 @@ def decide(question: Question, answers: Sequence[int]) -> bool | None:
     return question.claim in answers if question.claim is not None and answers else None
 
 
-# ------ What a model said after an exploration, as an answer: on the paths it was shown, or out of ...
+def answer_by_name(
+    search: SearchGraph,
+    question: Question,
+    answers: Answers | ParseFailure,
+    paths: Sequence[ReasoningPath],
+    *,
+    on_rows: bool = False,
+) -> SystemAnswer:
+    """Return what a model's names mean: ends of the paths that it was shown first, then entities of that name.
+
+    A failure to read the text is an abstention. ``on_rows``: as of the system (see ``systems.types.System``).
+    """
+    if isinstance(answers, ParseFailure) or answers.abstained:
+        return abstain(question, paths)
+    name_of = search.name_of if on_rows else search.entities.name_of
+    shown = {end: name_of(end) for end in map(end_of, paths)}
+    # A graph of rows knows no names: there only what was shown can be meant.
+    matched = match_answers(answers, shown, None if on_rows and search.subgraphs else search.entities)
+    found = answer_with(question, matched.entities, paths)
+    return SystemAnswer(found.prediction, matched.unmatched, {"num_unsupported": len(matched.unsupported)})
 
 
-VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
-"""What a model may answer to a true/false question instead of a name."""
+# ------ What a model said after a search of its own: on the paths that it was shown, or out of its head.
 
 
-def show_paths(walk: Walk, paths: Sequence[ReasoningPath]) -> tuple[ScoredPath, ...]:
+def show_paths(search: SearchGraph, paths: Sequence[ReasoningPath]) -> tuple[ScoredPath, ...]:
     """Return paths as prompts show them, all of one weight."""
-    return tuple(ScoredPath(render_reasoning_path(walk.names, path)) for path in paths)
+    return tuple(show_path(search, path) for path in paths)
 
 
-def ask_reason(walk: Walk, prompts: Prompts, text: str, paths: Sequence[ReasoningPath]) -> Ask[Answers]:
+def ask_reason(search: SearchGraph, prompts: Prompts, text: str, paths: Sequence[ReasoningPath]) -> Ask[Answers]:
     """Return the call that asks for the answers that some paths support."""
-    names = dict.fromkeys(walk.names.name_of(end_of(path)) for path in with_stations(walk, paths))
-    return Ask(ReasonInstruction(prompts), ReasonCase(text, "", show_paths(walk, paths), tuple(names)))
+    names = dict.fromkeys(search.name_of(end_of(path)) for path in with_stations(search, paths))
+    return Ask(ReasonInstruction(prompts), ReasonCase(text, "", show_paths(search, paths), tuple(names)))
 
 
-def with_stations(walk: Walk, paths: Sequence[ReasoningPath]) -> list[ReasoningPath]:
+def with_stations(search: SearchGraph, paths: Sequence[ReasoningPath]) -> list[ReasoningPath]:
     """Return the paths, and behind them the ways to entities on them that no path ends at.
 
     A question that names several things is often answered by what lies between them. What has the name of an end is
     left out: the end is meant.
     """
-    names = {walk.names.name_of(end_of(path)) for path in paths}
+    names = {search.name_of(end_of(path)) for path in paths}
     found = dict.fromkeys(paths)
     for path in paths:
         for length in range(1, len(path)):
-            if walk.names.name_of(end_of(path[:length])) not in names:
+            if search.name_of(end_of(path[:length])) not in names:
                 found.setdefault(path[:length])
     return list(found)
 
 
 def answer_on_paths(
-    walk: Walk, question: Question, said: Answers | ParseFailure, paths: Sequence[ReasoningPath]
+    search: SearchGraph, question: Question, said: Answers | ParseFailure, paths: Sequence[ReasoningPath]
 ) -> SystemAnswer:
     """Return what was answered on ``paths``, for a system that walks itself (``System.on_rows``).
 
@@ -121,24 +119,24 @@ def answer_on_paths(
         paths = [*paths, *(_turned(path) for path in paths if path and ends_of(path[0])[0] == question.claim)]
     verdict = _read_verdict(question, said)
     if verdict is None:
-        return answer_by_name(walk, question, said, with_stations(walk, paths), on_rows=True)
+        return answer_by_name(search, question, said, with_stations(search, paths), on_rows=True)
     ends = dict.fromkeys(map(end_of, paths))
     return _decided(question, verdict, [end for end in ends if (end == question.claim) == verdict], paths)
 
 
-def answer_alone(walk: Walk, question: Question, said: Answers | ParseFailure) -> SystemAnswer:
+def answer_alone(search: SearchGraph, question: Question, said: Answers | ParseFailure) -> SystemAnswer:
     """Return what was answered without any path, for a system that walks itself; nothing of it is evidence."""
     verdict = _read_verdict(question, said)
     if verdict is not None:
         return _decided(question, verdict, [question.claim] if verdict and question.claim is not None else [], ())
-    if walk.subgraphs is None or isinstance(said, ParseFailure):
-        return answer_by_name(walk, question, said, ())
+    if search.subgraphs is None or isinstance(said, ParseFailure):
+        return answer_by_name(search, question, said, ())
     if said.abstained:
         return abstain(question)
     found, unmatched = dict[int, None](), []
     for name in said.names:
-        rows = entities_named(walk, question.id, name)
-        rows = rows if len(rows) else entities_named(walk, question.id, name, any_case=True)
+        rows = search.entities_named(question.id, name)
+        rows = rows if len(rows) else search.entities_named(question.id, name, any_case=True)
         found.update(dict.fromkeys(rows[:1].tolist()))
         unmatched += [] if len(rows) else [name]
     return SystemAnswer(answer_with(question, tuple(found), ()).prediction, tuple(unmatched))

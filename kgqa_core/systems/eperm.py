@@ -1,23 +1,28 @@
-"""The part of a graph that EPERM's retriever keeps: the edges that its beam of relations walked (§3, Eq. 2).
+"""EPERM: retrieve a subgraph, find weighted evidence paths in it, predict from them (Long et al., 2025; §3, Fig. 3).
 
-It is told by where each relation was taken from, not edge by edge, so a hub costs no more than any other entity.
+The retriever (Eq. 2; A.4) walks a beam of relation paths; the edges that it walked are the question's part of the
+graph. That part is told by where each relation was taken from, not edge by edge, so a hub costs no more than any other
+entity. The finder (Eq. 3, Algorithm 1) follows plans in the part; the predictor reads the paths with their scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from kgqa_core.config_systems import EpermSection
+from kgqa_core.config_base import Section
+from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import end_of, enter_from, leave, paths_through
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
+from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around, without
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, render_reasoning_path
+from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, show_path
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,
@@ -28,13 +33,35 @@ from kgqa_core.instructions.scores import (
 )
 from kgqa_core.planners.types import Plan, score_paths, weigh_plans
 from kgqa_core.systems.answering import answer_by_name, answer_with
-from kgqa_core.systems.frontier import relations_around
-from kgqa_core.systems.plan_source import PlanSource
-from kgqa_core.systems.types import Ask, CallsLeft, Reply, Steps, SystemAnswer, room_for
-from kgqa_core.systems.walk import Walk, ends_of
+from kgqa_core.systems.plans import PlanSource
+from kgqa_core.systems.types import Ask, CallsLeft, Parts, Reply, Rounds, Steps, SystemAnswer, room_for
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath
 
 NOTHING: Ints = np.empty(0, dtype=np.int64)
+LINES_PER_RELATION = 4  # of an answer: its line, with a reason
+UNSCORED = 0.5  # an entity that was asked about in vain, or not at all: neither for nor against
+LISTED = 1000  # paths of one plan that are looked at, to show the best of them
+
+
+class EpermSection(Section):
+    """Settings of EPERM (Tables 3-4)."""
+
+    num_plans: Annotated[int, Field(ge=1)] = 5  # s: weighted plans of the generator
+    plans: PlanSourceName = "lm"
+    retriever: bool = True  # False: plans are followed in the whole neighbourhood
+    retriever_width: Annotated[int, Field(ge=1)] = 3  # K of the beam of relations
+    retriever_depth: Annotated[int, Field(ge=1)] | None = None  # steps; None: the explorer's
+    relation_batch: Annotated[int, Field(ge=2)] = 100  # relations per call
+    weighted_plans: bool = True  # False: all plans weigh alike
+    entity_scores: bool = True  # False: all entities weigh alike, and none is asked about
+    top_entities: Annotated[int, Field(ge=1)] = 4  # S per plan and hop
+    look_ahead: bool = True  # ours: what leads nowhere along its plan is not asked about; False: as published
+    max_candidates: Annotated[int, Field(ge=1)] = 20  # entities asked about per plan and hop, of the smallest ids
+    num_neighbours: Annotated[int, Field(ge=0)] = 5  # triples shown around an entity
+    finder: Literal["single", "batch"] = "batch"  # one call per candidate entity (EPERM), or per frontier (ours)
+    max_paths: Annotated[int, Field(ge=1)] = 40
+    path_scores: bool = True  # show a score after each path
+    predictor: Literal["lm", "none"] = "lm"  # none: all that the paths end at (Table 4, w/o answer predictor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,17 +112,7 @@ class Part:
         return (relation + self.graph.num_relations) % self.graph.identity
 
 
-def without(entities: Ints, barred: Ints) -> Ints:
-    """Return ``entities`` without those in ``barred``, of which there are few."""
-    for one in barred:  # cheaper than numpy's isin
-        entities = entities[entities != one]
-    return entities
-
-
-# ------ EPERM's subgraph retriever (§3, Eq. 2; A.4): a beam of relation paths from the topics, ...
-
-
-LINES_PER_RELATION = 4  # of an answer: its line, with a reason
+# ------ The retriever: a beam of relation paths from the topics; what they walk is the question's part.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,23 +137,21 @@ class _Offer:
 class Retriever:
     """Expands the K best relation paths, one relation per round; what they walk is the subgraph."""
 
-    walk: Walk
+    search: SearchGraph
     prompts: Prompts
     settings: EpermSection
 
-    def retrieve(
-        self, question: Question, calls: CallsLeft
-    ) -> Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Part]:
+    def retrieve(self, question: Question, calls: CallsLeft) -> Rounds:
         """Return the question's subgraph: the whole graph, where no relation was named at all.
 
         A path whose call fails, has no room, or names no relation above 0 ends there: that may be where the answer is.
         Of a single relation there is nothing to choose: it is taken without a call.
         """
         topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
-        barred = topics[:0] if self.walk.reenter_topic else topics
+        barred = self.search.avoided(question.topics)
         starts: dict[int, Ints] = {}
         beam = [_Branch((), 1.0, topics)]
-        for _ in range(self.settings.retriever_depth or self.walk.max_hops):
+        for _ in range(self.settings.retriever_depth or self.search.max_hops):
             offers = [offer for branch in beam for offer in self._offers(branch, barred)]
             asks = calls.fit([self._ask(question, offer) for offer in offers if not offer.is_only])
             replies = iter((yield asks) if asks else ())
@@ -144,15 +159,15 @@ class Retriever:
             scored.sort(key=lambda one: -one[0].score * one[2])  # of equals the first named
             beam = []
             for branch, relation, score in scored[: self.settings.retriever_width]:
-                reached = leave(self.walk.graph, branch.frontier, relation, barred)
+                reached = leave(self.search.graph, branch.frontier, relation, barred)
                 beam.append(_Branch((*branch.path, relation), branch.score * score, reached))
                 known = starts.get(relation, branch.frontier)
                 starts[relation] = sorted_distinct(np.concatenate([known, branch.frontier]))
-        return Part(self.walk.graph, starts or None)
+        return Part(self.search.graph, starts or None)
 
     def _offers(self, branch: _Branch, barred: Ints) -> list[_Offer]:
         """Return the relations that go on from a path, ascending, in calls of about equal size."""
-        relations = relations_around(self.walk.graph, branch.frontier, barred)
+        relations = relations_around(self.search.graph, branch.frontier, barred)
         num_calls = -(-len(relations) // self.settings.relation_batch)
         return [_Offer(branch, tuple(relations[call::num_calls]), len(relations) == 1) for call in range(num_calls)]
 
@@ -160,9 +175,9 @@ class Retriever:
         width = self.settings.retriever_width
         case = RelationsCase(
             question.text,
-            tuple(map(self.walk.step_label, offer.relations)),
-            topics=tuple(map(self.walk.names.name_of, question.topics)),
-            path=tuple(map(self.walk.step_label, offer.branch.path)),
+            tuple(map(self.search.step_label, offer.relations)),
+            topics=tuple(map(self.search.name_of, question.topics)),
+            path=tuple(map(self.search.step_label, offer.branch.path)),
             budget=width,
         )
         return Ask(ScoreRelationsInstruction(self.prompts), case, room_for(LINES_PER_RELATION * width))
@@ -178,11 +193,7 @@ def _scores(offer: _Offer, replies: Iterator[Reply[Any]]) -> list[tuple[int, flo
     return [(offer.relations[index], score) for index, score in reply.result.scores if score > 0]
 
 
-# ------ EPERM's evidence path finder (§3, Eq. 3, Algorithm 1): plans followed in the subgraph, ...
-
-
-UNSCORED = 0.5  # an entity that was asked about in vain, or not at all: neither for nor against
-LISTED = 1000  # paths of one plan that are looked at, to show the best of them
+# ------ The finder: plans followed in the part, the best entities of each plan and hop kept.
 
 
 @dataclass(slots=True, eq=False)
@@ -207,7 +218,7 @@ class FoundPath:
     """One evidence path."""
 
     path: ReasoningPath
-    text: str
+    shown: ScoredPath
     weight: float  # of its plan
     scores: tuple[float, ...]  # of the entities after each step; none where entities are not scored
 
@@ -224,13 +235,11 @@ class Found:
 class Finder:
     """Follows all plans of a question hop by hop, and keeps the S best entities of each plan and hop."""
 
-    walk: Walk
+    search: SearchGraph
     prompts: Prompts
     settings: EpermSection
 
-    def find(
-        self, question: Question, plans: Sequence[Plan], part: Part, calls: CallsLeft
-    ) -> Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Found]:
+    def find(self, question: Question, plans: Sequence[Plan], part: Part, calls: CallsLeft) -> Rounds:
         """Return the weighted evidence paths along ``plans`` in ``part``.
 
         With ``look_ahead`` plans that lead nowhere, and entities from which a plan's rest does, are left out before
@@ -246,7 +255,7 @@ class Finder:
             replies = (yield asks) if asks else ()
             given: dict[int, dict[int, float]] = {id(trail): {} for trail in walking}
             for (trail, group), reply in zip(groups, replies, strict=False):  # there may be room for the first alone
-                given[id(trail)] |= _eperm_finder_scores(group, reply)
+                given[id(trail)] |= _scores_of(group, reply)
             for trail, layer in zip(walking, reached, strict=True):
                 best = self._best(layer, given[id(trail)])
                 trail.scores.append(best)
@@ -256,11 +265,11 @@ class Finder:
     def _trails(self, question: Question, plans: Sequence[Plan], part: Part) -> list[_Trail]:
         """Return the plans that lead somewhere, as far as is known, heaviest first."""
         topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
-        barred = topics[:0] if self.walk.reenter_topic else topics
+        barred = self.search.avoided(question.topics)
         weights = weigh_plans([plan.log_prob if self.settings.weighted_plans else 0.0 for plan in plans])
         trails = []
         for plan, weight in zip(plans, weights, strict=True):
-            relations = to_relations(self.walk.graph, plan.path) or ()
+            relations = to_relations(self.search.graph, plan.path) or ()
             layers = part.layers(topics, relations, barred=barred)
             layers = part.whole(layers, relations) if self.settings.look_ahead else layers
             if relations and len(layers[0]):
@@ -279,12 +288,12 @@ class Finder:
         return [(entity,) for entity in asked] if self.settings.finder == "single" else [asked] * bool(asked)
 
     def _ask(self, question: Question, trail: _Trail, entities: tuple[int, ...]) -> Ask[Any]:
-        walk, limit = self.walk, self.settings.num_neighbours
+        search, limit = self.search, self.settings.num_neighbours
         candidates = tuple(
-            EntityCandidate(walk.names.name_of(entity), neighbour_triples(walk.graph, walk.names, entity, limit=limit))
+            EntityCandidate(search.name_of(entity), neighbour_triples(search.graph, search, entity, limit=limit))
             for entity in entities
         )
-        topics = tuple(map(walk.names.name_of, question.topics))
+        topics = tuple(map(search.name_of, question.topics))
         case = EntitiesCase(question.text, candidates, topics=topics, plan=trail.labels)
         return Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(entities)))
 
@@ -303,7 +312,7 @@ class Finder:
         distinct: dict[str, FoundPath] = {}
         for path in turns:
             if path is not None:
-                distinct.setdefault(path.text, path)
+                distinct.setdefault(path.shown.text, path)
             if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
                 break  # none is better than another: those of every plan in turns
         found = list(distinct.values())
@@ -312,7 +321,7 @@ class Finder:
         shares = score_paths([path.weight for path in kept], [path.scores for path in kept]) if kept else []
         return Found(
             tuple(path.path for path in kept),
-            tuple(ScoredPath(path.text, share) for path, share in zip(kept, shares, strict=True)),
+            tuple(replace(path.shown, score=share) for path, share in zip(kept, shares, strict=True)),
         )
 
     def _paths(self, trail: _Trail, part: Part) -> Iterator[FoundPath]:
@@ -324,19 +333,19 @@ class Finder:
             return part.before(here, trail.relations[place], trail.layers[place])
 
         ends = trail.layers[-1].tolist()
-        num_relations = self.walk.graph.num_relations
+        num_relations = self.search.graph.num_relations
         for path in islice(paths_through(ends, trail.relations, before, num_relations=num_relations), LISTED):
             scores = tuple(own[ends_of(step)[1]] for own, step in zip(trail.scores, path, strict=True) if own)
-            yield FoundPath(path, render_reasoning_path(self.walk.names, path), trail.weight, scores)
+            yield FoundPath(path, show_path(self.search, path), trail.weight, scores)
 
 
-def _eperm_finder_scores(entities: tuple[int, ...], reply: Reply[Any]) -> dict[int, float]:
+def _scores_of(entities: tuple[int, ...], reply: Reply[Any]) -> dict[int, float]:
     """Return the score of each entity that a call gave one."""
     scores = reply.result.scores if isinstance(reply.result, Scores) else ()
     return {entities[index]: score for index, score in scores}
 
 
-# ------ EPERM: retrieve a subgraph, find weighted evidence paths in it, predict from them (Long et ...
+# ------ The system: retriever, finder, predictor.
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +356,7 @@ class Eperm:
     plans and one for the answer.
     """
 
-    walk: Walk
+    search: SearchGraph
     prompts: Prompts
     plans: PlanSource
     settings: EpermSection
@@ -364,22 +373,22 @@ class Eperm:
         """Retrieve, plan, find, predict."""
         calls = CallsLeft(self.max_calls)
         planning = calls.fit([self.plans.ask(question, self.settings.num_plans)] if prepared is None else [])
-        part = Part(self.walk.graph, None)
+        part = Part(self.search.graph, None)
         if self.settings.retriever:
-            part = yield from Retriever(self.walk, self.prompts, self.settings).retrieve(question, calls)
+            part = yield from Retriever(self.search, self.prompts, self.settings).retrieve(question, calls)
         plans = prepared or []
         if planning:
             (reply,) = yield planning
             plans = self.plans.read(reply, self.settings.num_plans)
-        found = yield from Finder(self.walk, self.prompts, self.settings).find(question, plans, part, calls)
+        found = yield from Finder(self.search, self.prompts, self.settings).find(question, plans, part, calls)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_refused": calls.refused}
         if self.settings.predictor == "none":
             answer = answer_with(question, _ends(found), found.steps)
         else:
-            shown = tuple(dict.fromkeys(self.walk.names.name_of(end_of(path)) for path in found.steps))
+            shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ReasonInstruction(self.prompts, scored=self.settings.path_scores)
             (reply,) = yield [Ask(instruction, ReasonCase(question.text, paths=found.paths, shown=shown))]
-            answer = answer_by_name(self.walk, question, reply.result, found.steps, on_rows=self.on_rows)
+            answer = answer_by_name(self.search, question, reply.result, found.steps, on_rows=self.on_rows)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
 
 
@@ -390,3 +399,14 @@ def _ends(found: Found) -> list[int]:
         end = end_of(steps)
         totals[end] = totals.get(end, 0.0) + path.score
     return sorted(totals, key=lambda end: -totals[end])
+
+
+def open_eperm(parts: Parts) -> Eperm:
+    """Open EPERM."""
+    plans = parts.plans(parts.settings.plans)
+    return Eperm(parts.search, parts.prompts, plans, parts.settings, max_calls=parts.max_calls)
+
+
+EPERM = SystemType(
+    open_eperm, settings=EpermSection, hard_negatives=True, plan_source=lambda settings: str(settings.plans)
+)

@@ -1,36 +1,52 @@
-"""EtD: explore, then determine (Liu et al., 2024): the explorer's first N candidates in one multiple-choice call.
+"""EtD and DualR: explore, then determine: the explorer's first N candidates in one multiple-choice call.
 
-§3.3, Table 4 and appendix E. Without determination it is the system ``explorer`` (``systems.alone``).
+EtD: Liu et al., 2024; §3.3, Table 4 and appendix E. DualR (Liu et al., 2025; §3.3, §4.2) is EtD's way with
+first-and-last-layer encodings. Without determination this is the system ``explorer``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal
 
-from kgqa_core.config_systems import DualrSection, EtdSection
+from pydantic import Field
+
+from kgqa_core.config_base import FilePath, Section
+from kgqa_core.config_systems import SystemType
 from kgqa_core.evaluation.lm_vs_explorer import NOBODY
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import decide
-from kgqa_core.systems.explorer_system import ExplorerSystem
-from kgqa_core.systems.types import Ask, Reply, Steps, SystemAnswer
-from kgqa_core.systems.walk import Walk
+from kgqa_core.systems.explorer import ExplorerSystem
+from kgqa_core.systems.types import Ask, CandidateSource, Parts, Reply, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question
 
 MANY_TIED = 256  # candidates with evidence where those tied with the chosen ones are answers, too
 TIE = 1e-4  # relative difference of probabilities up to which candidates are the same to the explorer
 
 
-class CandidateSource(Protocol):
-    """Proposes ranked entities, the first of them with evidence; an ``ExplorerSystem`` is one."""
+class EtdSection(Section):
+    """Settings of EtD."""
 
-    def answer(self, questions: Sequence[Question]) -> Sequence[Prediction]:
-        """Return a prediction per question, in order."""
-        ...
+    num_candidates: Annotated[int, Field(ge=1, le=26)] = 3  # N
+    multiple_choice: bool = True  # False, w/o mcp: one list of names, without labels
+    candidates: bool = True  # False, w/o candidates: names are not shown
+    probabilities: bool = True  # False, w/o probabilities
+    paths: bool = True  # False, w/o paths: no evidence chains
+    renormalise: Literal["all", "shown"] = "all"  # Eq. 3 over all candidates, or over those shown
+    only_candidates: bool = False  # hold the model to the labels; the paper leaves it free
+    determine: Literal["text", "likelihood"] = "text"  # likelihood: the most probable label line is the choice
+    answer_set: Literal["chosen", "tied"] = "chosen"  # tied: with those beyond N that tie with one chosen (ours)
+
+
+class DualrSection(EtdSection):
+    """Settings of DualR: EtD's, with its own prompt and a tuned ``choose`` (§4.3, Table 5)."""
+
+    explorer: FilePath | None = None  # run configuration of an explorer on first+last encodings; None: EtD's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +57,7 @@ class Etd:
     candidates follow in its own order; an answer that cannot be read is none at all.
     """
 
-    walk: Walk
+    search: SearchGraph
     prompts: Prompts
     explorer: CandidateSource
     settings: EtdSection
@@ -82,9 +98,14 @@ class Etd:
         scores = explored.scores[:count]
         whole = sum(scores) if self.settings.renormalise == "shown" else 1.0
         paths = [*explored.paths[:count], *[()] * count]
-        names = self.walk.entities
+        names = self.search.entities
         candidates = tuple(
-            Candidate(names.name_of(entity), score / whole if whole else 0.0, render_triples(names, path))
+            Candidate(
+                names.name_of(entity),
+                score / whole if whole else 0.0,
+                render_triples(names, path),
+                names.name_of(path[-1].tail) if path else "",
+            )
             for entity, score, path in zip(explored.candidates[:count], scores, paths, strict=False)
         )
         return ChooseCase(question.text, candidates=candidates)
@@ -100,8 +121,8 @@ class Etd:
         if self.settings.answer_set == "tied":
             answers += _unseen_equals(explored, choice.chosen, self.settings.num_candidates)
         # A free answer is the model's own; what it names may still be a candidate that was not shown.
-        others = {entity: self.walk.entities.name_of(entity) for entity in explored.candidates} if choice.free else {}
-        free = match_answers(choice.free, others, self.walk.entities)
+        others = {entity: self.search.entities.name_of(entity) for entity in explored.candidates} if choice.free else {}
+        free = match_answers(choice.free, others, self.search.entities)
         counts |= {f"by_{choice.by}": 1, "num_conflicts": choice.conflict, "num_unsupported": len(free.entities)}
         return SystemAnswer(_ranked(question, explored, (*answers, *free.entities)), free.unmatched, counts)
 
@@ -155,14 +176,15 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
     )
 
 
-# ------ DualR: EtD's way with first-and-last-layer encodings (Liu et al., 2025; §3.3, §4.2).
+def open_etd(parts: Parts) -> Etd:
+    """Open EtD."""
+    return Etd(parts.search, parts.prompts, parts.candidates(), parts.settings)
 
 
-def dualr(walk: Walk, prompts: Prompts, explorer: CandidateSource, settings: DualrSection) -> Etd:
-    """Return EtD's system under DualR's name; ``explorer`` is that of ``settings.explorer``, or EtD's own."""
-    return Etd(walk, prompts, explorer, settings, name="dualr")
+def open_dualr(parts: Parts) -> Etd:
+    """Open DualR."""
+    return replace(open_etd(parts), name="dualr")
 
 
-def note(settings: DualrSection) -> str:
-    """Return what the row of DualR has to say of itself; empty where its explorer is its own."""
-    return "" if settings.explorer else "shares the explorer of etd, so the two rows are one method"
+ETD = SystemType(open_etd, settings=EtdSection, explores=True, hard_negatives=True)
+DUALR = replace(ETD, open=open_dualr, settings=DualrSection, depends_on_run=lambda settings: settings.explorer)

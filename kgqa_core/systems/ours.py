@@ -1,24 +1,244 @@
-"""Ours: explorer and planner fused, a language model asked only where the two disagree (see ``fusion``)."""
+"""Ours: explorer and planner fused: which of a few answer sets, each with evidence of its own, fits both best.
+
+The options of a question are the explorer's answer set and what each plan reaches. An option's score is
+
+    (1 - weight) * agreement with the explorer + weight * the plan's probability among the question's plans
+
+so that weight 0 is the explorer alone and 1 the planner alone. Agreement is the F1 of the option with what the explorer
+answers. Where the explorer and the first plan disagree, a language model may say how probable it thinks the plans, and
+is believed in the planner's place. The weight, and whether the model's word is worth its calls, are chosen on dev.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from typing import Annotated, Any, Literal
 
-from kgqa_core.config_systems import OursSection
-from kgqa_core.graph.execute import execute_plans
+import numpy as np
+from pydantic import Field
+
+from kgqa_core.config_base import Section
+from kgqa_core.config_systems import SystemType
+from kgqa_core.evaluation.metrics import score_predictions, score_sets
 from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import to_relations
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import render_plan
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.planners.types import Plan, weigh_plans
-from kgqa_core.systems.explorer_system import ExplorerSystem
-from kgqa_core.systems.fusion import Fusion, Option, disagree, fuse, options_of
-from kgqa_core.systems.plan_source import LmPlans, PlanSource
-from kgqa_core.systems.types import Ask, Steps, SystemAnswer
-from kgqa_core.systems.walk import Walk
+from kgqa_core.systems.explorer import ExplorerSystem
+from kgqa_core.systems.plans import LmPlans, PlanSource
+from kgqa_core.systems.types import Ask, Parts, Steps, SystemAnswer
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
+
+WEIGHTS = tuple(tenth / 10 for tenth in range(11))
+WORTH = 0.01  # points of the objective that a language model has to add to be asked
+
+DecidedBy = Literal["planner", "lm"]
+
+
+class OursSection(Section):
+    """Settings of ours, the same for all its rows: what it fuses is chosen once for a run."""
+
+    planner: Literal["generator", "dense", "mixture"] = "dense"  # a generator costs a call for every question
+    num_plans: Annotated[int, Field(ge=1)] = 3
+
+
+# ------ The fusion: its options, its scores, and its choice on dev.
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One possible answer set."""
+
+    entities: tuple[int, ...]
+    plans: tuple[int, ...] = ()  # the places of those that reach it; none: the explorer's alone
+    explored: bool = False  # is it the explorer's?
+
+    def probability(self, weights: Sequence[float]) -> float:
+        """Return the probability of its plans."""
+        return sum(weights[place] for place in self.plans)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """How much the plans count, and who says how probable they are where explorer and planner disagree."""
+
+    weight: float  # 0..1
+    decided_by: DecidedBy = "planner"
+
+    def choose(self, explored: Prediction, options: Sequence[Option], weights: Sequence[float]) -> Option:
+        """Return the option of the highest score, of equals the first; ``weights`` are the plans' probabilities."""
+        scores = [
+            (1 - self.weight) * agreement(explored.answers, option.entities) + self.weight * option.probability(weights)
+            for option in options
+        ]
+        return options[int(np.argmax(scores))]
+
+
+@dataclass(frozen=True, slots=True)
+class DevPoint:
+    """What one way of answering gives on dev."""
+
+    hits1: float  # percent
+    f1: float  # percent
+    asked: float = 0.0  # share of the questions with a call of a language model, 0..1
+
+    @property
+    def objective(self) -> float:
+        """What is maximised: the mean of Hits@1 and F1."""
+        return (self.hits1 + self.f1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class DevQuestion:
+    """One dev question with all that is fused."""
+
+    question: Question
+    explored: Prediction
+    options: tuple[Option, ...]
+    weights: tuple[float, ...]  # of the planner
+    lm_weights: tuple[float, ...] | None = None  # of the language model; None: not asked, or the run has none
+
+
+def membership(explored: Prediction) -> dict[int, float]:
+    """Return each candidate's probability as a share of the best."""
+    best = explored.scores[0] if explored.scores and explored.scores[0] > 0 else 1.0
+    return {entity: score / best for entity, score in zip(explored.candidates, explored.scores, strict=True)}
+
+
+def agreement(first: Sequence[int], second: Sequence[int]) -> float:
+    """Return the F1 of two sets of entities."""
+    return score_sets(frozenset(first), frozenset(second))[2]
+
+
+def options_of(explored: Prediction, reached: Sequence[Sequence[int]]) -> tuple[Option, ...]:
+    """Return the explorer's set, then what each plan reaches; equal sets are one option, empty ones none."""
+    found: dict[frozenset[int], Option] = {}
+    if explored.answers:
+        found[frozenset(explored.answers)] = Option(explored.answers, explored=True)
+    for place, entities in enumerate(reached):
+        if key := frozenset(entities):
+            before = found.get(key, Option(tuple(entities)))
+            found[key] = replace(before, plans=(*before.plans, place))
+    return tuple(found.values())
+
+
+def disagree(options: Sequence[Option]) -> bool:
+    """Say whether the first plan that reaches anything does not reach what the explorer answers."""
+    first = min((place for option in options for place in option.plans), default=None)
+    return first is not None and not any(option.explored and first in option.plans for option in options)
+
+
+def fuse(
+    question: Question, explored: Prediction, options: Sequence[Option], weights: Sequence[float], fusion: Fusion
+) -> tuple[Prediction, Option | None]:
+    """Return the fused prediction without evidence, and the option it took; None where there is none."""
+    if not options:
+        return explored, None
+    chosen = fusion.choose(explored, options, weights)
+    candidates, scores = ranked(explored, chosen)
+    golds = set(question.answers)
+    prediction = Prediction(
+        question.id,
+        candidates,
+        scores,
+        chosen.entities,
+        covered=explored.covered or any(entity in golds for entity in candidates),
+        verdict=question.claim in chosen.entities if question.claim is not None else None,
+    )
+    return prediction, chosen
+
+
+def ranked(explored: Prediction, chosen: Option) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return the candidates with the chosen ones first, each part by the explorer's probability, ties kept.
+
+    No one else ties with a chosen one, be it unknown to the explorer: scores are 2/3 to 1, and 0 to 1/3.
+    """
+    side, taken = membership(explored), set(chosen.entities)
+    order = sorted(chosen.entities, key=lambda entity: (-side.get(entity, 0.0), entity))
+    rest = [entity for entity in explored.candidates if entity not in taken]
+    scores = [(2 + side.get(entity, 0.0)) / 3 for entity in order] + [side[entity] / 3 for entity in rest]
+    return (*order, *rest), tuple(scores)
+
+
+def choose_fusion(asked: Sequence[DevQuestion]) -> tuple[Fusion, list[tuple[Fusion, DevPoint]]]:
+    """Return the best fusion on dev, and all that were tried; the model decides only where that is worth its calls."""
+    tried = [(fusion, _on_dev(asked, fusion)) for fusion in _fusions(asked)]
+    best = {
+        who: max((one for one in tried if one[0].decided_by == who), key=lambda one: one[1].objective, default=None)
+        for who in ("planner", "lm")
+    }
+    planner, lm = best["planner"], best["lm"]
+    assert planner is not None
+    if lm is not None and lm[1].objective > planner[1].objective + WORTH:
+        return lm[0], tried
+    return planner[0], tried
+
+
+def _fusions(asked: Sequence[DevQuestion]) -> list[Fusion]:
+    has_lm = any(one.lm_weights is not None for one in asked)
+    deciders: tuple[DecidedBy, ...] = ("planner", "lm") if has_lm else ("planner",)
+    return [Fusion(weight, who) for who in deciders for weight in WEIGHTS]
+
+
+def _on_dev(asked: Sequence[DevQuestion], fusion: Fusion) -> DevPoint:
+    predictions, num_asked = [], 0
+    for one in asked:
+        use_lm = fusion.decided_by == "lm" and one.lm_weights is not None
+        weights = one.lm_weights if use_lm and one.lm_weights is not None else one.weights
+        num_asked += use_lm
+        predictions.append(fuse(one.question, one.explored, one.options, weights, fusion)[0])
+    return judge([one.question for one in asked], predictions, num_asked / max(1, len(asked)))
+
+
+def judge(questions: Sequence[Question], predictions: Sequence[Prediction], asked: float = 0.0) -> DevPoint:
+    """Return the figures of some predictions."""
+    figures = score_predictions(questions, predictions).summary()
+    return DevPoint(figures["hits1"], figures["f1"], asked)
+
+
+def reached_by(
+    search: SearchGraph, topics: Sequence[Sequence[int]], plans: Sequence[Sequence[Plan]]
+) -> list[list[tuple[int, ...]]]:
+    """Return the entities that each plan of each question reaches; ``topics`` are of the graph that is walked."""
+    from kgqa_core.graph.execute import execute_plans
+
+    paths = [[plan.path for plan in own] for own in plans]
+    found = execute_plans(search.graph, topics, paths, reenter_topic=search.reenter_topic)
+    return [[search.to_entities(entities.tolist()) for entities in own] for own in found]
+
+
+def first_plan(questions: Sequence[Question], reached: Sequence[Sequence[tuple[int, ...]]]) -> DevPoint:
+    """Return the figures of answering all that the first plan reaches."""
+    answers = [own[0] if own else () for own in reached]
+    predictions = [
+        Prediction(question.id, own, (1.0,) * len(own), own) for question, own in zip(questions, answers, strict=True)
+    ]
+    return judge(questions, predictions)
+
+
+def describe_choice(asked: Sequence[DevQuestion], alone: dict[str, DevPoint]) -> dict[str, Any]:
+    """Choose, and return the choice, the figures of its parts and all that were tried, as JSON has it.
+
+    ``alone``: the figures of each planner by itself.
+    """
+    fusion, tried = choose_fusion(asked)
+    explored = judge([one.question for one in asked], [one.explored for one in asked])
+    on_dev = {"ours": dict(tried)[fusion], "explorer": explored, **alone}
+    parts = [point for name, point in on_dev.items() if name != "ours"]
+    return {
+        "chosen": asdict(fusion),
+        "num_questions": len(asked),
+        "on_dev": {name: asdict(point) for name, point in on_dev.items()},
+        "beats_its_parts": all(on_dev["ours"].objective > point.objective for point in parts),
+        "tried": [{**asdict(one), **asdict(point)} for one, point in tried],
+    }
+
+
+# ------ The system.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +253,7 @@ class Prepared:
 class Ours:
     """The best combination found, declared as such. Implements ``System``."""
 
-    walk: Walk
+    search: SearchGraph
     explorer: ExplorerSystem
     plans: PlanSource
     judge: LmPlans  # how the language model is asked what it thinks of plans
@@ -46,16 +266,16 @@ class Ours:
     def prepare(self, questions: Sequence[Question]) -> list[Prepared]:
         """Explore, and plan where that takes no call."""
         explored = replace(self.explorer, evidence_of_answers=True).answer(questions)
-        plans = self.plans.prepare([self._placed(one) for one in questions], self.settings.num_plans)
+        plans = self.plans.prepare(self.search.place(questions), self.settings.num_plans)
         return [Prepared(*one) for one in zip(explored, plans, strict=True)]
 
     def steps(self, question: Question, prepared: Prepared) -> Steps:
         """Fuse; where explorer and planner disagree, first ask the model how probable it thinks the plans."""
-        explored, plans, inside = prepared.explored, prepared.plans, self._placed(question)
+        explored, plans, inside = prepared.explored, prepared.plans, self.search.place([question])[0]
         if plans is None:
             (reply,) = yield [self.plans.ask(inside, self.settings.num_plans)]
             plans = self.plans.read(reply, self.settings.num_plans)
-        options = options_of(explored, self.reach(inside, plans))
+        options = options_of(explored, reached_by(self.search, [inside.topics], [plans])[0])
         weights = weigh_plans([plan.log_prob for plan in plans])
         apart = disagree(options)
         if apart and self.fusion.decided_by == "lm":
@@ -73,19 +293,6 @@ class Ours:
         }
         return SystemAnswer(replace(prediction, paths=paths), (), counts)
 
-    def reach(self, inside: Question, plans: Sequence[Plan]) -> list[tuple[int, ...]]:
-        """Return the entities that each plan reaches; ``inside`` is a question placed on the walked graph."""
-        (found,) = execute_plans(
-            self.walk.graph,
-            [inside.topics],
-            [[plan.path for plan in plans]],
-            reenter_topic=self.walk.reenter_topic,
-        )
-        return [self.walk.to_entities(entities.tolist()) for entities in found]
-
-    def _placed(self, question: Question) -> Question:
-        return self.walk.subgraphs.to_rows(question) if self.walk.subgraphs else question
-
     def _evidence(
         self,
         inside: Question,
@@ -102,21 +309,25 @@ class Ours:
 
     def _along(self, plan: LabelPath, inside: Question, entities: Sequence[int]) -> dict[int, ReasoningPath]:
         """Return the first path along a plan to each of ``entities``, all of which it reaches."""
-        relations = to_relations(self.walk.graph, plan)
+        search, relations = self.search, to_relations(self.search.graph, plan)
         found: dict[int, ReasoningPath] = {}
         if relations is None:
             return found
-        walks = reasoning_paths(self.walk.graph, inside.topics, relations, reenter_topic=self.walk.reenter_topic)
+        walks = reasoning_paths(search.graph, inside.topics, relations, reenter_topic=search.reenter_topic)
         for path in islice(walks, len(entities)):  # the first path to every end comes before any second
-            (end,) = self.walk.to_entities([end_of(path)])
-            found[end] = self._stored(path)
+            ends = search.to_entities([end for step in path for end in (step.head, step.tail)])
+            pairs = zip(path, ends[::2], ends[1::2], strict=True)
+            found[search.to_entities([end_of(path)])[0]] = tuple(replace(step, head=h, tail=t) for step, h, t in pairs)
         return found
 
-    def _stored(self, path: ReasoningPath) -> ReasoningPath:
-        """Return a path between rows as one between entities."""
-        if self.walk.subgraphs is None:
-            return path
-        return tuple(
-            replace(step, head=self.walk.to_entities([step.head])[0], tail=self.walk.to_entities([step.tail])[0])
-            for step in path
-        )
+
+def open_ours(parts: Parts) -> Ours:
+    """Open ours."""
+    planner = parts.settings.planner
+    plans = parts.plans("lm" if planner == "generator" else planner)
+    return Ours(parts.search, parts.explorer(), plans, parts.lm_plans(), Fusion(**parts.fusion()), parts.settings)
+
+
+OURS = SystemType(
+    open_ours, settings=OursSection, explores=True, fuses=True, plan_source=lambda settings: str(settings.planner)
+)

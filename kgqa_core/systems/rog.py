@@ -1,26 +1,40 @@
-"""RoG: plan, retrieve, reason (Luo et al., 2024; §4, Algorithm 1), with its ablations (Table 2)."""
+"""RoG: plan, retrieve, reason (Luo et al., 2024; §4, Algorithm 1)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from kgqa_core.config_systems import RogSection
+from pydantic import Field
+
+from kgqa_core.config_base import Section
+from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.follow import end_of
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import Explained
 from kgqa_core.instructions.evidence import Evidence, gather_evidence
 from kgqa_core.instructions.reason import ExplainCase, ExplainInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.planners.types import Plan, weigh_plans
 from kgqa_core.systems.answering import answer_by_name, answer_with
-from kgqa_core.systems.plan_source import PlanSource
-from kgqa_core.systems.types import Ask, Reply, Steps, SystemAnswer
-from kgqa_core.systems.walk import Walk
+from kgqa_core.systems.plans import PlanSource
+from kgqa_core.systems.types import Ask, Parts, Steps, SystemAnswer
 from kgqa_core.types import Question
 
 NO_PROMPT = 10_000  # reasoning paths of a question where no prompt has to hold them
+
+
+class RogSection(Section):
+    """Settings of RoG."""
+
+    plans: PlanSourceName = "lm"  # none: w/o planning, no path at all; random: random plans (Table 2)
+    num_plans: Annotated[int, Field(ge=1)] = 3  # top-K of the beam
+    reasoning: Literal["lm", "none", "vote"] = "lm"  # none: all that is reached; vote: the most often reached
+    vote_top: Annotated[int, Field(ge=1)] = 5  # answers of vote
+    max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths in the prompt
+    explain: bool = False  # ask for an explanation with the answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +44,7 @@ class Rog:
     The beam only picks plans: a path has no score of its own, and all go into the prompt (A.10).
     """
 
-    walk: Walk
+    search: SearchGraph
     prompts: Prompts
     plans: PlanSource
     settings: RogSection
@@ -49,24 +63,25 @@ class Rog:
             (reply,) = yield [self.plans.ask(question, self.settings.num_plans)]
             plans = self.plans.read(reply, self.settings.num_plans)
         found = self._retrieve(question, plans)
-        counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
-        if self.settings.reasoning != "lm":
-            answer = answer_with(question, self._without_reasoning(found), found.steps)
-        else:
+        if self.settings.reasoning == "lm":
             (reply,) = yield [self._reason(question, found)]
-            answer = answer_by_name(self.walk, question, _answers(reply), found.steps, on_rows=self.on_rows)
+            said = reply.result.answers if isinstance(reply.result, Explained) else reply.result
+            answer = answer_by_name(self.search, question, said, found.steps, on_rows=self.on_rows)
+        else:
+            answer = answer_with(question, self._without_reasoning(found), found.steps)
+        counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
 
     def _retrieve(self, question: Question, plans: Sequence[Plan]) -> Evidence:
         """Return the reasoning paths along the plans (Algorithm 1)."""
         weights = weigh_plans([plan.log_prob for plan in plans])
         return gather_evidence(
-            self.walk.graph,
+            self.search.graph,
             question.topics,
             [(plan.path, weight) for plan, weight in zip(plans, weights, strict=True)],
             max_paths=self.settings.max_paths if self.settings.reasoning == "lm" else NO_PROMPT,
-            names=self.walk.names,
-            reenter_topic=self.walk.reenter_topic,
+            names=self.search,
+            reenter_topic=self.search.reenter_topic,
         )
 
     def _without_reasoning(self, found: Evidence) -> list[int]:
@@ -78,11 +93,15 @@ class Rog:
         return ranked[: self.settings.vote_top]
 
     def _reason(self, question: Question, found: Evidence) -> Ask[Any]:
-        shown = tuple(dict.fromkeys(self.walk.names.name_of(end) for end in found.ends))
+        shown = tuple(dict.fromkeys(path.end for path in found.paths))
         if self.settings.explain:
             return Ask(ExplainInstruction(self.prompts), ExplainCase(question.text, "", found.paths, shown))
         return Ask(ReasonInstruction(self.prompts), ReasonCase(question.text, "", found.paths, shown))
 
 
-def _answers(reply: Reply[Any]) -> Any:
-    return reply.result.answers if isinstance(reply.result, Explained) else reply.result
+def open_rog(parts: Parts) -> Rog:
+    """Open RoG."""
+    return Rog(parts.search, parts.prompts, parts.plans(parts.settings.plans), parts.settings)
+
+
+ROG = SystemType(open_rog, settings=RogSection, hard_negatives=True, plan_source=lambda settings: str(settings.plans))

@@ -9,11 +9,11 @@ from typing import Any
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
+from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.fitting import Request, candidate_request, fit_all, path_request
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.types import Decoding, Generation, LanguageModel, Prompt
+from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
 from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Status, Steps, System, SystemAnswer
-from kgqa_core.systems.walk import Walk, is_evidence
 from kgqa_core.types import Prediction, Question
 
 FRAME_TOKENS = 64  # more than any chat template puts around a prompt
@@ -25,18 +25,34 @@ class _Run:
     """One question under way."""
 
     question: Question  # as it was asked
-    steps: Steps
+    steps: Steps | None = None  # None: it could not begin
     asks: Sequence[Ask[Any]] = ()  # of the round that waits for replies
+    replies: list[Reply[Any]] = field(default_factory=list)  # to the round that is asked
     calls: list[AskedCall] = field(default_factory=list)
     rounds: int = 0
     answer: SystemAnswer | None = None
     error: str = ""
 
+    def fail(self) -> None:
+        """Keep what was just raised: the question is lost, and no other."""
+        self.error = traceback.format_exc()[-MAX_KEPT_ERROR:]
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a question, rendered."""
+
+    run: _Run
+    ask: Ask[Any]
+    prompt: Prompt
+    case: Any  # as the prompt shows it
+    reply: Reply[Any] | None = None
+
 
 def answer_all(
     system: System,
     questions: Sequence[Question],
-    walk: Walk,
+    search: SearchGraph,
     model: LanguageModel | None,
     *,
     max_new_tokens: int | None = None,
@@ -46,7 +62,7 @@ def answer_all(
     Args:
         system: who answers.
         questions: linked; without a topic they are skipped where the system needs one.
-        walk: what it walks on; evidence is checked against it.
+        search: what it searches; evidence is checked against it.
         model: who is asked, metered and held to its budget (``lm.metered``); None for a system that never asks.
         max_new_tokens: of any text but plans, at most; None: as each system has it.
 
@@ -55,101 +71,83 @@ def answer_all(
     evidence. What stops the model itself (an endpoint that is gone) raises: the calls made so far are in the call
     cache.
     """
-    able = [question for question in questions if question.topics or not system.needs_topic]
-    runs = _start(system, able, walk)
-    going = [run for run in runs if _advance(run, None)]
+    runs = _start(system, [one for one in questions if one.topics or not system.needs_topic], search)
+    going = [run for run in runs if _advance(run)]
     while going:
-        replies = _ask(model, going, max_new_tokens)
-        going = [run for run, own in zip(going, replies, strict=True) if _advance(run, own)]
+        _ask(model, going, max_new_tokens)
+        going = [run for run in going if _advance(run)]
     by_id = {run.question.id: run for run in runs}
-    return [_finish(question, by_id.get(question.id), system, walk) for question in questions]
+    return [_finish(question, by_id.get(question.id), system, search) for question in questions]
 
 
-def _start(system: System, questions: Sequence[Question], walk: Walk) -> list[_Run]:
+def _start(system: System, questions: Sequence[Question], search: SearchGraph) -> list[_Run]:
     """Begin every question; what ``prepare`` cannot do for all at once is done one by one."""
-    placed: list[Question] = []
-    runs = [_Run(question, _nothing()) for question in questions]
+    runs = [_Run(question) for question in questions]
+    able: list[tuple[_Run, Question]] = []
     for run in runs:
         try:
-            inside = walk.subgraphs.to_rows(run.question) if system.on_rows and walk.subgraphs else run.question
-            placed.append(inside)
+            able.append((run, search.place([run.question])[0] if system.on_rows else run.question))
         except Exception:
-            run.error = _error()
-    able = [run for run in runs if not run.error]
+            run.fail()
     try:
-        prepared: Sequence[Any] = system.prepare(placed)
-        for run, question, own in zip(able, placed, prepared, strict=True):
+        prepared: Sequence[Any] = system.prepare([question for _, question in able])
+        for (run, question), own in zip(able, prepared, strict=True):
             run.steps = system.steps(question, own)
     except Exception:
-        for run, question in zip(able, placed, strict=True):
+        for run, question in able:
             try:
                 run.steps = system.steps(question, system.prepare([question])[0])
             except Exception:
-                run.error = _error()
+                run.fail()
     return runs
 
 
-def _nothing() -> Steps:
-    """Stand where a question could not begin."""
-    raise NotImplementedError
-    yield
-
-
-def _advance(run: _Run, replies: Sequence[Reply[Any]] | None) -> bool:
+def _advance(run: _Run) -> bool:
     """Take one question to its next round; say whether it has one."""
-    if run.error:
+    if run.error or run.steps is None:
         return False
     try:
-        run.asks = next(run.steps) if replies is None else run.steps.send(replies)
+        run.asks = run.steps.send(run.replies) if run.rounds else next(run.steps)
         while not run.asks:  # a round without a call
             run.asks = run.steps.send(())
     except StopIteration as end:
         run.answer = end.value
         return False
     except Exception:
-        run.error = _error()
+        run.fail()
         return False
     run.rounds += 1
     return True
 
 
-def _error() -> str:
-    return traceback.format_exc()[-MAX_KEPT_ERROR:]
-
-
-def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int | None) -> list[list[Reply[Any]]]:
-    """Return the replies to the round of each question; one that cannot be rendered fails alone."""
+def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int | None) -> None:
+    """Ask the round of each question, all calls that are decoded alike together; what cannot be read fails alone."""
     if model is None:
         raise ValueError("a system that asks a language model needs one")
-    rendered: list[tuple[_Run, int, Ask[Any], Prompt, Any]] = []
+    groups: dict[Decoding | None, list[_Call]] = {}
+    calls: dict[int, list[_Call]] = {}
     for run in runs:
         try:
-            run.asks = [_limited(ask, max_new_tokens) for ask in run.asks]
-            made = [_render(model, run, ask) for ask in run.asks]
+            own = [_render(model, run, _limited(ask, max_new_tokens)) for ask in run.asks]
         except Exception:
-            run.error = _error()
+            run.fail()
             continue
-        rendered += [(run, place, ask, *one) for place, (ask, one) in enumerate(zip(run.asks, made, strict=True))]
-    replies: dict[int, dict[int, Reply[Any]]] = {id(run): {} for run in runs}
-    groups: dict[Decoding | None, list[int]] = {}
-    for row, (_, _, ask, _, _) in enumerate(rendered):
-        groups.setdefault(None if ask.options else ask.decoding, []).append(row)
-    for decoding, rows in groups.items():
-        prompts = [rendered[row][3] for row in rows]
+        calls[id(run)] = own
+        for call in own:
+            groups.setdefault(None if call.ask.options else call.ask.decoding, []).append(call)
+    for decoding, group in groups.items():
+        prompts = [call.prompt for call in group]
         if decoding is None:
-            given: list[Any] = model.score(prompts, [rendered[row][2].options for row in rows])
+            given: list[Any] = model.score(prompts, [call.ask.options for call in group])
         else:
             given = model.generate(prompts, decoding)
-        for row, own in zip(rows, given, strict=True):
-            run, place, ask, prompt, case = rendered[row]
+        for call, own_given in zip(group, given, strict=True):
             try:
-                reply = _weighed(case, own) if decoding is None else _read(ask, case, own)
+                call.reply = _read(call, own_given)
             except Exception:
-                run.error = _error()
-                continue
-            replies[id(run)][place] = reply
-            run.calls.append(_call(run, ask, prompt, reply))
-    return [[own for _, own in sorted(replies[id(run)].items())] for run in runs]
+                call.run.fail()
+    for run in runs:
+        run.replies = [call.reply for call in calls.get(id(run), ()) if call.reply is not None]
 
 
 def _limited(ask: Ask[Any], max_new_tokens: int | None) -> Ask[Any]:
@@ -160,14 +158,14 @@ def _limited(ask: Ask[Any], max_new_tokens: int | None) -> Ask[Any]:
     return replace(ask, decoding=replace(decoding, max_new_tokens=max_new_tokens))
 
 
-def _render(model: LanguageModel, run: _Run, ask: Ask[Any]) -> tuple[Prompt, Any]:
-    """Return a call's prompt and its case, with as many paths or candidates as fit the model's context."""
+def _render(model: LanguageModel, run: _Run, ask: Ask[Any]) -> _Call:
+    """Return a call with its prompt: as many paths or candidates of its case as fit the model's context."""
     case = ask.case if ask.case.question_id == run.question.id else replace(ask.case, question_id=run.question.id)
     prompt = ask.instruction.render(case)
     reserve = ask.decoding.max_new_tokens
     # No token is shorter than a byte: most prompts need not be counted.
     if len(prompt.text) * 4 + len(prompt.system) * 4 + FRAME_TOKENS + reserve <= model.context:
-        return prompt, case
+        return _Call(run, ask, prompt, case)
     request: Request[Any] | None = None
     instruction: Any = ask.instruction
     if instruction.name in ("reason", "explain", "enough_information"):
@@ -175,48 +173,49 @@ def _render(model: LanguageModel, run: _Run, ask: Ask[Any]) -> tuple[Prompt, Any
     elif instruction.name == "choose":
         request, part = candidate_request(instruction, case), "candidates"
     if request is None:
-        return prompt, case
+        return _Call(run, ask, prompt, case)
     fitted = fit_all([request], model.count_tokens, context=model.context, reserve=reserve)[0]
-    return fitted.prompt, replace(case, **{part: fitted.kept})
+    return _Call(run, ask, fitted.prompt, replace(case, **{part: fitted.kept}))
 
 
-def _read(ask: Ask[Any], case: Any, texts: Sequence[Generation]) -> Reply[Any]:
-    best = texts[0]
-    result = ParseFailure(best.problem, "") if best.problem else ask.instruction.parse(best.text, case)
-    return Reply(result, case, tuple(texts))
-
-
-def _weighed(case: Any, log_probs: Sequence[float]) -> Reply[Any]:
-    lost = all(value == float("-inf") for value in log_probs)
-    return Reply(ParseFailure("no likelihood", "") if lost else None, case, (), tuple(log_probs))
-
-
-def _call(run: _Run, ask: Ask[Any], prompt: Prompt, reply: Reply[Any]) -> AskedCall:
-    texts = tuple(text.text for text in reply.texts)
+def _read(call: _Call, given: Any) -> Reply[Any]:
+    """Return a call's reply, and keep the call with it."""
+    ask, texts = call.ask, tuple(given)
     if ask.options:
-        texts = tuple(f"{option}\t{value:.4f}" for option, value in zip(ask.options, reply.log_probs, strict=True))
+        lost = all(value == float("-inf") for value in given)
+        reply: Reply[Any] = Reply(ParseFailure("no likelihood", "") if lost else None, call.case, (), texts)
+        said = tuple(f"{option}\t{value:.4f}" for option, value in zip(ask.options, given, strict=True))
+    else:
+        best = texts[0]
+        result = ParseFailure(best.problem, "") if best.problem else ask.instruction.parse(best.text, call.case)
+        reply, said = Reply(result, call.case, texts), tuple(text.text for text in texts)
     problem = reply.result.reason if isinstance(reply.result, ParseFailure) else ""
-    num_tokens = sum(text.num_tokens for text in reply.texts)
-    return AskedCall(run.rounds, ask.instruction.name, prompt.text, prompt.system, texts, problem, num_tokens)
+    num_tokens, prompt = sum(text.num_tokens for text in reply.texts), call.prompt
+    call.run.calls.append(
+        AskedCall(call.run.rounds, ask.instruction.name, prompt.text, prompt.system, said, problem, num_tokens)
+    )
+    return reply
 
 
-def _finish(question: Question, run: _Run | None, system: System, walk: Walk) -> Answered:
+def _finish(question: Question, run: _Run | None, system: System, search: SearchGraph) -> Answered:
     nothing = SystemAnswer(Prediction(question.id, (), (), (), abstained=True))
     if run is None:
         return Answered(question, nothing, "skipped")
+    calls = tuple(run.calls)
+    if not run.error:
+        try:
+            answer, faithful, invented = _checked(question, run.answer, system, search)
+        except Exception:
+            run.fail()
     if run.error:
-        return Answered(question, nothing, "failed", run.error, tuple(run.calls))
-    try:
-        answer, faithful, invented = _checked(question, run.answer, system, walk)
-    except Exception:
-        return Answered(question, nothing, "failed", _error(), tuple(run.calls))
-    prediction = answer.prediction
-    status: Status = "answered" if prediction.answers or prediction.verdict is not None else "abstained"
-    return Answered(question, answer, status, "", tuple(run.calls), faithful, invented)
+        return Answered(question, nothing, "failed", run.error, calls)
+    has_answer = answer.prediction.answers or answer.prediction.verdict is not None
+    status: Status = "answered" if has_answer else "abstained"
+    return Answered(question, answer, status, "", calls, faithful, invented)
 
 
 def _checked(
-    question: Question, answer: SystemAnswer | None, system: System, walk: Walk
+    question: Question, answer: SystemAnswer | None, system: System, search: SearchGraph
 ) -> tuple[SystemAnswer, tuple[bool, ...], int]:
     """Return an answer without invented paths, which of its entities have a path then, and how many were invented.
 
@@ -225,16 +224,16 @@ def _checked(
     """
     if not isinstance(answer, SystemAnswer):
         raise InputError(f"{system.name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")
-    if system.on_rows and walk.subgraphs:
-        answer = replace(answer, prediction=walk.subgraphs.to_entities(answer.prediction))
-    prediction, num = answer.prediction, walk.entities.num_entities
+    if system.on_rows and search.subgraphs:
+        answer = replace(answer, prediction=search.subgraphs.to_entities(answer.prediction))
+    prediction, num = answer.prediction, search.entities.num_entities
     if prediction.question_id != question.id:
         raise InputError(f"{system.name} answered {prediction.question_id!r} when asked {question.id!r}")
     check_ranking(pair_outcome(question, prediction))
     if unknown := [entity for entity in (*prediction.candidates, *prediction.answers) if not 0 <= entity < num]:
         raise InputError(f"{system.name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
     paths = tuple(
-        path if is_evidence(walk.entities, path, entity) else ()
+        path if is_evidence(search.entities, path, entity) else ()
         for entity, path in zip(prediction.candidates, prediction.paths, strict=False)
     )
     invented = sum(map(bool, prediction.paths)) - sum(map(bool, paths))

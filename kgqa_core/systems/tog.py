@@ -6,14 +6,17 @@ was found suffices; then the answer.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from kgqa_core.config_systems import TogSection
+from kgqa_core.config_base import Section
+from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.follow import leave
+from kgqa_core.graph.search_graph import SearchGraph, relations_around
 from kgqa_core.instructions.answers import Explained
 from kgqa_core.instructions.choose import EnoughCase, EnoughInstruction
 from kgqa_core.instructions.reason import ChainOfThoughtCase, ChainOfThoughtInstruction
@@ -28,14 +31,20 @@ from kgqa_core.instructions.scores import (
 )
 from kgqa_core.lm.types import Decoding
 from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, show_paths
-from kgqa_core.systems.frontier import relations_around
-from kgqa_core.systems.types import Ask, CallsLeft, Reply, Steps, room_for
-from kgqa_core.systems.walk import Walk
+from kgqa_core.systems.types import Ask, CallsLeft, Parts, Reply, Rounds, Steps, room_for
 from kgqa_core.types import Question, ReasoningPath
 
 VERDICT = Decoding(max_new_tokens=16)
 
-Rounds = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Any]
+
+class TogSection(Section):
+    """Settings of Think-on-Graph."""
+
+    width: Annotated[int, Field(ge=1)] = 3
+    depth: Annotated[int, Field(ge=1)] = 3
+    entity_prune: Literal["lm", "none"] = "lm"  # none: entities in order of id, without a call
+    max_entities: Annotated[int, Field(ge=1)] = 20  # candidates per relation that the model sees
+    unsure: Literal["alone", "reason"] = "alone"  # at the last step: as published, without the paths; or on them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class _Item:
 
 
 @dataclass(slots=True)
-class _Search:
+class _State:
     """The beam of one question."""
 
     question: Question
@@ -64,7 +73,7 @@ class _Search:
 class Tog:
     """Prunes a beam step by step. Implements ``System``."""
 
-    walk: Walk
+    search: SearchGraph
     prompts: Prompts
     settings: TogSection
     max_calls: int | None = None  # per question; exploration leaves one for the answer
@@ -78,56 +87,57 @@ class Tog:
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Search until the paths suffice, or nothing goes on, and reason on them; else think aloud, without paths."""
-        names = tuple(map(self.walk.names.name_of, question.topics))
-        search = _Search(question, CallsLeft(self.max_calls), names)
-        yield from self._search(search)
-        paths = [] if search.is_unsure and self.settings.unsure == "alone" else list(search.paths)
+        names = tuple(map(self.search.name_of, question.topics))
+        state = _State(question, CallsLeft(self.max_calls), names)
+        yield from self._search(state)
+        paths = [] if state.is_unsure and self.settings.unsure == "alone" else list(state.paths)
         if paths:
-            (reply,) = yield [ask_reason(self.walk, self.prompts, question.text, paths)]
-            answer = answer_on_paths(self.walk, question, reply.result, paths)
+            (reply,) = yield [ask_reason(self.search, self.prompts, question.text, paths)]
+            answer = answer_on_paths(self.search, question, reply.result, paths)
         else:
             (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), ChainOfThoughtCase(question.text))]
             said = reply.result.answers if isinstance(reply.result, Explained) else reply.result
-            answer = answer_alone(self.walk, question, said)
-        counts = {"num_steps": search.num_steps, "num_paths": len(paths), "num_refused_calls": search.calls.refused}
+            answer = answer_alone(self.search, question, said)
+        counts = {"num_steps": state.num_steps, "num_paths": len(paths), "num_refused_calls": state.calls.refused}
         return replace(answer, counts={**answer.counts, **counts})
 
-    def _search(self, search: _Search) -> Rounds:
-        """Walk the beam step by step; what was in it is in ``search.paths``."""
-        beam = [_Item(topic) for topic in search.question.topics]
+    def _search(self, state: _State) -> Rounds:
+        """Walk the beam step by step; what was in it is in ``state.paths``."""
+        beam = [_Item(topic) for topic in state.question.topics]
         for depth in range(1, self.settings.depth + 1):
-            chosen = yield from self._choose_relations(search, beam)
-            beam = yield from self._choose_entities(search, chosen)
+            chosen = yield from self._choose_relations(state, beam)
+            beam = yield from self._choose_entities(state, chosen)
             if not beam:
                 return
-            search.num_steps = depth
-            search.paths = _with_earlier([item.path for item in beam], search.paths)
+            state.num_steps = depth
+            state.paths = _with_earlier([item.path for item in beam], state.paths)
             if depth == self.settings.depth and self.settings.unsure == "reason":
                 return
-            replies = yield search.calls.fit([self._ask_enough(search)])
+            replies = yield state.calls.fit([self._ask_enough(state)])
             if replies and replies[0].result is True:
                 return
-        search.is_unsure = bool(replies)  # not where the cap left no call to ask
+        state.is_unsure = bool(replies)  # not where the cap left no call to ask
 
-    def _choose_relations(self, search: _Search, beam: Sequence[_Item]) -> Rounds:
+    def _choose_relations(self, state: _State, beam: Sequence[_Item]) -> Rounds:
         """Return the best (entity, relation) pairs of the whole beam."""
         instruction = ScoreRelationsInstruction(self.prompts)
         asks: list[Ask[Any]] = []
         asked_for: list[tuple[_Item, list[int]]] = []
+        avoided = self.search.avoided(state.question.topics)
         for item in beam:
-            around = relations_around(self.walk.graph, np.array([item.entity]), self._avoided(search.question))
+            around = relations_around(self.search.graph, np.array([item.entity]), avoided)
             if around:
-                labels = tuple(map(self.walk.step_label, around))
+                labels = tuple(map(self.search.step_label, around))
                 case = RelationsCase(
-                    search.question.text,
+                    state.question.text,
                     labels,
-                    topics=search.topics,
+                    topics=state.topics,
                     path=self._labels(item.path),
                     budget=self.settings.width,
                 )
                 asks.append(Ask(instruction, case))
                 asked_for.append((item, around))
-        replies = yield search.calls.fit(asks)
+        replies = yield state.calls.fit(asks)
         scored = [
             replace(item, relation=around[option], score=score)
             for (item, around), reply in zip(asked_for, replies, strict=False)
@@ -135,15 +145,13 @@ class Tog:
         ]
         return _best(scored, self.settings.width)
 
-    def _choose_entities(self, search: _Search, chosen: Sequence[_Item]) -> Rounds:
+    def _choose_entities(self, state: _State, chosen: Sequence[_Item]) -> Rounds:
         """Return the best entities that the chosen relations lead to, each on its best path."""
-        tails = [self._tails(search, item) for item in chosen]
+        tails = [self._tails(state, item) for item in chosen]
         asks = [
-            self._ask_entities(search, item, reached)
-            for item, reached in zip(chosen, tails, strict=True)
-            if reached[1:]
+            self._ask_entities(state, item, reached) for item, reached in zip(chosen, tails, strict=True) if reached[1:]
         ]
-        replies = iter((yield search.calls.fit(asks if self.settings.entity_prune == "lm" else [])))
+        replies = iter((yield state.calls.fit(asks if self.settings.entity_prune == "lm" else [])))
         scored: list[_Item] = []
         for item, reached in zip(chosen, tails, strict=True):
             scores: Sequence[tuple[int, float]] = [(place, 1.0) for place in range(len(reached))]
@@ -151,7 +159,7 @@ class Tog:
                 reply = next(replies, None)
                 scores = () if reply is None else _scores(reply)
             for place, score in scores:
-                step = self.walk.step(item.entity, item.relation, reached[place])
+                step = self.search.step(item.entity, item.relation, reached[place])
                 scored.append(_Item(reached[place], (*item.path, step), score=item.score * score))
         ranked = _best(scored, len(scored))
         distinct: dict[int, _Item] = {}
@@ -159,28 +167,25 @@ class Tog:
             distinct.setdefault(item.entity, item)
         return list(distinct.values())[: self.settings.width]
 
-    def _tails(self, search: _Search, item: _Item) -> list[int]:
-        avoided = self._avoided(search.question)
-        found = leave(self.walk.graph, np.array([item.entity]), item.relation, avoided)
+    def _tails(self, state: _State, item: _Item) -> list[int]:
+        avoided = self.search.avoided(state.question.topics)
+        found = leave(self.search.graph, np.array([item.entity]), item.relation, avoided)
         return [int(entity) for entity in found[: self.settings.max_entities]]
 
-    def _ask_entities(self, search: _Search, item: _Item, reached: Sequence[int]) -> Ask[Scores]:
-        candidates = tuple(EntityCandidate(self.walk.names.name_of(entity)) for entity in reached)
-        plan = (*self._labels(item.path), self.walk.step_label(item.relation))
-        case = EntitiesCase(search.question.text, candidates, topics=search.topics, plan=plan)
+    def _ask_entities(self, state: _State, item: _Item, reached: Sequence[int]) -> Ask[Scores]:
+        candidates = tuple(EntityCandidate(self.search.name_of(entity)) for entity in reached)
+        plan = (*self._labels(item.path), self.search.step_label(item.relation))
+        case = EntitiesCase(state.question.text, candidates, topics=state.topics, plan=plan)
         return Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(candidates)))
 
-    def _ask_enough(self, search: _Search) -> Ask[bool]:
+    def _ask_enough(self, state: _State) -> Ask[bool]:
         """Return the call that asks whether the paths so far answer the question."""
-        case = EnoughCase(search.question.text, topics=search.topics, paths=show_paths(self.walk, list(search.paths)))
+        case = EnoughCase(state.question.text, topics=state.topics, paths=show_paths(self.search, list(state.paths)))
         return Ask(EnoughInstruction(self.prompts), case, VERDICT)
 
     def _labels(self, path: ReasoningPath) -> tuple[str, ...]:
-        num = self.walk.graph.num_relations
-        return tuple(self.walk.step_label(step.relation + num * step.reverse) for step in path)
-
-    def _avoided(self, question: Question) -> np.ndarray:
-        return np.array([] if self.walk.reenter_topic else question.topics, dtype=np.int64)
+        num = self.search.graph.num_relations
+        return tuple(self.search.step_label(step.relation + num * step.reverse) for step in path)
 
 
 def _scores(reply: Reply[Any]) -> tuple[tuple[int, float], ...]:
@@ -197,3 +202,11 @@ def _with_earlier(paths: Sequence[ReasoningPath], earlier: dict[ReasoningPath, N
     """Return the paths, and behind them the earlier ones that none of them goes on from."""
     found = dict.fromkeys(paths)
     return found | {old: None for old in earlier if all(path[: len(old)] != old for path in paths)}
+
+
+def open_tog(parts: Parts) -> Tog:
+    """Open Think-on-Graph."""
+    return Tog(parts.search, parts.prompts, parts.settings, max_calls=parts.max_calls)
+
+
+TOG = SystemType(open_tog, settings=TogSection)

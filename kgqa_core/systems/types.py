@@ -3,22 +3,34 @@
 A system is written for one question, as a generator: it yields what it asks a language model, gets the replies, and
 returns its answer. Whoever runs it (``systems.runner``) takes many questions one step at a time, so that the model
 always gets large batches, and what goes wrong with one question stays with that question.
+
+A new system is a module beside this one, with its settings, its steps and a ``SystemType``, and a line in
+``config_systems.SYSTEMS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
+from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.types import Instruction, ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding, Generation
 from kgqa_core.types import Prediction, Question
+
+if TYPE_CHECKING:
+    from kgqa_core.systems.explorer import ExplorerSystem
+    from kgqa_core.systems.plans import LmPlans, PlanSource
 
 Result = TypeVar("Result")
 
 Status = Literal["answered", "abstained", "skipped", "failed"]
 """skipped: without a topic, where the system needs one; failed: the system raised."""
+
+ROOMS = (64, 128, 256, 512, 1024, 2048)  # tokens of an answer; few sizes, so that calls of a round share batches
+LINE_TOKENS = 16  # of a line with two names
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,9 @@ class SystemAnswer:
 Steps = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], SystemAnswer]
 """Yields the calls of one round, which do not depend on each other; is sent their replies in the same order."""
 
+Rounds = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Any]
+"""A part of a system's steps, with a result of its own."""
+
 
 class System(Protocol):
     """Answers questions, each by itself."""
@@ -69,7 +84,7 @@ class System(Protocol):
 
     @property
     def on_rows(self) -> bool:
-        """Say whether it walks itself, and gets questions whose entities are those of ``Walk.graph``.
+        """Say whether it walks itself, and gets questions whose entities are those of ``SearchGraph.graph``.
 
         That is another graph only where each question has its own subgraph: there an entity has a row per question.
         """
@@ -81,6 +96,58 @@ class System(Protocol):
 
     def steps(self, question: Question, prepared: Any) -> Steps:
         """Answer one question; ``prepared`` is its own part of what ``prepare`` returned."""
+        ...
+
+
+class Parts(Protocol):
+    """What a system may be made of. A part is opened when it is first asked for; each may raise ArtifactError."""
+
+    @property
+    def search(self) -> SearchGraph:
+        """Return what the run searches."""
+        ...
+
+    @property
+    def prompts(self) -> Prompts:
+        """Return the run's prompts."""
+        ...
+
+    @property
+    def settings(self) -> Any:
+        """Return the system's own settings (``SystemType.settings``)."""
+        ...
+
+    @property
+    def max_calls(self) -> int | None:
+        """Return the cap of calls per question; None: no limit."""
+        ...
+
+    def explorer(self) -> ExplorerSystem:
+        """Return the explorer of this seed, or that of the run that the settings name."""
+        ...
+
+    def candidates(self) -> CandidateSource:
+        """Return the explorer, or the hard negatives that take its place."""
+        ...
+
+    def plans(self, source: str) -> PlanSource:
+        """Return a source of plans by its name, or the hard negatives that take its place."""
+        ...
+
+    def lm_plans(self) -> LmPlans:
+        """Return the language model that answers as a source of plans, held to those that exist."""
+        ...
+
+    def fusion(self) -> Mapping[str, Any]:
+        """Return what was chosen on dev for this seed (``SystemType.fuses``)."""
+        ...
+
+
+class CandidateSource(Protocol):
+    """Proposes ranked entities, the first of them with evidence; an ``ExplorerSystem`` is one."""
+
+    def answer(self, questions: Sequence[Question]) -> Sequence[Prediction]:
+        """Return a prediction per question, in order."""
         ...
 
 
@@ -108,13 +175,6 @@ class Answered:
     calls: tuple[AskedCall, ...] = ()
     faithful: tuple[bool, ...] = ()  # per answer of the prediction: is there a path in the graph that ends in it?
     num_invented: int = 0  # paths that do not stand in the graph or end elsewhere; the prediction has () in their place
-
-
-# ------ Keeping within a cap of calls per question, and giving each call the room that its answer needs.
-
-
-ROOMS = (64, 128, 256, 512, 1024, 2048)  # tokens of an answer; few sizes, so that calls of a round share batches
-LINE_TOKENS = 16  # of a line with two names
 
 
 @dataclass(slots=True)

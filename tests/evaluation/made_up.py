@@ -12,7 +12,7 @@ import pyarrow as pa
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import SystemRun, read_system_run
 from kgqa_core.schemas import METER
-from kgqa_core.systems.predictions_file import write_answered
+from kgqa_core.systems.tables import write_answered
 from kgqa_core.systems.types import Answered, AskedCall, Status, SystemAnswer
 from kgqa_core.types import Prediction, Question, Step
 

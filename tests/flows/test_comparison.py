@@ -17,7 +17,7 @@ from flows.cli_output import print_summary, summary_document
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_systems import SYSTEMS
 from kgqa_core.errors import KgqaError
-from kgqa_core.oracle.options import StandIn
+from kgqa_core.oracle.player import Player
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.systems.direct import Direct
@@ -152,7 +152,9 @@ def test_any_two_of_its_systems_can_be_compared_again(conf: Path) -> None:
 # Other comparisons
 
 
-def test_on_hard_pools_the_table_says_whether_the_model_adds_something(places: Configure, build_stages: Build) -> None:
+def test_on_hard_negatives_the_table_says_whether_the_model_adds_something(
+    places: Configure, build_stages: Build
+) -> None:
     pipeline = places("systems.run=[etd,rog]", "systems.pool=hard", "systems.answered_by=[oracle,random,first]")
     build_stages(pipeline)
     found = comparison_of(pipeline)
@@ -206,15 +208,15 @@ def test_a_question_on_which_a_system_raises_is_lost_alone(
 def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let whoever plays the model be gone at the third batch, once; the list has the prompts of every batch."""
     batches: list[int] = []
-    generate = StandIn.generate
+    generate = Player.generate
 
-    def die(model: StandIn, prompts: Any, *decoding: Any) -> Any:
+    def die(model: Player, prompts: Any, *decoding: Any) -> Any:
         batches.append(len(prompts))
         if len(batches) == 3:
             raise KgqaError("the model is gone")
         return generate(model, prompts, *decoding)
 
-    monkeypatch.setattr(StandIn, "generate", die)
+    monkeypatch.setattr(Player, "generate", die)
     return batches
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.config_file import read_config
-from kgqa_core.run.open import graph_of, ground_of
+from kgqa_core.run.open import graph_of, search_graph
 from kgqa_core.run.pipeline import Pipeline
 
 RUN = """\
@@ -64,8 +64,8 @@ def test_nobody_leaves_the_subgraph_and_every_question_is_scored(run: Pipeline) 
 
 
 def test_a_question_is_placed_in_its_own_subgraph(run: Pipeline) -> None:
-    ground = ground_of(run)
-    assert ground.subgraphs is not None
+    search = search_graph(run)
+    assert search.subgraphs is not None
     blocks = pq.read_table(run.artifact("subgraphs").folder / "blocks.parquet").to_pylist()
     assert {row["num_triples"] for row in blocks} == {1}
     assert [row["holds_answer"] for row in blocks].count(False) == 3

@@ -15,7 +15,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ask import open_answerer, score_question_file
-from kgqa_core.run.open import graph_of, ground_of, open_system
+from kgqa_core.run.open import graph_of, open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from tests.nsm import line, write_nsm
 
@@ -93,10 +93,10 @@ def test_with_one_graph_for_all_the_stage_is_not_there_and_more_is_reached(run: 
 
 
 def test_training_and_controls_are_handed_rows(run: Pipeline) -> None:
-    ground = ground_of(run)
+    search = search_graph(run)
     questions = read_questions(run.artifact("questions").folder, "train")
-    placed = ground.place(questions)
-    assert ground.graph.num_entities > graph_of(run).num_entities
+    placed = search.place(questions)
+    assert search.graph.num_entities > graph_of(run).num_entities
     assert len({question.topics for question in questions}) == 1
     assert len({question.topics for question in placed}) == len(placed)  # each has an ann of its own
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.graph.supervision import TaughtPath
 from kgqa_core.instructions.example_cases import TAUGHT, ExampleSettings, explain_paths, fold_of
 from kgqa_core.instructions.examples import Given, make_examples, write_examples
-from kgqa_core.instructions.render import RowNames
 from kgqa_core.instructions.types import Example
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import Prediction, Question, Step
@@ -223,7 +223,7 @@ def test_a_graph_of_rows_says_the_same_under_the_names_of_its_entities(world: An
     rows = replace(world.graph, folder=tmp_path)  # where no names are
     rows.__dict__["relation_labels"] = world.graph.relation_labels
     subgraphs = Subgraphs(rows, np.array([0, rows.num_entities]), np.arange(rows.num_entities), {})
-    names = RowNames(world.graph, subgraphs)
+    names = SearchGraph(rows, world.graph, subgraphs, 3, False)
     settings = ExampleSettings(weights=dict.fromkeys(TAUGHT, 1.0))
     more: Any = {"prompts": world.prompts, "settings": settings}
     found = make_examples(rows, world.questions, world.rows, **more, given=Given(names=names))

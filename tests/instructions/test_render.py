@@ -7,7 +7,7 @@ from typing import Any
 from kgqa_core.graph.follow import reasoning_paths
 from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.render import neighbour_triples, render_reasoning_path, render_triples
+from kgqa_core.instructions.render import neighbour_triples, render_triples, show_path
 from kgqa_core.types import Step
 
 
@@ -26,8 +26,8 @@ class Odd:
 def test_odd_names_and_relations_stay_on_their_line() -> None:
     path = (Step(0, 0, 1, reverse=True),)
     odd: Any = Odd()
-    assert render_reasoning_path(odd, path) == "b\\u{a} → ^\\^line\\u{a}break → \\u{20}a"
-    assert render_reasoning_path(odd, path, signed=False) == "b\\u{a} → ^line\\u{a}break → \\u{20}a"
+    assert show_path(odd, path).text == "b\\u{a} → ^\\^line\\u{a}break → \\u{20}a"
+    assert show_path(odd, path, signed=False).text == "b\\u{a} → ^line\\u{a}break → \\u{20}a"
     assert render_triples(odd, path) == "(\\u{20}a, ^line\\u{a}break, b\\u{a})"
 
 

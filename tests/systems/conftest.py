@@ -7,10 +7,10 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.questions.build import load_question_file
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty, make_forty
 from tests.nsm import write_nsm
@@ -45,7 +45,7 @@ def forty(tmp_path_factory: pytest.TempPathFactory) -> Forty:
 
 
 @pytest.fixture(scope="session")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Walk, list[Question]]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchGraph, list[Question]]:
     """Return a walk of two steps in which each question has a subgraph of its own, and the questions."""
     folder: Path = tmp_path_factory.mktemp("rows")
     path = write_nsm(folder / "dev.jsonl")
@@ -54,7 +54,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Walk, list[Question]
     build_subgraphs([path], graph=graph, out_dir=folder)
     questions, _ = load_question_file(path, format="nsm", graph=graph)
     subgraphs = open_subgraphs(folder)
-    return Walk(subgraphs.graph, graph, subgraphs, max_hops=2, reenter_topic=False), questions
+    return SearchGraph(subgraphs.graph, graph, subgraphs, max_hops=2, reenter_topic=False), questions
 
 
 Ids = Callable[..., tuple[int, ...]]

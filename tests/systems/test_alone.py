@@ -7,18 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kgqa_core.config_systems import DualrSection, EtdSection
 from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.model import Explorer
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.oracle.script import ScriptedModel
-from kgqa_core.systems.etd import Etd, dualr, note
-from kgqa_core.systems.explorer_system import ExplorerAlone, ExplorerSystem
+from kgqa_core.systems.etd import DualrSection, Etd, EtdSection
+from kgqa_core.systems.explorer import ExplorerAlone, ExplorerSystem
 from kgqa_core.systems.runner import answer_all
-from kgqa_core.systems.walk import Walk, is_evidence
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question
+from tests.scripted import ScriptedModel
 
 AskFor = Callable[..., Question]
 
@@ -37,11 +36,13 @@ def explorer(graph: KnowledgeGraph) -> ExplorerSystem:
 
 
 @pytest.fixture
-def walk(graph: KnowledgeGraph) -> Walk:
-    return Walk(graph, graph, None, max_hops=2, reenter_topic=False)
+def walk(graph: KnowledgeGraph) -> SearchGraph:
+    return SearchGraph(graph, graph, None, max_hops=2, reenter_topic=False)
 
 
-def test_every_answer_of_the_explorer_alone_has_its_evidence(explorer: ExplorerSystem, walk: Walk, ask: AskFor) -> None:
+def test_every_answer_of_the_explorer_alone_has_its_evidence(
+    explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor
+) -> None:
     question = ask("who made [topic]", "Ash", "Dan")
     (answered,) = answer_all(ExplorerAlone(explorer), [question], walk, None)
     (plain,) = explorer.answer([question])
@@ -55,12 +56,14 @@ def test_every_answer_of_the_explorer_alone_has_its_evidence(explorer: ExplorerS
     assert answered.calls == ()
 
 
-def test_without_a_topic_there_is_nothing_to_explore(explorer: ExplorerSystem, walk: Walk, ask: AskFor) -> None:
+def test_without_a_topic_there_is_nothing_to_explore(explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor) -> None:
     (answered,) = answer_all(ExplorerAlone(explorer), [ask("who?", "")], walk, None)
     assert answered.status == "skipped"
 
 
-def test_as_many_candidates_as_are_shown_have_evidence(explorer: ExplorerSystem, walk: Walk, ask: AskFor) -> None:
+def test_as_many_candidates_as_are_shown_have_evidence(
+    explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor
+) -> None:
     question = ask("who made [topic]", "Ash")
     system = Etd(walk, read_prompts(), explorer, EtdSection(num_candidates=5))
     (prepared,) = system.prepare([question])
@@ -72,19 +75,16 @@ def test_as_many_candidates_as_are_shown_have_evidence(explorer: ExplorerSystem,
     assert answered.answer.prediction.answers == prepared.candidates[:1]
 
 
-def test_dualr_is_etd_with_an_explorer_of_its_own(explorer: ExplorerSystem, walk: Walk, ask: AskFor) -> None:
+def test_dualr_is_etd_with_an_explorer_of_its_own(explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor) -> None:
     """The prompts that both papers print are the same, so with one explorer the rows are one method."""
     question = ask("who made [topic]", "Ash")
     prompts = read_prompts()
     asked = []
     for system in (
         Etd(walk, prompts, explorer, EtdSection()),
-        dualr(walk, prompts, explorer, DualrSection()),
+        Etd(walk, prompts, explorer, DualrSection(), name="dualr"),
     ):
         model = ScriptedModel().on("choose", "", "B")
         (answered,) = answer_all(system, [question], walk, model)
         asked.append((model.prompts_of("choose"), answered.answer))
     assert asked[0] == asked[1]
-    assert dualr(walk, prompts, explorer, DualrSection()).name == "dualr"
-    assert "etd" in note(DualrSection())
-    assert note(DualrSection.model_validate({"explorer": "conf/other.yaml"})) == ""

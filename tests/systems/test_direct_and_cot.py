@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.systems.direct import ChainOfThought, Direct
+from kgqa_core.systems.direct import Direct
 from kgqa_core.systems.runner import answer_all
-from kgqa_core.systems.types import Answered, System
+from kgqa_core.systems.types import Answered
 from tests.forty_triples import Forty
 from tests.scripted import script
 
@@ -17,11 +17,12 @@ THOUGHT = "Salt Road was shot by Lev Sand? No.\nAnswers:\n"
 
 def run(forty: Forty, name: str, text: str, id: str = "directed") -> Answered:
     """Ask one question; the thinker thinks before it says the text."""
-    system: System = Direct(forty.walk, PROMPTS) if name == "direct" else ChainOfThought(forty.walk, PROMPTS)
+    system = Direct(forty.search, PROMPTS, thinks=name == "cot")
+    assert system.name == name
     instruction = "direct" if name == "direct" else "chain_of_thought"
     question = forty.question(id)
     model = script((instruction, f"Question: {question.text}", text if name == "direct" else THOUGHT + text))
-    (answered,) = answer_all(system, [question], forty.walk, model)
+    (answered,) = answer_all(system, [question], forty.search, model)
     assert answered.error == ""
     model.check_done()
     return answered
@@ -64,7 +65,9 @@ def test_whoever_does_not_know_has_no_answer(forty: Forty, name: str, text: str)
 
 def test_thoughts_without_an_answer_are_an_abstention(forty: Forty) -> None:
     model = script(("chain_of_thought", "", "It was someone called Ida Moon, if I am right."))
-    (answered,) = answer_all(ChainOfThought(forty.walk, PROMPTS), [forty.question("directed")], forty.walk, model)
+    (answered,) = answer_all(
+        Direct(forty.search, PROMPTS, thinks=True), [forty.question("directed")], forty.search, model
+    )
     assert answered.status == "abstained"
 
 

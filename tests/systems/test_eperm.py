@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from kgqa_core.config_systems import EpermSection
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
-from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, PlanQuestion
-from kgqa_core.systems.eperm import Eperm
-from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PlanSource
+from kgqa_core.systems.eperm import Eperm, EpermSection
+from kgqa_core.systems.plans import GivenPlans, LmPlans, PlanSource
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from tests.forty_triples import Forty
+from tests.scripted import ScriptedModel
 
 MAYOR, BORN, UNTIL = "mayor > holder", "^born_in", "mayor > until"
 
@@ -49,11 +48,11 @@ THREE = given((MAYOR, 0.5), (BORN, 0.3), (UNTIL, 0.2))
 
 def system(forty: Forty, plans: PlanSource = THREE, max_calls: int | None = None, **settings: object) -> Eperm:
     section = EpermSection.model_validate({"retriever_width": 2, "retriever_depth": 2, "top_entities": 2} | settings)
-    return Eperm(forty.walk, read_prompts(), plans, section, max_calls=max_calls)
+    return Eperm(forty.search, read_prompts(), plans, section, max_calls=max_calls)
 
 
 def run(forty: Forty, model: ScriptedModel, *, id: str = "mayor", **how: object) -> Answered:
-    (answered,) = answer_all(system(forty, **how), [forty.question(id)], forty.walk, model)  # type: ignore[arg-type]
+    (answered,) = answer_all(system(forty, **how), [forty.question(id)], forty.search, model)  # type: ignore[arg-type]
     assert answered.error == ""
     return answered
 
@@ -334,7 +333,7 @@ def test_exploration_always_leaves_a_call_for_the_answer(forty: Forty, max_calls
     """The heaviest plans are scored first; the meter, which stops a question for good, never has to."""
     model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
     metered = Metered(model, meter=Meter(), budget=Budget(calls=max_calls))
-    (answered,) = answer_all(system(forty, max_calls=max_calls), [forty.question("mayor")], forty.walk, metered)
+    (answered,) = answer_all(system(forty, max_calls=max_calls), [forty.question("mayor")], forty.search, metered)
     assert [call.instruction for call in answered.calls] == made
     assert forty.labels(answered.answer.prediction.answers) == ["Mara Quill"]
     assert (answered.answer.counts["num_refused"] > 0) == (max_calls < 7)
@@ -360,6 +359,6 @@ def test_topics_are_not_entered_again_unless_the_run_says_so(forty: Forty) -> No
     model = ScriptedModel().on("reason", "", "Port Amber", times=2)
     how = {"plans": plans, "retriever": False, "entity_scores": False}
     assert run(forty, model, **how).answer.counts["num_paths"] == 0
-    free = replace(system(forty, **how), walk=replace(forty.walk, reenter_topic=True))  # type: ignore[arg-type]
-    (answered,) = answer_all(free, [forty.question("mayor")], free.walk, model)
+    free = replace(system(forty, **how), search=replace(forty.search, reenter_topic=True))  # type: ignore[arg-type]
+    (answered,) = answer_all(free, [forty.question("mayor")], free.search, model)
     assert answered.answer.counts["num_paths"] == 2

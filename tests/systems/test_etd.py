@@ -7,17 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from kgqa_core.config_systems import EtdSection
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
-from kgqa_core.oracle.script import ScriptedModel
-from kgqa_core.systems.etd import Etd
+from kgqa_core.systems.etd import Etd, EtdSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
+from tests.scripted import ScriptedModel
 
 AskFor = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]
@@ -37,8 +36,8 @@ class Explored:
 
 
 @pytest.fixture
-def walk(graph: KnowledgeGraph) -> Walk:
-    return Walk(graph, graph, None, max_hops=3, reenter_topic=False)
+def walk(graph: KnowledgeGraph) -> SearchGraph:
+    return SearchGraph(graph, graph, None, max_hops=3, reenter_topic=False)
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def explored(question: Question, ids: Ids, edge: Edge) -> Explored:
 
 
 def run(
-    walk: Walk, explored: Explored, question: Question, model: ScriptedModel, **settings: object
+    walk: SearchGraph, explored: Explored, question: Question, model: ScriptedModel, **settings: object
 ) -> tuple[Answered, ScriptedModel]:
     system = Etd(walk, read_prompts(), explored, EtdSection.model_validate(settings))
     (answered,) = answer_all(system, [question], walk, model)
@@ -84,12 +83,12 @@ def says(*texts: str) -> ScriptedModel:
     return ScriptedModel().on("choose", "", *texts)
 
 
-def names(walk: Walk, entities: Sequence[int]) -> list[str]:
+def names(walk: SearchGraph, entities: Sequence[int]) -> list[str]:
     return [walk.entities.name_of(entity) for entity in entities]
 
 
 def test_the_prompt_holds_candidates_probabilities_and_chains_as_the_papers_print_them(
-    walk: Walk, explored: Explored, question: Question
+    walk: SearchGraph, explored: Explored, question: Question
 ) -> None:
     answered, model = run(walk, explored, question, says("A. 1999"))
     (prompt,) = model.prompts_of("choose")
@@ -113,7 +112,7 @@ def test_the_prompt_holds_candidates_probabilities_and_chains_as_the_papers_prin
 
 
 def test_what_is_chosen_leads_and_the_explorers_order_follows(
-    walk: Walk, explored: Explored, question: Question
+    walk: SearchGraph, explored: Explored, question: Question
 ) -> None:
     answered, _ = run(walk, explored, question, says("C. 2003\nA. 1999"))
     prediction = answered.answer.prediction
@@ -127,21 +126,25 @@ def test_what_is_chosen_leads_and_the_explorers_order_follows(
     assert (figures["hits1"], figures["f1"]) == (100, 100)
 
 
-def test_a_path_that_does_not_hang_together_is_no_evidence(walk: Walk, explored: Explored, question: Question) -> None:
+def test_a_path_that_does_not_hang_together_is_no_evidence(
+    walk: SearchGraph, explored: Explored, question: Question
+) -> None:
     """The second candidate's chain jumps from Bob back to Birch."""
     answered, _ = run(walk, explored, question, says("B. 2001"))
     assert answered.faithful == (False,)
 
 
 def test_the_label_wins_over_a_name_and_the_conflict_is_counted(
-    walk: Walk, explored: Explored, question: Question
+    walk: SearchGraph, explored: Explored, question: Question
 ) -> None:
     answered, _ = run(walk, explored, question, says("A. 2003"))
     assert names(walk, answered.answer.prediction.answers) == ["1999"]
     assert answered.answer.counts["num_conflicts"] == 1
 
 
-def test_a_candidates_name_counts_where_no_label_is_given(walk: Walk, explored: Explored, question: Question) -> None:
+def test_a_candidates_name_counts_where_no_label_is_given(
+    walk: SearchGraph, explored: Explored, question: Question
+) -> None:
     answered, _ = run(walk, explored, question, says("It must have been 2003."))
     assert names(walk, answered.answer.prediction.answers) == ["2003"]
     assert answered.answer.counts["by_name"] == 1
@@ -156,7 +159,7 @@ def test_a_candidates_name_counts_where_no_label_is_given(walk: Walk, explored: 
     ],
 )
 def test_a_free_answer_is_kept_and_has_no_support(
-    walk: Walk,
+    walk: SearchGraph,
     explored: Explored,
     question: Question,
     text: str,
@@ -174,7 +177,7 @@ def test_a_free_answer_is_kept_and_has_no_support(
 
 @pytest.mark.parametrize("text", ["I do not know", ""])
 def test_an_abstention_and_a_text_without_an_answer_rank_nothing(
-    walk: Walk, explored: Explored, question: Question, text: str
+    walk: SearchGraph, explored: Explored, question: Question, text: str
 ) -> None:
     """Else a model that never answers would have the explorer's Hits@1."""
     answered, _ = run(walk, explored, question, says(text))
@@ -183,14 +186,14 @@ def test_an_abstention_and_a_text_without_an_answer_rank_nothing(
     assert score_predictions([question], [answered.answer.prediction]).summary()["hits1"] == 0
 
 
-def test_a_call_over_the_budget_is_an_abstention(walk: Walk, explored: Explored, question: Question) -> None:
+def test_a_call_over_the_budget_is_an_abstention(walk: SearchGraph, explored: Explored, question: Question) -> None:
     system = Etd(walk, read_prompts(), explored, EtdSection())
     model = Metered(ScriptedModel(), meter=Meter(), budget=Budget(calls=0))
     (answered,) = answer_all(system, [question], walk, model)
     assert (answered.status, answered.calls[0].problem) == ("abstained", "budget")
 
 
-def test_probabilities_may_be_shares_of_those_shown(walk: Walk, explored: Explored, question: Question) -> None:
+def test_probabilities_may_be_shares_of_those_shown(walk: SearchGraph, explored: Explored, question: Question) -> None:
     """The papers' printed examples sum to 1."""
     _, model = run(walk, explored, question, says("A"), renormalise="shown")
     (prompt,) = model.prompts_of("choose")
@@ -207,7 +210,7 @@ def test_probabilities_may_be_shares_of_those_shown(walk: Walk, explored: Explor
     ],
 )
 def test_each_part_of_the_prompt_can_be_left_out(
-    walk: Walk, explored: Explored, question: Question, off: str, line: str
+    walk: SearchGraph, explored: Explored, question: Question, off: str, line: str
 ) -> None:
     """Table 4 and appendix E; an answer is read by name where nothing has a label."""
     answered, model = run(walk, explored, question, says("2003"), **{off: False})
@@ -215,13 +218,13 @@ def test_each_part_of_the_prompt_can_be_left_out(
     assert names(walk, answered.answer.prediction.answers) == ["2003"]
 
 
-def test_the_number_of_candidates_is_a_setting(walk: Walk, explored: Explored, question: Question) -> None:
+def test_the_number_of_candidates_is_a_setting(walk: SearchGraph, explored: Explored, question: Question) -> None:
     answered, model = run(walk, explored, question, says("B"), num_candidates=2)
     assert "C." not in model.prompts_of("choose")[0]
     assert answered.answer.counts["num_shown"] == 2
 
 
-def test_the_model_may_be_held_to_the_labels(walk: Walk, explored: Explored, question: Question) -> None:
+def test_the_model_may_be_held_to_the_labels(walk: SearchGraph, explored: Explored, question: Question) -> None:
     _, model = run(walk, explored, question, says("A. 1999"), only_candidates=True)
     constraint = model.asked[0].constraint
     assert constraint is not None
@@ -232,7 +235,7 @@ def test_the_model_may_be_held_to_the_labels(walk: Walk, explored: Explored, que
     ("labelled", "options"), [(True, ("A. 1999", "B. 2001", "C. 2003")), (False, ("1999", "2001", "2003"))]
 )
 def test_options_may_be_weighed_instead_of_a_text_read(
-    walk: Walk, explored: Explored, question: Question, labelled: bool, options: tuple[str, ...]
+    walk: SearchGraph, explored: Explored, question: Question, labelled: bool, options: tuple[str, ...]
 ) -> None:
     model = ScriptedModel().on("choose", scores=(-2.0, -3.0, -1.5))
     answered, _ = run(walk, explored, question, model, determine="likelihood", multiple_choice=labelled)
@@ -241,7 +244,9 @@ def test_options_may_be_weighed_instead_of_a_text_read(
     assert len(answered.calls) == 1
 
 
-def test_options_that_nobody_could_weigh_are_an_abstention(walk: Walk, explored: Explored, question: Question) -> None:
+def test_options_that_nobody_could_weigh_are_an_abstention(
+    walk: SearchGraph, explored: Explored, question: Question
+) -> None:
     system = Etd(walk, read_prompts(), explored, EtdSection(determine="likelihood"))
     model = Metered(ScriptedModel(), meter=Meter(), budget=Budget(calls=0))
     (answered,) = answer_all(system, [question], walk, model)
@@ -249,7 +254,7 @@ def test_options_that_nobody_could_weigh_are_an_abstention(walk: Walk, explored:
 
 
 def test_unseen_candidates_that_tie_with_one_chosen_may_be_answers_too(
-    walk: Walk, explored: Explored, question: Question, ids: Ids
+    walk: SearchGraph, explored: Explored, question: Question, ids: Ids
 ) -> None:
     """N caps the recall of questions with many answers; to the explorer Drama and Eve are as good as the third."""
     known = explored.predictions[question.id]
@@ -261,7 +266,7 @@ def test_unseen_candidates_that_tie_with_one_chosen_may_be_answers_too(
 
 
 def test_candidates_that_do_not_fit_the_context_are_not_chosen_by_likelihood(
-    walk: Walk, explored: Explored, question: Question
+    walk: SearchGraph, explored: Explored, question: Question
 ) -> None:
     model = ScriptedModel(context=420).on("choose", scores=(-2.0, -3.0, -1.0))
     answered, _ = run(walk, explored, question, model, determine="likelihood")
@@ -269,14 +274,16 @@ def test_candidates_that_do_not_fit_the_context_are_not_chosen_by_likelihood(
     assert names(walk, answered.answer.prediction.answers) == ["1999"]
 
 
-def test_a_claim_is_judged_by_what_was_chosen(walk: Walk, explored: Explored, question: Question, ids: Ids) -> None:
+def test_a_claim_is_judged_by_what_was_chosen(
+    walk: SearchGraph, explored: Explored, question: Question, ids: Ids
+) -> None:
     for label, verdict in (("2003", True), ("2001", False)):
         claimed = replace(question, claim=ids(label)[0], verdict=True)
         answered, _ = run(walk, explored, claimed, says("C. 2003"))
         assert answered.answer.prediction.verdict is verdict
 
 
-def test_an_explorer_that_found_nothing_leaves_the_answer_to_the_model(walk: Walk, question: Question) -> None:
+def test_an_explorer_that_found_nothing_leaves_the_answer_to_the_model(walk: SearchGraph, question: Question) -> None:
     nothing = Explored({question.id: Prediction(question.id, (), (), (), abstained=True)})
     answered, model = run(walk, nothing, question, says("1999"))
     assert model.prompts_of("choose")[0].endswith("Possible answers:\n(none)")
@@ -286,7 +293,9 @@ def test_an_explorer_that_found_nothing_leaves_the_answer_to_the_model(walk: Wal
     assert (answered.status, answered.calls) == ("abstained", ())
 
 
-def test_questions_are_explored_together(walk: Walk, explored: Explored, question: Question, ask: AskFor) -> None:
+def test_questions_are_explored_together(
+    walk: SearchGraph, explored: Explored, question: Question, ask: AskFor
+) -> None:
     other = ask("who made it?", "Elm", "Flo")
     lone = ask("who?", "")
     (flo,) = walk.entities.ids_of_name("Flo")

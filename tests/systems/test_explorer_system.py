@@ -11,7 +11,7 @@ import torch
 from kgqa_core.explorer.checkpoint import Card
 from kgqa_core.explorer.model import Explorer, texts_of
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.systems.explorer_system import AnswerCost, ExplorerSystem
+from kgqa_core.systems.explorer import AnswerCost, ExplorerSystem
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question, Step
 from tests.explorer.plain_walk import PLAIN

@@ -8,29 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgqa_core.config_systems import FiskeSection
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.oracle.script import ScriptedModel
-from kgqa_core.systems.fiske import Fiske
-from kgqa_core.systems.fiske_explore import (
-    Branch,
-    list_paths,
-    look_up,
-    merge_branches,
-    rewrite_question,
-    split_branches,
-)
+from kgqa_core.systems.fiske import Fiske, FiskeSection, rewrite_question
+from kgqa_core.systems.fiske_branches import Branch, list_paths, look_up, merge_branches, split_branches
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
-from tests.scripted import script
+from tests.scripted import ScriptedModel, script
 
-RowWorld = tuple[Walk, list[Question]]
+RowWorld = tuple[SearchGraph, list[Question]]
 
 PUBLISHED = {"merge_branches": False, "entity_mapping": "always", "starts": "all", "branches_meet": False}
 BORN = "Salt Road → directed_by → Ida Moon → born_in → Port Amber"
@@ -41,8 +32,8 @@ def run(
 ) -> Answered:
     """Answer one question; the script must have been said to its end, in order."""
     asked = forty.question(question) if isinstance(question, str) else question
-    system = Fiske(forty.walk, read_prompts(), FiskeSection.model_validate(settings), max_calls)
-    (answered,) = answer_all(system, [asked], forty.walk, model)
+    system = Fiske(forty.search, read_prompts(), FiskeSection.model_validate(settings), max_calls)
+    (answered,) = answer_all(system, [asked], forty.search, model)
     assert answered.error == ""
     model.check_done()
     return answered
@@ -132,7 +123,7 @@ def test_of_two_branches_one_completes(forty: Forty) -> None:
     assert answered.faithful == (True,)
     assert answered.answer.counts["num_unsupported"] == 0
     (evidence,) = [one for one in answered.answer.prediction.paths if len(one) == 1]
-    assert forty.walk.step_label(evidence[0].relation) == "starred" and evidence[0].reverse
+    assert forty.search.step_label(evidence[0].relation) == "starred" and evidence[0].reverse
 
 
 def test_merged_branches_are_asked_about_together(forty: Forty) -> None:
@@ -319,8 +310,8 @@ def test_as_published_a_name_nearby_is_the_only_way(forty: Forty, meet: bool, ar
     model.on("map_relations", "", "none", times=None).on("direct", "", "no").on("map_entities", "", "none", times=None)
     model.in_order = False
     question = forty.question("right")
-    system = Fiske(forty.walk, read_prompts(), FiskeSection(branches_meet=meet))
-    answer_all(system, [question], forty.walk, model)
+    system = Fiske(forty.search, read_prompts(), FiskeSection(branches_meet=meet))
+    answer_all(system, [question], forty.search, model)
     assert part(model.prompts_of("map_relations")[0], "Relations:", "none") == around
 
 
@@ -476,7 +467,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
 
 
 def test_relations_are_asked_about_in_batches(crowded: KnowledgeGraph) -> None:
-    walk = Walk(crowded, crowded, None, 3, False)
+    walk = SearchGraph(crowded, crowded, None, 3, False)
     model = script(
         ("extract_clues", "", "Hub\nwhat"),
         ("map_relations", "rel 00\n", "none"),
@@ -495,7 +486,7 @@ def test_relations_are_asked_about_in_batches(crowded: KnowledgeGraph) -> None:
 
 
 def test_names_that_many_things_bear_come_last_among_the_starts(crowded: KnowledgeGraph) -> None:
-    walk = Walk(crowded, crowded, None, 3, False)
+    walk = SearchGraph(crowded, crowded, None, 3, False)
     clues = look_up(walk, "q", ["film", "Hub"])
     assert [len(own) for own in clues.exact] == [12, 1]
     starts = clues.starts(4)
@@ -505,7 +496,7 @@ def test_names_that_many_things_bear_come_last_among_the_starts(crowded: Knowled
 
 
 def test_case_counts_where_some_clue_is_a_name_as_it_is_written(crowded: KnowledgeGraph) -> None:
-    walk = Walk(crowded, crowded, None, 3, False)
+    walk = SearchGraph(crowded, crowded, None, 3, False)
     clues = look_up(walk, "q", ["hub", "Film"])
     assert [sorted(branch.mapped) for branch in clues.starts(10)] == [[1]]  # the one called "Film"
     only_folded = look_up(walk, "q", ["hub", "FILM"])

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.graph.follow import leave
+from kgqa_core.graph.search_graph import links_to, relations_around
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.systems.frontier import links_to, relations_around
 from kgqa_core.systems.types import Ask, CallsLeft, room_for
 from tests.forty_triples import TRIPLES, Forty
 

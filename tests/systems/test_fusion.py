@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.evaluation.metrics import check_ranking, pair_outcome, score_predictions
-from kgqa_core.systems.fusion import (
+from kgqa_core.systems.ours import (
     WEIGHTS,
     DevQuestion,
     Fusion,

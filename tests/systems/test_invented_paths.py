@@ -17,10 +17,10 @@ from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.evaluation.side_by_side import system_figures
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.systems.predictions_file import write_answered
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.tables import write_answered
 from kgqa_core.systems.types import Answered, Steps, SystemAnswer
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 
 AskFor = Callable[..., Question]
@@ -51,8 +51,8 @@ class Inventor:
 
 
 @pytest.fixture
-def walk(graph: KnowledgeGraph) -> Walk:
-    return Walk(graph, graph, None, max_hops=3, reenter_topic=False)
+def walk(graph: KnowledgeGraph) -> SearchGraph:
+    return SearchGraph(graph, graph, None, max_hops=3, reenter_topic=False)
 
 
 @pytest.fixture
@@ -65,13 +65,13 @@ def edge(graph: KnowledgeGraph, ids: Ids) -> Edge:
     return make
 
 
-def run(walk: Walk, question: Question, system: Inventor) -> Answered:
+def run(walk: SearchGraph, question: Question, system: Inventor) -> Answered:
     (answered,) = answer_all(system, [question], walk, None)
     return answered
 
 
 def test_only_a_path_of_the_graph_that_ends_in_the_answer_is_evidence(
-    walk: Walk, ask: AskFor, ids: Ids, edge: Edge
+    walk: SearchGraph, ask: AskFor, ids: Ids, edge: Edge
 ) -> None:
     by_eve, of_cedar = edge("Birch", "directed_by", "Eve"), edge("Cedar", "directed_by", "Eve", True)
     year = edge("Cedar", "release_year", "1999")
@@ -100,7 +100,7 @@ def test_only_a_path_of_the_graph_that_ends_in_the_answer_is_evidence(
         assert answered.num_invented == (bool(path) and not supported), what
 
 
-def test_an_invented_path_decides_no_claim(walk: Walk, ask: AskFor, ids: Ids, edge: Edge) -> None:
+def test_an_invented_path_decides_no_claim(walk: SearchGraph, ask: AskFor, ids: Ids, edge: Edge) -> None:
     (eve,) = ids("Eve")
     claim = ask("did Eve direct Birch?", "Birch", "Eve", claim="Eve", verdict=True)
     for path, right in ((edge("Birch", "directed_by", "Eve"), True), (edge("Birch", "starred_actors", "Eve"), False)):
@@ -109,7 +109,7 @@ def test_an_invented_path_decides_no_claim(walk: Walk, ask: AskFor, ids: Ids, ed
 
 
 def test_an_answer_that_is_no_ranking_of_entities_loses_its_own_question_only(
-    walk: Walk, ask: AskFor, ids: Ids
+    walk: SearchGraph, ask: AskFor, ids: Ids
 ) -> None:
     (eve,) = ids("Eve")
     for system in (
@@ -143,7 +143,7 @@ def stands(triples: set[tuple[int, int, int]], path: ReasoningPath, answer: int)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_invented_the_figures_say_what_stands_in_the_graph(
-    data: st.DataObject, walk: Walk, ask: AskFor
+    data: st.DataObject, walk: SearchGraph, ask: AskFor
 ) -> None:
     table = pq.read_table(walk.graph.folder / "triples-0000.parquet", columns=["head", "relation", "tail"])
     triples = {tuple(row.values()) for row in table.to_pylist()}
@@ -165,7 +165,7 @@ def test_whatever_is_invented_the_figures_say_what_stands_in_the_graph(
 
 
 def test_a_file_of_invented_paths_has_no_support_at_all(
-    walk: Walk, ask: AskFor, ids: Ids, edge: Edge, tmp_path: Path
+    walk: SearchGraph, ask: AskFor, ids: Ids, edge: Edge, tmp_path: Path
 ) -> None:
     (eve,) = ids("Eve")
     honest = Inventor([(eve, (edge("Birch", "directed_by", "Eve"),))])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.systems.walk import Walk, entities_named
+from kgqa_core.graph.search_graph import SearchGraph
 
 
 def test_aliases_are_names_of_last_resort(tmp_path: Path) -> None:
@@ -21,10 +21,10 @@ def test_aliases_are_names_of_last_resort(tmp_path: Path) -> None:
     table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=["entity_id", "alias"])
     pq.write_table(table.cast(schemas.ALIASES), tmp_path / "graph" / "aliases.parquet")
     graph = open_graph(tmp_path / "graph")
-    walk = Walk(graph, graph, None, 3, False)
+    walk = SearchGraph(graph, graph, None, 3, False)
 
     def named(name: str, any_case: bool) -> list[int]:
-        return entities_named(walk, "q", name, any_case=any_case).tolist()
+        return walk.entities_named("q", name, any_case=any_case).tolist()
 
     assert named("Dan Oak", False) == named("DAN OAK", True) == [dan]
     assert named("dan oak", False) == named("White Tree", False) == []

@@ -11,26 +11,24 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kgqa_core.config_systems import OursSection
 from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
 from kgqa_core.graph.follow import end_of
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
-from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, PlanQuestion
-from kgqa_core.systems.fusion import Fusion
-from kgqa_core.systems.ours import Ours
-from kgqa_core.systems.plan_source import GivenPlans, LmPlans
+from kgqa_core.systems.ours import Fusion, Ours, OursSection, reached_by
+from kgqa_core.systems.plans import GivenPlans, LmPlans
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 from tests.forty_triples import Forty
+from tests.scripted import ScriptedModel
 
 LABELS = ("directed_by", "starred", "year", "born_in", "genre", "^directed_by", "^starred", "^year", "located_in")
 Weighted = Sequence[tuple[str, float]]  # plans, their steps parted by blanks, with their log-probabilities
@@ -40,7 +38,7 @@ Weighted = Sequence[tuple[str, float]]  # plans, their steps parted by blanks, w
 class Explored:
     """Plays an explorer that walks some plans: what they end at is ranked by them, the first is the answer set."""
 
-    walk: Walk
+    walk: SearchGraph
     plans: Mapping[str, Sequence[str]]  # by question id; steps parted by blanks
     evidence_paths: int = 3
     evidence_of_answers: bool = False
@@ -55,7 +53,7 @@ class Explored:
         inside = self.walk.subgraphs.to_rows(question) if self.walk.subgraphs else question
         for number, plan in enumerate(self.plans.get(question.id, ())):
             found = gather_evidence(
-                self.walk.graph, inside.topics, [(tuple(plan.split()), 1.0)], max_paths=99, names=self.walk.names
+                self.walk.graph, inside.topics, [(tuple(plan.split()), 1.0)], max_paths=99, names=self.walk
             )
             for path in found.steps:
                 if end_of(path) not in paths:
@@ -83,11 +81,11 @@ class Dense:
         ]
 
 
-def lm_plans(walk: Walk) -> LmPlans:
+def lm_plans(walk: SearchGraph) -> LmPlans:
     return LmPlans(PlanAsker(PlanInstruction(read_prompts()), PathConstraints(walk.graph, max_hops=walk.max_hops)))
 
 
-def ours(walk: Walk, explorer: Explored, plans: Mapping[str, Weighted] | None, fusion: Fusion) -> Ours:
+def ours(walk: SearchGraph, explorer: Explored, plans: Mapping[str, Weighted] | None, fusion: Fusion) -> Ours:
     source = lm_plans(walk) if plans is None else GivenPlans(Dense(plans))
     plays: Any = explorer
     return Ours(walk, plays, source, lm_plans(walk), fusion, OursSection())
@@ -102,8 +100,8 @@ def run(
     model: LanguageModel | None = None,
 ) -> Answered:
     """Answer one question; plans None: they are asked for."""
-    system = ours(forty.walk, Explored(forty.walk, {id: explored}), None if plans is None else {id: plans}, fusion)
-    (answered,) = answer_all(system, [forty.question(id)], forty.walk, model)
+    system = ours(forty.search, Explored(forty.search, {id: explored}), None if plans is None else {id: plans}, fusion)
+    (answered,) = answer_all(system, [forty.question(id)], forty.search, model)
     assert answered.error == ""
     if isinstance(model, ScriptedModel):
         model.check_done()
@@ -193,8 +191,8 @@ def test_evidence_is_there_for_all_answers_however_few_the_explorer_would_show(f
     (film,) = forty.ids("Nightjar")
     asked = Question("people", "who had to do with the films of 1992?", "?", (film,), (), "test")
     plan = "starred ^starred starred"
-    system = ours(forty.walk, Explored(forty.walk, {"people": [plan]}, evidence_paths=1), {}, PLANNER)
-    (answered,) = answer_all(system, [asked], forty.walk, None)
+    system = ours(forty.search, Explored(forty.search, {"people": [plan]}, evidence_paths=1), {}, PLANNER)
+    (answered,) = answer_all(system, [asked], forty.search, None)
     assert len(answered.faithful) > 2
     assert all(answered.faithful)
 
@@ -222,8 +220,8 @@ def test_every_answer_has_a_path_that_stands_in_the_graph_and_calls_are_rare(
 ) -> None:
     plans = sorted(plans, key=lambda one: -one[1])
     model = ScriptedModel().on("plan", scores=log_probs[: len(plans)], times=None)
-    system = ours(forty.walk, Explored(forty.walk, {id: explored}), {id: plans}, fusion)
-    (answered,) = answer_all(system, [forty.question(id)], forty.walk, model)
+    system = ours(forty.search, Explored(forty.search, {id: explored}), {id: plans}, fusion)
+    (answered,) = answer_all(system, [forty.question(id)], forty.search, model)
     assert answered.error == ""
     assert all(answered.faithful)
     assert answered.num_invented == 0
@@ -232,11 +230,12 @@ def test_every_answer_has_a_path_that_stands_in_the_graph_and_calls_are_rare(
     assert set(prediction.candidates[: len(prediction.answers)]) == set(prediction.answers)
     asked = fusion.decided_by == "lm" and bool(answered.answer.counts["disagree"])
     assert len(answered.calls) == asked
-    (alone,) = Explored(forty.walk, {id: explored}).answer([forty.question(id)])
+    (alone,) = Explored(forty.search, {id: explored}).answer([forty.question(id)])
     if fusion.weight == 0 and alone.answers:
         assert set(prediction.answers) == set(alone.answers)
     if fusion.weight == 1 and not asked and answered.answer.counts["num_options"]:
-        reached = system.reach(forty.question(id), [Plan(tuple(plan.split()), log) for plan, log in plans])
+        proposed = [Plan(tuple(plan.split()), log) for plan, log in plans]
+        (reached,) = reached_by(forty.search, [forty.question(id).topics], [proposed])
         assert not any(reached) or set(prediction.answers) in [set(entities) for entities in reached]
 
 
@@ -244,7 +243,7 @@ def test_every_answer_has_a_path_that_stands_in_the_graph_and_calls_are_rare(
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_plans_are_followed_in_the_questions_subgraph(rows: tuple[Walk, list[Question]], weight: float) -> None:
+def test_plans_are_followed_in_the_questions_subgraph(rows: tuple[SearchGraph, list[Question]], weight: float) -> None:
     """Explorer and planner disagree; whoever wins, answers and evidence are entities of the whole graph."""
     walk, questions = rows
     (question,) = (one for one in questions if one.id == "q1")

@@ -16,7 +16,7 @@ from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import Generation
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, PlanQuestion
-from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PooledPlans, RandomPlans, random_plan, seed_of
+from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, LmPlans, RandomPlans, random_plan, seed_of
 from kgqa_core.systems.types import Reply
 from tests.forty_triples import Forty
 
@@ -28,8 +28,8 @@ def space(forty: Forty) -> PathConstraints:
 
 def reach(forty: Forty, topics: tuple[int, ...], *plans: tuple[str, ...]) -> list[int]:
     """Return how many entities each plan reaches."""
-    found = execute_plans(forty.graph, [topics], [list(plans)])
-    return [len(found.reached(0, place)) for place in range(len(plans))]
+    (found,) = execute_plans(forty.graph, [topics], [list(plans)])
+    return [len(entities) for entities in found]
 
 
 # The model that answers
@@ -128,7 +128,7 @@ def test_seeds_follow_from_what_is_drawn_for_whom() -> None:
 
 def test_a_pool_is_taken_whole_in_its_order_and_of_equal_weight(forty: Forty) -> None:
     pool = [("year",), ("starred",), ("genre",), ("directed_by",)]
-    first, second = GivenPlans(PooledPlans({"directed": pool})).prepare(
+    first, second = GivenPlans(HardNegativePlans({"directed": pool})).prepare(
         [forty.question("directed"), forty.question("starred")], 2
     )
     assert first is not None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kgqa_core.systems.candidates import PooledCandidates
-from kgqa_core.systems.walk import is_evidence
+from kgqa_core.graph.search_graph import is_evidence
+from kgqa_core.systems.plans import HardNegativeCandidates
 from kgqa_core.types import Prediction
 from tests.forty_triples import Forty
 
 
 def candidates(forty: Forty, id: str, *plans: str) -> Prediction:
     pool: dict[str, Sequence[tuple[str, ...]]] = {id: [tuple(plan.split()) for plan in plans]}
-    (found,) = PooledCandidates(forty.walk, pool).answer([forty.question(id)])
+    (found,) = HardNegativeCandidates(forty.search, pool).answer([forty.question(id)])
     return found
 
 
@@ -35,7 +35,7 @@ def test_an_end_that_a_plan_before_it_has_is_passed_over(forty: Forty) -> None:
 def test_plans_that_lead_nowhere_give_nothing(forty: Forty) -> None:
     found = candidates(forty, "directed", "painted_by", "no_such_relation")
     assert found == Prediction("directed", (), (), (), abstained=True)
-    (unknown,) = PooledCandidates(forty.walk, {}).answer([forty.question("born")])
+    (unknown,) = HardNegativeCandidates(forty.search, {}).answer([forty.question("born")])
     assert unknown.abstained
 
 

@@ -14,8 +14,8 @@ from kgqa_core.evaluation.predictions import SystemSource, read_predictions, rea
 from kgqa_core.evaluation.score import score_file
 from kgqa_core.lm.calls import Account, Meter, Price, Usage
 from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
-from kgqa_core.systems import predictions_file
-from kgqa_core.systems.predictions_file import merge_parts, sum_usage, write_answered, write_calls
+from kgqa_core.systems import tables
+from kgqa_core.systems.tables import merge_parts, sum_usage, write_answered, write_calls
 from kgqa_core.systems.types import Answered, AskedCall, SystemAnswer
 from kgqa_core.types import Prediction, Question, Step
 
@@ -116,7 +116,7 @@ def test_calls_are_numbered_per_question(tmp_path: Path) -> None:
 def test_parts_come_together_to_the_same_bytes_however_they_were_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
 ) -> None:
-    monkeypatch.setattr(predictions_file, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 4)
     everyone = [an_answer(Question(f"q{n}", "?", "?", (), (1,), "test")) for n in range(sum(sizes))]
     whole, parts = tmp_path / "whole.parquet", []
     write(whole, everyone)

@@ -7,38 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from kgqa_core.config_systems import RogSection
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
-from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.systems.plan_source import GivenPlans, LmPlans, PlanSource, PooledPlans
-from kgqa_core.systems.rog import Rog
+from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, LmPlans, PlanSource
+from kgqa_core.systems.rog import Rog, RogSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import LabelPath, Question
 from tests.forty_triples import Forty
-from tests.scripted import script
+from tests.scripted import ScriptedModel, script
 
 PROMPTS = read_prompts()
 
 
 def lm_plans(forty: Forty, mask_topics: bool = True) -> LmPlans:
     """Return plans that the model is asked for, held to those that exist in the graph."""
-    space = PathConstraints(forty.graph, max_hops=forty.walk.max_hops)
+    space = PathConstraints(forty.graph, max_hops=forty.search.max_hops)
     return LmPlans(PlanAsker(PlanInstruction(PROMPTS), space), mask_topics)
 
 
 def given(**plans: Sequence[str]) -> GivenPlans:
     """Return plans, written with blanks between their steps, that are there before any call."""
-    return GivenPlans(PooledPlans({id: [tuple(plan.split()) for plan in own] for id, own in plans.items()}))
+    return GivenPlans(HardNegativePlans({id: [tuple(plan.split()) for plan in own] for id, own in plans.items()}))
 
 
 def run(
@@ -50,8 +48,8 @@ def run(
 ) -> Answered:
     """Answer one question; a script must have been said to its end."""
     asked = forty.question(question) if isinstance(question, str) else question
-    system = Rog(forty.walk, PROMPTS, source or lm_plans(forty), RogSection.model_validate(settings))
-    (answered,) = answer_all(system, [asked], forty.walk, model)
+    system = Rog(forty.search, PROMPTS, source or lm_plans(forty), RogSection.model_validate(settings))
+    (answered,) = answer_all(system, [asked], forty.search, model)
     assert answered.error == ""
     if isinstance(model, ScriptedModel):
         model.check_done()
@@ -280,8 +278,8 @@ def test_plans_of_one_model_and_answers_of_another(forty: Forty) -> None:
     for one in asked:
         names = "\n".join(forty.graph.name_of(answer) for answer in one.answers)
         model.on("reason", one.text, names)
-    system = Rog(forty.walk, PROMPTS, GivenPlans(PooledPlans(forty.plans)), RogSection())
-    answered = answer_all(system, asked, forty.walk, model)
+    system = Rog(forty.search, PROMPTS, GivenPlans(HardNegativePlans(forty.plans)), RogSection())
+    answered = answer_all(system, asked, forty.search, model)
     assert {len(one.calls) for one in answered} == {1}
     figures = score_predictions(asked, [one.answer.prediction for one in answered]).summary()
     assert (figures["hits1"], figures["em"]) == (100, 100)
@@ -303,28 +301,28 @@ Ulf | cause_of_death | grey fever
 
 
 @pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+def family(tmp_path_factory: pytest.TempPathFactory) -> SearchGraph:
     folder: Path = tmp_path_factory.mktemp("family")
     (folder / "triples.tsv").write_text(FAMILY.replace(" | ", "\t"), encoding="utf-8")
     build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
     graph = open_graph(folder / "graph")
-    return Walk(graph, graph, None, 3, False)
+    return SearchGraph(graph, graph, None, 3, False)
 
 
-def ask_family(walk: Walk, text: str, topic: str, plans: Sequence[str], reasons: ScriptedModel) -> list[str]:
+def ask_family(walk: SearchGraph, text: str, topic: str, plans: Sequence[str], reasons: ScriptedModel) -> list[str]:
     asked = Question("asked", text, text, walk.graph.ids_of_name(topic)[:1], (), "test")
     (answered,) = answer_all(Rog(walk, PROMPTS, given(asked=plans), RogSection()), [asked], walk, reasons)
     assert answered.faithful == (True,)
     return [walk.graph.name_of(answer) for answer in answered.answer.prediction.answers]
 
 
-def test_whose_child_is_found_by_whom_she_married(family: Walk) -> None:
+def test_whose_child_is_found_by_whom_she_married(family: SearchGraph) -> None:
     """Examples 1 and 2 of §2 and §4.1: a plan of two relations, and the one path that it leads along."""
     model = ScriptedModel().on("reason", "Agda → married_to → Birger → father_of → Cilla", "Cilla")
     assert ask_family(family, "who is the child of Agda?", "Agda", ["married_to father_of"], model) == ["Cilla"]
 
 
-def test_what_two_plans_say_is_put_together_in_one_prompt(family: Walk) -> None:
+def test_what_two_plans_say_is_put_together_in_one_prompt(family: SearchGraph) -> None:
     """Table 20: which child died of an illness? One plan tells the children, another all who died of the same."""
     model = ScriptedModel().on("reason", "", "Disa")
     plans = ["child", "cause_of_death ^cause_of_death"]
@@ -340,12 +338,12 @@ def test_what_two_plans_say_is_put_together_in_one_prompt(family: Walk) -> None:
 # Where each question has a subgraph of its own
 
 
-def test_it_walks_rows_and_answers_entities(rows: tuple[Walk, list[Question]]) -> None:
+def test_it_walks_rows_and_answers_entities(rows: tuple[SearchGraph, list[Question]]) -> None:
     walk, questions = rows
     asked = [one for one in questions if one.id in ("q1", "q2")]
     plans: dict[str, list[LabelPath]] = {"q1": [("sibling", "sibling")], "q2": [("likes",)]}
     model = ScriptedModel().on("reason", "brother", "Bob").on("reason", "like", "m.rock\nm.jazz")
-    system = Rog(walk, PROMPTS, GivenPlans(PooledPlans(plans)), RogSection())
+    system = Rog(walk, PROMPTS, GivenPlans(HardNegativePlans(plans)), RogSection())
     first, second = answer_all(system, asked, walk, model)
     assert "m.ann → sibling → m.s1 → sibling → Bob" in first.calls[0].prompt
     assert [walk.entities.name_of(one) for one in first.answer.prediction.answers] == ["Bob"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kgqa_core.errors import EndpointError
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ReasonCase, ReasonInstruction
@@ -16,13 +17,12 @@ from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.systems.answering import abstain, answer_with
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, Ask, Reply, Steps, SystemAnswer
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Prediction, Question, Step
 from tests.forty_triples import Forty
+from tests.scripted import ScriptedModel
 
 PROMPTS = read_prompts()
 ONE, TWO, THREE = "directed", "starred", "painted"  # questions with a topic
@@ -91,7 +91,7 @@ def asks_in_turns(*rounds: int) -> Callable[[Question], Steps]:
 
 def run(forty: Forty, plot: Callable[[Question], Steps], model: Any, *ids: str, **more: Any) -> list[Answered]:
     asked = [forty.question(id) for id in ids or (ONE, TWO, THREE)]
-    return answer_all(Steered(plot), asked, forty.walk, model, **more)
+    return answer_all(Steered(plot), asked, forty.search, model, **more)
 
 
 def statuses(answered: Sequence[Answered]) -> list[str]:
@@ -158,7 +158,7 @@ def test_a_system_that_never_asks_needs_no_model(forty: Forty) -> None:
 
 
 def test_no_questions_are_no_answers(forty: Forty) -> None:
-    assert answer_all(Steered(asks_in_turns(1)), [], forty.walk, Batches()) == []
+    assert answer_all(Steered(asks_in_turns(1)), [], forty.search, Batches()) == []
 
 
 def test_what_is_prepared_for_many_reaches_each_its_own(forty: Forty) -> None:
@@ -179,7 +179,7 @@ def test_what_is_prepared_for_many_reaches_each_its_own(forty: Forty) -> None:
             yield
 
     asked = [forty.question(id) for id in ("no topic", TWO, ONE)]
-    answer_all(Prepares(), asked, forty.walk, None)
+    answer_all(Prepares(), asked, forty.search, None)
     assert got == {id: forty.question(id).text for id in (TWO, ONE)}
 
 
@@ -276,11 +276,11 @@ def test_what_cannot_be_prepared_for_all_is_prepared_one_by_one(forty: Forty) ->
         return [None] * len(questions)
 
     asked = [forty.question(id) for id in (ONE, TWO, THREE)]
-    answered = answer_all(Steered(asks_in_turns(), prepared), asked, forty.walk, None)
+    answered = answer_all(Steered(asks_in_turns(), prepared), asked, forty.search, None)
     assert statuses(answered) == ["abstained", "failed", "abstained"]
     assert "this one is too large" in answered[1].error
     few = Steered(asks_in_turns(), lambda questions: [None])  # fewer than there are questions
-    assert statuses(answer_all(few, asked, forty.walk, None)) == ["abstained"] * 3
+    assert statuses(answer_all(few, asked, forty.search, None)) == ["abstained"] * 3
 
 
 def test_a_long_traceback_keeps_its_end(forty: Forty) -> None:
@@ -296,9 +296,9 @@ def test_a_long_traceback_keeps_its_end(forty: Forty) -> None:
 def test_a_question_without_a_topic_runs_where_none_is_needed(forty: Forty) -> None:
     asked = [forty.question(id) for id in ("no topic", ONE)]
     needs = Steered(asks_in_turns(1))
-    assert statuses(answer_all(needs, asked, forty.walk, Batches())) == ["skipped", "abstained"]
+    assert statuses(answer_all(needs, asked, forty.search, Batches())) == ["skipped", "abstained"]
     free = Steered(asks_in_turns(1), needs_topic=False)
-    assert statuses(answer_all(free, asked, forty.walk, Batches())) == ["abstained", "abstained"]
+    assert statuses(answer_all(free, asked, forty.search, Batches())) == ["abstained", "abstained"]
 
 
 def test_what_stops_the_model_stops_the_run(forty: Forty) -> None:
@@ -451,7 +451,7 @@ def test_answers_say_whether_a_path_of_the_graph_ends_in_them(forty: Forty) -> N
 # Where each question has a subgraph of its own
 
 
-def test_a_system_on_rows_gets_rows_and_its_answers_are_entities(rows: tuple[Walk, list[Question]]) -> None:
+def test_a_system_on_rows_gets_rows_and_its_answers_are_entities(rows: tuple[SearchGraph, list[Question]]) -> None:
     walk, questions = rows
     assert walk.subgraphs is not None
     asked = {question.id: question for question in questions}
@@ -461,7 +461,7 @@ def test_a_system_on_rows_gets_rows_and_its_answers_are_entities(rows: tuple[Wal
     def plot(question: Question) -> Steps:
         seen[question.id] = question.topics
         (topic,) = question.topics
-        relation = walk.relations_of(topic)[0]
+        relation = int(walk.graph.group_relation[walk.graph.group_ptr[topic]])
         end = int(walk.graph.neighbors(topic, relation)[0])
         return answer_with(question, [end], [(walk.step(topic, relation, end),)])
         yield

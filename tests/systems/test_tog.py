@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from kgqa_core.config_systems import TogSection
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.oracle.script import ScriptedModel
 from kgqa_core.systems.runner import answer_all
-from kgqa_core.systems.tog import Tog
+from kgqa_core.systems.tog import Tog, TogSection
 from kgqa_core.systems.types import Answered
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
-from tests.scripted import script
+from tests.scripted import ScriptedModel, script
 
-RowWorld = tuple[Walk, list[Question]]
+RowWorld = tuple[SearchGraph, list[Question]]
 
 TWO = {"width": 2, "depth": 2}
 
@@ -28,8 +26,8 @@ def run(
 ) -> Answered:
     """Answer one question; the script must have been said to its end, in order."""
     asked = forty.question(question) if isinstance(question, str) else question
-    system = Tog(forty.walk, read_prompts(), TogSection.model_validate(settings), max_calls)
-    (answered,) = answer_all(system, [asked], forty.walk, model)
+    system = Tog(forty.search, read_prompts(), TogSection.model_validate(settings), max_calls)
+    (answered,) = answer_all(system, [asked], forty.search, model)
     assert answered.error == ""
     model.check_done()
     return answered

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mlflow import MlflowClient
 from mlflow.entities import SpanStatusCode, Trace, TraceState
 
-from kgqa_core.systems.predictions_file import write_calls
+from kgqa_core.systems.tables import write_calls
 from kgqa_core.types import Question
 from tasks.mlflow_store import import_mlflow, tracking_uri
 from tasks.trace_content import share_out, traced_questions

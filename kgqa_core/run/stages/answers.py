@@ -46,7 +46,7 @@ class Chunk:
 def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Answer all questions, resuming behind the last chunk that a killed run finished; then score the answers."""
     from kgqa_core.run.compare import read_asked, section_of
-    from kgqa_core.systems.predictions_file import merge_parts
+    from kgqa_core.systems.tables import merge_parts
 
     size, num = section_of(run).chunk, len(read_asked(run))
     if not num:
@@ -117,10 +117,10 @@ def answer_chunk(chunk: Chunk) -> int:
     """Answer one chunk's questions and write its parts; return its number. Runs in any process that sees the home."""
     import pyarrow.parquet as pq
 
-    from kgqa_core.run.compare import close_bench, kept_bench
-    from kgqa_core.systems.predictions_file import write_answered, write_calls
+    from kgqa_core.run.compare import cached_bench, close_bench
+    from kgqa_core.systems.tables import write_answered, write_calls
 
-    bench, questions = kept_bench(chunk.config, chunk.key, chunk.fingerprint)
+    bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint)
     systems = RunConfig.model_validate_json(chunk.config).systems
     assert systems is not None
     try:
@@ -135,7 +135,7 @@ def answer_chunk(chunk: Chunk) -> int:
         chunk.part("predictions"),
         done.answered,
         source=bench.source,
-        entity_names=bench.walk.entities.entity_names,
+        entity_names=bench.search.entities.entity_names,
         render_path=bench.render,
         usage=done.usage,
         stopped=done.stopped,

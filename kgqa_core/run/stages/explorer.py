@@ -22,10 +22,10 @@ from kgqa_core.run.open import (
     encode_all,
     folder_files,
     graph_of,
-    ground_of,
     make_encoder,
     open_system,
     read_encodings,
+    search_graph,
 )
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
@@ -183,11 +183,11 @@ def question_set(run: Pipeline) -> QuestionSet:
     from kgqa_core.explorer.fit import QuestionSet
     from kgqa_core.questions.build import read_questions
 
-    questions, ground = run.artifact("questions").folder, ground_of(run)
+    questions, search = run.artifact("questions").folder, search_graph(run)
     return QuestionSet(
-        ground.graph,
-        train=ground.place(read_questions(questions, "train")),
-        dev=ground.place(read_questions(questions, "dev")),
+        search.graph,
+        train=search.place(read_questions(questions, "train")),
+        dev=search.place(read_questions(questions, "dev")),
         encodings=read_encodings(run.artifact("encodings").folder),
         reenter_topic=run.config.dataset.reenter_topic,
     )
@@ -199,12 +199,12 @@ def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Record
     from kgqa_core.questions.coverage import fill_hops
     from kgqa_core.systems.controls import fit_template_control, score_controls
 
-    ground, config = ground_of(run), run.config
+    search, config = search_graph(run), run.config
     questions = run.artifact("questions").folder
     max_hops, reenter_topic = config.exploration.steps, config.dataset.reenter_topic
     control = fit_template_control(
-        ground.graph,
-        ground.place(read_questions(questions, "train")),
+        search.graph,
+        search.place(read_questions(questions, "train")),
         max_hops=max_hops,
         reenter_topic=reenter_topic,
         progress=partial(run.progress, "fitting the template control"),
@@ -214,9 +214,9 @@ def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Record
         read_questions(questions, config.evaluation.split),
         graph_of(run),
         reenter_topic=reenter_topic,
-        subgraphs=ground.subgraphs,
+        subgraphs=search.subgraphs,
     )
-    rows = score_controls(control, ground.place(asked), max_hops=max_hops)
+    rows = score_controls(control, search.place(asked), max_hops=max_hops)
     write_json(folder / "scores.json", rows)
     for row in rows:
         for name in ("hits1", "f1"):
@@ -232,7 +232,7 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     from kgqa_core.evaluation.report import report_row
     from kgqa_core.questions.build import read_questions
     from kgqa_core.questions.coverage import fill_hops, find_answerable
-    from kgqa_core.systems.explorer_system import AnswerCost
+    from kgqa_core.systems.explorer import AnswerCost
 
     config, system = run.config, open_system(run, spec.seed)
     graph, subgraphs, name = system.graph, system.subgraphs, f"{EXPLORER} (seed {spec.seed})"

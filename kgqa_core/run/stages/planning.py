@@ -22,12 +22,12 @@ from kgqa_core.run.models import (
     answering_model,
     model_files,
     open_planner,
-    plan_ground,
+    plan_graph,
     prompt_hashes,
     taught,
     validity,
 )
-from kgqa_core.run.open import graph_of, ground_of
+from kgqa_core.run.open import graph_of, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys
@@ -130,14 +130,14 @@ def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
     from kgqa_core.questions.build import read_questions
     from kgqa_core.questions.coverage import fill_hops
 
-    config, ground, source = run.config, ground_of(run), run.artifact("questions").folder
+    config, search, source = run.config, search_graph(run), run.artifact("questions").folder
     reenter = config.dataset.reenter_topic
     questions = [question for split in SPLITS for question in read_questions(source, split)]
-    questions = fill_hops(questions, graph_of(run), reenter_topic=reenter, subgraphs=ground.subgraphs)
-    placed = ground.place(questions)
+    questions = fill_hops(questions, graph_of(run), reenter_topic=reenter, subgraphs=search.subgraphs)
+    placed = search.place(questions)
     write_asked(placed, folder, mask_topics=config.exploration.mask_topics)
     report = write_supervision(
-        ground.graph,
+        search.graph,
         placed,
         folder / PATHS_FILE,
         max_hops=config.exploration.steps,
@@ -207,14 +207,14 @@ def _train_dense(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
 def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Ask for plans, follow the first of each where there is a graph, and score them."""
     from kgqa_core.planners.cases import read_best_f1, read_cases, read_hops
-    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, write_plans
+    from kgqa_core.planners.evaluate import ALL, ask_planner, f1_of_first, planner_figures, write_plans
     from kgqa_core.questions.build import read_questions
 
     split, source, planner = run.config.evaluation.split, run.artifact("supervision").folder, spec.section["planner"]
     questions = read_cases(source, split)
     if not questions:
         raise InputError(f"there are no {split} questions to plan; set evaluation.split")
-    ground = plan_ground(run)
+    search = plan_graph(run)
     with open_planner(run, planner, spec.seed) as opened:
         started = time.process_time()
         plans = ask_planner(
@@ -227,19 +227,19 @@ def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         for name, value in opened.cost().items():
             recorder.metric(f"lm.{name}", value)
     f1 = None
-    if ground is not None:
+    if search is not None:
         asked = read_questions(run.artifact("questions").folder, split)
-        f1 = ground.f1_of_first(ground_of(run).place(asked), plans)
+        f1 = f1_of_first(search, search.place(asked), plans)
     figures = planner_figures(
         questions,
         plans,
-        signed=ground is not None,
-        is_valid=validity(run, ground),
+        signed=search is not None,
+        is_valid=validity(run, search),
         f1=f1,
         hops=read_hops(source),
         best_f1=read_best_f1(source),
     )
-    write_plans(folder / "plans.parquet", planner, questions, plans, signed=ground is not None)
+    write_plans(folder / "plans.parquet", planner, questions, plans, signed=search is not None)
     write_json(folder / SCORES_FILE, {"planner": planner, "seed": spec.seed, "figures": figures})
     for hops, values in figures.items():
         for name, value in values.items():

@@ -8,8 +8,9 @@ from typing import Any
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.config import RunConfig
+from kgqa_core.config_base import Section
 from kgqa_core.config_file import read_config
-from kgqa_core.config_systems import WITHOUT_LM, Answerer, SystemName, SystemsSection
+from kgqa_core.config_systems import SYSTEMS, Answerer, system_type
 from kgqa_core.run.models import answering_model, has_generator, model_files, model_stages, plan_stages, prompt_hashes
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
@@ -18,7 +19,6 @@ from kgqa_core.run.stages.data import ground_keys
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.tracking import Recorder
 
-EXPLORING = {"etd", "dualr", "explorer", "ours"}  # they start from the trained explorer
 PUBLISHED = Path(__file__).resolve().parents[3] / "conf" / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
 SHARED = {"topics", "pool", "num_questions", "draw", "max_calls", "max_new_tokens"}  # settings that shape each answer
@@ -29,7 +29,8 @@ SHARED = {"topics", "pool", "num_questions", "draw", "max_calls", "max_new_token
 
 def system_key(row: str, answerer: Answerer, seed: int) -> str:
     """Return the key of the stage in which a row of the comparison is answered by one language model and seed."""
-    who = "" if answerer == "lm" or row in WITHOUT_LM else f"-{answerer}"
+    asks = row not in SYSTEMS or system_type(row).asks
+    who = f"-{answerer}" if asks and answerer != "lm" else ""
     return f"system-{row}{who}-seed{seed}"
 
 
@@ -39,14 +40,15 @@ def _seeds(config: RunConfig) -> tuple[int, ...]:
 
 def _fusion_specs(config: RunConfig) -> Iterator[StageSpec]:
     systems = config.systems
-    if systems is None or not any(name == "ours" for name, _ in systems.rows().values()):
+    if systems is None or not any(system_type(name).fuses for name, _ in systems.rows().values()):
         return
-    section = {**systems.ours.model_dump(mode="json"), **_exploring(config), **_walked(config)}
+    ours = systems.settings_of("ours")
+    section = {**ours.model_dump(mode="json"), **_exploring(config), **_walked(config)}
     judged = has_generator(config)
-    if judged or systems.ours.planner != "dense":
+    if judged or ours.planner != "dense":
         section |= {"prompts": prompt_hashes(config, "plan"), **answering_model(config)}
     for seed in _seeds(config):
-        needs = ["encodings", explorer_key(config, seed), *plan_stages(config, systems.ours.planner, seed)]
+        needs = ["encodings", explorer_key(config, seed), *plan_stages(config, ours.planner, seed)]
         needs += model_stages(config, seed) if judged else []
         yield StageSpec(
             f"fusion-seed{seed}",
@@ -71,21 +73,22 @@ def _system_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed: int) -> StageSpec:
     assert config.systems is not None
-    name, systems = config.systems.rows()[row][0], config.systems.as_row(row)
+    systems = config.systems
+    name, own = systems.rows()[row][0], systems.settings_of(row)
+    kind = system_type(name)
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
     section |= {} if row == name else {"row": row}
     section |= {**systems.model_dump(mode="json", include=SHARED), **_walked(config)}
-    section |= {f"settings.{setting}": value for setting, value in _settings(systems, name).items()}
+    section |= {f"settings.{setting}": value for setting, value in _dumped(own).items()}
     needs = list(ground_keys(config))
     files: dict[str, Path] = {}
     others: dict[str, OtherStage] = {}
-    if name in EXPLORING:
+    if kind.explores:
         section |= _exploring(config)
         needs += ["encodings", explorer_key(config, seed)]
-    if name == "dualr" and systems.dualr.explorer is not None:
-        conf = systems.dualr.explorer
-        others["dualr"] = OtherStage(conf, explorer_key(read_config(conf), seed))
-    if name not in WITHOUT_LM:
+    if (conf := kind.depends_on_run(own)) is not None:
+        others[name] = OtherStage(conf, explorer_key(read_config(conf), seed))
+    if kind.asks:
         section |= {"answered_by": answerer, "prompts": prompt_hashes(config)}
         if answerer == "lm":
             needs += model_stages(config, seed)
@@ -96,8 +99,8 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
             needs.append("supervision")
     if systems.pool == "hard":
         needs.append("supervision")
-    source = _plan_source(systems, name)
-    needs += [*plan_stages(config, source, seed), *([f"fusion-seed{seed}"] if name == "ours" else [])]
+    source = kind.plan_source(own)
+    needs += [*plan_stages(config, source, seed), *([f"fusion-seed{seed}"] if kind.fuses else [])]
     if source in ("generator", "mixture"):  # the run's own model plans, whoever answers
         section |= answering_model(config)
         files |= model_files(config)
@@ -137,16 +140,9 @@ def _walked(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _plan_source(systems: SystemsSection, name: SystemName) -> str:
-    """Return where a system's plans come from; none: it has none, or no stage makes them."""
-    if name == "ours":
-        return systems.ours.planner
-    return str(getattr(systems, name).plans) if name in ("rog", "eperm") else "none"
-
-
-def _settings(systems: SystemsSection, name: SystemName) -> dict[str, Any]:
-    section = getattr(systems, name, None)
-    return section.model_dump(mode="json", exclude={"explorer"}) if section is not None else {}
+def _dumped(own: Section | None) -> dict[str, Any]:
+    """Return a system's settings as JSON has them, but for the run that it depends on."""
+    return own.model_dump(mode="json", exclude={"explorer"}) if own is not None else {}
 
 
 # ------ How they are built.

@@ -21,10 +21,10 @@ from kgqa_core.run.models import (
     has_generator,
     known_steps,
     model_files,
-    plan_ground,
+    plan_graph,
     prompt_hashes,
 )
-from kgqa_core.run.open import device_of, encode_all, graph_of, ground_of, load_system, make_encoder, subgraphs_of
+from kgqa_core.run.open import device_of, encode_all, load_system, make_encoder, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys
@@ -113,7 +113,7 @@ def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
 def _find_candidates(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Train one explorer per fold; dev questions, which none of them learns from, are answered by the first."""
     from kgqa_core.instructions.example_cases import fold_of
-    from kgqa_core.systems.candidates import CANDIDATES_FILE, write_candidates
+    from kgqa_core.systems.tables import CANDIDATES_FILE, write_candidates
 
     folds, whole = spec.section["folds"], question_set(run)
     found: list[Prediction] = []
@@ -166,10 +166,10 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
     from kgqa_core.instructions.render import read_prompts
     from kgqa_core.planners.cases import PATHS_FILE
 
-    ground, skipped = plan_ground(run), Counter[str]()
+    search, skipped = plan_graph(run), Counter[str]()
     prompts = read_prompts(run.config.prompts)
     examples = make_examples(
-        ground.graph if ground else None,
+        search.graph if search else None,
         _questions_to_teach(run),
         read_supervision(run.artifact("supervision").folder / PATHS_FILE),
         prompts=prompts,
@@ -189,11 +189,9 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
 def _given_elsewhere(run: Pipeline) -> Given:
     """Return what examples need beside the graph: candidates of explorers, and names where the graph is one of rows."""
     from kgqa_core.instructions.examples import Given
-    from kgqa_core.instructions.render import RowNames
-    from kgqa_core.systems.candidates import read_candidates
+    from kgqa_core.systems.tables import read_candidates
 
-    subgraphs = subgraphs_of(run)
-    names = RowNames(graph_of(run), subgraphs) if subgraphs else None
+    names = search_graph(run) if "subgraphs" in run.specs else None
     if "candidates" in run.specs:
         return Given(predictions=read_candidates(run.artifact("candidates").folder), names=names)
     return Given(names=names)
@@ -204,9 +202,9 @@ def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
     if "questions" in run.specs:
         from kgqa_core.questions.build import read_questions
 
-        ground, folder = ground_of(run), run.artifact("questions").folder
+        search, folder = search_graph(run), run.artifact("questions").folder
         for split in TAUGHT:
-            yield from ground.place(read_questions(folder, split))
+            yield from search.place(read_questions(folder, split))
         return
     from kgqa_core.planners.cases import read_cases
 
@@ -249,7 +247,7 @@ def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder
     from kgqa_core.instructions.plan import END, SEPARATOR, START
     from kgqa_core.lm.embedded import make_embedded
 
-    section, ground = run.config.lm, plan_ground(run)
+    section, search = run.config.lm, plan_graph(run)
     assert isinstance(section, EmbeddedLmSection)
 
     def told(step: int, steps: int, loss: float) -> None:
@@ -263,7 +261,7 @@ def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder
         folder / MODEL_FOLDER,
         steps=known_steps(run),
         markers=(START, SEPARATOR, END),
-        names=ground.graph.entity_names if ground else (),
+        names=search.graph.entity_names if search else (),
         device=device_of(run.config),
         progress=told,
     )

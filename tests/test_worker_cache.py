@@ -10,7 +10,7 @@ import pytest
 
 from kgqa_core.config import RunConfig
 from kgqa_core.run import compare as module
-from kgqa_core.run.compare import close_bench, kept_bench
+from kgqa_core.run.compare import cached_bench, close_bench
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_a_system_is_opened_once_and_closed_before_the_next(tiny_config: RunConfig, told: list[str]) -> None:
     config = tiny_config.model_dump_json()
-    first = kept_bench(config, "tog", "f1")
-    assert kept_bench(config, "tog", "f1") == first
+    first = cached_bench(config, "tog", "f1")
+    assert cached_bench(config, "tog", "f1") == first
     assert told == ["open tog"]
-    kept_bench(config, "cot", "f2")
+    cached_bench(config, "cot", "f2")
     assert told == ["open tog", "close tog", "open cot"]
 
 
@@ -43,8 +43,8 @@ def test_new_data_means_another_system_in_a_worker_that_outlives_the_run(
     tiny_config: RunConfig, told: list[str]
 ) -> None:
     config = tiny_config.model_dump_json()
-    first, _ = kept_bench(config, "tog", "of the old graph")
-    second, _ = kept_bench(config, "tog", "of the new graph")
+    first, _ = cached_bench(config, "tog", "of the old graph")
+    second, _ = cached_bench(config, "tog", "of the new graph")
     assert first is not second
     close_bench()
     close_bench()
@@ -60,6 +60,6 @@ def test_what_cannot_be_opened_is_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(module, "read_asked", fail)
         with pytest.raises(ZeroDivisionError):
-            kept_bench(tiny_config.model_dump_json(), "tog", "f1")
-    kept_bench(tiny_config.model_dump_json(), "tog", "f1")
+            cached_bench(tiny_config.model_dump_json(), "tog", "f1")
+    cached_bench(tiny_config.model_dump_json(), "tog", "f1")
     assert told.count("open tog") == 2

@@ -11,13 +11,13 @@ import pytest
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.kg import open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.lm.types import Prompt
 from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
 from kgqa_core.questions.build import load_question_file
-from kgqa_core.systems.walk import Walk
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.nsm import write_nsm
@@ -28,7 +28,7 @@ Recall = Callable[[str], Known]
 @pytest.fixture(scope="module")
 def recall(forty: Forty) -> Recall:
     """What is known of one question."""
-    knowledge = Knowledge(forty.walk, forty.questions)
+    knowledge = Knowledge(forty.search, forty.questions)
 
     def of(id: str) -> Known:
         known = knowledge.of_prompt(Prompt("", question_id=id), forty.question(id).text)
@@ -69,15 +69,15 @@ def test_given_plans_come_before_the_chain_and_that_before_shortest_paths(forty:
     born = forty.question("born")
     prompt = Prompt("", question_id="born")
     plan = ("starred", "born_in")
-    given = Knowledge(forty.walk, [born], {"born": [plan]}).of_prompt(prompt, born.text)
+    given = Knowledge(forty.search, [born], {"born": [plan]}).of_prompt(prompt, born.text)
     assert given is not None and given.plans == (plan,)
-    found = Knowledge(forty.walk, [replace(born, chain=None)]).of_prompt(prompt, born.text)
+    found = Knowledge(forty.search, [replace(born, chain=None)]).of_prompt(prompt, born.text)
     assert found is not None and found.plans == (("directed_by", "born_in"),)  # starred finds Westerby, too
 
 
 def test_a_plan_that_the_graph_cannot_follow_has_no_way(forty: Forty) -> None:
     born = forty.question("born")
-    knowledge = Knowledge(forty.walk, [born], {"born": [("made_up", "born_in"), ("capital", "twin")]})
+    knowledge = Knowledge(forty.search, [born], {"born": [("made_up", "born_in"), ("capital", "twin")]})
     known = knowledge.of_prompt(Prompt("", question_id="born"), born.text)
     assert known is not None and known.layers[0] == (frozenset(),) * 3 and not known.layers[1][0]
 
@@ -86,7 +86,7 @@ def test_questions_of_one_text_are_known_together_whoever_asks_first(forty: Fort
     """Equal prompts are one call, in a batch and in a cache: the answer must not hang on whose call it is."""
     first = Question("a", "where is it?", "where is it?", forty.ids("Salt Road"), forty.ids("drama"), "test")
     second = replace(first, id="b", topics=forty.ids("Nightjar"), answers=forty.ids("1995"))
-    knowledge = Knowledge(forty.walk, [second, first])
+    knowledge = Knowledge(forty.search, [second, first])
     asked = [knowledge.of_prompt(Prompt("", question_id=id), first.text) for id in ("a", "b", "elsewhere")]
     assert asked[0] is not None and asked[0].golds == {"drama", "1995"} and asked[0].id == "a"
     assert asked[1] == asked[0] == asked[2]
@@ -98,7 +98,7 @@ def test_a_masked_question_is_known_by_its_constraint(forty: Forty) -> None:
     first = replace(forty.question("directed"), id="a")
     film = forty.ids("Nightjar")
     second = Question("b", "who directed Nightjar?", first.masked, film, forty.ids("Mara Quill"), "test")
-    knowledge = Knowledge(forty.walk, [first, second])
+    knowledge = Knowledge(forty.search, [first, second])
     space = PathConstraints(forty.graph)
 
     def golds(id: str, constraint: bool) -> frozenset[str]:
@@ -120,7 +120,7 @@ def test_a_question_with_a_subgraph_of_its_own_is_known_by_its_rows(tmp_path: Pa
     questions, _ = load_question_file(path, format="nsm", graph=graph)
     asked = next(one for one in questions if one.topics and one.answers)
     elsewhere = replace(asked, id="elsewhere", text="what else?")  # has no subgraph
-    knowledge = Knowledge(Walk(subgraphs.graph, graph, subgraphs, 2, False), [asked, elsewhere])
+    knowledge = Knowledge(SearchGraph(subgraphs.graph, graph, subgraphs, 2, False), [asked, elsewhere])
     known = knowledge.of_prompt(Prompt("", question_id=asked.id), asked.text)
     assert known is not None and known.golds == {graph.name_of(gold) for gold in asked.answers}
     assert known.plans and known.layers[0][0] == set(known.topics) and known.layers[0][-1] <= known.golds
@@ -129,13 +129,13 @@ def test_a_question_with_a_subgraph_of_its_own_is_known_by_its_rows(tmp_path: Pa
 
 
 def test_the_key_tells_knowledge_apart(forty: Forty) -> None:
-    whole = Knowledge(forty.walk, forty.questions)
-    assert whole.key == Knowledge(forty.walk, list(reversed(forty.questions))).key
+    whole = Knowledge(forty.search, forty.questions)
+    assert whole.key == Knowledge(forty.search, list(reversed(forty.questions))).key
     others = [
-        Knowledge(forty.walk, forty.questions[:-1]),
-        Knowledge(forty.walk, forty.questions, forty.plans),
-        Knowledge(forty.walk, [*forty.questions[1:], replace(forty.questions[0], answers=())]),
-        Knowledge(replace(forty.walk, reenter_topic=True), forty.questions),
+        Knowledge(forty.search, forty.questions[:-1]),
+        Knowledge(forty.search, forty.questions, forty.plans),
+        Knowledge(forty.search, [*forty.questions[1:], replace(forty.questions[0], answers=())]),
+        Knowledge(replace(forty.search, reenter_topic=True), forty.questions),
     ]
     assert len({whole.key, *(other.key for other in others)}) == 5
 
@@ -160,5 +160,5 @@ def test_clues_are_the_topic_and_one_per_step(recall: Recall, id: str, clues: tu
 
 def test_a_topic_is_written_as_in_the_question(forty: Forty) -> None:
     question = replace(forty.question("directed"), text="who directed salt road?")
-    known = Knowledge(forty.walk, [question]).of_prompt(Prompt("", question_id="directed"), question.text)
+    known = Knowledge(forty.search, [question]).of_prompt(Prompt("", question_id="directed"), question.text)
     assert known is not None and clues_of(known)[0] == "salt road"

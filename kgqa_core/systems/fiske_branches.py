@@ -1,30 +1,18 @@
-"""Branches of FiSKE's exploration: which clues each has mapped, where it stands, and the paths that it came along."""
+"""Branches of FiSKE's exploration: which clues each has mapped, where it stands, and what lies ahead of it (§3.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
-from typing import Any
 
 import numpy as np
 
-from kgqa_core.config_systems import FiskeSection
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import enter_from, leave, paths_through
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.instructions.mappings import (
-    MapEntitiesCase,
-    MapEntitiesInstruction,
-    Mappings,
-    MapRelationsCase,
-    MapRelationsInstruction,
-)
-from kgqa_core.instructions.render import ARROW, Prompts
+from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions.scores import Options
-from kgqa_core.systems.frontier import links_to, relations_around
-from kgqa_core.systems.types import Ask, CallsLeft, Reply, room_for
-from kgqa_core.systems.walk import Walk, entities_named
 from kgqa_core.types import ReasoningPath, RelationPath
 
 
@@ -139,11 +127,7 @@ def _unite(layers: Sequence[tuple[Ints, ...]]) -> tuple[Ints, ...]:
     return tuple(sorted_distinct(np.concatenate(same)) for same in zip(*layers, strict=True))
 
 
-# ------ The clues of one question: what they are called, which entities bear their names, and ...
-
-
-WH_WORDS = {"who": "which person", "where": "which place", "when": "what time"}
-"""How the released code begins questions, so that what is asked for is a clue, too."""
+# ------ The clues of one question: what they are called, and which entities bear their names.
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +180,14 @@ def _is_proper(name: str) -> bool:
     return not name.islower() or any(map(str.isdigit, name))
 
 
-def look_up(walk: Walk, question_id: str, texts: Sequence[str]) -> Clues:
+def look_up(search: SearchGraph, question_id: str, texts: Sequence[str]) -> Clues:
     """Return the clues of one question, with what they name in its graph."""
-    exact = tuple(entities_named(walk, question_id, text) for text in texts)
+    exact = tuple(search.entities_named(question_id, text) for text in texts)
     named = tuple(
-        found if len(found) else entities_named(walk, question_id, text, any_case=True)
+        found if len(found) else search.entities_named(question_id, text, any_case=True)
         for text, found in zip(texts, exact, strict=True)
     )
     return Clues(tuple(texts), exact, named)
-
-
-def rewrite_question(text: str) -> str:
-    """Return a question whose first word says what is asked for."""
-    first, blank, rest = text.strip().partition(" ")
-    return f"{WH_WORDS[first.casefold()]}{blank}{rest}" if first.casefold() in WH_WORDS else text
 
 
 # ------ What lies ahead of one branch of FiSKE's exploration, and the steps that it can take there (§3.4).
@@ -261,21 +239,21 @@ class Move:
         return [self.branch.step([clue], self.relation, self.tails) for clue in sorted(self.clues)]
 
 
-def look_ahead(walk: Walk, clues: Clues, branch: Branch, left: frozenset[int], *, only_named: bool) -> Look:
+def look_ahead(search: SearchGraph, clues: Clues, branch: Branch, left: frozenset[int], *, only_named: bool) -> Look:
     """Return what lies ahead of a branch that has these clues left; ``only_named``: where names are, nothing else."""
-    avoided = _avoided(walk, branch)
+    avoided = search.avoided(branch.starts)
     targets = clues.named_by(left)
     targets = targets[~np.isin(targets, avoided)]
-    links = links_to(walk.graph, branch.frontier, targets) if len(targets) else {}
+    links = links_to(search.graph, branch.frontier, targets) if len(targets) else {}
     near = np.array(sorted({entity for own in links.values() for entity in own}), dtype=np.int64)
     named = clues.naming(left, near)
-    relations = list(links) if links and only_named else relations_around(walk.graph, branch.frontier, avoided)
+    relations = list(links) if links and only_named else relations_around(search.graph, branch.frontier, avoided)
     left = left.difference(*named.values())
-    pairs = _labelled(walk, clues, left, relations)
+    pairs = _labelled(search, clues, left, relations)
     return Look(branch, tuple(relations), links, named, pairs, frozenset() if pairs else left)
 
 
-def moves_of(walk: Walk, look: Look) -> list[Move]:
+def moves_of(search: SearchGraph, look: Look) -> list[Move]:
     """Return the steps along the relations that took a clue, and those to named entities.
 
     Of several relations to named entities those that took a clue rule out the others.
@@ -289,7 +267,7 @@ def moves_of(walk: Walk, look: Look) -> list[Move]:
             named = {entity: look.named[entity] for entity in look.links[relation]}
             moves.append(Move(branch, relation, clues, np.array(look.links[relation]), named))
         elif clues:
-            tails = leave(walk.graph, branch.frontier, relation, _avoided(walk, branch))
+            tails = leave(search.graph, branch.frontier, relation, search.avoided(branch.starts))
             moves.append(Move(branch, relation, clues, tails))
     return moves
 
@@ -299,195 +277,16 @@ def last_move(branch: Branch) -> Move:
     return Move(branch.before(), branch.path[-1], frozenset(), branch.frontier)
 
 
-def _avoided(walk: Walk, branch: Branch) -> Ints:
-    return branch.starts[:0] if walk.reenter_topic else branch.starts
-
-
-def _labelled(walk: Walk, clues: Clues, left: frozenset[int], relations: Sequence[int]) -> dict[int, set[int]]:
+def _labelled(search: SearchGraph, clues: Clues, left: frozenset[int], relations: Sequence[int]) -> dict[int, set[int]]:
     """Return the relations, of either direction, that the last clue left is the label of: they are not asked about.
 
     Where several clues are left the model decides, as a label that fits may belong to a later step.
     """
     if len(left) != 1:
         return {}
-    labels = [walk.graph.relation_labels[one % walk.graph.num_relations] for one in relations]
+    labels = [search.graph.relation_labels[one % search.graph.num_relations] for one in relations]
     distinct = list(dict.fromkeys(labels))
     (clue,) = left
     place = Options(distinct).find(clues.texts[clue])
     same = () if place is None else (one for one, own in zip(relations, labels, strict=True) if own == distinct[place])
     return {relation: {clue} for relation in same}
-
-
-# ------ FiSKE's exploration of one question: relation and entity mapping in turns (§3.4), until a ...
-
-
-Rounds = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], Any]
-
-
-@dataclass(slots=True)
-class Exploration:
-    """The branches of one question; ``rounds`` explores."""
-
-    walk: Walk
-    prompts: Prompts
-    settings: FiskeSection
-    calls: CallsLeft
-    question: str  # as prompts show it
-    clues: Clues
-    starts: Sequence[Branch]
-    has_claim: bool = False  # a true/false question
-    complete: list[Found] = field(default_factory=list)  # with all clues mapped
-    walked: list[Branch] = field(default_factory=list)  # all that took a step, as far as branches may meet
-    ended: list[Branch] = field(default_factory=list)  # that could not go on
-    num_rounds: int = 0
-
-    def rounds(self) -> Rounds:
-        """Explore round by round; the round of the first complete branch is finished, and is the last."""
-        most = self.settings.max_rounds or len(self.clues.texts)
-        going = self._settle(self.starts)
-        while going and self.num_rounds < most and not (self.complete and self.settings.end_flag):
-            self.num_rounds += 1
-            moves, stuck = yield from self._map_relations(going)
-            if self.settings.entity_mapping == "always":
-                found = yield from self._map_entities(moves)
-                moving = {id(move.branch) for move, reached in zip(moves, found, strict=True) if reached}
-                self.ended += [*stuck, *_distinct(move.branch for move in moves if id(move.branch) not in moving)]
-                going = self._settle([branch for reached in found for branch in reached])
-            else:
-                late_ones = [branch for branch in stuck if branch.path]
-                found = yield from self._map_entities([last_move(branch) for branch in late_ones])
-                late = [branch for reached in found for branch in reached]
-                self.ended += [branch for branch, reached in zip(late_ones, found, strict=True) if not reached]
-                self.ended += self._settle(late)  # no relation takes the clues that they have left
-                going = self._settle([branch for move in moves for branch in move.all_tails()])
-        self.ended += going
-
-    def refuting(self) -> list[Branch]:
-        """Return the branches that speak against a claim: all they have not found are names that are in the graph."""
-        against = [
-            branch
-            for branch in self.ended
-            if self.has_claim and branch.path and all(len(self.clues.named[one]) for one in self._missing(branch))
-        ]
-        most = max((len(branch.mapped) for branch in against), default=0)
-        return [branch for branch in against if len(branch.mapped) == most]
-
-    def _settle(self, branches: Sequence[Branch]) -> list[Branch]:
-        """Keep what is complete; return the other branches, merged or one by one."""
-        stops = self.settings.end_flag or self.settings.state  # else a branch with all clues mapped goes on, too
-        merges = self.settings.merge_branches
-        own = merge_branches(branches) if merges else branches
-        self.complete += [Found((one,)) for one in own if stops and one.path and not self._missing(one)]
-        if self.settings.branches_meet:
-            self._meet([branch for branch in own if branch.path])
-        going = [branch for branch in own if self._missing(branch) or not stops]
-        return going if merges else split_branches(going, self.settings.max_entities)
-
-    def _meet(self, branches: Sequence[Branch]) -> None:
-        """Keep those that meet a branch of another start, so that the two have mapped all clues between them."""
-        for branch in branches:
-            for other in self.walked if self._missing(branch) else ():
-                if other.start != branch.start and not self._missing(branch) - other.mapped and self._missing(other):
-                    found = meet(other, branch)
-                    self.complete += [] if found is None else [found]
-            self.walked.append(branch)
-
-    def _left(self, branch: Branch) -> frozenset[int]:
-        """Return the clues that a branch is asked about."""
-        return self._missing(branch) if self.settings.state else self.clues.all
-
-    def _missing(self, branch: Branch) -> frozenset[int]:
-        """Return the clues that a branch has no mapping for."""
-        return self.clues.all - branch.mapped
-
-    def _map_relations(self, branches: Sequence[Branch]) -> Rounds:
-        """Ask which clues left each branch's relations stand for.
-
-        Returns the mapped relations as moves, and the branches that have none.
-        """
-        instruction = MapRelationsInstruction(self.prompts)
-        asks: list[Ask[Any]] = []
-        asked_for: list[tuple[Look, tuple[int, ...]]] = []
-        only_named = not self.settings.branches_meet
-        looks = [
-            look_ahead(self.walk, self.clues, branch, self._left(branch), only_named=only_named) for branch in branches
-        ]
-        for look in looks:
-            size = self.settings.relation_batch
-            for first in range(0, len(look.relations) if look.asked else 0, size):
-                batch = look.relations[first : first + size]
-                labels = tuple(map(self.walk.step_label, batch))
-                where = self._where(look.branch)
-                case = MapRelationsCase(self.question, self.clues.show(look.asked), labels, entity=where)
-                asks.append(Ask(instruction, case, room_for(len(batch))))
-                asked_for.append((look, batch))
-        replies = yield self.calls.fit(asks)
-        for (look, batch), reply in zip(asked_for, replies, strict=False):
-            places = sorted(look.asked)
-            for pair in reply.result.pairs if isinstance(reply.result, Mappings) else ():
-                if pair.score >= self.settings.min_relation_score:
-                    look.pairs.setdefault(batch[pair.option], set()).add(places[pair.clue])
-        moves = [move for look in looks for move in moves_of(self.walk, look)]
-        moving = {id(move.branch) for move in moves}
-        return moves, [branch for branch in branches if id(branch) not in moving]
-
-    def _map_entities(self, moves: Sequence[Move]) -> Rounds:
-        """Ask which clues left the tails of each move stand for; return the branches after each move."""
-        instruction = MapEntitiesInstruction(self.prompts)
-        asks: list[Ask[Any]] = []
-        asked_for: list[tuple[Move, Sequence[list[int]]]] = []
-        for move in moves:
-            if not move.named:
-                shown = self._by_name(move.tails)
-                clues = self.clues.show(self._left(move.branch))
-                where, label = self._where(move.branch), self.walk.step_label(move.relation)
-                case = MapEntitiesCase(self.question, clues, tuple(shown), entity=where, relation=label)
-                asks.append(Ask(instruction, case, room_for(len(shown))))
-                asked_for.append((move, list(shown.values())))
-        replies = yield self.calls.fit(asks)
-        found = {id(move): move.named for move in moves if move.named}
-        for (move, shown_ids), reply in zip(asked_for, replies, strict=False):
-            if isinstance(reply.result, Mappings):
-                found[id(move)] = self._read(move, shown_ids, reply.result)
-        reached: list[list[Branch]] = []
-        for move in moves:
-            named = found.get(id(move))
-            reached.append([] if named is None else move.reached(named) or self._without_mapping(move))
-        return reached
-
-    def _by_name(self, tails: Ints) -> dict[str, list[int]]:
-        """Return the first tails by their names: those of one name are one line of a prompt."""
-        shown: dict[str, list[int]] = {}
-        for entity in tails[: self.settings.max_entities].tolist():
-            shown.setdefault(self.walk.names.name_of(entity), []).append(entity)
-        return shown
-
-    def _read(self, move: Move, shown: Sequence[list[int]], said: Mappings) -> Named:
-        """Return which clues each entity takes: all that it is mapped to."""
-        places = sorted(self._left(move.branch))
-        taken: dict[int, set[int]] = {}
-        for pair in said.pairs:
-            for entity in shown[pair.option] if pair.score > 0 else ():
-                taken.setdefault(entity, set()).add(places[pair.clue])
-        return {entity: frozenset(own) for entity, own in sorted(taken.items())}
-
-    def _without_mapping(self, move: Move) -> list[Branch]:
-        """Return the branches that keep all tails: where the relation has taken the last clue.
-
-        Of a claim it tells something, too, where all clues but names are mapped and no tail has such a name; that
-        branch goes no further.
-        """
-        steps = move.all_tails()
-        self.ended += [step for step in steps if self.has_claim and self._missing(step)]
-        return [step for step in steps if not self._missing(step)]
-
-    def _where(self, branch: Branch) -> str:
-        """Return the name of the entity where a branch stands; of several the path that leads to all of them."""
-        if len(branch.frontier) == 1:
-            return self.walk.names.name_of(int(branch.frontier[0]))
-        start = self.walk.names.name_of(int(branch.starts[0]))
-        return ARROW.join([start, *map(self.walk.step_label, branch.path)])
-
-
-def _distinct(branches: Iterable[Branch]) -> list[Branch]:
-    return list({id(branch): branch for branch in branches}.values())

@@ -1,22 +1,27 @@
-"""What answering costs: how much of the graph is explored per question, and how long it takes."""
+"""The explorer as a system: questions in, ranked entities with evidence out, and what answering costs.
+
+EtD and DualR stand on it; alone it is their ablation without a language model. torch is imported when it answers.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from kgqa_core.config_systems import SystemType
 from kgqa_core.explorer.backtrack import render_path
-from kgqa_core.explorer.checkpoint import Card
-from kgqa_core.explorer.explore import Exploration, ExploreOptions
-from kgqa_core.explorer.model import EncodeTexts, Explorer, texts_of
-from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.walk import MERGED, WalkStep
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.systems.types import Steps, SystemAnswer
+from kgqa_core.systems.types import Parts, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
+
+if TYPE_CHECKING:
+    from kgqa_core.explorer.checkpoint import Card
+    from kgqa_core.explorer.explore import Exploration
+    from kgqa_core.explorer.model import EncodeTexts, Explorer
+    from kgqa_core.explorer.walk import WalkStep
 
 
 @dataclass(slots=True)
@@ -51,9 +56,6 @@ class AnswerCost:
         }
 
 
-# ------ The explorer as a system: questions in, ranked entities with evidence out (EtD without ...
-
-
 @dataclass(frozen=True, slots=True)
 class ExplorerSystem:
     """A trained explorer over one graph, or over a subgraph per question."""
@@ -65,7 +67,7 @@ class ExplorerSystem:
     evidence_paths: int = 3
     evidence_of_answers: bool = False  # one for every answer as well
     batch_size: int = 64
-    walk: WalkStep = MERGED
+    walk: WalkStep | None = None  # how a step is taken; None: as the product does
     subgraphs: Subgraphs | None = None  # where each question explores its own, not the graph
 
     def answer(
@@ -79,6 +81,11 @@ class ExplorerSystem:
         Raises:
             InputError: a question has no subgraph, where each explores its own.
         """
+        from kgqa_core.explorer.explore import ExploreOptions
+        from kgqa_core.explorer.model import texts_of
+        from kgqa_core.explorer.predict import predict
+        from kgqa_core.explorer.walk import MERGED
+
         inside = self.subgraphs
         asked = sorted({question.asked(self.card.mask_topics) for question in questions})
         texts = texts_of(asked, self.graph, self.encode).to(self.model.identity.device)
@@ -94,7 +101,7 @@ class ExplorerSystem:
                 edge_budget=self.card.edge_budget,
                 reenter_topic=self.card.reenter_topic,
                 attention_threshold=self.card.attention_threshold,
-                walk=self.walk,
+                walk=self.walk or MERGED,
             ),
             answer_threshold=self.card.answer_threshold,
             mask_topics=self.card.mask_topics,
@@ -132,9 +139,6 @@ class ExplorerSystem:
         return render_path(path, entity_names=self.graph.entity_names, relation_labels=self.graph.relation_labels)
 
 
-# ------ explorer: the explorer alone, without a language model (EtD and DualR without answer ...
-
-
 @dataclass(frozen=True, slots=True)
 class ExplorerAlone:
     """The answer set of the checkpoint's threshold, each answer with its evidence path. Implements ``System``."""
@@ -152,3 +156,11 @@ class ExplorerAlone:
         """Answer without a call."""
         return SystemAnswer(prepared)
         yield  # what makes this a generator: it asks nothing
+
+
+def open_explorer_alone(parts: Parts) -> ExplorerAlone:
+    """Open the explorer alone."""
+    return ExplorerAlone(parts.explorer())
+
+
+EXPLORER = SystemType(open_explorer_alone, asks=False, explores=True)

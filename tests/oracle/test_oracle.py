@@ -43,21 +43,21 @@ from kgqa_core.instructions.scores import (
 from kgqa_core.lm.constraints import is_allowed
 from kgqa_core.lm.types import Decoding, Prompt
 from kgqa_core.oracle.knowledge import Knowledge
-from kgqa_core.oracle.options import StandIn
 from kgqa_core.oracle.oracle import open_oracle
+from kgqa_core.oracle.player import Player
 from tests.forty_triples import Forty
 
 PROMPTS = read_prompts()
 BEAM = Decoding(method="beam", num_returns=4, num_beams=4)
 
-Open = Callable[..., StandIn]
+Open = Callable[..., Player]
 
 
 @pytest.fixture(scope="module")
 def oracle(forty: Forty) -> Open:
     """Open an oracle of the forty triples."""
-    knowledge = Knowledge(forty.walk, forty.questions)
-    return lambda **settings: open_oracle(knowledge, PROMPTS, settings=OracleSection(**settings))
+    knowledge = Knowledge(forty.search, forty.questions)
+    return lambda **settings: open_oracle(knowledge, settings=OracleSection(**settings))
 
 
 @pytest.fixture
@@ -154,11 +154,9 @@ def test_it_answers_with_the_golds_that_paths_end_at_and_nothing_else(say: Say, 
         assert say(instruction, lambda text: ReasonCase(text), "years").abstained
 
 
-def test_a_gold_on_the_way_is_no_answer_and_triples_are_read(say: Say, forty: Forty) -> None:
+def test_a_gold_on_the_way_is_no_answer(say: Say, forty: Forty) -> None:
     way = paths(forty, "Salt Road", ("directed_by", "born_in", "located_in"))
     assert say(ReasonInstruction(PROMPTS), lambda text: ReasonCase(text, paths=way), "born").abstained
-    triple = (ScoredPath("(Salt Road, directed_by, Ida Moon), (Ida Moon, born_in, Port Amber)"),)
-    assert say(ReasonInstruction(PROMPTS), lambda text: ReasonCase(text, paths=triple), "born").names == ("Port Amber",)
 
 
 def test_it_explains_as_it_reasons(say: Say, forty: Forty) -> None:
@@ -170,8 +168,10 @@ def test_it_explains_as_it_reasons(say: Say, forty: Forty) -> None:
 @pytest.mark.parametrize("shown", [Shown(), Shown(labels=False), Shown(names=False), Shown(False, True, False, False)])
 def test_it_chooses_the_golds_among_the_candidates(say: Say, shown: Shown) -> None:
     candidates = (
-        Candidate("Westerby", 0.6, "(Salt Road, starred, Mara Quill), (Mara Quill, born_in, Westerby)"),
-        Candidate("Port Amber", 0.4, "(Salt Road, directed_by, Ida Moon), (Ida Moon, born_in, Port Amber)"),
+        Candidate("Westerby", 0.6, "(Salt Road, starred, Mara Quill), (Mara Quill, born_in, Westerby)", "Westerby"),
+        Candidate(
+            "Port Amber", 0.4, "(Salt Road, directed_by, Ida Moon), (Ida Moon, born_in, Port Amber)", "Port Amber"
+        ),
     )
     instruction = ChooseInstruction(PROMPTS, shown)
     assert say(instruction, lambda text: ChooseCase(text, candidates=candidates), "born").chosen == (1,)
@@ -244,7 +244,10 @@ def prompts_of(forty: Forty, num: int) -> list[Prompt]:
     right = paths(forty, "Salt Road", ("directed_by", "born_in"))
     other = paths(forty, "Salt Road", ("starred", "born_in"), ("starred",))
     text = forty.question("born").text
-    shown = [right + tuple(ScoredPath(f"{path.text} → twin → {at}") for path in other) for at in range(num)]
+    shown = [
+        right + tuple(ScoredPath(f"{one.text} → twin → {at}", 1.0, (*one.steps, "twin"), str(at)) for one in other)
+        for at in range(num)
+    ]
     return [ReasonInstruction(PROMPTS).render(ReasonCase(text, "born", paths=own)) for own in shown]
 
 
@@ -305,13 +308,13 @@ def test_options_that_are_right_weigh_most(oracle: Open, forty: Forty) -> None:
 
 def test_the_name_tells_all_that_answers_follow_from(oracle: Open, forty: Forty) -> None:
     names = {oracle(**one).name for one in ({}, {"error": 0.1}, {"knows": 0.1}, {"seed": 1}, {"fill_budget": True})}
-    names.add(open_oracle(Knowledge(forty.walk, ()), PROMPTS, settings=OracleSection()).name)
+    names.add(open_oracle(Knowledge(forty.search, ()), settings=OracleSection()).name)
     assert len(names) == 6 and oracle().name in names
 
 
 def test_a_prompt_that_is_too_long_and_an_answer_that_is_cut(oracle: Open, forty: Forty) -> None:
-    knowledge = Knowledge(forty.walk, forty.questions)
-    small = open_oracle(knowledge, PROMPTS, settings=OracleSection(), context=50)
+    knowledge = Knowledge(forty.search, forty.questions)
+    small = open_oracle(knowledge, settings=OracleSection(), context=50)
     (prompt,) = prompts_of(forty, 1)
     assert small.generate([prompt])[0][0].problem == "too_long"
     cut = oracle().generate([prompt], Decoding(max_new_tokens=1))[0][0]

@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, SystemSource, make_row
-from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
+from kgqa_core.schemas import CANDIDATES, SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems.types import Answered
-from kgqa_core.types import ReasoningPath
+from kgqa_core.types import Prediction, ReasoningPath, Step
 
 AS_PART: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 """How a part is written, which is read once and then gone; the merged file is compressed."""
+CANDIDATES_FILE = "candidates.parquet"
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds")
 FREE: dict[str, Any] = {"num_calls": 0, "num_prompt_tokens": 0, "num_tokens": 0, "seconds": 0.0, "money": 0.0}
 
@@ -126,3 +127,42 @@ def _system_columns(one: Answered, answer_ids: Sequence[int], topic_source: str)
         "counts": [*one.answer.counts.items(), ("num_invented", one.num_invented)],
         "raw": "\n".join(one.calls[-1].texts) if one.calls else None,
     }
+
+
+# ------ Out-of-fold candidates: what explorers that never saw a question propose for it (DualR's tuned choose).
+#
+# An explorer that was trained on a question nearly always ranks its gold first, and a language model tuned on such
+# candidates learns to say "A".
+
+
+def write_candidates(predictions: Iterable[Prediction], folder: Path, *, num_candidates: int) -> None:
+    """Write the first candidates of each question with their evidence: schemas.CANDIDATES."""
+    rows = [
+        {
+            "question_id": one.question_id,
+            "candidates": list(one.candidates[:num_candidates]),
+            "scores": list(one.scores[:num_candidates]),
+            "paths": [[_as_row(step) for step in path] for path in one.paths[:num_candidates]],
+        }
+        for one in predictions
+    ]
+    with written_whole(folder / CANDIDATES_FILE) as partial:
+        pq.write_table(pa.Table.from_pylist(rows, schema=CANDIDATES), partial)
+
+
+def read_candidates(folder: Path) -> dict[str, Prediction]:
+    """Return question id -> its out-of-fold prediction; of the answers nothing is kept."""
+    return {
+        row["question_id"]: Prediction(
+            row["question_id"],
+            tuple(row["candidates"]),
+            tuple(row["scores"]),
+            (),
+            paths=tuple(tuple(Step(**step) for step in path) for path in row["paths"]),
+        )
+        for row in pq.read_table(folder / CANDIDATES_FILE).to_pylist()
+    }
+
+
+def _as_row(step: Step) -> dict[str, Any]:
+    return {"head": step.head, "relation": step.relation, "tail": step.tail, "reverse": step.reverse}

@@ -40,11 +40,12 @@ from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.constraints import is_allowed
 from kgqa_core.lm.types import Decoding
 from kgqa_core.oracle.chance import open_first, open_random
-from kgqa_core.oracle.options import StandIn
+from kgqa_core.oracle.player import Player
 from tests.forty_triples import Forty
 
 PROMPTS = read_prompts()
-PATHS = tuple(map(ScoredPath, ("a → r → b", "a → s → c", "a → r → d", "a → s → e → r → f")))
+WAYS = ("a → r → b", "a → s → c", "a → r → d", "a → s → e → r → f")
+PATHS = tuple(ScoredPath(way, 1.0, tuple(way.split(" → ")[1::2]), way.split(" → ")[-1]) for way in WAYS)
 NAMES = ("b", "c", "d", "e")
 ENTITIES = tuple(map(EntityCandidate, NAMES))
 CANDIDATES = tuple(Candidate(name, 0.25) for name in NAMES)
@@ -64,7 +65,7 @@ FIRST: list[tuple[Any, Any, Any]] = [
 ]
 
 
-def result(model: StandIn, instruction: Any, case: Any) -> Any:
+def result(model: Player, instruction: Any, case: Any) -> Any:
     """Return the part of a parsed answer that tells what was picked."""
     found = instruction.parse(model.generate([instruction.render(case)])[0][0].text, case)
     assert not isinstance(found, ParseFailure)
@@ -75,20 +76,20 @@ def result(model: StandIn, instruction: Any, case: Any) -> Any:
 
 @pytest.mark.parametrize(("instruction", "case", "picked"), FIRST, ids=lambda value: getattr(value, "name", ""))
 def test_the_first_of_what_is_shown(instruction: Any, case: Any, picked: Any) -> None:
-    assert result(open_first(PROMPTS), instruction, case) == picked
+    assert result(open_first(), instruction, case) == picked
 
 
 def test_the_first_clue_goes_to_the_first_option() -> None:
     relations, entities = MapRelationsInstruction(PROMPTS), MapEntitiesInstruction(PROMPTS)
-    (pair,) = result(open_first(PROMPTS), relations, MapRelationsCase("who?", ("x", "y"), NAMES))
+    (pair,) = result(open_first(), relations, MapRelationsCase("who?", ("x", "y"), NAMES))
     assert (pair.clue, pair.option, pair.score) == (0, 0, 9)
-    (pair,) = result(open_first(PROMPTS), entities, MapEntitiesCase("who?", ("x", "y"), NAMES))
+    (pair,) = result(open_first(), entities, MapEntitiesCase("who?", ("x", "y"), NAMES))
     assert (pair.clue, pair.option) == (0, 0)
 
 
 @pytest.mark.parametrize(("instruction", "case", "picked"), FIRST[:-1], ids=lambda value: getattr(value, "name", ""))
 def test_chance_picks_differently_by_seed_and_the_same_by_prompt(instruction: Any, case: Any, picked: Any) -> None:
-    models = [open_random(PROMPTS, seed=seed) for seed in range(10)]
+    models = [open_random(seed) for seed in range(10)]
     found = [result(model, instruction, case) for model in models]
     assert found == [result(model, instruction, case) for model in models]
     assert len(set(map(str, found))) > 1
@@ -96,13 +97,13 @@ def test_chance_picks_differently_by_seed_and_the_same_by_prompt(instruction: An
 
 def test_chance_spreads_over_ways_not_over_paths() -> None:
     """Two of four paths go one way: it is picked a third of the time, as each of the others."""
-    model, instruction = open_random(PROMPTS), ReasonInstruction(PROMPTS)
+    model, instruction = open_random(), ReasonInstruction(PROMPTS)
     counts = Counter(result(model, instruction, ReasonCase(f"who {at}?", paths=PATHS)) for at in range(600))
     assert set(counts) == {("b", "d"), ("c",), ("f",)} and min(counts.values()) > 150
 
 
-@pytest.mark.parametrize("model", [open_first(PROMPTS), open_random(PROMPTS)], ids=["first", "random"])
-def test_nothing_shown_is_nothing_picked(model: StandIn) -> None:
+@pytest.mark.parametrize("model", [open_first(), open_random()], ids=["first", "random"])
+def test_nothing_shown_is_nothing_picked(model: Player) -> None:
     assert result(model, ReasonInstruction(PROMPTS), ReasonCase("who?")) == ()
     assert result(model, ChooseInstruction(PROMPTS), ChooseCase("who?")) == ()
     assert result(model, MapRelationsInstruction(PROMPTS), MapRelationsCase("who?", ("x",), ())) == ()
@@ -114,8 +115,8 @@ def test_nothing_shown_is_nothing_picked(model: StandIn) -> None:
         assert not isinstance(found, ParseFailure) and found.answers.abstained
 
 
-@pytest.mark.parametrize("model", [open_first(PROMPTS), open_random(PROMPTS)], ids=["first", "random"])
-def test_plans_are_those_that_exist(model: StandIn, forty: Forty) -> None:
+@pytest.mark.parametrize("model", [open_first(), open_random()], ids=["first", "random"])
+def test_plans_are_those_that_exist(model: Player, forty: Forty) -> None:
     space = PathConstraints(forty.graph)
     for question in forty.questions[:9]:
         around = space.around(question.topics)
@@ -131,7 +132,7 @@ def test_plans_are_those_that_exist(model: StandIn, forty: Forty) -> None:
 
 def test_options_are_weighed_by_place_or_by_chance() -> None:
     prompt = DirectInstruction(PROMPTS).render(DirectCase("who?"))
-    first, second, third = open_first(PROMPTS).score([prompt], [["x", "y", "z"]])[0]
+    first, second, third = open_first().score([prompt], [["x", "y", "z"]])[0]
     assert first > second > third
-    drawn = {tuple(open_random(PROMPTS, seed=seed).score([prompt], [["x", "y", "z"]])[0]) for seed in range(40)}
+    drawn = {tuple(open_random(seed).score([prompt], [["x", "y", "z"]])[0]) for seed in range(40)}
     assert len(drawn) == 6

@@ -6,7 +6,7 @@ import pytest
 
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Prompt
-from kgqa_core.oracle.script import ScriptedModel, ScriptError
+from tests.scripted import ScriptedModel, ScriptError
 
 WHO = Prompt("who directed Salt Road?", question_id="q1", instruction="direct")
 WHERE = Prompt("where was Ida Moon born?", question_id="q2", instruction="direct")

@@ -1,4 +1,8 @@
-"""What every stand-in shares: the contract of a language model around something that says texts."""
+"""Who plays a language model in diagnoses: the contract of a model around something that answers typed cases.
+
+A player never reads a prompt. It gets what the prompt was rendered of (``Prompt.call``), answers from what that shows,
+and says it in the instruction's form, so that its texts are parsed as any model's.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +11,65 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from kgqa_core.errors import ConfigError
 from kgqa_core.instructions.answers import ABSTENTION, write_answers, write_explained
-from kgqa_core.instructions.choose import NO, YES
+from kgqa_core.instructions.choose import NO, YES, label_of
 from kgqa_core.instructions.plan import END, SEPARATOR, START, parse_plan, render_step
 from kgqa_core.instructions.render import escape
 from kgqa_core.instructions.scores import write_scores
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.constraints import finite_texts, is_allowed
 from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
-from kgqa_core.oracle.reading import ReadPrompt
 from kgqa_core.types import LabelPath
 
-VERSION = 1  # of what stand-ins say: part of their names, which key the call cache
+VERSION = 1  # of what players say: part of their names, which key the call cache
 CONTEXT = 32_768  # tokens
-CHARACTERS_PER_TOKEN = 4  # tokens of a stand-in are an estimate
+CHARACTERS_PER_TOKEN = 4  # tokens of a player are an estimate
 NO_TEXT = -100.0  # log-probability of the empty texts that fill up a beam
 
 Said = tuple[str, float]  # text, natural log of its probability
 
 
-class Mind(Protocol):
-    """What a stand-in says to one prompt: of the prompt alone, whatever was asked before."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as a player sees it."""
 
-    def say(self, prompt: Prompt, num: int) -> list[Said]:
+    prompt: Prompt  # as a model would read it: equal prompts must get equal answers
+    instruction: Any
+    case: Any
+
+    @property
+    def name(self) -> str:
+        """Return the name of the instruction."""
+        return self.prompt.instruction
+
+    @property
+    def budget(self) -> int:
+        """Return how many options may be named at most, where the case says it, else 1."""
+        return int(getattr(self.case, "budget", 1))
+
+    def seed(self, *first: object) -> tuple[object, ...]:
+        """Return what all that is drawn for this call follows from, with ``first`` before it."""
+        constraint = "" if self.prompt.constraint is None else self.prompt.constraint.key
+        return (*first, self.name, self.prompt.system, self.prompt.text, constraint)
+
+
+class Mind(Protocol):
+    """What a player says to one call: of the call alone, whatever was asked before."""
+
+    def say(self, call: Call, num: int) -> list[Said]:
         """Return up to ``num`` distinct texts, best first; at least one."""
         ...
 
-    def weigh(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
+    def weigh(self, call: Call, options: Sequence[str]) -> list[float]:
         """Return the log-probability of each option as the whole answer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class StandIn:
+class Player:
     """A mind behind the contract of a language model. Implements ``LanguageModel``; tokens are an estimate."""
 
     name: str  # stands for all that its answers follow from
@@ -58,18 +86,31 @@ class StandIn:
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-probability of each prompt's options."""
-        return [self.mind.weigh(prompt, own) for prompt, own in zip(prompts, options, strict=True)]
+        return [self.mind.weigh(call_of(prompt), own) for prompt, own in zip(prompts, options, strict=True)]
 
     def _texts(self, prompt: Prompt, decoding: Decoding) -> list[Generation]:
         num = decoding.num_returns
         if num_tokens(prompt.system) + num_tokens(prompt.text) >= self.context:
             return [Generation("", problem="too_long")] * num
-        said = self.mind.say(prompt, num if decoding.method == "beam" else 1)[:num]
+        said = self.mind.say(call_of(prompt), num if decoding.method == "beam" else 1)[:num]
         if decoding.method == "beam":
             said += [("", NO_TEXT)] * (num - len(said))
         else:
             said *= num
         return [_generation(text, log_prob, decoding) for text, log_prob in said]
+
+
+def call_of(prompt: Prompt) -> Call:
+    """Return the call that a prompt was rendered of.
+
+    Raises:
+        ConfigError: the prompt does not say.
+    """
+    if prompt.call is None:
+        raise ConfigError(
+            f"a prompt of {prompt.instruction!r} came without its case: systems.runner gives it, other callers must"
+        )
+    return Call(prompt, *prompt.call)
 
 
 def num_tokens(text: str) -> int:
@@ -82,11 +123,6 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256("\x1f".join(map(str, parts)).encode("utf-8", "replace")).digest(), "big")
 
 
-def share_of(*parts: object) -> float:
-    """Return a number 0 <= x < 1 that follows from ``parts`` alone, evenly spread."""
-    return (seed_of(*parts) >> 203) / 2**53
-
-
 def _generation(text: str, log_prob: float, decoding: Decoding) -> Generation:
     places = [place for stop in decoding.stop if (place := text.find(stop)) >= 0]
     text = text[: min(places)] if places else text
@@ -94,54 +130,7 @@ def _generation(text: str, log_prob: float, decoding: Decoding) -> Generation:
     return Generation(text[:most], log_prob, num_tokens(text[:most]), finished=len(text) <= most)
 
 
-# ------ Plans that a constraint allows, without a model: the first, one drawn, those near a given one.
-
-
-MAX_PIECES = 64  # of a plan
-TRIES = 16  # plans drawn
-
-
-def first_text(constraint: Constraint) -> str:
-    """Return the constraint's first text: always its first piece, until the text may end; empty where there is none."""
-    pieces: tuple[str, ...] = ()
-    while not constraint.may_end(pieces):
-        following = constraint.next_pieces(pieces)
-        if not following or len(pieces) == MAX_PIECES:
-            return ""
-        pieces = (*pieces, following[0])
-    return "".join(pieces)
-
-
-def random_text(constraint: Constraint, chance: random.Random) -> str:
-    """Return a text drawn piece by piece, all that may follow being as likely; empty where it comes to no end."""
-    pieces: tuple[str, ...] = ()
-    while not constraint.may_end(pieces):
-        following = constraint.next_pieces(pieces)
-        if not following or len(pieces) == MAX_PIECES:
-            return ""
-        pieces = (*pieces, following[chance.randrange(len(following))])
-    return "".join(pieces)
-
-
-def near_plans(constraint: Constraint, plan: LabelPath, chance: random.Random) -> Iterator[LabelPath]:
-    """Yield allowed plans that differ from ``plan`` in their last step, then any; not all of them distinct."""
-    if plan:
-        begin = (START, *(render_step(step) + SEPARATOR for step in plan[:-1]))
-        pieces = [piece for piece in constraint.next_pieces(begin) if piece.endswith(END)]
-        chance.shuffle(pieces)
-        yield from (found for piece in pieces if (found := _read("".join((*begin, piece)))) != plan)
-    for _ in range(TRIES):
-        if found := _read(random_text(constraint, chance)):
-            yield found
-
-
-def _read(text: str) -> LabelPath:
-    """Return the plan of a text; none of its steps where there is no plan."""
-    found = parse_plan(text)
-    return () if isinstance(found, ParseFailure) else found
-
-
-# ------ What a prompt offers to pick from, and how picks are said: the same for an oracle, for ...
+# ------ What a case offers to pick from, and how picks are said.
 
 
 HIGH, LOW = 0.95, 0.05  # scores of what is picked, and of what is not
@@ -154,7 +143,6 @@ NO_PAIR = "none"
 class Options:
     """What can be picked, in the order shown."""
 
-    instruction: str
     names: tuple[str, ...] = ()  # relations, entities, candidates, ends of paths, verdicts
     clues: tuple[str, ...] = ()  # of mappings, parallel to names: for what each is picked
 
@@ -163,43 +151,42 @@ class Options:
         return len(self.names)
 
 
-def options_of(shown: ReadPrompt) -> Options:
-    """Return what a prompt offers; nothing where an answer is free text."""
-    kind = shown.instruction
-    clues: tuple[str, ...] = ()
-    match kind:
+def options_of(call: Call) -> Options:
+    """Return what a case offers; nothing where an answer is free text."""
+    case = call.case
+    match call.name:
         case "score_relations":
-            names = shown.relations
+            return Options(case.relations)
         case "score_entities":
-            names = tuple(entity.name for entity in shown.scored)
+            return Options(tuple(entity.name for entity in case.candidates))
         case "reason" | "explain":
-            names = tuple(dict.fromkeys(end for path in shown.paths for end in path.ends))
+            return Options(tuple(dict.fromkeys(path.end for path in case.paths)))
         case "choose":  # where names are not shown: what the evidence ends at
-            names = tuple(one.name or next(iter(one.ends), "") for one in shown.candidates)
+            shown = call.instruction.shown
+            return Options(
+                tuple(one.name if shown.names else one.tail if shown.evidence else "" for one in case.candidates)
+            )
         case "enough_information":
-            names = (YES, NO)
+            return Options((YES, NO))
         case "map_relations" | "map_entities":
-            mapped = shown.relations if kind == "map_relations" else tuple(dict.fromkeys(shown.entities))
-            clues = tuple(clue for clue in shown.clues for _ in mapped)
-            names = mapped * len(shown.clues)
-        case _:
-            names = ()
-    return Options(kind, names, clues)
+            mapped = case.relations if call.name == "map_relations" else tuple(dict.fromkeys(case.entities))
+            return Options(mapped * len(case.clues), tuple(clue for clue in case.clues for _ in mapped))
+    return Options()
 
 
-def say_picks(shown: ReadPrompt, options: Options, picks: Sequence[int], others: Sequence[int] = ()) -> str:
+def say_picks(call: Call, options: Options, picks: Sequence[int], others: Sequence[int] = ()) -> str:
     """Return the text that picks some options, best first, in the instruction's form; without any it abstains.
 
     Of relations ``others`` are named, too, with low scores, as far as the budget goes; one is always named, with a
     score of 0 where there is none to name.
     """
     names = [options.names[pick] for pick in picks]
-    match options.instruction:
+    match call.name:
         case "score_relations":
             scored = [(pick, max(HIGH - DROP * place, DROP)) for place, pick in enumerate(picks)]
             scored += [(pick, LOW) for pick in others]
-            kept = scored[: shown.budget] or [(0, 0.0)][: len(options)]
-            return write_scores(options.names, kept, budget=shown.budget)
+            kept = scored[: call.budget] or [(0, 0.0)][: len(options)]
+            return write_scores(options.names, kept, budget=call.budget)
         case "score_entities" if len(options) == 1:
             return f"{HIGH if picks else LOW:.2f}"
         case "score_entities":
@@ -210,7 +197,7 @@ def say_picks(shown: ReadPrompt, options: Options, picks: Sequence[int], others:
         case "map_entities":
             return "\n".join(_pair(options, pick) for pick in picks) or NO_PAIR
         case "choose":
-            return "\n".join(_choice(shown, options, pick) for pick in picks) or ABSTENTION
+            return "\n".join(_choice(call, options, pick) for pick in picks) or ABSTENTION
         case "enough_information":
             return names[0] if names else NO
         case "explain" | "chain_of_thought":
@@ -218,12 +205,10 @@ def say_picks(shown: ReadPrompt, options: Options, picks: Sequence[int], others:
     return write_answers(names)
 
 
-def ways_to_say(shown: ReadPrompt, options: Options, pick: int) -> set[str]:
+def ways_to_say(call: Call, options: Options, pick: int) -> set[str]:
     """Return the texts that a caller who weighs options may give for one of them: its line, its name, its label."""
-    line = say_picks(shown, options, [pick])
     name = options.names[pick]
-    label = {shown.candidates[pick].label} if options.instruction == "choose" else set[str]()
-    return {line, name, escape(name)} | label - {""}
+    return {say_picks(call, options, [pick]), name, escape(name), _label(call, pick)} - {""}
 
 
 def held_to(constraint: Constraint | None, text: str) -> str:
@@ -239,6 +224,46 @@ def _pair(options: Options, pick: int) -> str:
     return f"{escape(options.clues[pick])} -> {escape(options.names[pick])}"
 
 
-def _choice(shown: ReadPrompt, options: Options, pick: int) -> str:
-    label, name = shown.candidates[pick].label, escape(options.names[pick])
+def _choice(call: Call, options: Options, pick: int) -> str:
+    label, name = _label(call, pick), escape(options.names[pick])
     return f"{label}. {name}" if label else name
+
+
+def _label(call: Call, pick: int) -> str:
+    return label_of(pick) if call.name == "choose" and call.instruction.shown.labels else ""
+
+
+# ------ Plans that a constraint allows: the first, one drawn, those near a given one.
+
+
+MAX_PIECES = 64  # of a plan
+TRIES = 16  # plans drawn
+
+
+def some_text(constraint: Constraint, chance: random.Random | None) -> str:
+    """Return a text made piece by piece, drawn or, without chance, always the first; empty where it comes to no end."""
+    pieces: tuple[str, ...] = ()
+    while not constraint.may_end(pieces):
+        following = constraint.next_pieces(pieces)
+        if not following or len(pieces) == MAX_PIECES:
+            return ""
+        pieces = (*pieces, following[chance.randrange(len(following)) if chance else 0])
+    return "".join(pieces)
+
+
+def near_plans(constraint: Constraint, plan: LabelPath, chance: random.Random) -> Iterator[LabelPath]:
+    """Yield allowed plans that differ from ``plan`` in their last step, then any; not all of them distinct."""
+    if plan:
+        begin = (START, *(render_step(step) + SEPARATOR for step in plan[:-1]))
+        pieces = [piece for piece in constraint.next_pieces(begin) if piece.endswith(END)]
+        chance.shuffle(pieces)
+        yield from (found for piece in pieces if (found := _read("".join((*begin, piece)))) != plan)
+    for _ in range(TRIES):
+        if found := _read(some_text(constraint, chance)):
+            yield found
+
+
+def _read(text: str) -> LabelPath:
+    """Return the plan of a text; none of its steps where there is no plan."""
+    found = parse_plan(text)
+    return () if isinstance(found, ParseFailure) else found
