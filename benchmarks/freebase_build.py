@@ -1,140 +1,172 @@
-"""From coded parts of 20 and 100 million triples to a graph: CPU time, memory and disk, step by step."""
+"""Freebase: parsing a dump, its malformed lines, the closure of topics, workers, and opening the graph."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from benchmarks.child import Child, folder_bytes, run_child
-from benchmarks.freebase.children import STEPS, build, draw_topics, make_parts
+from benchmarks.freebase import children
 from benchmarks.measure import write_section
 
-WARM_TRIPLES = 20_000
-SHARED_STEPS = 2  # of STEPS: what the figures asked for speak of
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A graph to build, and what was asked of it."""
-
-    triples: int
-    hops: int | None  # None: everything
-    memory_bytes: int
-    asked_cpu: float  # seconds
-    asked_peak: float  # MB
+ASKED_PARSE, ASKED_CLOSURE = 100, 35  # MB per CPU s; CPU s of 20 million triples
+ASKED_IDS_MS, ASKED_NAME_MS = 10, 50
+COMMAND = "python -m benchmarks freebase_build"
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     """How much is measured."""
 
-    cases: Sequence[Case]
+    plain_bytes: Sequence[int]  # of the dumps, ascending
+    faulty_bytes: int  # of the dump with malformed lines
+    triples: Sequence[int]  # of the parts that closures are built from; the last ones are opened, and built by workers
     topics: int
+    repeats: int  # of each parse; the least CPU time counts
+    opened: int  # processes that open a graph
 
 
-GIB = 2**30
-FULL = Size(
-    (
-        Case(20_000_000, None, 2 * GIB, 25, 2000),
-        Case(20_000_000, 2, 2 * GIB, 25, 2000),
-        Case(100_000_000, None, 4 * GIB, 150, 4000),
-        Case(100_000_000, 2, 4 * GIB, 150, 4000),
-    ),
-    topics=1000,
-)
-SMALL = Size((Case(200_000, None, 2 * GIB, 25, 2000), Case(200_000, 2, 2 * GIB, 25, 2000)), topics=20)
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A case and what it took."""
-
-    case: Case
-    rows: int  # triples in the parts
-    parts_bytes: int
-    child: Child
-
-    @property
-    def asked_cpu(self) -> float:
-        """CPU seconds of the steps that the figure asked for speaks of."""
-        return sum(cpu for _, cpu, _ in self.child.result["steps"][:SHARED_STEPS])
-
-    @property
-    def asked_peak(self) -> float:
-        """MB at most up to the end of those steps."""
-        return float(max(peak for _, _, peak in self.child.result["steps"][:SHARED_STEPS]))
+FULL = Size((1_000_000_000, 4_000_000_000), 200_000_000, (5_000_000, 20_000_000), 1000, 2, 15)
+SMALL = Size((2_000_000, 6_000_000), 2_000_000, (100_000,), 20, 1, 2)
 
 
 def run(home: Path, size: Size = FULL) -> None:
-    """Build every case in a process of its own and write the section."""
+    """Measure everything, each in processes of its own, and write the sections."""
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         folder = Path(scratch)
-        for hops in (None, 2):
-            measure(folder, Case(WARM_TRIPLES, hops, GIB, 0, 0), 20)  # compiles
-        built = [measure(folder, case, size.topics) for case in size.cases]
-    parts = (
-        "Coded parts of a made-up Freebase (benchmarks/freebase/coded.py: Zipf relations and entities, CVT nodes), as "
-        f"parsing gives them; topics: {size.topics:,}, a fifth of them hubs, expanded in both directions without caps. "
-        "Each build in a process of its own with one worker; its start counts with the closure, and what is done "
-        "between tasks with the step that follows. Peaks are VmHWM up to the end of a step, memory-mapped pages that "
-        "were read included.",
-        "\n".join(step_rows(built)),
-        "\n".join(figure_rows(built)),
+        write_section("Freebase: parsing the dump", parsing(folder, size), COMMAND)
+        write_section("Freebase: from a parsed dump to a graph", building(folder, size), COMMAND)
+        write_section("Freebase: opening a graph", opening(folder / "graph", size.opened), COMMAND)
+
+
+def parsing(folder: Path, size: Size) -> str:
+    """Return the tables of parsing."""
+    rows = [
+        "| dump, GB | between the terms | lines, M | CPU s | MB per CPU s | peak RSS, MB | 2 threads: wall s | CPU s | "
+        "peak RSS, MB | isal alone: MB per CPU s | parts, MB |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for plain_bytes, blanks in ((size.plain_bytes[0], True), *((count, False) for count in size.plain_bytes)):
+        path = folder / "dump.nt.gz"
+        made = run_child(children.make_dump, path=path, plain_bytes=plain_bytes, blanks=blanks, malformed_share=1e-6)
+        one, two = (
+            min((parse_once(path, folder, threads) for _ in range(size.repeats)), key=lambda child: child.cpu)
+            for threads in (1, 2)
+        )
+        inflated = run_child(children.inflate, path=path)
+        megabytes = made.result["plain_bytes"] / 1e6
+        rows.append(
+            f"| {megabytes / 1000:.3g} | {'blank' if blanks else 'tab'} | {made.result['lines'] / 1e6:.3g} | "
+            f"{one.cpu:.2f} | {megabytes / one.cpu:,.0f} | {one.peak:,.0f} | {two.wall:.2f} | {two.cpu:.2f} | "
+            f"{two.peak:,.0f} | {megabytes / inflated.cpu:,.0f} | {one.result['disk'] / 1e6:,.0f} |"
+        )
+        path.unlink()
+    note = (
+        "Made-up dumps (benchmarks/freebase_dump.py) in the form and mixture of Freebase's, gzip of level 1. Every "
+        "line is checked against the grammar of N-Triples. Plain bytes over CPU s from the start of the process to its "
+        f"end, asked: at least {ASKED_PARSE} MB per CPU s, memory flat."
     )
-    write_section("Freebase: from coded parts to a graph", "\n\n".join(parts), "python -m benchmarks freebase_build")
+    return "\n\n".join([note, "\n".join(rows), malformed(folder, size.faulty_bytes)])
 
 
-def measure(folder: Path, case: Case, num_topics: int) -> Built:
-    """Make the parts, build the graph, and remove both."""
-    parts, out = folder / "parts", folder / "graph"
-    made = run_child(make_parts, folder=parts, num_triples=case.triples).result
-    topics = run_child(draw_topics, num_triples=case.triples, count=num_topics).result
-    child = run_child(build, parts=parts, out=out, topics=topics, hops=case.hops, memory_bytes=case.memory_bytes)
-    built = Built(case, made["kept"], folder_bytes(parts), child)
-    shutil.rmtree(parts)
+def parse_once(path: Path, folder: Path, threads: int = 1) -> Child:
+    """Parse a dump in a process of its own; the parts are removed."""
+    out = folder / "parts"
+    out.mkdir()
+    child = run_child(children.parse, path=path, out=out, threads=threads)
+    child.result["malformed"] = pq.read_table(out / "rejects.parquet")["line"].to_pylist()
     shutil.rmtree(out)
-    return built
+    return child
 
 
-def closure_of(case: Case) -> str:
-    """Return words for what is in the graph."""
-    return "all triples" if case.hops is None else f"k = {case.hops}"
+def malformed(folder: Path, plain_bytes: int) -> str:
+    """Say whether malformed lines at known places are all rejected, and no others, and whether the oracle agrees."""
+    path = folder / "faulty.nt.gz"
+    made = run_child(children.make_dump, path=path, plain_bytes=plain_bytes, malformed_share=1e-3).result
+    parsed, oracle = parse_once(path, folder), run_child(children.read_lines, path=path)
+    agree = parsed.result["malformed"] == made["malformed"] == oracle.result["malformed"]
+    agree &= parsed.result["rows"]["triples"] == oracle.result["triples"]
+    path.unlink()
+    verdict = "reject exactly these" if agree else "DO NOT AGREE on these"
+    return (
+        f"{len(made['malformed']):,} malformed lines of 17 kinds at known places among {made['lines']:,}: the parse "
+        f"and its oracle, one regular expression per line, {verdict} and keep the same triples "
+        f"({parsed.cpu:.1f} and {oracle.cpu:.1f} CPU s)."
+    )
 
 
-def step_rows(built: Sequence[Built]) -> list[str]:
-    """Return a row per case: its size, then CPU seconds and peak of each step."""
-    steps_head = " | ".join(f"{step}: CPU s, peak MB" for step in STEPS)
+def building(folder: Path, size: Size) -> str:
+    """Return the tables of closures; the last graph stays in ``folder/graph``."""
     rows = [
-        f"| triples given, M | closure | entities, M | triples, M | {steps_head} | all: CPU s | wall s | parts, MB | "
-        "graph, MB | most on disk, MB |",
-        f"|---:|---|---:|---:|{'---:|' * len(STEPS)}---:|---:|---:|---:|---:|",
+        "| triples given, M | closure | entities, M | triples, M | CPU s | wall s | peak RSS, MB | graph, MB |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for one in built:
-        result = one.child.result
-        steps = " | ".join(f"{cpu:.1f}, {peak:,.0f}" for _, cpu, peak in result["steps"])
-        rows.append(
-            f"| {one.rows / 1e6:.3g} | {closure_of(one.case)} | {result['entities'] / 1e6:.3g} | "
-            f"{result['triples'] / 1e6:.3g} | {steps} | {one.child.cpu:.1f} | {one.child.wall:.1f} | "
-            f"{one.parts_bytes / 1e6:,.0f} | {result['disk'] / 1e6:,.0f} | {result['most_disk'] / 1e6:,.0f} |"
-        )
-    return rows
+    for count in size.triples:
+        parts, out = folder / f"parts-{count}", folder / "graph"
+        given = run_child(children.make_parts, folder=parts, num_triples=count).result
+        topics = run_child(children.draw_topics, num_triples=count, count=size.topics).result
+        for hops in (2, None):
+            shutil.rmtree(out, ignore_errors=True)
+            child = run_child(children.build, parts=parts, out=out, topics=topics, hops=hops)
+            closure, built = "all triples" if hops is None else f"k = {hops}", child.result
+            rows.append(
+                f"| {given / 1e6:.3g} | {closure} | {built['entities'] / 1e6:.3g} | {built['triples'] / 1e6:.3g} | "
+                f"{child.cpu:.1f} | {child.wall:.1f} | {child.peak:,.0f} | {built['disk'] / 1e6:,.0f} |"
+            )
+    found = [
+        run_child(children.build_on_workers, parts=parts, topics=topics, hops=2, scratch=folder, workers=workers).result
+        for workers in (1, 2)
+    ]
+    same = "the same bytes" if found[0]["files"] == found[1]["files"] else "OTHER BYTES"
+    note = (
+        f"Made-up parts (benchmarks/freebase/parts.py: Zipf relations and entities, CVT nodes), {size.topics:,} "
+        "topics, a fifth of them hubs, walked in both directions without caps, in one process under a limit of 2 GB; "
+        f"names, types, literals and indexes included. Asked: at most {ASKED_CLOSURE} CPU s for 20 million triples."
+    )
+    workers = (
+        f"k = 2 of the last on a local Dask cluster that is started already: 1 worker {found[0]['seconds']:.1f} s, 2 "
+        f"workers {found[1]['seconds']:.1f} s wall, {same}."
+    )
+    return "\n\n".join([note, "\n".join(rows), workers])
 
 
-def figure_rows(built: Sequence[Built]) -> list[str]:
-    """Return the table of what was asked and reached."""
+def opening(graph: Path, count: int) -> str:
+    """Return the table of opening a graph in fresh processes, with its files in the system's cache and without."""
+    named = run_child(children.pick_names, graph=graph, count=count).result
     rows = [
-        "| closure, dense ids, shards, CSR of | asked | reached | with names, types, literals and indexes |",
-        "|---|---|---|---|",
+        f"| files | until neighbours by id, ms: median, most (asked: <= {ASKED_IDS_MS}) | with one name resolved and "
+        f"its neighbours, ms: median, most (asked: <= {ASKED_NAME_MS}) |",
+        "|---|---|---|",
     ]
-    for one in built:
-        case = one.case
-        rows.append(
-            f"| {one.rows / 1e6:.3g} M triples, {closure_of(case)} | <= {case.asked_cpu:.0f} CPU s, <= "
-            f"{case.asked_peak / 1000:.0f} GB | {one.asked_cpu:.1f} CPU s, {one.asked_peak / 1000:.2f} GB | "
-            f"{one.child.cpu:.1f} CPU s, {one.child.peak / 1000:.2f} GB |"
+    for label, cold in (("in the system's cache", False), ("dropped from it (posix_fadvise)", True)):
+        found: list[dict[str, Any]] = []
+        for entity, name in named:
+            if cold:
+                forget(graph)
+            found.append(run_child(children.open_one, graph=graph, entity=entity, name=name).result)
+        cells = (
+            f"{statistics.median(one[what] for one in found):.1f}, {max(one[what] for one in found):.1f}"
+            for what in ("ids", "name")
         )
-    return rows
+        rows.append(f"| {label} | {' | '.join(cells)} |")
+    note = f"A graph of {folder_bytes(graph) / 1e6:,.0f} MB, opened in fresh processes, each for another entity."
+    return "\n\n".join([note, "\n".join(rows)])
+
+
+def forget(folder: Path) -> None:
+    """Ask the system to drop the files of a folder from its cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,13 +19,47 @@ import pyarrow as pa
 from isal import igzip
 
 from benchmarks.freebase import facts
-from benchmarks.freebase.faults import MALFORMED, ODD
-from benchmarks.freebase.lines import Writer
+from benchmarks.freebase.lines import NS, Writer
 from benchmarks.freebase.world import World
-from kgqa_core.graph.dump.codes import codes_of, labels_of
 
 BYTES_PER_TRIPLE = 365  # plain text of the whole dump by kept triples
 HUB_RANKS = 1000  # topics that are hubs are among so many
+S, P, O = f"<{NS}m.0bad1>", f"<{NS}people.person.parents>", f"<{NS}m.0bad2>"  # noqa: E741 the letters of the form
+
+# Lines that no reader of N-Triples may take: kind -> the line without its line feed
+MALFORMED: dict[str, bytes] = {
+    kind: line if isinstance(line, bytes) else line.encode()
+    for kind, line in {
+        "no dot at the end": f"{S}\t{P}\t{O}",
+        "no object": f"{S}\t{P}\t.",
+        "four terms": f"{S}\t{P}\t{O}\t{O}\t.",
+        "text after the dot": f"{S}\t{P}\t{O}\t.\t{O}",
+        "open IRI": f"<{NS}m.0bad1\t{P}\t{O}\t.",
+        "blank in an IRI": f"<{NS}m.0 bad1>\t{P}\t{O}\t.",
+        "no IRI as subject": f"m.0bad1\t{P}\t{O}\t.",
+        "literal as subject": f'"m.0bad1"\t{P}\t{O}\t.',
+        "literal as relation": f'{S}\t"parents"\t{O}\t.',
+        "open literal": f'{S}\t{P}\t"no end\t.',
+        "quotation mark inside": f'{S}\t{P}\t"one" two"\t.',
+        "unknown escape": f'{S}\t{P}\t"a\\qb"\t.',
+        "short escape": f'{S}\t{P}\t"a\\u00G9b"\t.',
+        "empty language": f'{S}\t{P}\t"word"@\t.',
+        "datatype without brackets": f'{S}\t{P}\t"1964"^^xsd:gYear\t.',
+        "no UTF-8": f'{S}\t{P}\t"caf'.encode() + b'\xe9"@fr\t.',
+        "cut short": f"{S}\t<{NS}people.per",
+    }.items()
+}
+
+# Lines that a reader must take although they look odd: they hold a triple, or nothing at all.
+ODD: dict[str, bytes] = {
+    "blank line": b"",
+    "blanks only": b" \t ",
+    "blanks for tabs": f"{S} {P} {O} .".encode(),
+    "no blank before the dot": f"{S}\t{P}\t{O}.".encode(),
+    "two tabs": f"{S}\t\t{P}\t{O}\t.".encode(),
+    "comment after the dot": f"{S}\t{P}\t{O}\t. # so it is".encode(),
+    "comment": b"# nothing here",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +126,20 @@ def draw_topics(world: World, count: int, *, hub_share: float = 0.2, seed: int =
     num_hubs = min(int(hub_share * count), HUB_RANKS, len(ranks))
     hubs = generator.choice(ranks[: min(HUB_RANKS, len(ranks) // 2)], num_hubs, replace=False)
     others = generator.choice(np.setdiff1d(ranks, hubs), count - num_hubs, replace=False)
-    labels: list[str] = labels_of(world.mid_codes(world.number_of(np.concatenate([hubs, others])))).to_pylist()
+    labels: list[str] = world.mids(world.number_of(np.concatenate([hubs, others]))).to_pylist()
     return [labels[place] for place in generator.permutation(count)]
 
 
 def draw_answers(world: World, topic: str) -> list[str]:
     """Return the MIDs at the end of one relation of a topic, itself where no triple leads from it to a node."""
-    (number,) = np.searchsorted(world.mid_codes(np.arange(world.num_nodes)), codes_of([topic]))
-    start = int(number) // facts.BLOCK * facts.BLOCK
+    number = bisect_left(range(world.num_nodes), topic, key=lambda node: world.mids(np.array([node]))[0].as_py())
+    start = number // facts.BLOCK * facts.BLOCK
     triples = facts.draw_triples(world, range(start, min(start + facts.BLOCK, world.num_nodes)))
     found = (triples.place == number - start) & (triples.tail >= 0)
     if not found.any():
         return [topic]
     asked = triples.relation == triples.relation[found][0]
-    labels: list[str] = labels_of(world.mid_codes(np.unique(triples.tail[found & asked]))).to_pylist()
+    labels: list[str] = world.mids(np.unique(triples.tail[found & asked])).to_pylist()
     return labels
 
 

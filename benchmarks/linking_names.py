@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph, write_string_indexes
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.strings import write_string_indexes
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.link import find_mention
 from kgqa_core.questions.link_index import NameIndex, named_entities, words_of
@@ -88,7 +89,7 @@ def write_drawn_names(folder: Path, real: KnowledgeGraph, count: int) -> None:
     )
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, folder / "entities.parquet")
-    write_string_indexes(table, folder)
+    write_string_indexes(folder / "entities.parquet", folder)
 
 
 def drawn_graph(folder: Path) -> KnowledgeGraph:

@@ -193,37 +193,29 @@ SYSTEM_CALLS = pa.schema(
 
 DUMP_TRIPLES = pa.schema(
     [
-        pa.field("head", pa.int64(), nullable=False),  # codes of labels, see graph/dump/codes.py
-        pa.field("relation", pa.int32(), nullable=False),  # a row of DUMP_RELATIONS of the same folder
-        pa.field("tail", pa.int64(), nullable=False),
+        pa.field("head", pa.string(), nullable=False),  # labels
+        pa.field("relation", pa.string(), nullable=False),
+        pa.field("tail", pa.string(), nullable=False),
     ]
 )
 
 DUMP_TYPES = pa.schema(
-    [pa.field("entity", pa.int64(), nullable=False), pa.field("type", pa.int64(), nullable=False)],
+    [pa.field("entity", pa.string(), nullable=False), pa.field("type", pa.string(), nullable=False)],
 )
 
 DUMP_NAMES = pa.schema(
     [
-        pa.field("entity", pa.int64(), nullable=False),
+        pa.field("entity", pa.string(), nullable=False),
         pa.field("kind", pa.int8(), nullable=False),  # 0 name, 1 alias, 2 named, but in another language
         pa.field("name", pa.string()),  # null where kind is 2
     ]
 )
 
-DUMP_TEXTS = pa.schema(
-    [
-        pa.field("code", pa.int64(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),  # label of a node that is no MID
-    ]
-)
-
 DUMP_RELATIONS = pa.schema(
     [
-        pa.field("relation", pa.int32(), nullable=False),
         pa.field("label", pa.string(), nullable=False),
         pa.field("use", pa.string(), nullable=False),  # triple, name, alias, type or noise
-        pa.field("num_lines", pa.int64(), nullable=False),
+        pa.field("num_lines", pa.int64(), nullable=False),  # well-formed ones
     ]
 )
 

@@ -1,1 +1,1 @@
-"""Freebase-shaped graphs of any size from a seed: as the dump's text, or as the coded parts that parsing it gives."""
+"""Freebase-shaped graphs of any size from a seed: as the dump's text, or as the parts that parsing it gives."""

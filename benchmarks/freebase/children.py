@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,74 +12,62 @@ from benchmarks.child import folder_bytes
 from benchmarks.measure import peak_megabytes
 
 READ_BYTES = 4 << 20
-LOOK_EVERY = 64  # blocks between two looks at the disk
-STEPS = ("closure", "dense ids, shards, CSR", "names, types, literals, indexes")
-# The tasks of each step; what is done before a task, since the one before it, counts with it.
-STEP_OF = {name: 0 for name in ("present_part", "nodes_of_part", "reach_part", "named_part", "mark_part", "cap_part")}
-STEP_OF |= {name: 1 for name in ("distinct_types", "write_runs", "write_bucket")}
 
 
-def make_dump(path: str, plain_bytes: int, malformed_share: float = 0.0) -> dict[str, int]:
-    """Write a dump; return its lines and plain bytes."""
+def make_dump(path: str, plain_bytes: int, malformed_share: float = 0.0, blanks: bool = False) -> dict[str, Any]:
+    """Write a dump, with blanks for tabs where asked; return its lines, plain bytes and malformed lines."""
     from benchmarks.freebase_dump import write_dump
 
     dump = write_dump(Path(path), plain_bytes=plain_bytes, malformed_share=malformed_share)
-    return {"lines": dump.lines, "plain_bytes": dump.plain_bytes}
-
-
-def make_parts(folder: str, num_triples: int, seed: int = 0) -> dict[str, int]:
-    """Write the coded parts of a dump; return what they hold."""
-    from benchmarks.freebase.coded import write_coded_parts
-
-    return write_coded_parts(Path(folder), num_triples, seed)
+    if blanks:
+        Path(path).write_bytes(gzip.compress(gzip.decompress(Path(path).read_bytes()).replace(b"\t", b" "), 1))
+    return {
+        "lines": dump.lines,
+        "plain_bytes": dump.plain_bytes,
+        "malformed": [one.line for one in dump.malformed],
+    }
 
 
 def parse(path: str, out: str, threads: int = 1) -> dict[str, Any]:
-    """Parse a dump; return what was read and kept, and the bytes on disk, at the end and at most."""
-    from kgqa_core.graph.dump.parse import parse_dump
+    """Parse a dump; return what was read and kept, and the bytes on disk."""
+    from kgqa_core.graph.dump import parse_dump
 
-    most, blocks = 0, 0
-
-    def look(done: int, total: int) -> None:
-        nonlocal most, blocks
-        blocks += 1
-        if blocks % LOOK_EVERY == 0 or done == total:
-            most = max(most, folder_bytes(Path(out)))
-
-    report = parse_dump(Path(path), Path(out), threads=threads, progress=look)
-    disk = folder_bytes(Path(out))
-    return {"lines": report.num_lines, "rows": report.rows, "disk": disk, "most_disk": max(most, disk)}
+    report = parse_dump(Path(path), Path(out), threads=threads)
+    return {"lines": report.num_lines, "rows": report.rows, "disk": folder_bytes(Path(out))}
 
 
 def inflate(path: str) -> int:
     """Inflate a file and drop the text; return its bytes."""
     from isal import igzip
 
-    buffer, total = bytearray(READ_BYTES), 0
+    total = 0
     with igzip.open(path, "rb") as stream:
-        while count := stream.readinto(buffer):
-            total += count
+        while text := stream.read(READ_BYTES):
+            total += len(text)
     return total
 
 
-def read_lines(path: str) -> dict[str, object]:
-    """Read a dump with the oracle; return line and reason of malformed lines, and how many triples are kept."""
-    from kgqa_core.graph.dump.filters import TRIPLE, DumpOptions
-    from kgqa_core.graph.dump.ntriples import label_of_iri, parse_line
+def read_lines(path: str) -> dict[str, Any]:
+    """Read a dump line by line; return the malformed lines, and how many triples are kept."""
+    from kgqa_core.graph.dump_rows import TRIPLE, DumpOptions
+    from kgqa_core.graph.ntriples import Statement, label_of_iri, parse_line
 
-    options, uses = DumpOptions(), dict[str, int]()
-    rejects, triples = {}, 0
+    options, rejects, triples = DumpOptions(), [], 0
     with gzip.open(path, "rb") as stream:
         for number, line in enumerate(stream, 1):
             read = parse_line(line.rstrip(b"\n"))
             if isinstance(read, str):
-                rejects[number] = read
-            elif read is not None:
-                if read.relation not in uses:
-                    uses[read.relation] = options.use_of(label_of_iri(read.relation))
-                wanted = read.language is None or read.language.lower() == options.language
-                triples += wanted and uses[read.relation] == TRIPLE
-    return {"rejects": rejects, "triples": triples}
+                rejects.append(number)
+            elif isinstance(read, Statement) and (read.language or "en").lower() == options.language:
+                triples += options.use_of(label_of_iri(read.relation)) == TRIPLE and read.object != ""
+    return {"malformed": rejects, "triples": triples}
+
+
+def make_parts(folder: str, num_triples: int) -> int:
+    """Write what parsing a dump gives; return its triples."""
+    from benchmarks.freebase.parts import write_parts
+
+    return write_parts(Path(folder), num_triples)
 
 
 def draw_topics(num_triples: int, count: int) -> list[str]:
@@ -90,49 +78,38 @@ def draw_topics(num_triples: int, count: int) -> list[str]:
     return draw(World(num_triples), count)
 
 
-def build(parts: str, out: str, topics: list[str], hops: int | None, memory_bytes: int) -> dict[str, Any]:
-    """Build the graph of the topics' closure (hops None: of everything); return CPU s and peak MB of each step."""
-    from kgqa_core.graph.closure.closure import build_from_dump
-    from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
+def build(parts: str, out: str, topics: list[str], hops: int | None, memory_limit: str = "2GB") -> dict[str, Any]:
+    """Build the graph of the topics' closure (hops None: of everything) in this process."""
+    from kgqa_core.graph.build import BuildLimits
+    from kgqa_core.graph.closure import build_from_dump
 
-    steps = _Steps()
-    most = 0
-
-    def mapped(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        nonlocal most
-        for item in items:
-            result = function(item)
-            steps.end(STEP_OF.get(function.__name__, 2))
-            most = max(most, folder_bytes(Path(out)))
-            yield result
-
-    options = ClosureOptions(hops=hops)
-    limits = ClosureLimits(map_tasks=mapped, memory_bytes=memory_bytes)
-    report = build_from_dump([Path(parts)], topics, Path(out), options=options, limits=limits)
-    steps.end(2)
-    return {
-        "steps": list(zip(STEPS, steps.cpu, steps.peak, strict=True)),
-        "entities": report.num_entities,
-        "triples": report.num_triples,
-        "missing": report.num_topics_missing,
-        "disk": folder_bytes(Path(out)),
-        "most_disk": most,
-    }
+    limits = BuildLimits(memory_limit=memory_limit)
+    report = build_from_dump([Path(parts)], topics, Path(out), hops=hops, limits=limits)
+    disk = folder_bytes(Path(out))
+    return {"entities": report.num_entities, "triples": report.num_triples, "disk": disk}
 
 
-class _Steps:
-    """CPU seconds and peak memory of steps that end one after the other."""
+def build_on_workers(parts: str, topics: list[str], hops: int | None, scratch: str, workers: int) -> dict[str, Any]:
+    """Do the same on a local Dask cluster that is started already; return its seconds, and a hash of each file."""
+    import hashlib
 
-    def __init__(self) -> None:
-        self._before = 0.0  # the start of the process counts with the first step
-        self.cpu, self.peak = [0.0] * len(STEPS), [0.0] * len(STEPS)
+    from kgqa_core.config import ClusterSection
+    from kgqa_core.graph import closure_walk
+    from kgqa_core.graph.build import BuildLimits
+    from kgqa_core.graph.closure import build_from_dump
+    from kgqa_core.graph.fan_out import fan_out
+    from kgqa_core.run.cluster import open_cluster
 
-    def end(self, step: int) -> None:
-        """Count what was used since the last end for a step."""
-        now = time.process_time()
-        self.cpu[step] += now - self._before
-        self.peak[step] = peak_megabytes()  # so far: a peak never falls
-        self._before = now
+    closure_walk.GROUP_ROWS = 2**22  # as many tasks as a larger dump has
+    with (
+        open_cluster(ClusterSection(workers=workers, memory_limit="4GB"), home=Path(scratch)) as client,
+        tempfile.TemporaryDirectory(dir=scratch) as out,
+    ):
+        started = time.perf_counter()
+        build_from_dump([Path(parts)], topics, Path(out), hops=hops, limits=BuildLimits(fan_out(client)))
+        seconds = time.perf_counter() - started
+        files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(Path(out).iterdir())}
+    return {"seconds": seconds, "files": files, "peak": peak_megabytes()}
 
 
 def pick_names(graph: str, count: int) -> list[tuple[int, str]]:

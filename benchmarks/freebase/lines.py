@@ -11,10 +11,8 @@ import pyarrow.compute as pc
 
 from benchmarks.freebase import facts
 from benchmarks.freebase.facts import BLOCK
-from benchmarks.freebase.names import Phrases
-from benchmarks.freebase.vocabulary import LANGUAGES, Ints, Literals
+from benchmarks.freebase.vocabulary import LANGUAGES, Ints, Literals, Phrases
 from benchmarks.freebase.world import World
-from kgqa_core.graph.dump.codes import labels_of
 
 NS = "http://rdf.freebase.com/ns/"
 KEYS = "http://rdf.freebase.com/key/"
@@ -143,7 +141,7 @@ class Writer:
         return self._phrases.english(generator.integers(0, 1 << 30, (count, 3)), separator)
 
     def _mids(self, numbers: Ints, end: str = ">") -> pa.Array:
-        return _join(f"<{NS}", labels_of(self._world.mid_codes(numbers)).cast(pa.string()), end)
+        return _join(f"<{NS}", self._world.mids(numbers), end)
 
 
 def _schema_lines(relations: Iterable[str]) -> list[str]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from benchmarks.freebase.vocabulary import Ints, property_labels, type_labels, zipf
-from kgqa_core.graph.dump.codes import CHAR_BITS, KIND_BIT
 
 NODES_PER_TRIPLE = 0.12
 CVT_SHARE = 0.38  # of the nodes
@@ -31,6 +31,7 @@ LITERALS_PER_NODE, MOST_LITERALS = 0.25, 1 << 18
 HEAD_SKEW, TAIL_SKEW, RELATION_SKEW = 2, 4, 2  # rank = size * uniform ** skew
 TOPIC_TYPE = "common.topic"  # that every named entity has
 LONGEST_MID = 8  # characters after "m."
+MID_LETTERS = np.frombuffer(b"0123456789_bcdfghjklmnpqrstvwxyz", np.uint8)  # in the order of ASCII
 Floats = npt.NDArray[np.float64]
 
 
@@ -116,8 +117,8 @@ class World:
         found: npt.NDArray[np.bool_] = rank % NAMELESS_EVERY == NAMELESS_EVERY - 1
         return found
 
-    def mid_codes(self, number: Ints) -> Ints:
-        """Return the codes (graph/dump/codes.py) of the MIDs of nodes, in the order of the numbers.
+    def mids(self, number: Ints) -> pa.Array:
+        """Return the MIDs of nodes, in the order of the numbers.
 
         An m. MID begins with 0 and a g. MID with 11, as the real ones. Entities have shorter ones than CVT nodes.
         """
@@ -132,9 +133,14 @@ class World:
         unit = np.left_shift(1, 5 * shorter)
         value = -(-place // unit) + luck // 2 % np.maximum(1, stride // unit - 1)
         length = np.where(given, 10, LONGEST_MID - shorter)
-        value = np.where(given, value + (0b0000100001 << 40), value + (1 << CHAR_BITS * length))
-        code: Ints = (value << (KIND_BIT - CHAR_BITS * length)) | length
-        return code
+        value = np.where(given, value + (0b0000100001 << 40), value)  # a letter is 5 bits; an m. MID's first is 0
+        letters = np.full((len(number), 12), ord("."), np.uint8)
+        letters[:, 0] = np.where(given, ord("g"), ord("m"))
+        for at in range(10):
+            letters[:, 2 + at] = MID_LETTERS[np.right_shift(value, 5 * np.maximum(length - 1 - at, 0)) & 31]
+        data = letters[np.arange(12) < 2 + length[:, None]]
+        offsets = np.append(0, np.cumsum(2 + length)).astype(np.int32)
+        return pa.Array.from_buffers(pa.string(), len(number), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
     def hash(self, number: Ints, stream: int) -> npt.NDArray[np.uint64]:
         """Return 64 bits for each number that look random (splitmix64)."""

@@ -18,25 +18,24 @@ from kgqa_core.graph.csr import build_csr, write_csr
 from kgqa_core.graph.formats import (
     NAME_COLUMNS,
     TRIPLE_COLUMNS,
-    Chunk,
     ChunkReport,
     list_chunks,
     listed_part,
     open_format,
     require_file,
 )
-from kgqa_core.graph.kg import write_string_indexes
 from kgqa_core.graph.rejects import check_reject_ratio, collect_rejects, write_rejects
 from kgqa_core.graph.shards import InverseCounts, connect, write_entities, write_triples
+from kgqa_core.graph.strings import write_string_indexes
 
-MapChunks = Callable[[Callable[[Chunk], ChunkReport], Iterable[Chunk]], Iterable[ChunkReport]]
+MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
     """How a build works. None of it changes the entities, relations or triples; only shard_rows moves bytes."""
 
-    map_chunks: MapChunks = map  # how chunks are mapped; ``fan_out.fan_out`` gives one over Dask
+    map_chunks: MapTasks = map  # how chunks and other tasks are mapped; ``fan_out.fan_out`` gives one over Dask
     chunk_bytes: int = 8 * 2**20  # of input per chunk
     shard_rows: int = 4 * 2**20  # triples per shard, at least, rounded up to a whole head
     memory_limit: str = "2GB"  # DuckDB's own; the process uses more
@@ -176,4 +175,4 @@ def _write_indexes(out_dir: Path, num_entities: int, num_relations: int) -> int:
     shards = pa.concat_tables([pq.read_table(shard) for shard in sorted(out_dir.glob("triples-*.parquet"))])
     columns = [shards[name].to_numpy() for name in TRIPLE_COLUMNS]
     write_csr(build_csr(*columns, num_entities=num_entities, num_relations=num_relations), out_dir)
-    return write_string_indexes(pq.read_table(out_dir / "entities.parquet"), out_dir)
+    return write_string_indexes(out_dir / "entities.parquet", out_dir)

@@ -1,26 +1,29 @@
 """What differs between two built graphs, by label: entity ids and relation ids move from build to build.
 
-Ids follow the byte order of labels in both, so that old id -> new id is one merge of two sorted string tables, and
-triples whose ids are replaced stay sorted. Two streams are merged: one pass over both, memory flat in the triples.
+DuckDB joins entities and relations by label, and the triples whose ids were replaced with the new ones, a range of
+heads at a time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kgqa_core.graph.diff_kernels import GONE, Triples, count_differing, match_sorted, merge_triples, reach
-from kgqa_core.graph.formats import TRIPLE_COLUMNS
+from kgqa_core.graph.csr import expand_ranges
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.strings import open_strings
+from kgqa_core.graph.shards import connect
 
-BATCH_ROWS = 1 << 20
+GONE = -1
+SPREAD_ENTITIES = 2**18  # entities whose neighbours are looked up at once
+RANGE_EDGES = 2**24  # edges of the heads that are compared at once, in both directions
 
 Bools = NDArray[np.bool_]
 
@@ -77,41 +80,86 @@ class GraphComparison:
 
         That neighbourhood holds the triples of which an end is less than ``hops`` steps away.
         """
-        found = []
-        for graph, ends in ((self.old, self.old_ends), (self.new, self.new_ends)):
-            reached = ends.copy()
-            reach(graph.group_ptr, graph.edge_ptr, graph.edge_tail, reached, hops - 1)
-            found.append(reached)
-        return found[0], found[1]
+        return _spread(self.old, self.old_ends, hops - 1), _spread(self.new, self.new_ends, hops - 1)
 
 
-def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph) -> GraphComparison:
+def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph, *, memory_limit: str = "1GB") -> GraphComparison:
     """Compare two graphs; ArtifactError, OSError or ValueError where one is damaged."""
-    labels = [open_strings(graph.folder, "label") for graph in (old, new)]
-    new_ids = match_sorted(labels[0].data, labels[0].offsets, labels[1].data, labels[1].offsets)
-    names = [open_strings(graph.folder, "name") for graph in (old, new)]
-    num_renamed = count_differing(names[0].data, names[0].offsets, names[1].data, names[1].offsets, new_ids)
-    places = {label: number for number, label in enumerate(new.relation_labels)}
-    new_relations = np.array([places.get(label, GONE) for label in old.relation_labels], dtype=np.int32)
-    merge = _Merge(old, new, new_ids, new_relations)
-    merge.run()
-    num_kept, num_kept_relations = int((new_ids != GONE).sum()), int((new_relations != GONE).sum())
-    per_relation = _per_relation(old, new, merge)
-    num_came, num_gone = (sum(getattr(change, way) for change in per_relation.values()) for way in ("came", "gone"))
+    views = {
+        f"{age}_{kind}": sorted(graph.folder.glob(files))
+        for age, graph in (("old", old), ("new", new))
+        for kind, files in (("entity", "entities.parquet"), ("relation", "relations.parquet"), ("triple", "triples-*"))
+    }
+    with (
+        TemporaryDirectory(prefix="kgqa-diff-") as spill,
+        connect(memory_limit=memory_limit, temp_directory=Path(spill), views=views) as connection,
+    ):
+        new_ids, num_renamed = _match_entities(connection)
+        changed = _changed_triples(connection, old, new, new_ids)
+    num_kept = int((new_ids != GONE).sum())
+    labels = [set(graph.relation_labels) for graph in (old, new)]
+    gone, came = (np.concatenate([rows[side] for rows in changed], axis=1) for side in (0, 1))
     diff = GraphDiff(
         entities=_change(old.num_entities, new.num_entities, num_kept),
-        relations=_change(old.num_relations, new.num_relations, num_kept_relations),
-        triples=Change(old.num_triples, new.num_triples, num_came, num_gone),
+        relations=_change(old.num_relations, new.num_relations, len(labels[0] & labels[1])),
+        triples=Change(old.num_triples, new.num_triples, came.shape[1], gone.shape[1]),
         num_renamed=num_renamed,
         named_before=name_coverage(old.folder),
         named_after=name_coverage(new.folder),
-        new_relations=tuple(sorted(set(new.relation_labels) - set(old.relation_labels), key=str.encode)),
-        gone_relations=tuple(sorted(set(old.relation_labels) - set(new.relation_labels), key=str.encode)),
-        per_relation=per_relation,
+        new_relations=tuple(sorted(labels[1] - labels[0], key=str.encode)),
+        gone_relations=tuple(sorted(labels[0] - labels[1], key=str.encode)),
+        per_relation=_per_relation(old, new, gone[1], came[1]),
     )
-    kept = new_ids != GONE
-    merge.old_ends[kept] |= (merge.ends[new_ids[kept]] & 1).astype(bool)
-    return GraphComparison(old, new, diff, new_ids, merge.old_ends, (merge.ends & 2).astype(bool))
+    ends = (np.zeros(graph.num_entities, np.bool_) for graph in (old, new))
+    old_ends, new_ends = next(ends), next(ends)
+    old_ends[gone[[0, 2]]] = True
+    new_ends[came[[0, 2]]] = True
+    return GraphComparison(old, new, diff, new_ids, old_ends, new_ends)
+
+
+def _match_entities(connection: duckdb.DuckDBPyConnection) -> tuple[NDArray[np.int32], int]:
+    """Make the table ``place`` (old id, new id or null); return the new ids [N], and how many names differ."""
+    connection.execute(
+        "create temp table place as select o.entity_id as old, n.entity_id as new, o.name <> n.name as renamed "
+        "from old_entity o left join new_entity n using (label)"
+    )
+    rows = connection.sql("select coalesce(new, -1)::int as new from place order by old").to_arrow_table()
+    ((num_renamed,),) = connection.sql("select count(*) filter (renamed) from place").fetchall()
+    return rows["new"].to_numpy(), int(num_renamed)
+
+
+def _changed_triples(
+    connection: duckdb.DuckDBPyConnection, old: KnowledgeGraph, new: KnowledgeGraph, new_ids: NDArray[np.int32]
+) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    """Return the triples [3, E] that are gone, by old ids, and those that came, by new ids, in ranges of heads.
+
+    Ids follow the byte order of labels in both graphs, so a range of new heads is a range of old heads: memory is flat.
+    """
+    connection.execute(
+        "create temp table moved as select o.relation_id as old, n.relation_id as new "
+        "from old_relation o left join new_relation n using (label)"
+    )
+    kept = np.flatnonzero(new_ids != GONE)
+    num_edges = np.arange(0, int(new.edge_ptr[-1]), RANGE_EDGES)[1:]
+    new_cuts = np.unique(np.searchsorted(new.edge_ptr[new.group_ptr], num_edges))
+    old_cuts = np.append(kept, old.num_entities)[np.searchsorted(new_ids[kept], new_cuts)]
+    cuts = zip(
+        *([0, *cuts.tolist(), graph.num_entities] for cuts, graph in ((old_cuts, old), (new_cuts, new))), strict=True
+    )
+    found = []
+    for (old_low, new_low), (old_high, new_high) in pairwise(cuts):
+        rows = connection.sql(
+            "with o as (select t.*, h.new as new_head, r.new as new_relation, e.new as new_tail from old_triple t "
+            "join place h on t.head = h.old join moved r on t.relation = r.old join place e on t.tail = e.old "
+            f"where t.head >= {old_low} and t.head < {old_high}), n as (from new_triple where head >= {new_low} and "
+            f"head < {new_high}) select o.head, o.relation, o.tail, n.head, n.relation, n.tail from o full join n "
+            "on new_head = n.head and new_relation = n.relation and new_tail = n.tail "
+            "where o.head is null or n.head is null"
+        ).to_arrow_table()
+        sides = [rows.select(places).drop_null() for places in ([0, 1, 2], [3, 4, 5])]
+        gone, came = (np.stack([column.to_numpy() for column in side.columns]) for side in sides)
+        found.append((gone, came))
+    return found
 
 
 def name_coverage(folder: Path) -> float | None:
@@ -127,77 +175,24 @@ def name_coverage(folder: Path) -> float | None:
     return float(100 * facts["num_named"] / facts["num_entities"]) if facts["num_named"] else None
 
 
-class _Merge:
-    """The pass over the triples of both graphs; ids are those of the new one."""
-
-    def __init__(
-        self, old: KnowledgeGraph, new: KnowledgeGraph, entities: NDArray[np.int32], relations: NDArray[np.int32]
-    ) -> None:
-        self._old, self._new, self._entities, self._relations = old, new, entities, relations
-        self.came = np.zeros(new.num_relations, np.int64)  # triples by relation
-        self.gone = np.zeros(new.num_relations, np.int64)
-        self.ends = np.zeros(new.num_entities, np.uint8)  # 1: of a triple that is gone, 2: of one that came
-        self.old_ends = np.zeros(old.num_entities, np.bool_)  # of triples that cannot be in the new graph
-
-    def run(self) -> None:
-        """Compare all triples."""
-        old_pieces, new_pieces = self._carried_over(), _read_triples(self._new.folder)
-        old: Triples | None = next(old_pieces, None)
-        new: Triples | None = next(new_pieces, None)
-        while old is not None or new is not None:
-            if old is None or new is None:
-                self._count_rest(old, new)
-                old, new = next(old_pieces, None), next(new_pieces, None)
-                continue
-            num_old, num_new = merge_triples(old, new, self.gone, self.came, self.ends)
-            old = _rest(old, num_old) or next(old_pieces, None)
-            new = _rest(new, num_new) or next(new_pieces, None)
-
-    def _count_rest(self, old: Triples | None, new: Triples | None) -> None:
-        for triples, counts, mark in ((old, self.gone, 1), (new, self.came, 2)):
-            if triples is not None:
-                counts += np.bincount(triples[1], minlength=len(counts))
-                self.ends[triples[0]] |= np.uint8(mark)
-                self.ends[triples[2]] |= np.uint8(mark)
-
-    def _carried_over(self) -> Iterator[Triples]:
-        """Yield the old triples with new ids, sorted still; those of which a part is gone are counted here."""
-        for heads, relations, tails in _read_triples(self._old.folder):
-            moved = self._entities[heads], self._relations[relations], self._entities[tails]
-            lost = (moved[0] == GONE) | (moved[1] == GONE) | (moved[2] == GONE)
-            if lost.any():
-                self.old_ends[heads[lost]] = self.old_ends[tails[lost]] = True
-                known = moved[1][lost & (moved[1] != GONE)]
-                self.gone += np.bincount(known, minlength=len(self.gone))
-                moved = moved[0][~lost], moved[1][~lost], moved[2][~lost]
-            if len(moved[0]):
-                yield moved
-
-
-def _read_triples(folder: Path) -> Iterator[Triples]:
-    """Yield the triples of a graph in order, in pieces."""
-    for shard in sorted(folder.glob("triples-*.parquet")):
-        for batch in pq.ParquetFile(shard).iter_batches(BATCH_ROWS, columns=list(TRIPLE_COLUMNS)):
-            heads, relations, tails = (column.to_numpy() for column in batch.columns)
-            yield heads, relations, tails
-
-
-def _rest(triples: Triples, used: int) -> Triples | None:
-    heads, relations, tails = triples
-    return (heads[used:], relations[used:], tails[used:]) if used < len(heads) else None
-
-
 def _change(before: int, after: int, kept: int) -> Change:
     return Change(before, after, after - kept, before - kept)
 
 
-def _per_relation(old: KnowledgeGraph, new: KnowledgeGraph, merge: _Merge) -> dict[str, Change]:
-    """Return the relations whose triples changed, most changed first."""
+def _per_relation(
+    old: KnowledgeGraph, new: KnowledgeGraph, gone: NDArray[np.int32], came: NDArray[np.int32]
+) -> dict[str, Change]:
+    """Return the relations whose triples changed, most changed first; given are the changed triples' relations."""
     before, after = (triples_per_relation(graph.folder) for graph in (old, new))
-    changes = {label: Change(count, 0, 0, count) for label, count in before.items() if label not in after}
-    for label, came, gone in zip(new.relation_labels, merge.came.tolist(), merge.gone.tolist(), strict=True):
-        if came or gone:
-            changes[label] = Change(before.get(label, 0), after[label], came, gone)
+    counts = [
+        dict(zip(graph.relation_labels, np.bincount(rows, minlength=graph.num_relations).tolist(), strict=True))
+        for graph, rows in ((old, gone), (new, came))
+    ]
+    changes = {}
+    for label in before.keys() | after.keys():
+        num_gone, num_came = (count.get(label, 0) for count in counts)
+        if num_gone or num_came:
+            changes[label] = Change(before.get(label, 0), after.get(label, 0), num_came, num_gone)
     return dict(sorted(changes.items(), key=lambda item: (-item[1].came - item[1].gone, item[0].encode())))
 
 
@@ -205,3 +200,18 @@ def triples_per_relation(folder: Path) -> dict[str, int]:
     """Return relation -> triples of a graph artifact."""
     table = pq.read_table(folder / "relations.parquet", columns=["label", "num_triples"])
     return dict(zip(table["label"].to_pylist(), table["num_triples"].to_pylist(), strict=True))
+
+
+def _spread(graph: KnowledgeGraph, ends: Bools, hops: int) -> Bools:
+    """Return which entities [N] lie within ``hops`` steps, in any direction, of those marked."""
+    reached = ends.copy()
+    frontier = np.flatnonzero(ends)
+    for _ in range(hops):
+        tails = np.zeros(graph.num_entities, np.bool_)
+        for at in range(0, len(frontier), SPREAD_ENTITIES):
+            some = frontier[at : at + SPREAD_ENTITIES]
+            starts, stops = (graph.edge_ptr[graph.group_ptr[some + side]] for side in (0, 1))
+            tails[graph.edge_tail[expand_ranges(starts, stops)]] = True
+        frontier = np.flatnonzero(tails & ~reached)
+        reached |= tails
+    return reached

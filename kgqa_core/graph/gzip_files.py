@@ -1,4 +1,4 @@
-"""Small gzip files: read as they are, or unpacked beside the parts of a build. Dumps have a reader of their own."""
+"""Gzip files: small ones read or unpacked, dumps as a stream of blocks of lines that is never unpacked to disk."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
+
+from isal import igzip, isal_zlib
 
 from kgqa_core.errors import InputError, shorten
 
 COPY_BYTES = 2**20
+MAX_LINE_BYTES = 64 * 2**20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+GZIP_MAGIC = b"\x1f\x8b"
+OTHER_MAGICS = {
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"\xfd7zXZ": "xz",
+    b"PAR1": "Parquet",
+}
+DAMAGE: tuple[type[Exception], ...] = (gzip.BadGzipFile, zlib.error, cast(Any, isal_zlib).IsalError)
 
 
 @contextmanager
@@ -40,3 +53,79 @@ def unpack(path: Path, folder: Path) -> Path:
     with open_maybe_gzip(path) as packed, plain.open("wb") as out:
         shutil.copyfileobj(packed, out, COPY_BYTES)
     return plain
+
+
+class BlockReader:
+    """Reads one large file, gzip of any number of members or plain, in blocks of whole lines.
+
+    A block begins where the one before ends, and ends behind the last line end within ``block_bytes`` (of a longer
+    line: within as many more as it takes). So blocks depend on the text alone, and reading may begin at any of them.
+
+    Raises InputError where the file is missing, empty, packed otherwise, truncated or damaged, wherever that shows.
+    """
+
+    def __init__(self, path: Path, block_bytes: int) -> None:
+        self.path, self.block_bytes = path, block_bytes
+        try:
+            self._file: IO[bytes] = path.open("rb")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be opened ({error.strerror}). Is the path right?") from error
+        self.file_bytes = path.stat().st_size
+        start = self._file.read(6)
+        self._file.seek(0)
+        packed = next((name for magic, name in OTHER_MAGICS.items() if start.startswith(magic)), None)
+        if not start or packed:
+            self._file.close()
+            what = f"is {packed}" if packed else "is empty"
+            raise InputError(f"{path}: {what}; N-Triples are read as plain text or gzip. Download or repack it.")
+        is_gzip = start.startswith(GZIP_MAGIC)
+        opened: Any = igzip
+        self._plain: Any = opened.IGzipFile(fileobj=self._file, mode="rb") if is_gzip else self._file
+        self.plain_bytes = 0  # read so far
+
+    def __enter__(self) -> BlockReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def file_position(self) -> int:
+        """Bytes of the file read so far."""
+        return self._file.tell()
+
+    def blocks(self, skip: int = 0) -> Iterator[bytes]:
+        """Yield the blocks from byte ``skip`` of the text on, which is the start of one."""
+        while self.plain_bytes < skip and self._read(min(self.block_bytes, skip - self.plain_bytes)):
+            continue
+        rest = b""
+        while text := rest + (read := self._read(self.block_bytes - len(rest))):
+            if self.plain_bytes == len(text) and text.startswith(BYTE_ORDER_MARK):
+                text = text.replace(BYTE_ORDER_MARK, b"   ", 1)  # white space is legal there
+            while not (end := text.rfind(b"\n") + 1) and read:
+                if len(text) > self.block_bytes + MAX_LINE_BYTES:
+                    raise InputError(
+                        f"{self.path}: the line that holds byte {self.plain_bytes} of the text is longer than "
+                        f"{MAX_LINE_BYTES} bytes. Is this N-Triples?"
+                    )
+                text += (read := self._read(self.block_bytes))
+            end = end or len(text)  # the last line of the file may lack its end
+            rest = text[end:]
+            yield text[:end] if rest else text
+
+    def _read(self, count: int) -> bytes:
+        """Read ``count`` bytes of the text; fewer at its end only."""
+        try:
+            text = cast(bytes, self._plain.read(count))
+        except EOFError as error:
+            raise self._broken("is truncated: the gzip stream ends too early") from error
+        except DAMAGE as error:
+            raise self._broken(f"is damaged: {error}") from error
+        self.plain_bytes += len(text)
+        return text
+
+    def _broken(self, what: str) -> InputError:
+        return InputError(
+            f"{self.path} {what}, about byte {self.file_position} of {self.file_bytes} "
+            f"({self.plain_bytes} bytes of text before it). Nothing of it is kept: download it again and compare sizes."
+        )

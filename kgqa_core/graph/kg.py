@@ -19,13 +19,10 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.csr import CsrArrays, Ints, open_array, open_csr, read_only, sorted_distinct
 from kgqa_core.graph.strings import (
     SortedIndex,
-    StringBuffers,
     StringTable,
     fold,
     key_of,
     open_strings,
-    string_buffers,
-    write_strings,
 )
 from kgqa_core.types import Question, RelationPath
 
@@ -187,28 +184,6 @@ def _column(path: Path, name: str) -> list[Any]:
     with pq.ParquetFile(path) as file:  # read_table would first import pyarrow.dataset: a third of a second
         values: list[Any] = file.read(columns=[name])[name].to_pylist()
     return values
-
-
-def write_string_indexes(entities: pa.Table, folder: Path) -> int:
-    """Write what lookups by label, name and case-folded name need, from a table of schemas.ENTITIES.
-
-    Returns how many names several entities share.
-    """
-    labels, names = (entities[column].combine_chunks() for column in ("label", "name"))
-    write_strings(labels, folder, "label")
-    write_strings(names, folder, "name")
-    return write_orders(string_buffers(names.cast(pa.large_string())), string_buffers(fold(names)), folder)
-
-
-def write_orders(names: StringBuffers, folded: StringBuffers, folder: Path) -> int:
-    """Write the orders of names and of folded names, given as bytes and offsets; return how many names are shared."""
-    for stem, (data, offsets) in (("folded", folded), ("name", names)):
-        texts = pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
-        order = pc.array_sort_indices(texts)  # stable: entities that share a name stay in order of id
-        np.save(folder / f"{stem}_order.npy", order.to_numpy().astype(np.int32), allow_pickle=False)
-    texts = texts.take(order)
-    repeats = pc.equal(texts[1:], texts[:-1]).to_numpy(zero_copy_only=False)
-    return int((repeats & ~np.append(False, repeats[:-1])[: len(repeats)]).sum())
 
 
 def open_graph(folder: Path) -> KnowledgeGraph:

@@ -7,7 +7,7 @@ label is the text of the relation walked backwards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,14 +50,21 @@ def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]
 
 
 @contextmanager
-def connect(*, memory_limit: str, temp_directory: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open an in-memory DuckDB connection. Its failures (out of memory or disk) leave as ArtifactError."""
+def connect(
+    *, memory_limit: str, temp_directory: Path, views: Mapping[str, Sequence[Path]] | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open an in-memory DuckDB connection. Its failures (out of memory or disk) leave as ArtifactError.
+
+    ``views``: name in queries -> the Parquet files that it stands for.
+    """
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,
         "temp_directory": str(temp_directory),
     }
     try:
         with duckdb.connect(config=settings) as connection:
+            for name, paths in (views or {}).items():
+                connection.read_parquet([str(path) for path in paths]).create_view(name)
             yield connection
     except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
         raise ArtifactError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kgqa_core.graph.csr import open_array, read_only, write_array_header
 
+SLICE_ROWS = 2**20  # strings that are compared at a time
 StringBuffers = tuple[NDArray[np.uint8], NDArray[np.int64]]  # bytes and offsets, as in a StringTable
 
 
@@ -43,11 +45,63 @@ def key_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def write_strings(strings: pa.Array, folder: Path, stem: str) -> None:
-    """Write a string array as ``<stem>_data.npy`` and ``<stem>_offsets.npy``."""
-    data, offsets = string_buffers(strings.cast(pa.large_string()))
-    np.save(folder / f"{stem}_data.npy", data, allow_pickle=False)
-    np.save(folder / f"{stem}_offsets.npy", offsets, allow_pickle=False)
+def write_string_indexes(entities: Path, folder: Path) -> int:
+    """Write what lookups by label, name and case-folded name need, from a Parquet file of schemas.ENTITIES.
+
+    These are ``{label,name}_{data,offsets}.npy``, and the rows in byte order of names and of case-folded names, equal
+    ones in order of id. Returns how many names several entities share.
+    """
+    _write_strings(entities, "label", folder, "label")
+    _write_strings(entities, "name", folder, "name")
+    _write_strings(entities, "name", folder, "folded", fold)
+    names, order = _write_order(folder, "name")
+    _write_order(folder, "folded")
+    for what in ("data", "offsets"):
+        (folder / f"folded_{what}.npy").unlink()
+    return _num_repeated(names, order)
+
+
+def _write_strings(
+    entities: Path, column: str, folder: Path, stem: str, change: Callable[[pa.Array], pa.Array] | None = None
+) -> None:
+    """Write a column as ``<stem>_data.npy`` and ``<stem>_offsets.npy``, a row group at a time."""
+
+    def read() -> Iterator[pa.LargeStringArray]:
+        with pq.ParquetFile(entities) as file:
+            for group in range(file.num_row_groups):
+                for chunk in file.read_row_group(group, columns=[column])[column].chunks:
+                    yield (change(chunk) if change else chunk).cast(pa.large_string())
+
+    num_bytes = sum(pc.sum(pc.binary_length(strings)).as_py() or 0 for strings in read())
+    ends = [np.zeros(1, np.int64)]
+    with (folder / f"{stem}_data.npy").open("wb") as stream:
+        write_array_header(stream, np.dtype(np.uint8), num_bytes)
+        for strings in read():
+            data, offsets = string_buffers(strings)
+            stream.write(data.data)
+            ends.append(offsets[1:] + ends[-1][-1])
+    np.save(folder / f"{stem}_offsets.npy", np.concatenate(ends), allow_pickle=False)
+
+
+def _write_order(folder: Path, stem: str) -> tuple[pa.LargeStringArray, NDArray[np.int32]]:
+    """Write the rows in byte order of what ``_write_strings`` wrote; return these strings and the order."""
+    table = open_strings(folder, stem)
+    buffers = [None, pa.py_buffer(table.offsets), pa.py_buffer(table.data)]
+    strings = pa.Array.from_buffers(pa.large_string(), len(table), buffers)
+    order = pc.array_sort_indices(strings).to_numpy().astype(np.int32)  # stable
+    np.save(folder / f"{stem}_order.npy", order, allow_pickle=False)
+    return strings, order
+
+
+def _num_repeated(strings: pa.LargeStringArray, order: NDArray[np.int32]) -> int:
+    """Return how many distinct strings occur more than once; ``order`` sorts them."""
+    count, before = 0, False
+    for start in range(0, len(order) - 1, SLICE_ROWS):
+        ordered = strings.take(pa.array(order[start : start + SLICE_ROWS + 1]))
+        same = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1)).to_numpy(zero_copy_only=False)
+        count += int((same & ~np.append(before, same[:-1])).sum())
+        before = bool(same[-1])
+    return count
 
 
 def string_buffers(strings: pa.LargeStringArray) -> StringBuffers:
@@ -68,22 +122,8 @@ def fold(names: pa.Array) -> pa.Array:
     return pc.replace_with_mask(folded, other, mended)
 
 
-def join_strings(pieces: Sequence[pa.ChunkedArray], folder: Path, stem: str) -> None:
-    """Write string arrays one after the other, as ``write_strings`` writes one."""
-    ends = [np.zeros(1, np.int64)]
-    with (folder / f"{stem}_data.npy").open("wb") as stream:
-        arrays = [chunk.cast(pa.large_string()) for piece in pieces for chunk in piece.chunks]
-        num_bytes = sum(pc.sum(pc.binary_length(array)).as_py() or 0 for array in arrays)
-        write_array_header(stream, np.dtype(np.uint8), num_bytes)
-        for array in arrays:
-            data, offsets = string_buffers(array)
-            stream.write(data.data)
-            ends.append(offsets[1:] + ends[-1][-1])
-    np.save(folder / f"{stem}_offsets.npy", np.concatenate(ends), allow_pickle=False)
-
-
 def open_strings(folder: Path, stem: str) -> StringTable:
-    """Memory-map what ``write_strings`` wrote."""
+    """Memory-map what ``write_string_indexes`` wrote."""
     return StringTable(open_array(folder / f"{stem}_data.npy"), open_array(folder / f"{stem}_offsets.npy"))
 
 

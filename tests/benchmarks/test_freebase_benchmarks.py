@@ -7,12 +7,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.child import Child, folder_bytes, run_child
-from benchmarks.freebase.children import STEPS, build, inflate, make_dump, make_parts, parse, read_lines
+from benchmarks.child import folder_bytes, run_child
+from benchmarks.freebase.children import build, inflate, make_dump, make_parts, parse, read_lines
 from benchmarks.freebase.expanding import expand, loop
 from benchmarks.freebase.world import World
 from benchmarks.freebase_dump import draw_topics
-from benchmarks.freebase_parse import FULL_BYTES, Point, arithmetic, extrapolate, figure_rows, size_rows
 
 TRIPLES = 3001
 
@@ -21,10 +20,8 @@ TRIPLES = 3001
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("freebase")
     made = make_parts(str(folder / "parts"), TRIPLES)
-    built = build(str(folder / "parts"), str(folder / "graph"), topics=[], hops=None, memory_bytes=2**30)
-    assert [name for name, _, _ in built["steps"]] == list(STEPS)
-    assert all(cpu > 0 and peak > 0 for _, cpu, peak in built["steps"])
-    assert 0.8 * made["kept"] < built["triples"] <= made["kept"]
+    built = build(str(folder / "parts"), str(folder / "graph"), topics=[], hops=None)
+    assert 0.8 * made < built["triples"] <= made
     return folder / "graph"
 
 
@@ -49,7 +46,7 @@ def test_the_oracle_and_the_parser_keep_the_same(tmp_path: Path) -> None:
     oracle = read_lines(str(tmp_path / "dump.nt.gz"))
     assert parsed["lines"] == made["lines"] and parsed["rows"]["triples"] == oracle["triples"]
     rejects = pq.read_table(tmp_path / "parts" / "rejects.parquet")["line"].to_pylist()
-    assert rejects == sorted(oracle["rejects"]) != []
+    assert rejects == oracle["malformed"] == made["malformed"] != []
 
 
 def test_the_loop_walks_what_the_compiled_walk_walks(graph: Path) -> None:
@@ -61,18 +58,3 @@ def test_the_loop_walks_what_the_compiled_walk_walks(graph: Path) -> None:
             name: looped[name] for name in ("topics", "edges", "entities")
         }
         assert walked["edges"] < expand(str(graph), topics, hops, cap=3, forward=False)["edges"]
-
-
-def test_straight_lines_are_extrapolated_exactly() -> None:
-    def point(gigabytes: int) -> Point:
-        one = Child({}, cpu=1 + 2 * gigabytes, wall=2 + 1.5 * gigabytes, peak=300 + gigabytes)
-        size = gigabytes * 10**9
-        return Point(size, size // 125, size // 10, one, one, one, size // 20, size // 10)
-
-    points = [point(gigabytes) for gigabytes in (1, 3, 5)]
-    full = extrapolate(points)
-    assert full["wall_minutes"] == pytest.approx((2 + 1.5 * 400) / 60)
-    assert full["even_minutes"] == pytest.approx((1 + 2 * 400) / 60 / 2)
-    assert full["peak"] == pytest.approx(700) and full["disk"] == FULL_BYTES / 20
-    assert "= 602 s = 10.0 minutes" in arithmetic(points)
-    assert len(size_rows(points)) == 5 and "| 455 |" in figure_rows(points)[2]

@@ -9,23 +9,22 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.freebase import facts
-from benchmarks.freebase.coded import write_coded_parts
-from benchmarks.freebase.faults import MALFORMED, ODD
+from benchmarks.freebase.parts import write_parts
 from benchmarks.freebase.world import World
 from benchmarks.freebase_dump import (
     BYTES_PER_TRIPLE,
+    MALFORMED,
+    ODD,
     Dump,
     draw_topics,
     planted_path,
     write_dump,
     write_questions,
 )
-from kgqa_core.graph.dump.codes import code_of, label_of
 
 PLAIN_BYTES, TRIPLES = 3_000_000, 3_000_000 // BYTES_PER_TRIPLE
 IRI = rb"<[^\x00-\x20<>\"{}|^`\\]*>"
@@ -133,40 +132,25 @@ def test_a_cvt_node_hangs_on_its_owner_and_leads_back() -> None:
     assert links.min() >= 2 and links.max() <= 8
 
 
-def test_coded_parts_hold_the_triples_names_and_types_of_the_text(lines: list[bytes], tmp_path: Path) -> None:
-    report = write_coded_parts(tmp_path, TRIPLES, seed=7)
-    relations = pq.read_table(tmp_path / "relations.parquet").to_pydict()
-    label = dict(zip(relations["relation"], relations["label"], strict=True))
-    use = dict(zip(relations["label"], relations["use"], strict=True))
-    texts = read_parts(tmp_path, "texts")
-    text_of = {row["code"]: row["text"] for row in texts}
-
-    def name(code: int) -> str:
-        return label_of(code) if code > 0 else text_of[code]
-
-    coded = Counter(
-        (name(row["head"]), label[row["relation"]], name(row["tail"])) for row in read_parts(tmp_path, "triples")
-    )
-    assert report["kept"] == coded.total()
-    assert all(code_of(text) == code for code, text in text_of.items())
-    parsed = [plain(*found.groups()) for line in lines if line not in PLANTED and (found := OWN_FORM.fullmatch(line))]
-    assert coded == Counter(row for row in parsed if use.get(row[1]) == "triple" and row[1] != "type.property.schema")
-    types = Counter((name(row["entity"]), name(row["type"])) for row in read_parts(tmp_path, "types"))
+def test_parts_hold_the_triples_names_and_types_of_the_text(lines: list[bytes], tmp_path: Path) -> None:
+    total = write_parts(tmp_path, TRIPLES, seed=7)
+    use = {row["label"]: row["use"] for row in pq.read_table(tmp_path / "relations.parquet").to_pylist()}
+    found = Counter(tuple(row.values()) for row in read_parts(tmp_path, "triples"))
+    assert total == found.total()
+    parsed = [plain(*read.groups()) for line in lines if line not in PLANTED and (read := OWN_FORM.fullmatch(line))]
+    assert found == Counter(row for row in parsed if use.get(row[1]) == "triple" and row[1] != "type.property.schema")
+    types = Counter((row["entity"], row["type"]) for row in read_parts(tmp_path, "types"))
     assert types == Counter((head, tail) for head, relation, tail in parsed if relation == "type.object.type")
-    english = Counter((name(row["entity"]), row["name"]) for row in read_parts(tmp_path, "names") if row["kind"] == 0)
+    english = Counter((row["entity"], row["name"]) for row in read_parts(tmp_path, "names") if row["kind"] == 0)
     quoted = [OWN_FORM.fullmatch(line) for line in lines if b"type.object.name>" in line and line.endswith(b'"@en\t.')]
-    assert english == Counter((row[0], row[2]) for row in (plain(*found.groups()) for found in quoted if found))
+    assert english == Counter((row[0], row[2]) for row in (plain(*read.groups()) for read in quoted if read))
 
 
-def test_coded_parts_are_cut_between_blocks(tmp_path: Path) -> None:
-    write_coded_parts(tmp_path, 100_000, part_rows=1000)
-    parts = [pq.read_table(path) for path in sorted(tmp_path.glob("triples-*.parquet"))]
-    heads = [part["head"].to_numpy() for part in parts]
-    assert len(parts) == 2 and heads[0].max() < heads[1].min()
-    assert all((np.diff(part) >= 0).all() for part in heads)  # sorted by subject, as the dump is
-    for number, part in enumerate(parts):
-        used = set(part["tail"].filter(pc.less(part["tail"], 0)).to_pylist())
-        assert used <= set(pq.read_table(tmp_path / f"texts-{number:05d}.parquet")["code"].to_pylist())
+def test_parts_are_cut_between_blocks_and_sorted_by_subject(tmp_path: Path) -> None:
+    write_parts(tmp_path, 100_000, part_nodes=8192)
+    parts = [pq.read_table(path)["head"].to_pylist() for path in sorted(tmp_path.glob("triples-*.parquet"))]
+    assert len(parts) == 2 and max(parts[0]) < min(parts[1])
+    assert all(part == sorted(part) for part in parts)
 
 
 def test_topics_are_hubs_and_others_and_their_answers_lie_next_to_them(tmp_path: Path) -> None:

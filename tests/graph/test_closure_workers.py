@@ -14,32 +14,39 @@ import pytest
 from benchmarks.freebase.world import World
 from benchmarks.freebase_dump import draw_topics, write_dump
 from kgqa_core.config import ClusterSection
-from kgqa_core.graph.closure.closure import build_from_dump
-from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
-from kgqa_core.graph.dump.filters import DumpOptions
-from kgqa_core.graph.dump.parse import parse_dump
+from kgqa_core.graph import closure_walk
+from kgqa_core.graph.build import BuildLimits
+from kgqa_core.graph.closure import build_from_dump
+from kgqa_core.graph.dump import parse_dump
+from kgqa_core.graph.dump_rows import DumpOptions
 from kgqa_core.graph.fan_out import fan_out
 from kgqa_core.run.cluster import open_cluster
 
 PLAIN_BYTES = 1_500_000
-OPTIONS = {
-    "two hops": ClosureOptions(hops=2, cvt_is_hop=False, shard_rows=499),
-    "everything": ClosureOptions(hops=None, shard_rows=499),
-}
+OPTIONS: dict[str, dict[str, Any]] = {"two hops": {"hops": 2, "cvt_is_hop": False}, "everything": {"hops": None}}
+SHARD_ROWS = 499
 Contents = Callable[[Path], dict[str, bytes]]
-KILLED = {"reach_part", "write_runs", "write_bucket", "find_names"}
+KILLED = {"run_query", "write_runs", "write_bucket"}
 MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A made-up dump in coded parts, several of each kind."""
+    """A made-up dump, parsed, several parts of each kind."""
     folder = tmp_path_factory.mktemp("dump")
     write_dump(folder / "dump.nt.gz", plain_bytes=PLAIN_BYTES)
     (folder / "parts").mkdir()
     parse_dump(folder / "dump.nt.gz", folder / "parts", options=DumpOptions(block_bytes=2**17, blocks_per_part=2))
     assert len(list((folder / "parts").glob("triples-*.parquet"))) > 3
     return folder / "parts"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_groups() -> Iterator[None]:
+    """A task for each few hundred rows: more than one of each kind."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(closure_walk, "GROUP_ROWS", 1500)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +60,7 @@ def expected(dump: Path, topics: list[str], tmp_path_factory: pytest.TempPathFac
     found = {}
     for name, options in OPTIONS.items():
         folder = tmp_path_factory.mktemp("expected")
-        build_from_dump([dump], topics, folder, options=options)
+        build_from_dump([dump], topics, folder, limits=BuildLimits(shard_rows=SHARD_ROWS), **options)
         found[name] = {path.name: path.read_bytes() for path in folder.iterdir()}
         assert sum(file.startswith("triples-") for file in found[name]) > 2
     return found
@@ -82,7 +89,7 @@ def test_tasks_may_run_twice_and_in_any_order(
     how: MapTasks,
     name: str,
 ) -> None:
-    build_from_dump([dump], topics, tmp_path, options=OPTIONS[name], limits=ClosureLimits(map_tasks=how))
+    build_from_dump([dump], topics, tmp_path, limits=BuildLimits(how, shard_rows=SHARD_ROWS), **OPTIONS[name])
     assert contents(tmp_path) == expected[name]
 
 
@@ -121,7 +128,7 @@ def test_workers_that_are_killed_change_no_byte(
     def map_tasks(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         return fan_out(client)(partial(killed_once, function=function, marks=marks), enumerate(items))
 
-    limits = ClosureLimits(map_tasks=map_tasks)
-    build_from_dump([dump], topics, tmp_path / "graph", options=OPTIONS["two hops"], limits=limits)
+    limits = BuildLimits(map_tasks, shard_rows=SHARD_ROWS)
+    build_from_dump([dump], topics, tmp_path / "graph", limits=limits, **OPTIONS["two hops"])
     assert contents(tmp_path / "graph") == expected["two hops"]
     assert {path.name for path in marks.iterdir()} == {f"{name}-1" for name in KILLED}

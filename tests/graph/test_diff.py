@@ -154,7 +154,7 @@ def change_of(old: set[str], new: set[str]) -> Change:
 
 
 def test_many_triples_over_many_pieces_differ_as_duckdb_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgqa_core.graph.diff.BATCH_ROWS", 257)
+    monkeypatch.setattr("kgqa_core.graph.diff.RANGE_EDGES", 257)
     rng = np.random.default_rng(7)
     drawn = [
         [

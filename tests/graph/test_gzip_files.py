@@ -1,4 +1,4 @@
-"""Own triples and names may be gzipped; the text is unpacked for the build alone."""
+"""Gzipped triples and names; dumps as streams: the blocks are the same however the text is packed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
+from kgqa_core.graph import gzip_files
 from kgqa_core.graph.build import BuildLimits, build_graph
+from kgqa_core.graph.gzip_files import BlockReader
 
 TSV = "".join(f"a{n}\tr\tb{n % 5}\n" for n in range(97)) + "bad\n"
 
@@ -41,3 +45,109 @@ def test_a_truncated_gzip_is_an_error_and_question_files_are_to_be_unpacked(tmp_
     (tmp_path / "dev.jsonl.gz").touch()
     with pytest.raises(InputError, match=r"not read from a gzip. Unpack it: gunzip --keep dev.jsonl.gz"):
         build_graph(tmp_path / "dev.jsonl.gz", format="nsm", out_dir=tmp_path / "graph")
+
+
+# Dumps
+
+TEXT = b"".join(b"line %d %s\n" % (number, b"x" * (number * 7 % 90)) for number in range(300))
+
+
+def blocks_of(path: Path, block_bytes: int, skip: int = 0) -> list[bytes]:
+    with BlockReader(path, block_bytes) as reader:
+        return list(reader.blocks(skip))
+
+
+def cut(text: bytes, block_bytes: int) -> list[bytes]:
+    """Cut a text into blocks of as many whole lines as there is room for."""
+    blocks = []
+    while text:
+        size = block_bytes
+        while b"\n" not in text[:size] and size < len(text):
+            size += block_bytes
+        end = text.rfind(b"\n", 0, size) + 1 or len(text)
+        blocks.append(text[:end])
+        text = text[end:]
+    return blocks
+
+
+PLAIN_BLOCKS = cut(TEXT, 512)
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 64), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_blocks_are_whole_lines_and_are_found_again_from_any_of_them(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], block_bytes: int, ended: bool
+) -> None:
+    text = b"".join(b"y" * length + b"\n" for length in lengths)
+    text = (text if ended else text.removesuffix(b"\n")) or b"\n"
+    path = tmp_path_factory.getbasetemp() / "lines.nt"
+    path.write_bytes(text)
+    blocks = blocks_of(path, block_bytes)
+    assert blocks == cut(text, block_bytes)
+    for number in range(len(blocks) + 1):
+        assert blocks_of(path, block_bytes, sum(map(len, blocks[:number]))) == blocks[number:]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        TEXT,
+        gzip.compress(TEXT),
+        b"".join(gzip.compress(TEXT[at : at + 1000]) for at in range(0, len(TEXT), 1000)),
+        gzip.compress(b"") + gzip.compress(TEXT) + gzip.compress(b""),
+        gzip.compress(TEXT) + b"\0" * 100,  # as tape and block devices pad
+    ],
+    ids=["plain", "gzip", "many members", "empty members", "padded"],
+)
+def test_packing_does_not_matter(tmp_path: Path, packed: bytes) -> None:
+    (tmp_path / "dump").write_bytes(packed)
+    assert blocks_of(tmp_path / "dump", 512) == PLAIN_BLOCKS
+
+
+def test_a_byte_order_mark_is_white_space(tmp_path: Path) -> None:
+    (tmp_path / "dump").write_bytes(b"\xef\xbb\xbf" + TEXT)
+    assert blocks_of(tmp_path / "dump", 1 << 20) == [b"   " + TEXT]
+
+
+def test_a_truncated_gzip_is_never_an_end(tmp_path: Path) -> None:
+    whole = gzip.compress(TEXT[:3000]) + gzip.compress(TEXT[3000:])
+    path = tmp_path / "dump.nt.gz"
+    second = whole.index(b"\x1f\x8b\x08", 4)
+    for size in {*range(2, 30), *range(second - 10, second), *range(second + 2, len(whole), 17), len(whole) - 1}:
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match=rf"dump.nt.gz is truncated.* of {size} "):
+            blocks_of(path, 512)
+
+
+@pytest.mark.parametrize("at", [40, 100, -6, -2])
+def test_a_damaged_gzip_is_told(tmp_path: Path, at: int) -> None:
+    packed = bytearray(gzip.compress(TEXT))
+    packed[at] ^= 0x55
+    (tmp_path / "dump.nt.gz").write_bytes(packed)
+    with pytest.raises(InputError, match=r"is (damaged|truncated).*Nothing of it is kept"):
+        blocks_of(tmp_path / "dump.nt.gz", 512)
+
+
+def test_text_behind_a_gzip_stream_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "dump.nt.gz").write_bytes(gzip.compress(TEXT) + b"<a> <b> <c> .\n")
+    with pytest.raises(InputError, match="is damaged"):
+        blocks_of(tmp_path / "dump.nt.gz", 512)
+
+
+@pytest.mark.parametrize(("start", "what"), [(b"", "is empty"), (b"BZh9", "is bzip2"), (b"PK\x03\x04", "is zip")])
+def test_what_is_no_dump_is_refused(tmp_path: Path, start: bytes, what: str) -> None:
+    (tmp_path / "dump").write_bytes(start)
+    with pytest.raises(InputError, match=what):
+        BlockReader(tmp_path / "dump", 512)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.gz: cannot be opened"):
+        BlockReader(tmp_path / "nowhere.gz", 512)
+
+
+def test_a_line_without_end_stops_before_memory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gzip_files, "MAX_LINE_BYTES", 10_000)
+    (tmp_path / "dump").write_bytes(b"a\n" + b"x" * 50_000)
+    with pytest.raises(InputError, match="longer than 10000 bytes"):
+        blocks_of(tmp_path / "dump", 512)

@@ -35,13 +35,14 @@ from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.tracking import Recorder
 
 if TYPE_CHECKING:
-    from kgqa_core.graph.dump.filters import DumpOptions
-    from kgqa_core.graph.dump.parse import DumpReport, Progress
+    from kgqa_core.graph.dump import DumpReport, Progress
+    from kgqa_core.graph.dump_rows import DumpOptions
     from kgqa_core.graph.subgraph_cut import Cut
 
 DUMP = "dump-"  # + the name of a dump file: the key of its stage
 HOW_TO_PARSE = {"language", "keep_types", "noise", "max_reject_ratio"}  # settings of a dump; the others are the graph's
 TOPICS_FILE = "topics.parquet"
+DUCKDB_SHARE = 0.6  # of a memory limit: DuckDB's own does not count what Python and Arrow hold beside it
 STRICT = {"max_reject_ratio": 0.0}  # of files that we made ourselves
 
 
@@ -162,7 +163,7 @@ class DumpFile:
 
 def parse_file(file: DumpFile, progress: Progress | None = None) -> DumpReport:
     """Parse one file into its folder; what a killed worker had finished there is kept."""
-    from kgqa_core.graph.dump.parse import parse_dump
+    from kgqa_core.graph.dump import parse_dump
 
     return parse_dump(
         file.path,
@@ -177,7 +178,7 @@ def parse_file(file: DumpFile, progress: Progress | None = None) -> DumpReport:
 def _parse_dumps(run: Pipeline, keys: Sequence[str]) -> list[StageOutcome]:
     """Parse dump files: one with a thread per worker in this process, many with a worker each."""
     paths = [path for key in keys for path in run.specs[key].files.values()]
-    if len(keys) == 1:  # one gzip stream has one reader; handing its text to other processes costs more than scanning
+    if len(keys) == 1:  # one gzip stream has one reader; handing its text to other processes costs more than parsing
         return [run.make(keys[0], partial(_parse, threads=run.config.cluster.workers))]
     with chunk_mapper(run, paths, "parsing dumps") as map_files:
         if map_files is map:
@@ -206,7 +207,7 @@ def _parse(
 
 def dump_options(run: Pipeline) -> DumpOptions:
     """Return what of the configuration says how lines are read."""
-    from kgqa_core.graph.dump.filters import NOISE_PREFIXES, DumpOptions
+    from kgqa_core.graph.dump_rows import NOISE_PREFIXES, DumpOptions
 
     graph = freebase(run.config)
     assert graph is not None
@@ -262,27 +263,29 @@ def _graph_source(run: Pipeline) -> GraphSection:
 
 
 def _build_closure(run: Pipeline, source: FreebaseSection, folder: Path, recorder: Recorder) -> None:
-    """Follow the topics through the coded parts of the dump; number, sort and index what they reach."""
-    from kgqa_core.graph.closure.closure import build_from_dump
-    from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
-    from kgqa_core.graph.dump.names import labels_named
+    """Follow the topics through the parsed dumps; number, sort and index what they reach."""
+    from kgqa_core.graph.build import BuildLimits
+    from kgqa_core.graph.closure import build_from_dump
+    from kgqa_core.graph.closure_walk import labels_named
 
     dumps = [run.artifact(key).folder for key in run.specs if key.startswith(DUMP)]
-    memory_limit, spill = run.config.runtime.memory_limit, folder / "spill"
+    allowed = min(size_in_bytes(section.memory_limit) for section in (run.config.runtime, run.config.cluster))
+    memory_limit, spill = f"{int(DUCKDB_SHARE * allowed) // 2**20}MiB", folder / "spill"
     spill.mkdir()
     asked: list[str] = []
     if source.hops is not None:
         asked = pq.read_table(run.artifact("topics").folder / TOPICS_FILE)["label"].to_pylist()
     named = labels_named(asked, dumps, memory_limit=memory_limit, temp_directory=spill)
-    topics = sorted({label for topic in asked for label in (topic, *named.get(topic, ()))})
     parts = [path for dump in dumps for path in dump.glob("triples-*.parquet")]
     with chunk_mapper(run, parts, "building the closure") as map_tasks:
         report = build_from_dump(
             dumps,
-            topics,
+            [label for topic in asked for label in (topic, *named.get(topic, ()))],
             folder,
-            options=ClosureOptions(hops=source.hops, cvt_is_hop=source.cvt_is_hop, hub_cap=source.hub_cap),
-            limits=ClosureLimits(map_tasks, size_in_bytes(memory_limit), temp_directory=spill),
+            hops=source.hops,
+            cvt_is_hop=source.cvt_is_hop,
+            hub_cap=source.hub_cap,
+            limits=BuildLimits(map_tasks, memory_limit=memory_limit, temp_directory=spill),
         )
     shutil.rmtree(spill)
     recorder.metrics(
@@ -361,9 +364,9 @@ def question_paths(run: Pipeline) -> list[Path]:
 
 STAGES = (
     Stage("dataset", 1, "copy the demo dataset", _dataset_specs, _make_dataset, is_data=True),
-    Stage("dump", 1, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
+    Stage("dump", 2, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
     Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
-    Stage("graph", 4, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
+    Stage("graph", 5, "build graph", _graph_specs, _build_graph, io=True, is_data=True),
     Stage("subgraphs", 2, "build subgraphs", _subgraphs_specs, _build_subgraphs, io=True, is_data=True),
     Stage("questions", 2, "link questions", _questions_specs, _link_questions, io=True, is_data=True),
 )

@@ -10,18 +10,91 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.dump import parse, parts
-from kgqa_core.graph.dump.filters import DumpOptions
-from kgqa_core.graph.dump.parse import parse_dump
-from tests.graph.dump import lines
+from kgqa_core.graph.dump import DumpReport, parse_dump
+from kgqa_core.graph.dump_rows import DumpOptions
+from kgqa_core.graph.ntriples import Statement, label_of_iri, parse_line
+from tests.graph import dump_lines as lines
 
 KINDS = lines.WELL_FORMED | lines.MALFORMED
+SMALL = DumpOptions(block_bytes=512, blocks_per_part=12, max_reject_ratio=1.0)  # many blocks and parts in a few lines
+EVERY_LINE: list[tuple[str, bytes]] = [  # every kind of line; the order mixes them
+    pair
+    for pairs in zip(
+        *[[(kind, one) for _ in range(25) for one in ones][:25] for kind, ones in KINDS.items()], strict=True
+    )
+    for pair in pairs
+]
+
+
+@pytest.fixture
+def small() -> DumpOptions:
+    return SMALL
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DumpReport]:
+    """A dump of lines of every kind, the last one cut off."""
+    folder = tmp_path_factory.mktemp("kinds")
+    (folder / "dump.nt").write_bytes(b"\n".join(one for _, one in EVERY_LINE) + b"\n" + lines.TRUNCATED)
+    (folder / "out").mkdir()
+    return folder / "out", parse_dump(folder / "dump.nt", folder / "out", options=SMALL)
+
+
+def test_every_malformed_line_is_rejected_with_its_number_reason_and_text(parsed: tuple[Path, DumpReport]) -> None:
+    rows = pq.read_table(parsed[0] / "rejects.parquet").to_pylist()
+    expected = [(number, kind) for number, (kind, _) in enumerate(EVERY_LINE, 1) if kind in lines.MALFORMED]
+    assert [(row["line"], row["reason"]) for row in rows] == [*expected, (len(EVERY_LINE) + 1, "truncated last line")]
+    for row, (number, _) in zip(rows, expected, strict=False):
+        assert row["file"] == "dump.nt"
+        assert row["text"] == EVERY_LINE[number - 1][1].decode(errors="replace")[:500]
+
+
+def test_every_line_is_counted_once(parsed: tuple[Path, DumpReport]) -> None:
+    report, kinds = parsed[1], [kind for kind, _ in EVERY_LINE]
+    malformed = sum(kind in lines.MALFORMED for kind in kinds) + 1
+    assert report.lines == {kind: kinds.count(kind) for kind in lines.WELL_FORMED} | {"malformed": malformed}
+    assert report.num_lines == len(EVERY_LINE) + 1
+    assert report.plain_bytes == len(b"\n".join(one for _, one in EVERY_LINE) + b"\n" + lines.TRUNCATED)
+    assert report.num_parts > 2
+
+
+def test_what_is_kept_is_what_the_lines_say(parsed: tuple[Path, DumpReport]) -> None:
+    expected: dict[str, Counter[tuple[object, ...]]] = {kind: Counter() for kind in lines.WELL_FORMED}
+    for kind, one in EVERY_LINE:
+        read = parse_line(one)
+        if kind in ("triple", "type", "name", "alias"):
+            assert isinstance(read, Statement)
+            tail = read.object if read.is_literal else label_of_iri(read.object)
+            middle = {"triple": [label_of_iri(read.relation)], "name": [0], "alias": [1]}.get(kind, [])
+            expected[kind][label_of_iri(read.subject), *middle, tail] += 1
+    found = {
+        kind: Counter(
+            tuple(row.values())
+            for part in parsed[0].glob(f"{kind}-*.parquet")
+            for row in pq.read_table(part).to_pylist()
+        )
+        for kind in ("triples", "types", "names")
+    }
+    assert found["triples"] == expected["triple"]
+    assert found["types"] == expected["type"]
+    named = Counter({row: count for row, count in found["names"].items() if row[1] != 2})
+    assert named == expected["name"] + expected["alias"]
+    assert {row for row in found["names"] if row[1] == 2} == {("m.0bcd1", 2, None), ("people.person", 2, None)}
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif("KGQA_DATA" not in os.environ, reason="KGQA_DATA names no folder with freebase/")
+def test_real_lines(tmp_path: Path) -> None:
+    report = parse_dump(Path(os.environ["KGQA_DATA"]) / "freebase" / "sample.nt.gz", tmp_path)
+    assert (report.num_lines, report.rejects) == (93207, {})
+    assert [report.lines[kind] for kind in ("triple", "name", "type", "noise")] == [76794, 13422, 1524, 1467]
 
 
 def write_dump(path: Path, num_lines: int, seed: int = 0) -> Path:
@@ -68,7 +141,7 @@ def test_threads_do_not_change_a_byte(
 
 def test_no_rubble_is_left(expected: dict[str, bytes]) -> None:
     kinds = {name.split("-")[0] for name in expected}
-    assert kinds == {"triples", "types", "names", "texts", "relations.parquet", "rejects.parquet", "dump.json"}
+    assert kinds == {"triples", "types", "names", "relations.parquet", "rejects.parquet", "dump.json"}
 
 
 class Stop(Exception):
@@ -81,12 +154,12 @@ def test_a_stopped_parse_goes_on_from_its_journal(
 ) -> None:
     out, journal = tmp_path / "out", tmp_path / "journal"
     out.mkdir()
-    scanned = []
+    taken = []
     for stop_after in (30, 3, 50, 10**9):
         left = iter(range(stop_after))
 
         def count(done: int, size: int, left: object = left) -> None:
-            scanned.append(done)
+            taken.append(done)
             if next(left, None) is None:  # type: ignore[call-overload]
                 raise Stop
 
@@ -95,12 +168,11 @@ def test_a_stopped_parse_goes_on_from_its_journal(
         except Stop:
             assert not any(out.iterdir())
     assert contents(out) == expected
-    blocks = expected_blocks(dump, small)
-    assert blocks < len(scanned) < blocks + 3 * (small.blocks_per_part + 1)  # only unfinished parts were scanned again
-
-
-def expected_blocks(dump: Path, options: DumpOptions) -> int:
-    return -(-len(gzip.decompress(dump.read_bytes())) // options.block_bytes)
+    whole: list[int] = []
+    parse_dump(dump, tmp_path, options=small, progress=lambda done, size: whole.append(done))
+    assert (
+        len(whole) < len(taken) < len(whole) + 3 * (small.blocks_per_part + 1)
+    )  # only unfinished parts were taken again
 
 
 def test_other_options_do_not_go_on_from_a_journal(dump: Path, tmp_path: Path, small: DumpOptions) -> None:
@@ -133,7 +205,7 @@ def test_a_damaged_part_of_a_journal_is_made_again(
 KILLED = """
 import sys
 from pathlib import Path
-from kgqa_core.graph.dump.parse import DumpOptions, parse_dump
+from kgqa_core.graph.dump import DumpOptions, parse_dump
 options = DumpOptions(block_bytes=512, blocks_per_part=12, max_reject_ratio=1.0)
 parse_dump(Path(sys.argv[1]), Path(sys.argv[2]), options=options, threads=2, journal=Path(sys.argv[3]))
 """
@@ -204,14 +276,14 @@ def test_a_full_disk_leaves_the_finished_parts(
 ) -> None:
     out, journal = tmp_path / "out", tmp_path / "journal"
     out.mkdir()
-    publish, left = parts.publish, iter(range(17))
+    sync, left = os.fsync, iter(range(17))
 
-    def fill(temporary: Path, path: Path) -> None:
+    def fill(descriptor: int) -> None:
         if next(left, None) is None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        publish(temporary, path)
+        sync(descriptor)
 
-    monkeypatch.setattr(parts, "publish", fill)
+    monkeypatch.setattr(os, "fsync", fill)
     with pytest.raises(OSError, match="No space left"):
         parse_dump(dump, out, options=small, journal=journal)
     assert len(list(journal.glob("part-*.json"))) == 3
@@ -225,7 +297,7 @@ def test_types_are_triples_where_they_should_be(tmp_path: Path) -> None:
     (tmp_path / "dump.nt").write_bytes(text)
     for as_triples, expected in ((False, 1), (True, 3)):
         report = parse_dump(tmp_path / "dump.nt", tmp_path, options=DumpOptions(types_as_triples=as_triples))
-        assert report.rows == {"names": 0, "texts": 1, "triples": expected, "types": 2}
+        assert report.rows == {"names": 0, "triples": expected, "types": 2}
 
 
 def test_relations_say_what_they_are_used_for(dump: Path, tmp_path: Path, small: DumpOptions) -> None:
@@ -236,7 +308,7 @@ def test_relations_say_what_they_are_used_for(dump: Path, tmp_path: Path, small:
     assert rows["type.object.type"]["use"] == "type"
     assert rows["common.topic.description"]["use"] == rows["key/en"]["use"] == "noise"
     assert rows["people.person.parents"]["use"] == "triple"
-    assert [row["relation"] for row in rows.values()] == list(range(report.num_relations))
+    assert list(rows) == sorted(rows, key=str.encode) and len(rows) == report.num_relations
     counted = report.num_lines - report.lines["blank"] - report.lines["malformed"]
     assert sum(row["num_lines"] for row in rows.values()) == counted
 
@@ -248,15 +320,10 @@ def test_another_language(tmp_path: Path) -> None:
     assert [row["name"] for row in names if row["kind"] == 0] == ["no language", "again"]
 
 
-def test_the_plain_scanner_is_taken_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parse, "has_numba", lambda: False)
-    assert type(parse.new_scanner(DumpOptions())) is parse.RegexScanner
-
-
 def test_a_parse_starts_quickly(dump: Path, tmp_path: Path) -> None:
     """What takes long to import stays out, pandas above all: pyarrow takes it in to convert lists and arrays."""
     code = (
-        "import sys; from pathlib import Path; from kgqa_core.graph.dump.parse import DumpOptions, parse_dump\n"
+        "import sys; from pathlib import Path; from kgqa_core.graph.dump import DumpOptions, parse_dump\n"
         "parse_dump(Path(sys.argv[1]), Path(sys.argv[2]), options=DumpOptions(max_reject_ratio=1))\n"
         "assert not {'pandas', 'duckdb', 'torch', 'pydantic'} & set(sys.modules), sorted(sys.modules)"
     )

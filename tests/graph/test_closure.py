@@ -1,4 +1,4 @@
-"""From coded parts to a graph, against the slow closure of the same world."""
+"""From a parsed dump to a graph, against the slow closure of the same world."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, ConfigError, InputError
-from kgqa_core.graph.closure.closure import build_from_dump
-from kgqa_core.graph.closure.options import ClosureLimits, ClosureOptions
+from kgqa_core.graph import closure, closure_walk
+from kgqa_core.graph.build import BuildLimits
+from kgqa_core.graph.closure import build_from_dump
+from kgqa_core.graph.closure_walk import labels_named
 from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.diff import triples_per_relation
-from kgqa_core.graph.dump.codes import code_of
 from kgqa_core.graph.kg import open_graph
-from tests.graph.closure.oracle import close, described, key
-from tests.graph.closure.worlds import World, worlds, write_parts, write_rows
+from tests.graph.closure_worlds import World, close, described, key, worlds, write_parts, write_rows
 
 FILMS = World(
     dumps=(
@@ -53,12 +53,14 @@ FILMS = World(
 )
 
 
+DEFAULT_LIMITS = BuildLimits()
+
+
 def build(
-    world: World, folder: Path, *, part_rows: int = 7, limits: ClosureLimits | None = None, **options: Any
+    world: World, folder: Path, *, part_rows: int = 7, limits: BuildLimits = DEFAULT_LIMITS, **options: Any
 ) -> Path:
     dumps = write_parts(world, folder / "dumps", part_rows=part_rows)
-    limits = limits or ClosureLimits(memory_bytes=4096)
-    build_from_dump(dumps, world.topics, folder / "graph", options=ClosureOptions(**options), limits=limits)
+    build_from_dump(dumps, world.topics, folder / "graph", limits=limits, **options)
     return folder / "graph"
 
 
@@ -83,8 +85,8 @@ def test_the_graph_is_that_of_the_slow_closure(
     expected = close(world, hops, cvt_is_hop=cvt_is_hop, hub_cap=hub_cap)
     assume(expected.hop_of)
     with tempfile.TemporaryDirectory() as place:
-        options = {"hops": hops, "cvt_is_hop": cvt_is_hop, "hub_cap": hub_cap, "shard_rows": shard_rows}
-        folder = build(world, Path(place), **options)
+        options = {"hops": hops, "cvt_is_hop": cvt_is_hop, "hub_cap": hub_cap}
+        folder = build(world, Path(place), limits=BuildLimits(shard_rows=shard_rows), **options)
         graph, report = open_graph(folder), json.loads((folder / "closure.json").read_text("utf-8"))
         labels = sorted({end for head, _, tail in expected.hop_of for end in (head, tail)}, key=key)
         relations = sorted({relation for _, relation, _ in expected.hop_of}, key=key)
@@ -170,33 +172,29 @@ def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any
 
 @given(worlds, st.sampled_from([None, 2]), st.sampled_from([None, 1]))
 @settings(max_examples=5)  # each builds three graphs
-def test_parts_batches_and_workers_change_no_byte(world: World, hops: int | None, hub_cap: int | None) -> None:
+def test_parts_groups_workers_and_memory_change_no_byte(world: World, hops: int | None, hub_cap: int | None) -> None:
     hub_cap = hub_cap if hops is not None else None
     assume(close(world, hops, cvt_is_hop=False, hub_cap=hub_cap).hop_of)
     found = []
-    for part_rows, map_tasks, memory in ((3, map, 2**30), (7, in_reverse, 2048), (1000, in_threads, 5000)):
-        with tempfile.TemporaryDirectory() as place:
-            limits = ClosureLimits(map_tasks, memory)
-            options = {"hops": hops, "cvt_is_hop": False, "hub_cap": hub_cap, "shard_rows": 4}
+    for part_rows, map_tasks, memory, rows in (
+        (3, map, "1GB", 5),
+        (7, in_reverse, "200MB", 2),
+        (1000, in_threads, "100MB", 10**9),
+    ):
+        with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
+            patched.setattr(closure_walk, "GROUP_ROWS", rows)
+            patched.setattr(closure, "RUN_ROWS", rows)
+            limits = BuildLimits(map_tasks, memory_limit=memory, shard_rows=4)
+            options = {"hops": hops, "cvt_is_hop": False, "hub_cap": hub_cap}
             folder = build(world, Path(place), part_rows=part_rows, limits=limits, **options)
             found.append({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
     assert found[0] == found[1] == found[2]
 
 
-def test_two_labels_with_one_code_are_listed_and_never_become_one_in_silence(tmp_path: Path) -> None:
-    dumps = write_parts(FILMS, tmp_path)
-    write_rows(dumps[1], "texts", schemas.DUMP_TEXTS, [(code_of("1954"), "1954"), (code_of("1954"), "1066")], 2)
-    report = build_from_dump(dumps, FILMS.topics, tmp_path / "graph")
-    assert report.num_collisions == 1
-    assert open_graph(tmp_path / "graph").entity_labels[0] == "1066"
-    (reject,) = rows_of(tmp_path / "graph", "rejects.parquet")
-    assert reject == ("dump-1/texts-00000.parquet", 1, "same code as '1066'", "1954")
-
-
 def test_a_relation_that_is_not_listed_is_damage(tmp_path: Path) -> None:
     dumps = write_parts(FILMS, tmp_path)
-    write_rows(dumps[1], "relations", schemas.DUMP_RELATIONS, [(2, "year", "triple", 1)], None)
-    with pytest.raises(ArtifactError, match=r"has a relation \d that relations.parquet beside it does not list"):
+    write_rows(dumps[1], "relations", schemas.DUMP_RELATIONS, [("year", "triple", 1)], None)
+    with pytest.raises(ArtifactError, match=r"a relation is not in relations.parquet beside it"):
         build_from_dump(dumps, FILMS.topics, tmp_path / "graph")
 
 
@@ -209,23 +207,18 @@ def test_topics_that_no_triple_has_stop_the_build(tmp_path: Path) -> None:
 def test_a_dump_without_a_triple_stops_the_build(tmp_path: Path) -> None:
     dumps = write_parts(World(((),), (), (), ("m.0b",)), tmp_path)
     with pytest.raises(InputError, match=r"no triple was kept"):
-        build_from_dump(dumps, ["m.0b"], tmp_path / "graph", options=ClosureOptions(hops=None))
+        build_from_dump(dumps, ["m.0b"], tmp_path / "graph", hops=None)
 
 
-def test_a_folder_that_is_no_dump_and_one_that_lost_its_texts_are_damaged(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="holds no coded parts"):
+def test_a_folder_that_is_no_dump_is_damage(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds no parsed dump"):
         build_from_dump([tmp_path], ["m.0b"], tmp_path / "graph")
-    dumps = write_parts(FILMS, tmp_path)
-    for part in dumps[1].glob("texts-*"):
-        pq.write_table(schemas.DUMP_TEXTS.empty_table(), part)
-    with pytest.raises(ArtifactError, match="lack the labels of 1 nodes"):
-        build_from_dump(dumps, FILMS.topics, tmp_path / "graph")
 
 
 @pytest.mark.parametrize("options", [{"hops": 0}, {"hops": 31}, {"hops": None, "hub_cap": 3}, {"hub_cap": 0}])
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"hops|hub_cap"):
-        ClosureOptions(**options)
+        build_from_dump([], [], Path(), **options)
 
 
 def test_the_files_have_the_schemas_of_the_contract(tmp_path: Path) -> None:
@@ -241,3 +234,23 @@ def test_the_files_have_the_schemas_of_the_contract(tmp_path: Path) -> None:
         ("rejects", schemas.REJECTS),
     ):
         assert pq.read_schema(folder / f"{name}.parquet").remove_metadata().equals(pa.schema(schema))
+
+
+NAMES = [
+    [("m.0c1", 0, "Ann"), ("m.0d2", 1, "Ann"), ("m.0f7", 2, None)],
+    [("m.0b1", 0, "Ann"), ("m.0b1", 1, "Annie"), ("m.0g9", 0, "m.0c1")],
+]
+
+
+def test_all_who_bear_a_name_or_an_alias_are_found_in_all_files(tmp_path: Path) -> None:
+    dumps = [tmp_path / str(number) for number in range(len(NAMES))]
+    for dump, rows in zip(dumps, NAMES, strict=True):
+        dump.mkdir()
+        write_rows(dump, "names", schemas.DUMP_NAMES, rows, 2)
+    found = labels_named(["Ann", "Annie", "Nobody", "m.0c1"], dumps, memory_limit="100MB", temp_directory=tmp_path)
+    assert found == {"Ann": ["m.0b1", "m.0c1", "m.0d2"], "Annie": ["m.0b1"]}
+
+
+def test_where_all_are_mids_no_name_is_read(tmp_path: Path) -> None:
+    (tmp_path / "names-00000.parquet").write_text("would fail if it were read")
+    assert labels_named(["m.0c1"], [tmp_path], memory_limit="100MB", temp_directory=tmp_path) == {}

@@ -1,0 +1,283 @@
+"""From the parts of a dump to a graph folder: what the topics' k-hop closure holds, and nothing else.
+
+DuckDB does the joins: passes over the triples find the labels that are reached (``closure_walk.py``). Only then the
+labels are numbered in byte order, and one more pass turns their triples into numbered edges, which ``edges.py`` sorts.
+So memory holds the labels of the closure, whatever the size of the dump.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core import schemas
+from kgqa_core.errors import ArtifactError, ConfigError
+from kgqa_core.graph.build import BuildLimits, GraphReport, write_facts
+from kgqa_core.graph.closure_walk import MID, Closure, Query, open_query
+from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, remove_runs, write_bucket, write_run
+from kgqa_core.graph.rejects import write_rejects
+from kgqa_core.graph.shards import BATCH_ROWS, ROW_GROUP_ROWS, connect, rebatch
+from kgqa_core.graph.strings import write_string_indexes
+
+MAX_HOPS = 30
+DEFAULT_LIMITS = BuildLimits()
+RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
+NO_NAME = " (no name)"  # shown after the label of a MID that has none
+SHARED = (
+    "num_entities",
+    "num_relations",
+    "num_triples",
+    "num_duplicates",
+    "num_named",
+    "num_shared_names",
+    "kinds",
+)  # of both reports
+KINDS = ("entity", "cvt", "foreign", "literal")
+
+
+@dataclass(frozen=True, slots=True)
+class HopCount:
+    """What one hop added."""
+
+    hop: int  # 0: the topics
+    num_entities: int  # first reached by this hop
+    num_triples: int  # distinct, first walked by this hop
+    num_passes: int  # over the dump: one, and one more for each CVT in a row
+
+
+@dataclass(frozen=True, slots=True)
+class ClosureReport:
+    """What a closure found. All but the counts per relation is written to closure.json."""
+
+    num_entities: int
+    num_relations: int
+    num_triples: int  # distinct
+    num_duplicates: int  # repeats dropped, within a dump file and across; under a cap, for each end that was left
+    num_topics: int  # distinct topics asked for
+    num_topics_missing: int  # in no triple of the dumps; listed in topics.parquet
+    num_hubs: int  # groups that were capped; listed in hubs.parquet
+    num_named: int  # entities with a name in the wanted language
+    num_several_names: int  # of those, entities with more than one: the first in byte order is shown
+    num_shared_names: int  # names that several entities have
+    num_aliases: int  # rows of aliases.parquet
+    num_types: int  # rows of types.parquet
+    kinds: dict[str, int] = field(default_factory=dict)  # ENTITIES.kind -> entities
+    hops: tuple[HopCount, ...] = ()  # none where every triple is kept
+    triples_per_relation: dict[str, int] = field(default_factory=dict)
+
+
+def build_from_dump(
+    dumps: Sequence[Path],
+    topics: Sequence[str],
+    out_dir: Path,
+    *,
+    hops: int | None = 2,
+    cvt_is_hop: bool = True,
+    hub_cap: int | None = None,
+    limits: BuildLimits = DEFAULT_LIMITS,
+) -> ClosureReport:
+    """Write the graph of the topics' closure to ``out_dir``, a folder that ``open_graph`` opens.
+
+    Args:
+        dumps: folders of parsed dumps (schemas.DUMP_*), one per dump file.
+        topics: labels of the topic entities.
+        out_dir: gets the graph, and closure.json, hubs.parquet, topics.parquet, aliases.parquet, types.parquet.
+        hops: that are walked from the topics, in both directions; None: every triple of the dumps, whatever the topics.
+        cvt_is_hop: False: a CVT (a MID without a name in any language) is left within the hop that reaches it.
+        hub_cap: at most so many triples of a (head, relation) or (relation, tail) group are walked, those whose other
+            end is first in byte order; None: all.
+        limits: how it is built.
+
+    Raises:
+        ConfigError: a hop or cap below 1, or a cap without hops.
+        InputError: the dumps hold no triple, or none of the topics.
+        ArtifactError: a folder holds no parsed dump.
+    """
+    if hops is not None and not 1 <= hops <= MAX_HOPS:
+        raise ConfigError(f"hops: {hops} is not between 1 and {MAX_HOPS}; for the whole dump leave it empty")
+    if hub_cap is not None and (hops is None or hub_cap < 1):
+        raise ConfigError(f"hub_cap: {hub_cap} needs hops, and must be at least 1; for no cap leave it empty")
+    work = (limits.temp_directory or out_dir) / "closure.work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        with connect(memory_limit=limits.memory_limit, temp_directory=work) as connection:
+            closure = Closure(dumps, work, connection, limits)
+            passes = closure.reach_all() if hops is None else closure.walk(topics, hops, cvt_is_hop, hub_cap)
+            return _write_graph(closure, topics, passes, walked=hops is not None, out_dir=out_dir)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeQuery:
+    """A query that gives head, relation, tail and hop of triples by number, and where its runs go."""
+
+    query: Query
+    layout: Layout
+
+
+def write_runs(task: EdgeQuery) -> tuple[list[Path], list[int], int]:
+    """Write the edges of a query's triples; return the runs, which relations occur, and how many triples there are."""
+    runs: list[Path] = []
+    used = np.zeros(task.layout.num_relations, np.bool_)
+    num_rows = 0
+    with open_query(task.query) as connection:
+        for table in rebatch(connection.sql(task.query.sql).to_arrow_reader(BATCH_ROWS), RUN_ROWS):
+            if table["relation"].null_count:
+                files = ", ".join(str(path) for path in task.query.views["part"])
+                raise ArtifactError(f"{files}: a relation is not in relations.parquet beside it. Build the dump again")
+            columns = [table[name].to_numpy() for name in ("head", "relation", "tail", "hop")]
+            used[columns[1]] = True
+            runs.append(write_run(columns, task.layout, Path(f"{task.query.out}-{len(runs):04d}")))
+            num_rows += table.num_rows
+    return runs, np.flatnonzero(used).tolist(), num_rows
+
+
+def _write_graph(
+    closure: Closure, topics: Sequence[str], passes: Sequence[int], *, walked: bool, out_dir: Path
+) -> ClosureReport:
+    """Number the reached labels and write all files of the graph."""
+    reached = dict(closure.connection.sql("select level, count(*) from reached group by level").fetchall())
+    nodes, num_entities = closure.number()
+    layout = Layout(num_entities, len(closure.relations), max_hop=len(passes) - 1)
+    pieces, num_rows, per_relation = _write_triples(closure, nodes, layout, out_dir)
+    per_hop = np.sum([piece.hops for piece in pieces], axis=0).tolist()
+    num_triples = sum(per_hop)
+    names = _write_entities(closure, nodes, out_dir)
+    num_topics, num_missing = _write_topics(closure.connection, topics, out_dir)
+    write_rejects([], out_dir / "rejects.parquet")
+    hops = (HopCount(hop, reached.get(hop, 0), per_hop[hop], count) for hop, count in enumerate(passes))
+    report = ClosureReport(
+        num_entities=num_entities,
+        num_relations=len(per_relation),
+        num_triples=num_triples,
+        num_duplicates=closure.num_repeats if closure.kept else num_rows - num_triples,
+        num_topics=num_topics,
+        num_topics_missing=num_missing,
+        num_hubs=_write_hubs(closure.connection, out_dir),
+        hops=tuple(hops) if walked else (),
+        triples_per_relation=per_relation,
+        **names,
+    )
+    graph = GraphReport(
+        **{name: getattr(report, name) for name in SHARED},
+        num_rows=num_rows,
+        num_blank=0,
+        triples_per_relation=per_relation,
+    )
+    for name, value in (("graph", graph), ("closure", report)):
+        write_facts(value, out_dir / f"{name}.json")
+    return report
+
+
+def _write_triples(
+    closure: Closure, nodes: Path, layout: Layout, out_dir: Path
+) -> tuple[list[Piece], int, dict[str, int]]:
+    """Write triples-NNNN.parquet, relations.parquet and the CSR.
+
+    Returns the pieces of the CSR, the rows that were read of its triples, and the distinct triples of each relation.
+    """
+    limits = closure.limits
+    relations = closure.new_file("relations")
+    numbers = pa.array(range(len(closure.relations)), pa.int32())
+    pq.write_table(pa.table({"id": numbers, "label": pa.array(closure.relations, pa.string())}), relations)
+    hop = "part.hop" if closure.kept else "least(h.leave, t.leave)"
+    sql = (
+        f"select h.id as head, r.id as relation, t.id as tail, {hop} as hop from part join node h on head = h.label "
+        f"join node t on tail = t.label left join relation r on relation = r.label where {hop} <= {layout.max_hop}"
+    )
+    queries = closure.queries(closure.kept or "triples", sql, node=nodes, relation=relations)
+    made = list(limits.map_chunks(write_runs, [EdgeQuery(query, layout) for query in queries]))
+    runs = [run for found, _, _ in made for run in found]
+    used = sorted({relation for _, found, _ in made for relation in found})
+    buckets = plan_buckets(runs, used, layout, limits.shard_rows, closure.work)
+    pieces = list(limits.map_chunks(write_bucket, buckets))
+    join_pieces(pieces, layout.num_entities, out_dir)
+    remove_runs(runs)
+    labels = [closure.relations[relation] for relation in used]
+    counts = np.array([piece.relations for piece in pieces], np.int64).sum(axis=0)
+    ids = np.arange(len(used), dtype=np.int32)
+    table = pa.table([ids, labels, counts, [None] * len(used)], schema=schemas.RELATIONS)
+    pq.write_table(table, out_dir / "relations.parquet", compression="zstd")
+    return pieces, sum(num_rows for _, _, num_rows in made), dict(zip(labels, counts.tolist(), strict=True))
+
+
+def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, Any]:
+    """Write entities.parquet, aliases.parquet, types.parquet and the string indexes; return what was counted."""
+    connection = closure.connection
+    connection.read_parquet(str(nodes)).create_view("node")
+    closure.each("types", "select id, type from part join node on entity = label", node=nodes)
+    num_types = _write(
+        connection.sql("select id as entity_id, type from found group by all order by all"),
+        schemas.TYPES,
+        out_dir / "types.parquet",
+    )
+    closure.each("names", "select id, kind, name from part join node on entity = label", node=nodes)
+    num_aliases = _write(
+        connection.sql("select id as entity_id, name as alias from found where kind = 1 group by all order by all"),
+        schemas.ALIASES,
+        out_dir / "aliases.parquet",
+    )
+    connection.execute(
+        "create temp table named as select id, min(name) filter (kind = 0) as name, "
+        "max(name) filter (kind = 0) as last, bool_or(kind < 2) as here from found group by id"
+    )
+    entities = connection.sql(
+        f"select node.id as entity_id, label, coalesce(name, if(is_mid, label || '{NO_NAME}', label)) as name, "
+        "case when here then 'entity' when not here then 'foreign' when is_mid then 'cvt' else 'literal' end as kind "
+        f"from (select id, label, regexp_full_match(label, '{MID}') as is_mid from node) as node "
+        "left join named using (id) order by node.id"
+    )
+    _write(entities, schemas.ENTITIES, out_dir / "entities.parquet")
+    num_shared = write_string_indexes(out_dir / "entities.parquet", out_dir)
+    connection.read_parquet(str(out_dir / "entities.parquet")).create_view("entity")
+    kinds = dict(connection.sql("select kind, count(*) from entity group by kind").fetchall())
+    return {
+        "num_named": closure.count("select count(name) from named"),
+        "num_several_names": closure.count("select count(*) from named where name <> last"),
+        "num_shared_names": num_shared,
+        "num_aliases": num_aliases,
+        "num_types": num_types,
+        "kinds": {kind: kinds.get(kind, 0) for kind in KINDS},
+    }
+
+
+def _write(rows: duckdb.DuckDBPyRelation, schema: pa.Schema, out: Path) -> int:
+    """Write ordered rows, in row groups that depend on them alone; return how many there are."""
+    total = 0
+    repeats = [name for name in ("kind", "type") if name in schema.names]  # a dictionary makes others only slower
+    with pq.ParquetWriter(out, schema, compression="zstd", use_dictionary=repeats) as writer:
+        for table in rebatch(rows.to_arrow_reader(BATCH_ROWS), ROW_GROUP_ROWS):
+            writer.write_table(table.cast(schema))
+            total += table.num_rows
+    return total
+
+
+def _write_topics(connection: duckdb.DuckDBPyConnection, topics: Sequence[str], out_dir: Path) -> tuple[int, int]:
+    """Write schemas.REACHED_TOPICS; return how many topics there are, and how many have no entity."""
+    connection.register("topic", pa.table({"label": pa.array(sorted(set(topics)), pa.string())}))
+    query = "select label, id as entity_id from topic left join node using (label) order by label"
+    table = connection.sql(query).to_arrow_table().cast(schemas.REACHED_TOPICS)
+    pq.write_table(table, out_dir / "topics.parquet", compression="zstd")
+    return table.num_rows, table["entity_id"].null_count
+
+
+def _write_hubs(connection: duckdb.DuckDBPyConnection, out_dir: Path) -> int:
+    """Write schemas.HUBS; return how many groups were capped."""
+    query = (
+        "select label, relation, if(backward, 'backward', 'forward') as direction, hop, degree, kept from hub "
+        "order by label, relation, backward"
+    )
+    table = connection.sql(query).to_arrow_table().cast(schemas.HUBS)
+    pq.write_table(table, out_dir / "hubs.parquet", compression="zstd")
+    return int(table.num_rows)

@@ -1,1 +1,0 @@
-"""From coded parts to a graph: the k-hop closure of the questions, dense ids, sorted shards, CSR."""

@@ -1,0 +1,256 @@
+"""Which labels of a dump the topics reach: DuckDB's semi-joins of what was reached so far with all triples, per hop.
+
+A task is a query over a group of files, and its result is a file. Nothing that is found depends on how files are
+grouped or in which order tasks run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgqa_core.artifacts import written_whole
+from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.graph.build import BuildLimits
+from kgqa_core.graph.shards import BATCH_ROWS, ROW_GROUP_ROWS, connect, rebatch
+
+GROUP_ROWS = 2**25  # rows of the files that one task reads, about: it builds a table of what it looks up
+MID = r"[mg]\.[0-9_b-df-hj-np-tv-z]{1,11}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query over some Parquet files, and where its rows go."""
+
+    sql: str
+    views: dict[str, tuple[Path, ...]]  # name in the query -> files
+    out: Path
+    limits: tuple[str, Path]  # memory limit of DuckDB, folder to spill to
+
+
+def run_query(query: Query) -> Path:
+    """Write the rows of a query to its Parquet file."""
+    with open_query(query) as connection, written_whole(query.out) as out:
+        connection.sql(query.sql).write_parquet(str(out), compression="lz4")
+    return query.out
+
+
+@contextmanager
+def open_query(query: Query) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a connection that has the views of a query."""
+    memory_limit, folder = query.limits
+    with connect(memory_limit=memory_limit, temp_directory=folder, views=query.views) as connection:
+        yield connection
+
+
+class Closure:
+    """What is known of a closure: DuckDB's tables ``reached`` and ``hub``, and files in a work folder."""
+
+    def __init__(
+        self, dumps: Sequence[Path], work: Path, connection: duckdb.DuckDBPyConnection, limits: BuildLimits
+    ) -> None:
+        self.dumps, self.work, self.connection, self.limits = dumps, work, connection, limits
+        self.files = {kind: _files(dumps, kind) for kind in ("triples", "types", "names")}
+        self.relations = _relations(dumps)
+        self.num_repeats = 0  # under a cap
+        self.kept: list[Path] = []  # under a cap: files of triples, with the hop that walked them
+        self._num_files = 0
+        connection.execute("create temp table reached (label varchar, level tinyint, leave tinyint)")
+        connection.execute(
+            "create temp table hub (label varchar, relation varchar, backward bool, hop int, degree bigint, "
+            "kept bigint)"
+        )
+        if not any(pq.read_metadata(path).num_rows for path in self.files["triples"]):
+            shown = ", ".join(str(dump) for dump in dumps) or "no folder given"
+            raise InputError(
+                f"dump: {shown}: no triple was kept. Were all relations taken for noise, or is it another dump?"
+            )
+
+    def new_file(self, stem: str) -> Path:
+        """Return where a file of the work folder goes."""
+        self._num_files += 1
+        return self.work / f"{stem}-{self._num_files:05d}"
+
+    def queries(self, kind: str | Sequence[Path], sql: str, **shared: Path) -> list[Query]:
+        """Return a query for each group of files, of the dumps or others; they are its view ``part``."""
+        files = self.files[kind] if isinstance(kind, str) else kind
+        views = {name: (path,) for name, path in shared.items()}
+        limits = (self.limits.memory_limit, self.work)
+        return [Query(sql, {"part": group, **views}, self.new_file("found"), limits) for group in _groups(files)]
+
+    def each(self, kind: str, sql: str, **shared: Path) -> None:
+        """Run a query over each group of files; its rows are then the view ``found``."""
+        found = list(self.limits.map_chunks(run_query, self.queries(kind, sql, **shared)))
+        self.connection.read_parquet([str(path) for path in found]).create_view("found", replace=True)
+
+    def save(self, sql: str) -> Path:
+        """Write the rows of a query over the tables to a file."""
+        path = self.new_file("table")
+        self.connection.sql(sql).write_parquet(str(path), compression="lz4")
+        return path
+
+    def count(self, sql: str) -> int:
+        """Return the one number that a query gives."""
+        return int(self.connection.sql(sql).fetchall()[0][0])
+
+    def reach_all(self) -> list[int]:
+        """Reach every node of every triple; return that no hop made a pass."""
+        self.each("triples", "select distinct unnest([head, tail]) as label from part")
+        self.connection.execute("insert into reached select distinct label, 0, 1 from found")
+        return [0, 1]
+
+    def walk(self, topics: Sequence[str], hops: int, cvt_is_hop: bool, cap: int | None) -> list[int]:
+        """Reach what lies within ``hops`` steps of the topics; return the passes over the dump per hop, 0 first.
+
+        ``leave`` of a node is the hop that walks its triples. Where CVTs do not count, those among the nodes that are
+        new are walked at once, in passes of their own, until no new CVT is reached.
+        """
+        sql = self.connection.execute
+        self.connection.register("topic", pa.table({"label": pa.array(sorted(set(topics)), pa.string())}))
+        sql("create or replace temp table leaving as from topic")
+        passes = [0]
+        for hop in range(1, hops + 1):
+            passes.append(0)
+            while self.count("select count(*) from leaving"):
+                passes[-1] += 1
+                first = sum(passes) == 1
+                if cap is None:
+                    self._reach(both_ends=first)
+                else:
+                    self._reach_capped(cap, hop)
+                if first:
+                    sql("insert into reached select label, 0, 1 from topic semi join found using (label)")
+                    self._check_topics(topics)
+                new = "select distinct label from found anti join reached using (label)"
+                sql(f"create or replace temp table new as {new}")
+                if cvt_is_hop:
+                    sql("truncate leaving")
+                else:
+                    self._leave_cvts()
+                leave = f"if(label in (from leaving), {hop}, {hop + 1})"
+                sql(f"insert into reached select label, {hop}, {leave} from new")
+            sql(f"insert into leaving select label from reached where leave = {hop + 1}")
+        return passes
+
+    def _check_topics(self, topics: Sequence[str]) -> None:
+        if not self.count("select count(*) from reached"):
+            shown = ", ".join(sorted(set(topics), key=str.encode)[:5]) or "none given"
+            raise InputError(
+                f"topics: none of {len(set(topics))} ({shown}) is in a triple of the dump. Are they labels as the dump "
+                'has them, such as "m.0abc"?'
+            )
+
+    def _reach(self, *, both_ends: bool) -> None:
+        """Find the other ends, or both ends, of the triples that have an end in ``leaving``."""
+        ends = "unnest([head, tail])" if both_ends else "if(inside, tail, head)"
+        reached = "inside or tail_inside" if both_ends else "inside <> tail_inside"
+        self.each(
+            "triples",
+            f"select distinct {ends} as label from (select head, tail, head in (from frontier) as inside, "
+            f"tail in (from frontier) as tail_inside from part) where {reached}",
+            frontier=self.save("from leaving"),
+        )
+
+    def _reach_capped(self, cap: int, hop: int) -> None:
+        """Find the ends of the first ``cap`` triples of each group; keep these triples, and list what was cut."""
+        self.each(
+            "triples",
+            "select label, relation, backward, other, count(*) as times from (select head as label, relation, "
+            "false as backward, tail as other from part where head in (from frontier) union all select tail, relation, "
+            "true, head from part where tail in (from frontier)) group by all",
+            frontier=self.save("from leaving"),
+        )
+        group = "over (partition by label, relation, backward"
+        self.connection.execute(
+            f"create or replace temp table edge as select *, row_number() {group} order by other) as place, "
+            f"count(*) {group}) as degree from "
+            "(select label, relation, backward, other, sum(times) as times from found group by all)"
+        )
+        self.num_repeats += self.count("select coalesce(sum(times) - count(*), 0) from edge")
+        self.connection.execute(
+            f"insert into hub select label, relation, backward, {hop}, degree, {cap} from edge "
+            f"where place = 1 and degree > {cap}"
+        )
+        kept = (
+            "select if(backward, other, label) as head, relation, if(backward, label, other) as tail, "
+            f"{hop}::tinyint as hop from edge where place <= {cap}"
+        )
+        self.kept.append(self.save(kept))
+        ends = self.connection.sql(f"select unnest([label, other]) as label from edge where place <= {cap}")
+        ends.create_view("found", replace=True)
+
+    def _leave_cvts(self) -> None:
+        """Let the CVTs among ``new`` be left at once."""
+        wanted = self.save(f"select label from new where regexp_full_match(label, '{MID}')")
+        self.each("names", "select distinct entity as label from part where entity in (from wanted)", wanted=wanted)
+        self.connection.read_parquet(str(wanted)).create_view("wanted", replace=True)
+        self.connection.execute("create or replace temp table leaving as from wanted anti join found using (label)")
+
+    def number(self) -> tuple[Path, int]:
+        """Number the reached labels in byte order; return a file of (id, label, leave) and how many there are."""
+        path, total = self.new_file("nodes"), 0
+        schema = pa.schema([("id", pa.int32()), ("label", pa.string()), ("leave", pa.int8())])
+        reader = self.connection.sql("select label, leave from reached order by label").to_arrow_reader(BATCH_ROWS)
+        with pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=False) as writer:
+            for table in rebatch(reader, ROW_GROUP_ROWS):
+                ids = pa.array(np.arange(total, total + table.num_rows, dtype=np.int32))
+                writer.write_table(pa.table([ids, table["label"], table["leave"]], schema=schema))
+                total += table.num_rows
+        return path, total
+
+
+def _files(dumps: Sequence[Path], kind: str) -> list[Path]:
+    return [path for dump in dumps for path in sorted(dump.glob(f"{kind}-*.parquet"))]
+
+
+def _groups(files: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
+    """Cut files into groups of about GROUP_ROWS rows."""
+    group: list[Path] = []
+    total = 0
+    for path in files:
+        group.append(path)
+        total += pq.read_metadata(path).num_rows
+        if total >= GROUP_ROWS:
+            yield tuple(group)
+            group, total = [], 0
+    if group:
+        yield tuple(group)
+
+
+def _relations(dumps: Sequence[Path]) -> list[str]:
+    """Return the labels of all relations, in byte order."""
+    found: set[str] = set()
+    for dump in dumps:
+        try:
+            found.update(pq.read_table(dump / "relations.parquet", columns=["label"])["label"].to_pylist())
+        except (OSError, pa.ArrowInvalid) as error:
+            raise ArtifactError(f"{dump} holds no parsed dump ({error}). Build it again: kgqa build CONF") from error
+    return sorted(found, key=str.encode)
+
+
+def labels_named(
+    names: Sequence[str], dumps: Sequence[Path], *, memory_limit: str, temp_directory: Path
+) -> dict[str, list[str]]:
+    """Return, of the texts that are names or aliases in a dump, the labels of the entities that bear them, sorted.
+
+    A text that is a MID is taken for no name: where all are, as in WebQSP, the names of a dump need not be read.
+    """
+    wanted = sorted(name for name in set(names) if not re.fullmatch(MID, name))
+    parts = _files(dumps, "names")
+    if not wanted or not parts:
+        return {}
+    found: dict[str, list[str]] = {}
+    with connect(memory_limit=memory_limit, temp_directory=temp_directory, views={"given": parts}) as connection:
+        connection.register("wanted", pa.table({"name": wanted}))
+        query = "select distinct name, entity from given semi join wanted using (name) order by name, entity"
+        for name, entity in connection.sql(query).fetchall():
+            found.setdefault(name, []).append(entity)
+    return found

@@ -1,0 +1,271 @@
+"""From a block of a dump to the rows that are kept of it.
+
+RE2 checks every line of the block against ``ntriples.PLAIN`` at once. In lines that pass, places tell the fields: an
+IRI holds no ``>``, so the first two of a line end subject and relation. A line that does not pass goes through
+``ntriples.parse_line``, which rejects it, or rewrites it in the plain form.
+
+What published pre-processing of Freebase for question answering leaves out: NSM (He et al. 2021; its filter of
+FastRDFStore's dump) drops music.release, authority.musicbrainz, 22-rdf-syntax-ns#type, book.isbn,
+common.licensed_object, tv.tv_series_episode, type.namespace, type.content, type.permission, type.object.key,
+type.object.permission, type.type.instance, topic_equivalent_webpage and dataworld.freeq, and keeps one language. ToG
+(Sun et al. 2024) drops type.object.type, type.object.name, what begins with common. or freebase., and sameAs; FRAG adds
+type.type. to these. ``NOISE_PREFIXES`` is the administrative part of both; relations that NSM drops only because they
+are large stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kgqa_core import schemas
+from kgqa_core.errors import InputError, shorten
+from kgqa_core.graph.formats import MAX_REJECT_TEXT, TRUNCATED
+from kgqa_core.graph.ntriples import KEY, KEY_LABEL, NS, PLAIN, Statement, decode, label_of_iri, parse_line, plain_line
+
+NAMES, ALIASES, TYPES = ("type.object.name",), ("common.topic.alias",), ("type.object.type",)
+NOISE_PREFIXES = (
+    "common.",  # descriptions, images, web pages, notability
+    "freebase.",  # hints for Freebase's own pages
+    "type.",  # schema and keys; its names and types are used otherwise
+    "key/",  # keys in other catalogues
+    "dataworld.",  # provenance
+    "http://www.w3.org/",  # rdf:type and rdfs:label say types and names once more; owl:sameAs, rdfs:domain and others
+)
+OUTCOMES = ("triple", "name", "alias", "type", "noise", "other_language", "empty_text", "blank", "malformed")
+TRIPLE, NAME, ALIAS, TYPE, NOISE, OTHER_LANGUAGE, EMPTY_TEXT, BLANK, MALFORMED = range(len(OUTCOMES))
+USES = OUTCOMES[: NOISE + 1]  # of relations
+KIND_NAME, KIND_ALIAS, KIND_FOREIGN = 0, 1, 2  # DUMP_NAMES.kind
+TABLES = {"triples": schemas.DUMP_TRIPLES, "types": schemas.DUMP_TYPES, "names": schemas.DUMP_NAMES}
+LF, CR, QUOTE, CLOSE = b'\n\r">'
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    """What is kept of a dump. All of it decides the bytes that are written."""
+
+    language: str = "en"  # of names, aliases and literals with a language tag; compared without case, as a whole
+    noise: tuple[str, ...] = NOISE_PREFIXES  # prefixes of relations that are left out; names, aliases, types stay
+    types_as_triples: bool = False  # keep lines that say types among the triples as well
+    max_reject_ratio: float = 0.01  # malformed lines / lines that are not blank
+    block_bytes: int = 4 * 2**20  # of plain text that are read at once; fits a processor's cache
+    blocks_per_part: int = 256  # 1 GiB of plain text per part
+
+    def __post_init__(self) -> None:
+        if not self.language.isascii() or not self.language.replace("-", "").isalnum():
+            raise InputError(f"language {shorten(self.language)} is no language tag; examples: en, de, pt-br")
+        if self.block_bytes < 1 or self.blocks_per_part < 1:
+            raise InputError(f"block_bytes {self.block_bytes} and blocks_per_part {self.blocks_per_part} must be >= 1")
+
+    def use_of(self, relation: str) -> int:
+        """Return what a relation's lines are used for, as a place in USES."""
+        for use, relations in ((NAME, NAMES), (ALIAS, ALIASES), (TYPE, TYPES)):
+            if relation in relations:
+                return use
+        return NOISE if relation.startswith(self.noise) else TRIPLE
+
+
+@dataclass(slots=True)
+class Rows:
+    """What a block holds."""
+
+    num_bytes: int
+    num_lines: int = 0
+    lines: Counter[str] = field(default_factory=Counter)  # outcome -> lines
+    relation_lines: Counter[str] = field(default_factory=Counter)  # label -> well-formed lines
+    rejects: list[tuple[int, str, str]] = field(default_factory=list)  # line in the block from 1, reason, text
+    tables: list[tuple[str, pa.Table]] = field(default_factory=list)  # kind of TABLES, rows
+
+
+def read_rows(text: bytes, options: DumpOptions) -> Rows:
+    """Return the rows of a block of whole lines; the last of a file may lack its line end."""
+    rows = Rows(len(text))
+    cut_off = not text.endswith(b"\n")
+    text = text + b"\n" if cut_off else text
+    data = np.frombuffer(text, np.uint8)
+    line_ends = np.flatnonzero(data == LF)
+    starts = np.append(0, line_ends[:-1] + 1)
+    rows.num_lines = len(starts)
+    plain = _are_plain(text, line_ends)
+    mended = b""
+    for place in np.flatnonzero(~plain).tolist():
+        line = bytes(memoryview(text)[starts[place] : line_ends[place]])
+        found = parse_line(line)
+        if isinstance(found, Statement):
+            mended += plain_line(found)
+        elif found is None:
+            rows.lines[OUTCOMES[BLANK]] += 1
+        else:
+            rows.lines[OUTCOMES[MALFORMED]] += 1
+            reason = TRUNCATED if cut_off and place == len(starts) - 1 else found
+            shown = line[: 4 * MAX_REJECT_TEXT].decode(errors="replace")[:MAX_REJECT_TEXT]
+            rows.rejects.append((place + 1, reason, shown))
+    if plain.any():
+        _take(text, starts[plain], line_ends[plain], options, rows)
+    if mended:
+        ends = np.flatnonzero(np.frombuffer(mended, np.uint8) == LF)
+        _take(mended, np.append(0, ends[:-1] + 1), ends, options, rows)
+    return rows
+
+
+def _are_plain(text: bytes, line_ends: Array) -> NDArray[np.bool_]:
+    """Say of each line whether it is N-Triples in the plain form."""
+    offsets = np.zeros(len(line_ends) + 1, np.int32)
+    offsets[1:] = line_ends + 1
+    lines = pa.Array.from_buffers(pa.binary(), len(line_ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    plain = array_of(pc.match_substring_regex(lines, PLAIN))
+    try:
+        lines.cast(pa.string())
+    except pa.ArrowInvalid:  # not UTF-8: which lines?
+        plain &= np.fromiter((_is_utf8(line) for line in lines.to_pylist()), np.bool_, len(lines))
+    return plain
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _take(text: bytes | bytearray, starts: Array, line_ends: Array, options: DumpOptions, rows: Rows) -> None:
+    """Add the rows of plain lines, given where each starts and where its line end stands."""
+    data = np.frombuffer(text, np.uint8)
+    closing = np.flatnonzero(data == CLOSE)
+    first = np.searchsorted(closing, starts)
+    subject_ends, relation_ends = closing[first], closing[first + 1]
+    relations = _cut(text, subject_ends + 3, relation_ends).dictionary_encode()
+    codes = array_of(relations.indices)
+    known = list(map(_uses(options).__getitem__, relations.dictionary.to_pylist()))
+    for (label, _), count in zip(known, np.bincount(codes).tolist(), strict=True):
+        rows.relation_lines[label] += count
+    outcomes = np.array([use for _, use in known], np.int8)[codes]
+    is_literal = data[relation_ends + 2] == QUOTE
+    outcomes[((outcomes == NAME) | (outcomes == ALIAS)) & ~is_literal] = NOISE
+
+    kept = np.flatnonzero(outcomes != NOISE)
+    rows.lines[OUTCOMES[NOISE]] += len(outcomes) - len(kept)
+    outcomes, is_literal, opened = outcomes[kept], is_literal[kept], relation_ends[kept] + 2
+    subjects = _cut_labels(text, starts[kept] + 1, subject_ends[kept], np.ones(len(kept), np.bool_))
+    stops = line_ends[kept] - 2 - (data[line_ends[kept] - 1] == CR)  # behind the object
+    closed, is_foreign = _read_ends(text, stops, is_literal, options.language)
+    objects = _cut_labels(text, opened + 1, closed, ~is_literal)
+    of_foreign_names = subjects.filter(column(is_foreign & (outcomes == NAME)))
+    outcomes[closed == opened + 1] = EMPTY_TEXT  # an IRI is never empty
+    outcomes[is_foreign] = OTHER_LANGUAGE
+    for outcome, count in enumerate(np.bincount(outcomes, minlength=len(OUTCOMES)).tolist()):
+        rows.lines[OUTCOMES[outcome]] += count
+
+    def put(kind: str, is_chosen: Array, middle: pa.Array | None = None) -> None:
+        chosen = column(np.flatnonzero(is_chosen))
+        columns = [subjects, *([] if middle is None else [middle]), objects]
+        rows.tables.append((kind, pa.table([values.take(chosen) for values in columns], schema=TABLES[kind])))
+
+    labels = strings([label for label, _ in known]).take(relations.indices.take(column(kept)))
+    is_type = outcomes == TYPE
+    put("triples", (outcomes == TRIPLE) | is_type if options.types_as_triples else outcomes == TRIPLE, labels)
+    put("types", is_type)
+    kinds = column(np.where(outcomes == NAME, KIND_NAME, KIND_ALIAS).astype(np.int8))
+    put("names", (outcomes == NAME) | (outcomes == ALIAS), kinds)
+    named = pc.unique(of_foreign_names)
+    columns = [named, column(np.full(len(named), KIND_FOREIGN, np.int8)), pa.nulls(len(named), pa.string())]
+    rows.tables.append(("names", pa.table(columns, schema=TABLES["names"])))
+
+
+class _Uses(dict[str, tuple[str, int]]):
+    """IRI of a relation -> its label, and what its lines are used for; filled as relations are met."""
+
+    def __init__(self, options: DumpOptions) -> None:
+        super().__init__()
+        self.options = options
+
+    def __missing__(self, iri: str) -> tuple[str, int]:
+        label = label_of_iri(iri)
+        self[iri] = label, self.options.use_of(label)
+        return self[iri]
+
+
+_uses = cache(_Uses)
+
+
+def _read_ends(
+    text: bytes | bytearray, stops: Array, is_literal: Array, language: str
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Return where the closing quote or bracket of each object stands, and which literals are in another language."""
+    data = np.frombuffer(text, np.uint8)
+    closed = stops - 1
+    is_foreign = np.zeros(len(stops), np.bool_)
+    marked = np.flatnonzero(is_literal & (data[closed] != QUOTE))  # a datatype or a language stands behind the text
+    if len(marked):
+        quotes = np.flatnonzero(data == QUOTE)
+        closed[marked] = quotes[np.searchsorted(quotes, stops[marked]) - 1]
+        tagged = marked[data[stops[marked] - 1] != CLOSE]
+        given = pc.ascii_lower(_cut(text, closed[tagged] + 2, stops[tagged]))
+        is_foreign[tagged] = array_of(pc.not_equal(given, strings([language.lower()])[0]))
+    return closed, is_foreign
+
+
+def _cut_labels(text: bytes | bytearray, starts: Array, stops: Array, is_iri: Array) -> pa.Array:
+    """Return the labels of terms: of an IRI without Freebase's namespace, of a literal with its escapes decoded."""
+    whole = _cut(text, starts, stops)
+    for prefix, label in ((NS, ""), (KEY, KEY_LABEL)):
+        begins = array_of(pc.starts_with(whole, prefix)) & is_iri
+        longer = stops - starts > len(prefix) if prefix == NS else True
+        starts = starts + (begins & longer) * (len(prefix) - len(label))
+    labels = _cut(text, starts, stops)
+    if is_iri.all():
+        return labels
+    escaped = array_of(pc.match_substring(labels, "\\")) & ~is_iri
+    if not escaped.any():
+        return labels
+    decoded = [decode(label) for label in labels.filter(column(escaped)).to_pylist()]
+    return pc.replace_with_mask(labels, column(escaped), strings(decoded))
+
+
+def _cut(text: bytes | bytearray, starts: Array, stops: Array) -> pa.Array:
+    """Return the strings [starts, stops) of a text of valid UTF-8. They follow each other, apart.
+
+    The text is looked at as twice as many strings, wanted and unwanted in turn; every other one is copied.
+    """
+    offsets = np.zeros(2 * len(starts) + 1, np.int32)
+    offsets[:-1:2], offsets[1::2] = starts, stops
+    offsets[-1] = stops[-1] if len(stops) else 0
+    strings = pa.Array.from_buffers(pa.string(), 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    return strings.take(column(np.arange(0, 2 * len(starts), 2)))
+
+
+def strings(values: Sequence[str]) -> pa.Array:
+    """Return strings as a column; see ``column``."""
+    pieces = [value.encode() for value in values]
+    offsets = np.zeros(len(pieces) + 1, np.int32)
+    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
+    return pa.Array.from_buffers(
+        pa.string(), len(pieces), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))]
+    )
+
+
+def column(values: Array) -> pa.Array:
+    """Return numbers or truth values as a column. (``pa.array`` would import pandas: 0.4 s and 40 MB.)"""
+    if values.dtype == np.bool_:
+        bits = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+
+
+def array_of(values: pa.Array) -> Array:
+    """Return a column of whole numbers or truth values, without nulls, as an array; see ``column``."""
+    numbers = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
+    array = np.frombuffer(
+        numbers.buffers()[1], str(numbers.type), len(numbers), numbers.offset * numbers.type.byte_width
+    )
+    return array.view(np.bool_) if pa.types.is_boolean(values.type) else array
