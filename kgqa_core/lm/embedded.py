@@ -5,6 +5,7 @@ It becomes a folder that transformers opens like any other.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -264,6 +265,7 @@ def _train(
     model: Any, tokens: Tokens, section: EmbeddedLmSection, *, pad: int, progress: Callable[[int, int, float], None]
 ) -> tuple[tuple[float, ...], float]:
     """Train ``model`` in place, as tuning does; return the loss per step, and the operations of matrix products."""
+    from torch.optim.lr_scheduler import LambdaLR
     from transformers import TrainerCallback
 
     from kgqa_core.lm.tune_loop import Loop, training_arguments
@@ -282,6 +284,19 @@ def _train(
             flops += 6.0 * (inner * made["input_ids"].numel() + head * made["targets"].numel())
             yield made
 
+    warm = max(1, round(section.warmup * section.steps))
+
+    def share(step: int) -> float:
+        """Return the rate's share of its peak: the first step learns too, unlike in transformers' own schedule."""
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, section.steps - warm)))
+
+    class Scheduled(Loop):
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, share)
+            return self.lr_scheduler
+
     class Tell(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if "loss" in kwargs["logs"]:
@@ -295,13 +310,11 @@ def _train(
             max_steps=section.steps,
             per_device_train_batch_size=section.batch_size,
             learning_rate=section.learning_rate,
-            lr_scheduler_type="cosine",
-            warmup_steps=section.warmup,
             weight_decay=section.weight_decay,
             adam_beta2=0.98,
             max_grad_norm=section.gradient_norm,
             seed=section.seed,
         )
-        Loop(passes(), section.steps, model=model, args=arguments, callbacks=[Tell()]).train()
+        Scheduled(passes(), section.steps, model=model, args=arguments, callbacks=[Tell()]).train()
     model.eval()
     return tuple(losses), flops
