@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kgqa_core.artifacts import hash_file
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.text.transformer import (
     check_minilm_weights,
     find_minilm_folder,
-    hash_file,
     load_backbone,
     mean_over_tokens,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kgqa_core.config import DriftSection
 from kgqa_core.graph.diff import Bools, Change, GraphComparison, GraphDiff, compare_graphs
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraphs import BLOCKS_FILE
@@ -200,24 +201,10 @@ def _table(concerned: dict[str, pa.ChunkedArray]) -> pa.Table:
     return pa.table({"question_id": ids, "change": pa.array(changes, pa.string())})
 
 
-# ------ The drift guard: which differences between two builds are larger than a scheduled run may ...
+# ------ The drift guard: which differences between two builds are larger than a scheduled run may pass on.
 
 
 MAX_SHOWN = 20  # lines of a table
-
-
-@dataclass(frozen=True, slots=True)
-class DriftLimits:
-    """The largest differences that pass; None: not checked. Shares are of what the last build had."""
-
-    max_triples_change: float | None = None  # triples that came or went
-    max_entities_change: float | None = None
-    max_relation_change: float | None = None  # triples of one relation that came or went
-    relation_min_triples: int = 1  # relations that had fewer are not checked
-    max_questions_change: float | None = None  # questions that came, went or were reworded
-    max_coverage_drop: float | None = None  # percentage points, of any group of questions
-    max_name_coverage_drop: float | None = None  # percentage points
-    min_changed: int = 0  # a share passes where fewer triples, entities or questions changed than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +221,7 @@ class Moved:
 
 
 def find_drift(
-    diff: BuildDiff, limits: DriftLimits, *, guard_graph: bool = True, guard_questions: bool = True
+    diff: BuildDiff, limits: DriftSection, *, guard_graph: bool = True, guard_questions: bool = True
 ) -> list[Moved]:
     """Return what moved beyond the limits.
 
@@ -244,64 +231,56 @@ def find_drift(
         guard_graph: whether triples, entities, relations and names count; not where other settings made the graph.
         guard_questions: whether questions and coverage count.
     """
-    found = list(_moved_sets(diff, limits)) + list(_moved_names(diff, limits)) if guard_graph else []
-    return found + list(_moved_questions(diff, limits)) if guard_questions else found
-
-
-def _moved_sets(diff: BuildDiff, limits: DriftLimits) -> Iterator[Moved]:
-    graph, least = diff.graph, limits.min_changed
-    yield from _moved_share("triples", graph.triples, limits.max_triples_change, "max_triples_change", least)
-    yield from _moved_share("entities", graph.entities, limits.max_entities_change, "max_entities_change", least)
-    for label, change in graph.per_relation.items():
-        if change.before >= limits.relation_min_triples:
-            limit = limits.max_relation_change
-            yield from _moved_share(f"relation {label}", change, limit, "max_relation_change", least)
-
-
-def _moved_share(what: str, change: Change, limit: float | None, setting: str, least: int) -> Iterator[Moved]:
-    if limit is not None and change.share > limit and change.came + change.gone >= least:
-        detail = f"+{change.came} -{change.gone}"
-        yield Moved(what, change.before, change.after, 100 * change.share, 100 * limit, setting, detail)
-
-
-def _moved_names(diff: BuildDiff, limits: DriftLimits) -> Iterator[Moved]:
-    before, after = diff.graph.named_before, diff.graph.named_after
-    limit, setting = limits.max_name_coverage_drop, "max_name_coverage_drop"
-    if limit is not None and before is not None and before - (after or 0.0) > limit:
-        yield Moved("entities with a name, percent", before, after or 0.0, (after or 0.0) - before, limit, setting)
-
-
-def _moved_questions(diff: BuildDiff, limits: DriftLimits) -> Iterator[Moved]:
-    asked, least = diff.questions, limits.min_changed
-    changed = Change(asked.before, asked.after, asked.came, asked.gone + diff.num_reworded)
-    yield from _moved_share("questions", changed, limits.max_questions_change, "max_questions_change", least)
-    limit, setting = limits.max_coverage_drop, "max_coverage_drop"
-    for row in diff.coverage:
-        drop = row.any_before - row.any_after
-        if limit is not None and drop > limit:
+    shares: list[tuple[str, Change, str]] = []  # what changed, and the setting that limits it
+    drops: list[tuple[str, float | None, float | None, str]] = []  # a figure in percent before and after
+    if guard_graph:
+        graph = diff.graph
+        shares += [
+            ("triples", graph.triples, "max_triples_change"),
+            ("entities", graph.entities, "max_entities_change"),
+        ]
+        shares += [
+            (f"relation {label}", change, "max_relation_change")
+            for label, change in graph.per_relation.items()
+            if change.before >= limits.relation_min_triples
+        ]
+        named = graph.named_before, graph.named_after or 0.0
+        drops.append(("entities with a name, percent", *named, "max_name_coverage_drop"))
+    if guard_questions:
+        asked = diff.questions
+        changed = Change(asked.before, asked.after, asked.came, asked.gone + diff.num_reworded)
+        shares.append(("questions", changed, "max_questions_change"))
+        for row in diff.coverage:
             group = f"{row.split}{'' if row.hops is None else f', {row.hops} hops'}"
             what = f"questions with an answer within reach, {group}, percent"
-            yield Moved(what, row.any_before, row.any_after, -drop, limit, setting)
+            drops.append((what, row.any_before, row.any_after, "max_coverage_drop"))
+    return [*_moved_shares(shares, limits), *_moved_drops(drops, limits)]
+
+
+def _moved_shares(shares: Iterable[tuple[str, Change, str]], limits: DriftSection) -> Iterator[Moved]:
+    for what, change, setting in shares:
+        limit, least = getattr(limits, setting), limits.min_changed
+        if limit is not None and change.share > limit and change.came + change.gone >= least:
+            detail = f"+{change.came} -{change.gone}"
+            yield Moved(what, change.before, change.after, 100 * change.share, 100 * limit, setting, detail)
+
+
+def _moved_drops(drops: Iterable[tuple[str, float | None, float | None, str]], limits: DriftSection) -> Iterator[Moved]:
+    for what, before, after, setting in drops:
+        limit = getattr(limits, setting)
+        if limit is not None and before is not None and after is not None and before - after > limit:
+            yield Moved(what, before, after, after - before, limit, setting)
 
 
 def moved_table(moved: list[Moved]) -> str:
     """Return what moved as lines of text, one per figure."""
-    lines = [
-        f"  {found.what}: {_number(found.before)} -> {_number(found.after)}"
-        f"{f' ({found.detail})' if found.detail else ''}, {_size(found)}, "
-        f"{found.setting} allows {found.limit:g}"
-        for found in moved[:MAX_SHOWN]
-    ]
+    lines = []
+    for found in moved[:MAX_SHOWN]:
+        before, after = (f"{one:.2f}" if isinstance(one, float) else str(one) for one in (found.before, found.after))
+        detail = f" ({found.detail})" if found.detail else ""
+        in_points = found.setting.endswith("_drop")
+        size = f"{found.change:+.1f} points" if in_points else f"{found.change:.1f} percent changed"
+        lines.append(f"  {found.what}: {before} -> {after}{detail}, {size}, {found.setting} allows {found.limit:g}")
     if len(moved) > MAX_SHOWN:
         lines.append(f"  and {len(moved) - MAX_SHOWN} more")
     return "\n".join(lines)
-
-
-def _size(found: Moved) -> str:
-    if found.setting.endswith("_drop"):
-        return f"{found.change:+.1f} points"
-    return f"{found.change:.1f} percent changed"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -112,15 +112,14 @@ def _find_moved(
     pipeline: Pipeline, diff: BuildDiff, last: Mapping[str, Artifact], now: Mapping[str, Artifact]
 ) -> list[Moved]:
     """Return what moved beyond the limits; what other settings made is not held against the data."""
-    from kgqa_core.questions.diff import DriftLimits, find_drift
+    from kgqa_core.questions.diff import find_drift
 
     dataset = pipeline.config.dataset
     if not isinstance(dataset, FileDataset) or dataset.drift is None:
         return []
     settings = [{key: hash_json(artifact.recipe.config) for key, artifact in build.items()} for build in (last, now)]
-    limits = DriftLimits(**dataset.drift.model_dump())
     same_graph = settings[0]["graph"] == settings[1]["graph"]
-    return find_drift(diff, limits, guard_graph=same_graph, guard_questions=settings[0] == settings[1])
+    return find_drift(diff, dataset.drift, guard_graph=same_graph, guard_questions=settings[0] == settings[1])
 
 
 def _build(artifacts: Mapping[str, Artifact], both: Sequence[str]) -> Build:

