@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -116,20 +116,19 @@ def cover_hops(questions: Sequence[Question], reached: Sequence[Hops]) -> tuple[
     """Return what is reached at all, for each split and number of hops that the dataset gives."""
     groups: dict[tuple[int | None, str], list[tuple[bool, bool]]] = defaultdict(list)
     for question, hops in zip(questions, reached, strict=True):
-        if is_counted(question):
+        if _is_counted(question):
             groups[question.hops, question.split].append((bool((hops > 0).any()), bool(len(hops) and (hops > 0).all())))
-    order = sorted(groups, key=lambda group: (group[0] or 0, SPLITS.index(group[1])))
-    return tuple(_coverage_row(hops, split, groups[hops, split]) for hops, split in order)
+    rows = []
+    for hops_given, split in sorted(groups, key=lambda group: (group[0] or 0, SPLITS.index(group[1]))):
+        cases = groups[hops_given, split]
+        any_gold, all_golds = (100.0 * sum(column) / len(cases) for column in zip(*cases, strict=True))
+        rows.append(Coverage(hops_given, split, len(cases), any_gold, all_golds))
+    return tuple(rows)
 
 
-def is_counted(question: Question) -> bool:
+def _is_counted(question: Question) -> bool:
     """Is there anything to reach? Not for true/false questions of which only the claim is known."""
     return bool(question.answers) or question.claim is None
-
-
-def _coverage_row(hops: int | None, split: str, cases: list[tuple[bool, bool]]) -> Coverage:
-    any_gold, all_golds = (100.0 * sum(column) / len(cases) for column in zip(*cases, strict=True))
-    return Coverage(hops, split, len(cases), any_gold, all_golds)
 
 
 def cover_steps(
@@ -147,23 +146,26 @@ def cover_steps(
     """
     rows = []
     for split in SPLITS:
-        asked = [number for number, q in enumerate(questions) if q.split == split and is_counted(q)]
+        asked = [number for number, q in enumerate(questions) if q.split == split and _is_counted(q)]
         hops = [_with_topics(questions[number], reached[number]) for number in asked]
-        # hops of the nearest and of the farthest answer; one more than all steps where there is none
+        # Hops of the nearest and of the farthest answer; one more than all steps where there is none.
         nearest = np.array([found.min(initial=max_steps + 1) for found in hops])
         farthest = np.array([found.max(initial=0 if len(found) else max_steps + 1) for found in hops])
         farthest[[questions[number].id in partial for number in asked]] = max_steps + 1
-        for steps in range(max_steps + 1 if asked else 0):
-            row = Reach(
-                split=split,
-                steps=steps,
-                num_questions=len(asked),
-                num_with_topic=sum(bool(questions[number].topics) for number in asked),
-                num_with_answer=int(answerable[asked].sum()),
-                num_any=int((nearest <= steps).sum()),
-                num_all=int((farthest <= steps).sum()),
+        with_topic = sum(bool(questions[number].topics) for number in asked)
+        with_answer = int(answerable[asked].sum())
+        rows += [
+            Reach(
+                split,
+                steps,
+                len(asked),
+                with_topic,
+                with_answer,
+                int((nearest <= steps).sum()),
+                int((farthest <= steps).sum()),
             )
-            rows.append(row)
+            for steps in range(max_steps + 1 if asked else 0)
+        ]
     return tuple(rows)
 
 
@@ -192,7 +194,7 @@ def reach_table(rows: Sequence[Reach]) -> pa.Table:
     return pa.table(columns, schema=schemas.COVERAGE)
 
 
-# ------ How many hops a question takes where its dataset does not say: the shortest relation path ...
+# ------ How many hops a question takes where its dataset does not say.
 
 
 MAX_HOPS = 4  # searched; beyond that most of any graph is within reach, and a shortest path says nothing
@@ -254,12 +256,11 @@ def lint_questions(
     ``notes`` are the doubts that loading the questions already raised.
     """
     reached = gold_hops(questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, subgraphs=subgraphs)
+    answerable = find_answerable(questions, graph, subgraphs=subgraphs)
     doubts: dict[tuple[str, str], list[str]] = defaultdict(list, notes or {})
-    for question, hops in zip(questions, reached, strict=True):
+    for question, hops, can_be in zip(questions, reached, answerable, strict=True):
         if (hops < 0).any():
             doubts["unreachable_answer", question.split].append(question.id)
-    answerable = find_answerable(questions, graph, subgraphs=subgraphs)
-    for question, can_be in zip(questions, answerable, strict=True):
         if not can_be:
             doubts["no_answer_in_graph", question.split].append(question.id)
     for kind, split, example in _repeats(questions):
@@ -293,8 +294,5 @@ def _repeats(questions: Iterable[Question]) -> list[tuple[str, str, str]]:
 
 def _shared_names(graph: KnowledgeGraph) -> list[LintFinding]:
     """Return the names that several entities bear, where there are any."""
-    counts: dict[str, int] = defaultdict(int)
-    for name in graph.entity_names:
-        counts[name] += 1
-    shared = sorted(name for name, count in counts.items() if count > 1)
+    shared = sorted(name for name, count in Counter(graph.entity_names).items() if count > 1)
     return [LintFinding("shared_name", len(shared), examples=tuple(shared[:NUM_EXAMPLES]))] if shared else []

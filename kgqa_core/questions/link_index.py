@@ -56,12 +56,40 @@ def words_of(text: str) -> Words:
     return [(fold_word(found.group()), *found.span()) for found in WORD.finditer(text)]
 
 
+def plain_words(text: str) -> list[str]:
+    """Return the words of a text alone."""
+    return [fold_word(word) for word in WORD.findall(text)]
+
+
 def hash_words(words: Iterable[str]) -> int:
     """Return a hash of a sequence of words; another process gives another one."""
     key = 0
     for word in words:
         key = (key * FACTOR + hash(word)) & MASK
     return key
+
+
+class HashedRows:
+    """Rows of a NameIndex by a 64-bit hash, 12 bytes each; found by binary search."""
+
+    def __init__(self, keyed: Iterable[tuple[int, int]]) -> None:
+        """Keep (hash, row) pairs; a hash may have many rows."""
+        keys, rows = array("Q"), array("i")
+        for key, row in keyed:
+            keys.append(key)
+            rows.append(row)
+        order = np.argsort(np.array(keys, np.uint64), kind="stable")
+        self._keys: U64 = np.array(keys, np.uint64)[order]
+        self._rows = np.array(rows, np.int32)[order]
+
+    def hits(self, wanted: U64) -> Iterator[tuple[int, list[int]]]:
+        """Yield (place in ``wanted``, rows ascending) for each hash that has rows."""
+        if len(self._keys):
+            low = np.searchsorted(self._keys, wanted)
+            places = np.flatnonzero(self._keys[np.minimum(low, len(self._keys) - 1)] == wanted)
+            high = np.searchsorted(self._keys, wanted[places], side="right")
+            for place, first, last in zip(places.tolist(), low[places].tolist(), high.tolist(), strict=True):
+                yield place, self._rows[first:last].tolist()
 
 
 class NameIndex:
@@ -71,17 +99,14 @@ class NameIndex:
         """Read every name once. Names without a letter or digit are left out, as are those of nameless nodes."""
         self.graph = graph
         self._alias_ids, self._aliases = _read_aliases(graph)
-        keys, rows, sizes = array("Q"), array("i"), set()
+        self._sizes: set[int] = set()  # numbers of words that names have
+        self._hashes = HashedRows(self._hash_names())
+
+    def _hash_names(self) -> Iterator[tuple[int, int]]:
         for row, name in self.names():
-            words = [word for word, _, _ in words_of(name)]
-            if words:
-                keys.append(hash_words(words))
-                rows.append(row)
-                sizes.add(len(words))
-        order = np.argsort(np.frombuffer(keys, np.uint64), kind="stable") if keys else np.zeros(0, np.int64)
-        self._keys: U64 = np.frombuffer(keys, np.uint64)[order] if keys else np.zeros(0, np.uint64)
-        self._rows = np.frombuffer(rows, np.int32)[order] if rows else np.zeros(0, np.int32)
-        self._sizes = sizes  # numbers of words that names have
+            if words := plain_words(name):
+                self._sizes.add(len(words))
+                yield hash_words(words), row
 
     def names(self) -> Iterator[tuple[int, str]]:
         """Yield (row, name) of all names and aliases, without keeping them."""
@@ -109,7 +134,7 @@ class NameIndex:
     def _find(self, texts: Sequence[Words]) -> list[list[FoundName]]:
         lengths = np.array([len(words) for words in texts], dtype=np.int64)
         hashes = np.array([hash(word) & MASK for words in texts for word, _, _ in words], dtype=np.uint64)
-        ends = np.cumsum(lengths)
+        ends, owners = np.cumsum(lengths), np.repeat(np.arange(len(texts)), lengths)
         left = np.repeat(ends, lengths) - np.arange(len(hashes))  # words from each one to the end of its text
         found: list[list[FoundName]] = [[] for _ in texts]
         starts, keys = np.arange(len(hashes)), np.zeros(len(hashes), np.uint64)
@@ -117,25 +142,14 @@ class NameIndex:
             going = left[starts] >= size
             starts, keys = starts[going], keys[going]
             keys = keys * np.uint64(FACTOR) + hashes[starts + size - 1]
-            if size not in self._sizes:
-                continue
-            low = np.searchsorted(self._keys, keys)
-            hits = np.flatnonzero(self._keys[np.minimum(low, len(self._keys) - 1)] == keys)
-            high = np.searchsorted(self._keys, keys[hits], side="right")
-            owners = np.searchsorted(ends, starts[hits], side="right")
-            for start, owner, first_row, last_row in zip(
-                starts[hits].tolist(), owners.tolist(), low[hits].tolist(), high.tolist(), strict=True
-            ):
-                place = start - int(ends[owner] - lengths[owner])
+            for hit, rows in self._hashes.hits(keys) if size in self._sizes else ():
+                owner = int(owners[starts[hit]])
+                place = int(starts[hit] - (ends[owner] - lengths[owner]))
                 wanted = [word for word, _, _ in texts[owner][place : place + size]]
-                rows = tuple(row for row in self._rows[first_row:last_row].tolist() if self._has(row, wanted))
-                if rows:
-                    found[owner].append(FoundName(place, place + size - 1, rows))
+                own = tuple(row for row in rows if plain_words(self.name_of(row)) == wanted)  # not only their hash
+                if own:
+                    found[owner].append(FoundName(place, place + size - 1, own))
         return [sorted(of_text, key=lambda one: (one.first, one.last)) for of_text in found]
-
-    def _has(self, row: int, wanted: list[str]) -> bool:
-        """Are these the words of the name, and not only their hash?"""
-        return [word for word, _, _ in words_of(self.name_of(row))] == wanted
 
 
 def named_entities(graph: KnowledgeGraph) -> Iterator[tuple[int, str]]:
@@ -197,24 +211,19 @@ class LooseNames:
         self.index = index
 
     @cached_property
-    def _squeezed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of the names' words written as one, also without the article before them; and their rows."""
-        keys, rows = array("Q"), array("i")
-        for row, name in self.index.names():
-            words = [word for word, _, _ in words_of(name)]
-            for start in (0, 1) if len(words) > 1 and words[0] in ARTICLES else (0,):
-                if words:
-                    keys.append(hash("".join(words[start:])) & MASK)
-                    rows.append(row)
-        if not keys:
-            return np.zeros(0, np.uint64), np.zeros(0, np.int32)
-        order = np.argsort(np.frombuffer(keys, np.uint64), kind="stable")
-        return np.frombuffer(keys, np.uint64)[order], np.frombuffer(rows, np.int32)[order]
+    def _squeezed(self) -> HashedRows:
+        """The names' words written as one, also without the article before them."""
+        return HashedRows(
+            (hash("".join(words[start:])) & MASK, row)
+            for row, name in self.index.names()
+            if (words := plain_words(name))
+            for start in ((0, 1) if len(words) > 1 and words[0] in ARTICLES else (0,))
+        )
 
     @cached_property
     def _vocabulary(self) -> dict[int, list[str]]:
         """The words of all names, by number of letters."""
-        words = {word for _, name in self.index.names() for word, _, _ in words_of(name)}
+        words = {word for _, name in self.index.names() for word in plain_words(name)}
         by_length: dict[int, list[str]] = {}
         for word in sorted(words):
             by_length.setdefault(len(word), []).append(word)
@@ -222,25 +231,21 @@ class LooseNames:
 
     def find_joined(self, words: Words) -> list[NearName]:
         """Return names that differ in blanks, punctuation or a first article: "spiderman", "schindlers list"."""
-        keys, rows = self._squeezed
+        plain = [word for word, _, _ in words]
         windows = [
-            (first, last, "".join(word for word, _, _ in words[first : last + 1]))
-            for first in range(len(words))
-            for last in range(first, min(first + MAX_JOINED, len(words)))
+            (first, last) for first in range(len(plain)) for last in range(first, min(first + MAX_JOINED, len(plain)))
         ]
-        hashes = np.array([hash(text) & MASK for _, _, text in windows], dtype=np.uint64)
-        low, high = np.searchsorted(keys, hashes), np.searchsorted(keys, hashes, side="right")
-        return [
-            NearName(first, last, row)
-            for (first, last, text), start, end in zip(windows, low.tolist(), high.tolist(), strict=True)
-            for row in rows[start:end].tolist()
-            if self._is_joined(row, [word for word, _, _ in words[first : last + 1]])
-        ]
-
-    def _is_joined(self, row: int, window: list[str]) -> bool:
-        """Has the name these letters, article aside, and not just these words?"""
-        own, text = [word for word, _, _ in words_of(self.index.name_of(row))], "".join(window)
-        return own != window and "".join(own) in (text, *(article + text for article in ARTICLES))
+        joined = ["".join(plain[first : last + 1]) for first, last in windows]
+        hashes = np.array([hash(text) & MASK for text in joined], dtype=np.uint64)
+        found = []
+        for place, rows in self._squeezed.hits(hashes):
+            (first, last), text = windows[place], joined[place]
+            for row in rows:
+                own = plain_words(self.index.name_of(row))
+                letters = "".join(own)
+                if own != plain[first : last + 1] and letters in (text, *(article + text for article in ARTICLES)):
+                    found.append(NearName(first, last, row))
+        return found
 
     def find_misspelt(self, words: Words, known: frozenset[str]) -> list[NearName]:
         """Return names that the text would have if one word were written otherwise; ``known`` words are right.
