@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from kgqa_core.config import DriftSection
-from kgqa_core.graph.diff import Bools, Change, GraphComparison, GraphDiff, compare_graphs
+from kgqa_core.graph.diff import Change, GraphDiff, compare_graphs
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraphs import BLOCKS_FILE
+from kgqa_core.questions.build import read_questions
+from kgqa_core.types import Question
 
 DIGEST = "digest"  # column of BLOCKS_FILE: hash of a subgraph by labels
 
@@ -77,94 +76,45 @@ def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.
         the difference, and the questions that it concerns: question_id, change (new, gone, reworded, subgraph).
     """
     graphs = compare_graphs(open_graph(old.graph), open_graph(new.graph))
-    asked = [_read_questions(build.questions) for build in (old, new)]
-    old_rows, new_rows = _same_id(*asked)
-    reworded = _reworded(asked[0].take(old_rows), asked[1].take(new_rows), graphs)
+    before, after = ({one.id: one for one in read_questions(build.questions)} for build in (old, new))
+    kept = [id for id in after if id in before]
+
+    def is_reworded(was: Question, now: Question) -> bool:
+        moved = [graphs.new_ids[list(ids)].tolist() for ids in (was.topics, was.answers)]
+        return was.text != now.text or moved != [list(now.topics), list(now.answers)]
+
     digests = [_read_digests(build.subgraphs) for build in (old, new)]
     if digests[0] is not None and digests[1] is not None:
-        changed = _other_digest(asked[1]["id"].take(new_rows), digests[0], digests[1])
+        changed = [id for id in kept if digests[0].get(id) != digests[1].get(id)]
     else:
         near = graphs.near_change(hops)
-        changed = _touches(asked[0].take(old_rows), near[0]) | _touches(asked[1].take(new_rows), near[1])
-    num_kept = len(old_rows)
+        changed = [id for id in kept if near[0][list(before[id].topics)].any() or near[1][list(after[id].topics)].any()]
+    concerned = {
+        "gone": [id for id in before if id not in after],
+        "new": [id for id in after if id not in before],
+        "reworded": [id for id in kept if is_reworded(before[id], after[id])],
+        "subgraph": changed,
+    }
     diff = BuildDiff(
         graph=graphs.diff,
-        questions=Change(len(asked[0]), len(asked[1]), len(asked[1]) - num_kept, len(asked[0]) - num_kept),
-        num_reworded=int(reworded.sum()),
-        num_subgraphs_changed=int(changed.sum()),
-        subgraphs_by="walk" if digests[0] is None or digests[1] is None else "digest",
+        questions=Change(len(before), len(after), len(concerned["new"]), len(concerned["gone"])),
+        num_reworded=len(concerned["reworded"]),
+        num_subgraphs_changed=len(changed),
+        subgraphs_by="walk" if None in digests else "digest",
         hops=hops,
         coverage=_coverage(old.questions, new.questions),
     )
-    kept = asked[1]["id"].take(new_rows)
-    concerned = {
-        "gone": _others(asked[0]["id"], old_rows),
-        "new": _others(asked[1]["id"], new_rows),
-        "reworded": kept.filter(pa.array(reworded)),
-        "subgraph": kept.filter(pa.array(changed)),
-    }
-    return diff, _table(concerned)
+    rows = [(id, change) for change, ids in concerned.items() for id in ids]
+    columns = {"question_id": [id for id, _ in rows], "change": [change for _, change in rows]}
+    return diff, pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
 
 
-def _read_questions(folder: Path) -> pa.Table:
-    table = pq.read_table(folder / "questions.parquet", columns=["id", "text", "topics", "answers"])
-    return table.combine_chunks()
-
-
-def _same_id(old: pa.Table, new: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows [n] in both of the questions that both have, in the order of the new ones."""
-    places = pc.index_in(new["id"], value_set=old["id"].combine_chunks()).combine_chunks()
-    found = places.is_valid().to_numpy(zero_copy_only=False)
-    return places.drop_null().to_numpy().astype(np.int64), np.flatnonzero(found)
-
-
-def _reworded(old: pa.Table, new: pa.Table, graphs: GraphComparison) -> Bools:
-    """Return which questions [n] have another text, other topics or other answers than before."""
-    other: Bools = pc.not_equal(old["text"], new["text"]).to_numpy().astype(bool)
-    for name in ("topics", "answers"):
-        (entities, counts), (now, new_counts) = _lists(old, name), _lists(new, name)
-        differ = counts != new_counts
-        owner, new_owner = np.repeat(np.arange(len(counts)), counts), np.repeat(np.arange(len(counts)), new_counts)
-        # Ids keep their order from build to build, so that equal lists are equal place by place.
-        comparable, new_comparable = ~differ[owner], ~differ[new_owner]
-        moved = graphs.new_ids[entities[comparable]] != now[new_comparable]
-        differ[owner[comparable][moved]] = True
-        other |= differ
-    return other
-
-
-def _touches(questions: pa.Table, near: Bools) -> Bools:
-    """Return which questions [n] have a topic among the marked entities."""
-    topics, counts = _lists(questions, "topics")
-    found = np.zeros(len(counts), np.bool_)
-    found[np.repeat(np.arange(len(counts)), counts)[near[topics]]] = True
-    return found
-
-
-def _lists(questions: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the values of a column of lists one after the other, and how many each list has."""
-    column = questions[name].combine_chunks()
-    counts = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-    return pc.list_flatten(column).to_numpy().astype(np.int64), counts.astype(np.int64)
-
-
-def _read_digests(folder: Path | None) -> pa.Table | None:
-    """Return question_id and digest of each subgraph; None where there are none."""
+def _read_digests(folder: Path | None) -> dict[str, str] | None:
+    """Return each question's digest of its subgraph; None where there are none."""
     if folder is None or DIGEST not in pq.read_schema(folder / BLOCKS_FILE).names:
         return None
-    return pq.read_table(folder / BLOCKS_FILE, columns=["question_id", DIGEST])
-
-
-def _other_digest(ids: pa.ChunkedArray, old: pa.Table, new: pa.Table) -> Bools:
-    """Return which questions [n] have another subgraph than before; one that has none has the digest null."""
-    found = [
-        table[DIGEST].take(pc.index_in(ids, value_set=table["question_id"].combine_chunks())).combine_chunks()
-        for table in (old, new)
-    ]
-    equal = pc.fill_null(pc.equal(found[0], found[1]), False)
-    both_none = pc.and_(pc.is_null(found[0]), pc.is_null(found[1]))
-    same: Bools = pc.or_(equal, both_none).to_numpy(zero_copy_only=False).astype(bool)
-    return ~same
+    table = pq.read_table(folder / BLOCKS_FILE, columns=["question_id", DIGEST])
+    return dict(zip(table["question_id"].to_pylist(), table[DIGEST].to_pylist(), strict=True))
 
 
 def _coverage(old: Path, new: Path) -> tuple[CoverageChange, ...]:
@@ -173,32 +123,12 @@ def _coverage(old: Path, new: Path) -> tuple[CoverageChange, ...]:
         {(row["hops"], row["split"]): row for row in json.loads((folder / "lint.json").read_text("utf-8"))["coverage"]}
         for folder in (old, new)
     )
+    figures = ("num_questions", "any_gold", "all_golds")
     return tuple(
-        CoverageChange(
-            hops=row["hops"],
-            split=row["split"],
-            num_before=was["num_questions"],
-            num_after=row["num_questions"],
-            any_before=was["any_gold"],
-            any_after=row["any_gold"],
-            all_before=was["all_golds"],
-            all_after=row["all_golds"],
-        )
-        for group, row in after.items()
-        if (was := before.get(group))
+        CoverageChange(*group, *(row[group][figure] for figure in figures for row in (before, after)))
+        for group in after
+        if group in before
     )
-
-
-def _others(ids: pa.ChunkedArray, rows: NDArray[np.int64]) -> pa.ChunkedArray:
-    keep = np.ones(len(ids), np.bool_)
-    keep[rows] = False
-    return ids.filter(pa.array(keep))
-
-
-def _table(concerned: dict[str, pa.ChunkedArray]) -> pa.Table:
-    ids = pa.chunked_array([chunk for column in concerned.values() for chunk in column.chunks], pa.string())
-    changes = [change for change, column in concerned.items() for _ in range(len(column))]
-    return pa.table({"question_id": ids, "change": pa.array(changes, pa.string())})
 
 
 # ------ The drift guard: which differences between two builds are larger than a scheduled run may pass on.
