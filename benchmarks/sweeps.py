@@ -9,7 +9,6 @@ from pathlib import Path
 
 from benchmarks import measure
 from benchmarks.measure import data_folder, kgqa_json, write_section
-from kgqa_core.sweeps.points import markdown
 from kgqa_core.text.transformer import find_minilm_folder
 
 
@@ -92,3 +91,11 @@ def copy_plots(name: str, plots: Sequence[str]) -> list[str]:
         names.append(f"sweep-{name}-{number}.png")
         shutil.copyfile(plot, folder / names[-1])
     return names
+
+
+def markdown(names: Sequence[str], lines: Sequence[Sequence[str]], num_dimensions: int) -> str:
+    """Return a table, its first ``num_dimensions`` columns to the left, as Markdown."""
+    ruler = ["---"] * num_dimensions + ["---:"] * (len(names) - num_dimensions)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (names, ruler, *lines)
+    )

@@ -54,7 +54,7 @@ def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
 
     def check(name: str) -> str:
         if name not in table:
-            raise ValueError(f"legal are {_with_nearest(name, table)}")
+            raise ValueError(f"legal are {with_nearest(name, table)}")
         return name
 
     return check
@@ -63,12 +63,14 @@ def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
 def open_entry(table: Mapping[str, str], name: str, *, what: str) -> Any:
     """Return what a table's entry names; ConfigError, with the nearest match, where the table lacks the name."""
     if name not in table:
-        raise ConfigError(f"no {what} is called {shorten(name)}; legal are {_with_nearest(name, table)}")
+        raise ConfigError(f"no {what} is called {shorten(name)}; legal are {with_nearest(name, table)}")
     module, _, attribute = table[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
-def _with_nearest(name: str, legal: Iterable[str]) -> str:
+def with_nearest(name: str, legal: Iterable[str]) -> str:
+    """Return the legal names for an error, and the one that is nearest to what was given."""
+    legal = list(legal)
     near = nearest(name, legal)
     return f"{', '.join(legal)}{f'; did you mean {near[0]!r}?' if near else ''}"
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from kgqa_core.config_base import FilePath, Name, Section
-from kgqa_core.errors import ConfigError, nearest, shorten
+from kgqa_core.config_base import FilePath, Name, Section, with_nearest
+from kgqa_core.errors import ConfigError, shorten
 
 CONTROLS = {"template_control": "template control", "ceiling": "ceiling"}
 SCORES = {
@@ -75,24 +75,19 @@ def label_of(name: str) -> str:
         return COSTS[name]
     found = _SCORE.fullmatch(name)
     if found is None or found["score"] not in SCORES or found["control"] not in (None, *CONTROLS):
-        raise ConfigError(f"no stage records {shorten(name)}; legal: {', '.join(_known())}, and {_FORMS}{_hint(name)}")
+        forms = f"{' and '.join(f'{control}.<score>' for control in CONTROLS)}, and <score>.hop<number>"
+        legal = with_nearest(name, [*SCORES, *COSTS])
+        raise ConfigError(f"no stage records {shorten(name)}; legal: {legal}; scores also as {forms}")
     label = SCORES[found["score"]]
     if found["hops"]:
         label = f"{label}, {found['hops']}-hop"
     return f"{CONTROLS[found['control']]}: {label}" if found["control"] else label
 
 
-def short_label(name: str) -> str:
-    """Return ``label_of`` without the unit where it is percent, as all scores are."""
-    return label_of(name).replace(", percent", "")
-
-
 def curve_label(name: str) -> str:
     """Return what a curve of training shows; raises ``ConfigError`` for a name that is none."""
     if name not in CURVES:
-        near = nearest(name, CURVES)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"no curve is called {shorten(name)}; legal: {', '.join(CURVES)}{hint}")
+        raise ConfigError(f"no curve is called {shorten(name)}; legal: {with_nearest(name, CURVES)}")
     return CURVES[name]
 
 
@@ -100,18 +95,6 @@ def is_score(name: str) -> bool:
     """Say whether a figure is one that the controls have too."""
     found = _SCORE.fullmatch(name)
     return name not in COSTS and found is not None and found["control"] is None
-
-
-_FORMS = f"of each score {' and '.join(f'{name}.<score>' for name in CONTROLS)}, and <score>.hop<number>"
-
-
-def _known() -> Iterable[str]:
-    return [*SCORES, *COSTS]
-
-
-def _hint(name: str) -> str:
-    near = nearest(name, _known())
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 # ------ Sweep files: which settings of which run configurations vary, and what to show of it.
@@ -131,9 +114,9 @@ def _distinct_values(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
-def _figure(name: str) -> str:
+def _figure(name: str, label: Callable[[str], str] = label_of) -> str:
     try:
-        label_of(name)
+        label(name)
     except ConfigError as problem:
         raise ValueError(str(problem)) from None
     return name
@@ -177,12 +160,8 @@ class PlotSection(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> PlotSection:
-        check = curve_label if self.kind == "curves" else label_of
-        try:
-            for name in self.y:
-                check(name)
-        except ConfigError as problem:
-            raise ValueError(str(problem)) from None
+        for name in self.y:
+            _figure(name, curve_label if self.kind == "curves" else label_of)
         if (self.x is None) != (self.kind == "curves"):
             raise ValueError("curves run over training steps and have no 'x'; any other plot needs one")
         if self.beside and (self.kind == "curves" or not any(map(is_score, self.y))):
@@ -258,9 +237,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _legal(where: str, name: str, legal: Sequence[str] | dict[str, Any], more: str = "") -> None:
-    if name in legal:
-        return
-    near = nearest(name, legal)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{where} = {shorten(name)}: legal are {', '.join(legal) or 'none here'}{more}{hint}")
+def _legal(where: str, name: str, legal: Iterable[str], more: str = "") -> None:
+    if name not in legal:
+        raise ValueError(f"{where} = {shorten(name)}: legal are {with_nearest(name, legal) or 'none here'}{more}")

@@ -14,18 +14,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import Setting, configure, explain, machine_paths, parse_setting, read_yaml, resolve_paths
 from kgqa_core.errors import ConfigError
-from kgqa_core.sweeps.config import BASE, COSTS, CURVES, POINT, PointSection, SweepFile, short_label
+from kgqa_core.sweeps.config import BASE, COSTS, CURVES, POINT, PointSection, SweepFile, label_of
 from kgqa_core.tracking import hop_metric, read_record
 
 CONTROL_ROLES = {"template control": "template_control.", "ceiling": "ceiling."}
 
+Key = TypeVar("Key", str, int)
 Place = Mapping[str, Any]
 """Dimension of a sweep -> value."""
 
@@ -108,27 +109,18 @@ def _join(group: Sequence[SeedRow], repeated: Sequence[str]) -> PointRow:
     # Repetitions can be one and the same explorer (any draw of all questions is all questions): it counts once.
     group = list({row.fingerprints["evaluation"]: row for row in group}.values())
     place = {name: value for name, value in group[0].place.items() if name not in repeated}
-    figures = dict(_spreads([row.figures for row in group]))
     curves = {
-        name: list(_curve_spreads([dict(row.curves[name]) for row in group]))
+        name: list(_spreads([dict(row.curves[name]) for row in group]).items())
         for name in group[0].curves
         if all(name in row.curves for row in group)
     }
-    return PointRow(place, figures, curves, len(group))
+    return PointRow(place, _spreads([row.figures for row in group]), curves, len(group))
 
 
-def _spreads(tables: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, Spread]]:
-    """Yield the figures that all tables have."""
-    for name in tables[0]:
-        if all(name in table for table in tables):
-            yield name, spread([table[name] for table in tables])
-
-
-def _curve_spreads(curves: Sequence[Mapping[int, float]]) -> Iterator[tuple[int, Spread]]:
-    """Yield the steps that all curves have."""
-    for step in curves[0]:
-        if all(step in curve for curve in curves):
-            yield step, spread([curve[step] for curve in curves])
+def _spreads(tables: Sequence[Mapping[Key, float]]) -> dict[Key, Spread]:
+    """Return the spreads of what all tables have."""
+    shared = [key for key in tables[0] if all(key in table for table in tables)]
+    return {key: spread([table[key] for table in tables]) for key in shared}
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -276,7 +268,7 @@ NAMES = {BASE: "run", POINT: "point"}
 def header(dimensions: Sequence[str], figures: Sequence[str]) -> list[str]:
     """Return the columns' names: the dimensions, how many explorers, the figures."""
     short = NAMES | short_names(name for name in dimensions if name not in NAMES)
-    return [*(short[name] for name in dimensions), "n", *(short_label(name) for name in figures)]
+    return [*(short[name] for name in dimensions), "n", *(label_of(name).replace(", percent", "") for name in figures)]
 
 
 def cells(rows: Sequence[PointRow], dimensions: Sequence[str], figures: Sequence[str]) -> list[list[str]]:
@@ -298,11 +290,3 @@ def show_spread(name: str, found: Spread) -> str:
         decimals = 0
     shown = f"{found.mean:,.{decimals}f}"
     return f"{shown} ± {found.deviation:,.{decimals}f}" if found.count > 1 and found.deviation else shown
-
-
-def markdown(names: Sequence[str], lines: Sequence[Sequence[str]], num_dimensions: int) -> str:
-    """Return a table, its first ``num_dimensions`` columns to the left, as Markdown."""
-    ruler = ["---"] * num_dimensions + ["---:"] * (len(names) - num_dimensions)
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (names, ruler, *lines)
-    )

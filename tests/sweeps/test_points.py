@@ -1,56 +1,40 @@
-"""Sweep files: which runs they ask for, and what is refused, in which words."""
+"""Sweeps: which runs a file asks for, and its rows, side by side."""
 
 from __future__ import annotations
 
-import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kgqa_core.config import FileDataset, LocalEncoderSection
-from kgqa_core.errors import ConfigError
-from kgqa_core.sweeps.points import Sweep, read_sweep, short_names, show_value
+from kgqa_core.config import FileDataset, LocalEncoderSection, RunConfig
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.sweeps.points import (
+    SeedRow,
+    Spread,
+    Sweep,
+    cells,
+    header,
+    join_repetitions,
+    read_row,
+    read_sweep,
+    short_names,
+    show_spread,
+    show_value,
+    spread,
+)
 
 PROJECT = Path(__file__).resolve().parents[2]
-
-TOWNS = """\
-dataset:
-  name: towns
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions.jsonl}
-encoder: {kind: hash}
-explorer: {steps: 2, edge_budget: 10, epochs: 1}
-"""
 
 Write = Callable[..., Path]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write a sweep file beside two run configurations, and return its path."""
-    for name in ("towns", "rivers"):
-        (tmp_path / f"{name}.yaml").write_text(TOWNS.replace("towns", name), encoding="utf-8")
-
-    def write_sweep(text: str) -> Path:
-        path = tmp_path / "sweeps" / "sizes.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write_sweep
-
-
 def labels(sweep: Sweep) -> list[str]:
     return [point.label for point in sweep.points]
-
-
-def refused(path: Path, *overrides: str) -> str:
-    """Return the message with which a sweep is refused."""
-    with pytest.raises(ConfigError) as raised:
-        read_sweep(path, overrides)
-    return str(raised.value)
 
 
 # What is read
@@ -175,80 +159,6 @@ def test_values_are_shown_short(value: object, shown: str) -> None:
     assert show_value(value) == shown
 
 
-# What is refused
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("set: {}", r"missing key 'base'"),
-        ("base: ../town.yaml", r"no configuration file .*town\.yaml'; did you mean .*towns\.yaml"),
-        ("base: ../towns.yaml\nvarry: {}", r"unknown key 'varry' .*did you mean 'vary'"),
-        ("base: []", r"base = .*must be one value or more"),
-        ("base: [../towns.yaml, ../x/towns.yaml]", r"base: two have one name; the names are towns, towns"),
-        ("base: ../towns.yaml\nvary: {explorer.epochs: 3}", r"vary.explorer.epochs = 3: must be a list"),
-        ("base: ../towns.yaml\nvary: {explorer.epochs: []}", r"must be one value or more, each given once"),
-        ("base: ../towns.yaml\nvary: {explorer.epochs: [3, 3]}", r"must be one value or more, each given once"),
-        ("base: ../towns.yaml\npoints: [{label: a}, {label: a}]", r"points: two have one name"),
-        ("base: ../towns.yaml\npoints: [{set: {}}]", r"missing key 'points.0.label'"),
-        ("base: ../towns.yaml\nvary: {explorer.epohs: [1]}", r"run 'epohs=1'.*\n.*unknown key 'explorer.epohs'"),
-        ("base: ../towns.yaml\nvary: {explorer.epochs: [1, x]}", r"run 'epochs=x'.*\n.*explorer.epochs = 'x'"),
-        ("base: ../towns.yaml\nvary: {explorer.epochs.deep: [1]}", r"'epochs' is a value, not a section"),
-        ("base: ../towns.yaml\nvary: {dataset.questions.path: [a/x, b/x]}", r"two runs are both called 'path=x'"),
-        ("base: ../towns.yaml\nset: {explorer.epochs: 1}\nvary: {explorer.epochs: [1]}", r"varied, and set in 'set'"),
-        (
-            "base: ../towns.yaml\npoints: [{label: a, set: {encoder.dim: 8}}]\nvary: {encoder: [{kind: hash}]}",
-            r"'encoder' is varied, and set in point 'a'",
-        ),
-        (
-            "base: ../towns.yaml\nvary: {explorer.epochs: [1]}\nrepeat: explorer.epoch",
-            r"repeat = .*'explorer.epochs'\?",
-        ),
-        ("base: ../towns.yaml\ntable: [hits]", r"no stage records 'hits'; legal: hits1, .*did you mean 'hits"),
-        ("base: ../towns.yaml\ntable: []", r"table = .*one value or more"),
-        ("base: ../towns.yaml\nplots: [{x: point}]", r"plots.0.x = 'point': legal are none here; so are the figures"),
-        ("base: ../towns.yaml\nplots: [{x: num_train}]", r"plots.0.x is a figure: say in 'lines'"),
-        ("base: ../towns.yaml\nplots: [{x: num_train, lines: base}]", r"plots.0.lines = 'base'"),
-        ("base: ../towns.yaml\nplots: [{}]", r"any other plot needs one"),
-        ("base: ../towns.yaml\nplots: [{kind: curves, x: base, y: dev.hits1}]", r"have no 'x'"),
-        ("base: ../towns.yaml\nplots: [{kind: curves, y: dev.hits}]", r"no curve is called 'dev.hits'.*'dev.hits1'\?"),
-        (
-            "base: ../towns.yaml\nplots: [{kind: lins, x: base}]",
-            r"legal are lines, points, curves; did you mean 'lines'",
-        ),
-        (
-            "base: ../towns.yaml\nvary: {explorer.steps: [1]}\n"
-            "plots: [{x: explorer.steps, y: train.cpu_seconds, beside: ceiling}]",
-            r"no figure in 'y' is a score",
-        ),
-        (
-            "base: ../towns.yaml\nvary: {evaluation.edge_budget: [5, all]}\n"
-            "plots: [{x: evaluation.edge_budget, log_x: true}]",
-            r"plots.0.log_x: not every evaluation.edge_budget is a number above 0",
-        ),
-        (
-            "base: ../towns.yaml\nplots: [{x: num_train, lines: [], even_x: true}]",
-            r"plots.0.even_x: values at equal distances need a dimension",
-        ),
-    ],
-)
-def test_what_is_wrong_is_named(write: Write, text: str, message: str) -> None:
-    said = refused(write(text))
-    assert re.search(message, said), said
-
-
-def test_what_the_sweep_varies_cannot_be_set(write: Write) -> None:
-    path = write("base: ../towns.yaml\npoints: [{label: a, set: {encoder: {kind: hash}}}]\n")
-    assert "the sweep itself sets encoder" in refused(path, "encoder.dim=8")
-    assert "is not of the form section.key=value" in refused(path, "encoder.dim")
-
-
-def test_runs_share_one_home(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write("base: [../towns.yaml, ../rivers.yaml]\n")
-    (tmp_path / "rivers.yaml").write_text(TOWNS + f"runtime: {{home: {tmp_path / 'elsewhere'}}}\n", encoding="utf-8")
-    assert "its runs have several homes" in refused(path)
-
-
 # What we ship
 
 
@@ -263,3 +173,92 @@ def test_every_sweep_that_we_ship_is_read(path: Path, tmp_path: Path, monkeypatc
     assert len(sweep.points) > 1
     assert sweep.file.plots
     assert path.read_text(encoding="utf-8").startswith("# Purpose ")
+
+
+# Rows come from artifacts, and repetitions become a mean and a spread
+
+
+def row(seed: int = 0, **given: Any) -> SeedRow:
+    place = {"explorer.steps": given.pop("steps", 1), "draw": given.pop("draw", 0)}
+    made = {"evaluation": given.pop("evaluation", f"{place}{seed}")}
+    return SeedRow(place, "run", seed, made, given.pop("figures", {}), given.pop("curves", {}))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=7))
+def test_a_spread_is_mean_and_sample_deviation(values: list[float]) -> None:
+    found = spread(values)
+    assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-6)
+    assert found.deviation == pytest.approx(statistics.stdev(values), abs=1e-6)
+    assert found.count == len(values)
+
+
+def test_one_value_has_no_spread() -> None:
+    assert spread([7.0]) == Spread(7.0, 0.0, 1)
+
+
+def test_seeds_and_repeated_settings_are_joined_the_rest_is_kept_in_order() -> None:
+    rows = [
+        row(seed, steps=steps, draw=draw, figures={"hits1": 10.0 * steps + draw + seed})
+        for steps in (2, 1)
+        for draw in (0, 1)
+        for seed in (0, 1)
+    ]
+    joined = join_repetitions(rows, ["draw"])
+    assert [one.place for one in joined] == [{"explorer.steps": 2}, {"explorer.steps": 1}]
+    assert [one.figures["hits1"].mean for one in joined] == [21.0, 11.0]
+    assert [one.count for one in joined] == [4, 4]
+    assert [one.place["draw"] for one in join_repetitions(rows, [])] == [0, 1, 0, 1]
+
+
+def test_repetitions_that_are_the_same_explorer_count_once() -> None:
+    same = [row(draw=draw, evaluation="all questions", figures={"hits1": 50.0}) for draw in (0, 1, 2)]
+    (joined,) = join_repetitions(same, ["draw"])
+    assert joined.count == 1
+    assert joined.figures["hits1"] == Spread(50.0, 0.0, 1)
+
+
+def test_figures_and_steps_that_not_all_repetitions_have_are_left_out() -> None:
+    rows = [
+        row(0, figures={"hits1": 1.0, "hits1.hop2": 2.0}, curves={"dev.hits1": [(3, 1.0), (6, 2.0)]}),
+        row(1, figures={"hits1": 3.0}, curves={"dev.hits1": [(3, 5.0), (7, 9.0)]}),
+    ]
+    (joined,) = join_repetitions(rows, [])
+    assert joined.figures.keys() == {"hits1"}
+    assert [(step, found.mean) for step, found in joined.curves["dev.hits1"]] == [(3, 3.0)]
+
+
+def test_a_row_is_read_from_the_artifacts_of_a_run(tiny_config: RunConfig) -> None:
+    pipeline = Pipeline(tiny_config)
+    keys = {"questions": "questions", "encodings": "encodings"} | {
+        name: f"{name}-seed0" for name in ("explorer", "evaluation")
+    }
+    folders = {name: pipeline.artifact(key).folder for name, key in keys.items()}
+    found = read_row({"explorer.steps": 2}, "tiny", 0, folders)
+    assert found.fingerprints == {name: folder.name for name, folder in folders.items()}
+    assert 0 <= found.figures["hits1"] <= found.figures["ceiling.hits1"] <= 100
+    assert {"template_control.f1.hop1", "hits1.hop2", "num_train", "train.cpu_seconds"} <= found.figures.keys()
+    assert found.figures["encoding_dim"] == 31
+    assert found.figures["answer.edges_per_question"] > found.figures["answer.candidates_per_question"] > 0
+    steps = [step for step, _ in found.curves["dev.hits1"]]
+    assert steps == sorted(steps) != []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("hits1", Spread(99.126, 0.0, 1), "99.13"),
+        ("hits1", Spread(99.126, 0.304, 3), "99.13 ± 0.30"),
+        ("hits1", Spread(100.0, 0.0, 3), "100.00"),
+        ("answer.edges_per_question", Spread(36265.4, 0.0, 1), "36,265"),
+        ("answer.edges_per_question", Spread(9.25, 0.0, 1), "9.25"),
+        ("num_train", Spread(12274.0, 0.0, 1), "12,274"),
+    ],
+)
+def test_figures_are_shown_with_their_spread(name: str, value: Spread, shown: str) -> None:
+    assert show_spread(name, value) == shown
+
+
+def test_a_table_has_a_line_per_point_and_empty_cells_for_what_a_run_does_not_have() -> None:
+    joined = join_repetitions([row(steps=1, figures={"hits1": 50.0}), row(steps=2, figures={"f1": 25.0})], ["draw"])
+    assert header(["explorer.steps"], ["hits1", "f1"]) == ["steps", "n", "Hits@1", "F1"]
+    assert cells(joined, ["explorer.steps"], ["hits1", "f1"]) == [["1", "1", "50.00", ""], ["2", "1", "", "25.00"]]
