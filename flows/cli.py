@@ -370,7 +370,7 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
     if as_json:
         print_json(summary_document(summary, mlflow_ui))
     else:
-        print_summary(summary, config.runtime.home, mlflow_ui)
+        print_summary(summary, conf, mlflow_ui)
 
 
 def system_settings(systems: str | None, answered_by: str | None) -> list[str]:

@@ -23,6 +23,7 @@ STATE_STYLES = {"done": "green", "stale": "yellow", "missing": "red", "better": 
 PERCENT = "all figures in percent"
 NUM_REJECTS = 5  # shown
 NUM_CANDIDATES = 10  # shown
+MAX_ROWS = 15  # of results
 
 
 def print_json(value: object) -> None:
@@ -63,40 +64,37 @@ def print_status(stages: Sequence[StageStatus], home: Path) -> None:
     print_table(f"Stages; artifacts in {home / 'artifacts'}", ("stage", "state", "why", "artifact"), rows)
 
 
-def print_summary(summary: RunSummary, home: Path, mlflow_ui: str | None) -> None:
-    """Print the results of a run, what it made, and how to see more of it."""
-    from kgqa_core.evaluation.report import ANSWER_HEADER, HEADER, answer_cells, render_remarks, report_cells
+def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> None:
+    """Print the main results of a run, or what it made of the data, and up to three lines of what to do next.
 
-    if summary.rows:
-        cells = [row[:-1] for row in report_cells(summary.rows)]  # the remarks follow as sentences
-        title = f"Results of {summary.name}, {PERCENT}, [95 % interval]"
-        print_table(title, HEADER[:-1], cells, figures_from=2)
-        if by_answers := answer_cells(summary.rows):
-            print_table(f"{title}, by the number of answers", ANSWER_HEADER, by_answers, figures_from=2)
-        for remark in render_remarks(summary.rows):
-            typer.echo(f"! {remark}")
-    if summary.planners:
-        from kgqa_core.planners.evaluate import HEADER as PLANNER_HEADER
-        from kgqa_core.planners.evaluate import planner_cells
+    Everything else is in the report and in MLflow.
+    """
+    from flows.summary import RESULTS
 
-        print_table(
-            f"Planners of {summary.name}, {PERCENT}", PLANNER_HEADER, planner_cells(summary.planners), figures_from=2
-        )
-    if summary.comparison:
-        print_comparison(summary.comparison)
-    if summary.facts and not summary.rows and not summary.comparison:
-        print_table("What there is", ("of", "what"), summary.facts)
     if summary.changes:
         from flows.cli_changes import print_changes
 
         print_changes(summary.changes)
-    made = [
-        (outcome.key, "built" if outcome.built else "was there", _shown_folder(outcome.artifact.folder))
-        for outcome in summary.outcomes
-    ]
-    print_table(f"Artifacts in {home / 'artifacts'}", ("stage", "now", "artifact"), made)
-    if mlflow_ui:
-        typer.echo(f"To see it in MLflow:\n  {mlflow_ui}")
+    if results := summary.results:
+        more = "" if len(results) <= MAX_ROWS else f"; the first {MAX_ROWS} of {len(results)} rows"
+        title = f"Results of {summary.name}, {PERCENT}, [95 % interval]{more}"
+        print_table(title, RESULTS, results[:MAX_ROWS], figures_from=2)
+    elif summary.planners:
+        from kgqa_core.planners.evaluate import HEADER, planner_cells
+
+        print_table(f"Planners of {summary.name}, {PERCENT}", HEADER, planner_cells(summary.planners), figures_from=2)
+    else:
+        print_table("What there is", ("of", "what"), summary.facts)
+    for line in _next_steps(summary, conf, mlflow_ui):
+        typer.echo(line)
+
+
+def _next_steps(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> list[str]:
+    """Return where more is to be seen, and what a user may do now."""
+    shown = [f"All tables:  {summary.report}"] if summary.report else []
+    shown += [f"In MLflow:   {mlflow_ui}"] if mlflow_ui else []
+    shown += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
+    return [*shown, f"Stages:      kgqa status {conf}"][:3]
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:
@@ -128,6 +126,7 @@ def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, An
         "facts": dict(summary.facts),
         "changes": summary.changes,
         "stages": stages,
+        "report": str(summary.report) if summary.report else None,
         "mlflow_ui": mlflow_ui,
     }
 

@@ -9,7 +9,7 @@ import yaml
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.summary import RunSummary, summarise
+from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.config import FileDataset, RunConfig
 from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.errors import ConfigError
@@ -31,7 +31,8 @@ def open_pipeline(config: RunConfig | Path) -> Pipeline:
 def make(pipeline: Pipeline, *stages: str, accept: bool = False) -> RunSummary:
     """Make the stages of these kinds and what they read, each that is missing as a Prefect task."""
     goals = [key for key, spec in pipeline.specs.items() if not stages or spec.stage in stages]
-    return summarise(pipeline, ensure(pipeline, goals, accept=accept, worker=run_as_task))
+    outcomes = ensure(pipeline, goals, accept=accept, worker=run_as_task)
+    return write_report(pipeline, summarise(pipeline, outcomes))
 
 
 @flow(name="build_graph", persist_result=False)

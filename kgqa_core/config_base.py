@@ -99,3 +99,9 @@ class Section(BaseModel):
     def type_of(cls, key: str) -> Any:
         """Return the annotation of a key; None where there is no such key."""
         return cls.model_fields[key].annotation if key in cls.model_fields else None
+
+
+class ModelSection(Section):
+    """Base of the sections about one kind of language model."""
+
+    kind: str

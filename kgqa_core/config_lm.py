@@ -2,114 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from kgqa_core.config_base import FilePath, Section, Seeds, Share
-from kgqa_core.errors import ConfigError, shorten
+from kgqa_core.config_base import ModelSection, Section, Seeds, Share, open_entry
 
 Planner = Literal["generator", "dense", "mixture"]
 
-
-class EmbeddedLmSection(Section):
-    """The small model that the pipeline makes itself, of the graph and the training questions."""
-
-    kind: Literal["embedded"]
-    width: Annotated[int, Field(ge=8)] = 128  # D
-    layers: Annotated[int, Field(ge=1)] = 4
-    heads: Annotated[int, Field(ge=1)] = 4
-    feed_forward: Annotated[float, Field(gt=0)] = 2.6875  # width of the layers' middle, in widths
-    vocabulary: Annotated[int, Field(ge=300)] = 2048  # tokens at most, relations and frames of prompts included
-    relations: Literal["single", "pieces"] = "single"  # a step of a plan is one token, or spelled like any text
-    context: Annotated[int, Field(ge=32)] = 1024  # tokens of prompt and answer together
-    train_on: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("plan",)  # instructions it learns
-    steps: Annotated[int, Field(ge=1)] = 250  # of the optimiser
-    batch_size: Annotated[int, Field(ge=1)] = 64  # examples drawn per step
-    flatten: Share = 0.5  # a prompt is drawn by its weight to this power: 1 as the data has it, 0 evenly
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
-    warmup: Share = 0.05  # share of the steps
-    weight_decay: Annotated[float, Field(ge=0)] = 0.05
-    gradient_norm: Annotated[float, Field(gt=0)] = 1.0  # gradients are clipped to it
-    seed: Annotated[int, Field(ge=0)] = 0
-
-    @model_validator(mode="after")
-    def _heads_share_the_width(self) -> EmbeddedLmSection:
-        if self.width % self.heads or (self.width // self.heads) % 2:
-            raise ValueError(f"width {self.width} must be an even number for each of {self.heads} heads")
-        return self
-
-
-class LocalLmSection(Section):
-    """A local transformers folder of any causal language model."""
-
-    kind: Literal["local"]
-    path: FilePath
-    adapter: FilePath | None = None  # a folder in peft's format
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: as config.json says
-    quantise: Literal["none", "int8", "int4"] = "none"  # needs bitsandbytes and a GPU
-
-
-def _address(url: str) -> str:
-    """Return the address of a server without a slash at its end.
-
-    Raises:
-        ConfigError: a part of it may be a secret, which pydantic's own error would repeat; or it is no address.
-    """
-    if any(sign in url for sign in "@?#"):
-        raise ConfigError(
-            "lm.url holds a user, a password, a query or a fragment. Put the key into an environment variable and its "
-            "name into lm.key_variable"
-        )
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
-        raise ConfigError(f"lm.url = {shorten(url)} is no address such as http://127.0.0.1:8000/v1")
-    return url.rstrip("/")
-
-
-def _additions(extra: dict[str, Any]) -> dict[str, Any]:
-    own = {"model", "messages", "prompt", "stream", "n"}.intersection(extra)
-    if own:
-        raise ValueError(f"must be without {', '.join(sorted(own))}, which are set here")
-    return extra
-
-
-class EndpointLmSection(Section):
-    """An OpenAI-compatible HTTP endpoint: vLLM, llama.cpp, Ollama and others."""
-
-    kind: Literal["endpoint"]
-    url: Annotated[str, AfterValidator(_address)]  # with its /v1: http://127.0.0.1:8000/v1
-    model: str = ""  # as the server calls it; empty: the only one that it serves
-    identity: str = ""  # stands for the url in the call store, where a model moves between hosts; say its revision too
-    key_variable: str = ""  # environment variable that holds the key; empty: the server wants none
-    api: Literal["chat", "completions"] = "chat"  # completions: no chat template; the only one that can score
-    choices: Literal["none", "structured_outputs", "guided_choice", "grammar"] = "none"  # how constraints are passed on
-    beams: bool = False  # does the server search with beams (vLLM's use_beam_search)?
-    log_probs: bool = True  # ask for them
-    context: Annotated[int, Field(ge=0)] = 0  # tokens of prompt and answer; 0: as the server tells
-    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    extra: Annotated[dict[str, Any], AfterValidator(_additions)] = Field(default_factory=dict)
-    # ^ added to each request: chat_template_kwargs, top_k
-    concurrency: Annotated[int, Field(ge=1)] = 8  # requests at a time
-    attempts: Annotated[int, Field(ge=1)] = 5  # per request, the first included
-    first_wait: Annotated[float, Field(ge=0)] = (
-        0.5  # seconds before the second attempt, doubled before each further one
-    )
-    longest_wait: Annotated[float, Field(ge=0)] = 60.0  # seconds; a server that asks for more is not waited for
-    connect_timeout: Annotated[float, Field(gt=0)] = 10.0  # seconds
-    read_timeout: Annotated[float, Field(gt=0)] = 120.0  # seconds of silence
-    total_timeout: Annotated[float, Field(gt=0)] = 600.0  # seconds per attempt, however slowly the bytes come
-
-
-ENDPOINT_ANSWERS = {"kind", "model", "identity", "api", "choices", "beams", "context", "extra"}
-"""Settings of an endpoint that may change what it says; the others are about how it is reached."""
-
-LmSection = EmbeddedLmSection | LocalLmSection | EndpointLmSection
+# Kind of language model -> its settings and how it is opened (an lm.backends.Backend). A kind of your own is a module
+# and a line here.
+BACKENDS = {
+    "embedded": "kgqa_core.lm.backends.embedded:BACKEND",
+    "local": "kgqa_core.lm.backends.local:BACKEND",
+    "endpoint": "kgqa_core.lm.backends.endpoint:BACKEND",
+}
+if TYPE_CHECKING:
+    LmSection = ModelSection
+else:  # their modules are light: they import what they open when they open it
+    LmSection = reduce(or_, (open_entry(BACKENDS, kind, what="kind of lm").section for kind in BACKENDS))
 
 
 class PlansSection(Section):

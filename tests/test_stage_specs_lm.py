@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.config_file import read_config
-from kgqa_core.config_lm import (
-    ENDPOINT_ANSWERS,
-    EndpointLmSection,
-)
 from kgqa_core.errors import ConfigError
+from kgqa_core.lm.backends.endpoint import ANSWERS, EndpointLmSection
 from kgqa_core.run.stages import StageSpec, stage_specs
 
 RUN = """\
@@ -101,7 +98,7 @@ SHAPING: dict[str, set[str]] = {
     "reasoner.answers=all": {TAUGHT},
     "reasoner.num_candidates=5": {TAUGHT},
 }
-HOW_REACHED = set(EndpointLmSection.model_fields) - ENDPOINT_ANSWERS
+HOW_REACHED = set(EndpointLmSection.model_fields) - ANSWERS
 
 
 @pytest.mark.parametrize("override", SHAPING)

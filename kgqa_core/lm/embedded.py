@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kgqa_core.artifacts import written_whole
-from kgqa_core.config_lm import EmbeddedLmSection
 from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.lm.backends.embedded import EmbeddedLmSection
 from kgqa_core.lm.chat import encode_answers, encode_prompts
 from kgqa_core.lm.constraints import shared_start
 from kgqa_core.lm.tune_data import Tokens, collate

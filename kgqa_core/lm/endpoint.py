@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from kgqa_core.config_lm import EndpointLmSection
 from kgqa_core.errors import ConfigError, EndpointError, nearest, shorten
+from kgqa_core.lm.backends.endpoint import EndpointLmSection
 from kgqa_core.lm.call_store import later_seed
 from kgqa_core.lm.calls import Answer
 from kgqa_core.lm.constraints import finite_texts

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
-from kgqa_core.config_lm import EndpointLmSection
 from kgqa_core.errors import ConfigError, EndpointError, shorten
+from kgqa_core.lm.backends.endpoint import EndpointLmSection
 from kgqa_core.lm.types import Problem
 
 MAX_BYTES = 64 * 2**20  # of a reply; no answer is that long

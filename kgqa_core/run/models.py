@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgqa_core.artifacts import FileHashes
 from kgqa_core.config import RunConfig
-from kgqa_core.config_lm import ENDPOINT_ANSWERS, EmbeddedLmSection, EndpointLmSection, LocalLmSection
+from kgqa_core.config_base import open_entry
+from kgqa_core.config_lm import BACKENDS
 from kgqa_core.errors import ConfigError
+from kgqa_core.lm.backends import Backend, Machine, Weights
 from kgqa_core.run.open import device_of, folder_files, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Split
@@ -36,21 +38,36 @@ PRICES = Path(__file__).resolve().parents[2] / "conf" / "prices.yaml"
 # ------ What the configuration says of them: parts of recipes.
 
 
+def backend_of(config: RunConfig) -> Backend:
+    """Return the backend of the run's language model.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if config.lm is None:
+        raise ConfigError(f"run {config.name!r} has no language model: give its configuration a section 'lm'")
+    backend: Backend = open_entry(BACKENDS, config.lm.kind, what="kind of lm")
+    return backend
+
+
+def is_made_here(config: RunConfig) -> bool:
+    """Say whether the run makes its language model in a stage of its own."""
+    return config.lm is not None and backend_of(config).is_made_here
+
+
 def answering_model(config: RunConfig) -> dict[str, Any]:
     """Return what the configuration says of a model that is not made here; its files, or its name, say the rest."""
-    if isinstance(config.lm, LocalLmSection):
-        return {"lm": config.lm.model_dump(mode="json", exclude={"path", "adapter", "batch_size"})}
-    if isinstance(config.lm, EndpointLmSection):
-        return {"lm": config.lm.model_dump(mode="json", include=ENDPOINT_ANSWERS)}
-    return {}
+    recipe = backend_of(config).recipe(config.lm) if config.lm else {}
+    return {"lm": recipe} if recipe else {}
 
 
 def model_files(config: RunConfig) -> dict[str, Path]:
-    """Return the files of a local model and of its adapter."""
-    if not isinstance(config.lm, LocalLmSection):
+    """Return the files of a model that is on this machine, and of its adapter."""
+    weights = backend_of(config).weights(config.lm, None) if config.lm else None
+    if weights is None:
         return {}
-    files = folder_files(config.lm.path, "lm.path", "lm")
-    return files | (folder_files(config.lm.adapter, "lm.adapter", "adapter") if config.lm.adapter else {})
+    files = folder_files(weights.folder, "lm.path", "lm")
+    return files | (folder_files(weights.adapter, "lm.adapter", "adapter") if weights.adapter else {})
 
 
 def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
@@ -76,7 +93,7 @@ def planner_seed(config: RunConfig, seed: int) -> int:
 
 def model_stages(config: RunConfig, seed: int) -> list[str]:
     """Return the stages that the run's own language model is made in."""
-    made = ["lm"] if isinstance(config.lm, EmbeddedLmSection) else []
+    made = ["lm"] if is_made_here(config) else []
     return [*made, *([f"reasoner-seed{planner_seed(config, seed)}"] if config.reasoner else [])]
 
 
@@ -94,19 +111,24 @@ def has_generator(config: RunConfig) -> bool:
 # ------ Opening them.
 
 
+def _weights(pipeline: Pipeline) -> Weights | None:
+    """Return the files of the run's model before tuning; None where it is elsewhere."""
+    config = pipeline.config
+    made = pipeline.artifact("lm").folder / MODEL_FOLDER if is_made_here(config) else None
+    return backend_of(config).weights(config.lm, made)
+
+
 def base_folder(pipeline: Pipeline) -> Path:
     """Return the folder of the model that adapters are trained on.
 
     Raises:
-        ArtifactError: the embedded model is not made.
+        ArtifactError: the run makes it, and did not yet.
         ConfigError: the model is not here.
     """
-    lm = pipeline.config.lm
-    if isinstance(lm, EmbeddedLmSection):
-        return pipeline.artifact("lm").folder / MODEL_FOLDER
-    if isinstance(lm, LocalLmSection):
-        return lm.path
-    raise ConfigError(f"run {pipeline.config.name!r} has no model of its own: lm.kind embedded or local")
+    weights = _weights(pipeline)
+    if weights is None:
+        raise ConfigError(f"run {pipeline.config.name!r} has no model of its own: lm.kind embedded or local")
+    return weights.folder
 
 
 def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
@@ -116,31 +138,17 @@ def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
         ArtifactError: something of it is not made.
         InputError: a folder or an endpoint that cannot be used.
     """
-    config = pipeline.config
-    if isinstance(config.lm, EndpointLmSection):
-        from kgqa_core.lm.endpoint import Endpoint
-
-        return Endpoint(config.lm)
-    from kgqa_core.lm.local import open_local
-
-    folder, adapter = base_folder(pipeline), None
-    local = config.lm if isinstance(config.lm, LocalLmSection) else None
-    if local is not None:
-        adapter = local.adapter
-    if config.reasoner is not None:
+    config, weights = pipeline.config, _weights(pipeline)
+    if config.reasoner is not None and weights is not None:
         trained = pipeline.artifact(f"reasoner-seed{seed}").folder
-        if (trained / ADAPTER_FOLDER).is_dir():
-            adapter = trained / ADAPTER_FOLDER
-        else:
-            folder, adapter = trained / MODEL_FOLDER, None
-    return open_local(
-        folder,
-        adapter=adapter,
-        dtype=local.dtype if local else "auto",
-        quantise=local.quantise if local else "none",
-        device=device_of(config),
-        hash_file=FileHashes(pipeline.home / "cache" / "file_hashes.json").hash,
-    )
+        is_adapter = (trained / ADAPTER_FOLDER).is_dir()
+        weights = Weights(weights.folder, trained / ADAPTER_FOLDER) if is_adapter else Weights(trained / MODEL_FOLDER)
+    return backend_of(config).open(config.lm, weights, _machine(pipeline))
+
+
+def _machine(pipeline: Pipeline) -> Machine:
+    hashes = FileHashes(pipeline.home / "cache" / "file_hashes.json")
+    return Machine(device=lambda: device_of(pipeline.config), hash_file=hashes.hash)
 
 
 def plan_graph(pipeline: Pipeline) -> SearchGraph | None:
@@ -252,8 +260,9 @@ def metered(
     from kgqa_core.lm.call_store import CallStore
     from kgqa_core.lm.calls import UNLIMITED, Meter, Metered, read_prices
 
-    lm = pipeline.config.lm
-    price = read_prices(PRICES).models.get(lm.model) if isinstance(lm, EndpointLmSection) else None
+    config = pipeline.config
+    name = backend_of(config).price_name(config.lm) if config.lm else ""
+    price = read_prices(PRICES).models.get(name)
     with CallStore(pipeline.home / "cache" / "calls") as store:
         yield Metered(model, meter=Meter(), store=store, budget=budget or UNLIMITED, system=system, price=price)
 
@@ -273,22 +282,5 @@ def model_facts(pipeline: Pipeline) -> dict[str, Any]:
         ConfigError: the run has none.
         ArtifactError: it is not made.
     """
-    config = pipeline.config
-    if config.lm is None:
-        raise ConfigError(f"run {config.name!r} has no language model: give its configuration a section 'lm'")
-    if isinstance(config.lm, EndpointLmSection):
-        from kgqa_core.lm.endpoint import Endpoint
-
-        model = Endpoint(config.lm)
-        return {"kind": "endpoint", "url": config.lm.url, "served": model.model, "context": model.context}
-    from kgqa_core.lm.facts import describe
-
-    local = config.lm if isinstance(config.lm, LocalLmSection) else None
-    facts = describe(
-        base_folder(pipeline),
-        adapter=local.adapter if local else None,
-        dtype=local.dtype if local else "auto",
-        quantise=local.quantise if local else "none",
-        device=device_of(config),
-    )
-    return {"kind": config.lm.kind, **asdict(facts)}
+    backend = backend_of(pipeline.config)
+    return backend.facts(pipeline.config.lm, _weights(pipeline), _machine(pipeline))

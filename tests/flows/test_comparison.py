@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import tasks.tracking
 from flows.cli import app
-from flows.cli_output import print_summary, summary_document
-from flows.summary import RunSummary, summarise
+from flows.cli_output import MAX_ROWS, print_summary, summary_document
+from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.config_systems import SYSTEMS
 from kgqa_core.errors import KgqaError
 from kgqa_core.oracle.player import Player
@@ -85,11 +85,20 @@ def test_people_see_the_table_and_programs_its_rows(
     summary: RunSummary, compared: Pipeline, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    print_summary(summary, compared.home, None)
-    shown = capsys.readouterr().out
-    for name in ("fiske (oracle)", "explorer alone", "ours (oracle)", "lift", "supported", "By the number of hops"):
-        assert name in shown
-    assert "| fiske (oracle) | oracle | none |" in summary.markdown
+    written = write_report(compared, summary)
+    print_summary(written, Path("conf/places.yaml"), "mlflow ui")
+    title, *lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert title.startswith("Results of places")
+    assert [row[0] for row in rows if row[0][:8] in ("fiske (o", "explorer")] == ["fiske (oracle)", "explorer alone"]
+    assert {len(row) for row in rows} == {6}
+    assert [row[0] for row in rows[-2:]] == ["template control", "gold-chain ceiling"]
+    assert len(rows) == len(SYSTEMS) + 2 <= MAX_ROWS
+    assert [line.partition(":")[0] for line in lines[-3:]] == ["All tables", "In MLflow", "Ask it"]
+    assert len(lines) == len(rows) + 4 + 3  # the frame of one table, and three lines
+    report = (compared.home / "runs" / "places.md").read_text("utf-8")
+    for told in ("| fiske (oracle) | oracle | none |", "By the number of hops", "| answers | system |", "lift"):
+        assert told in report
     document = json.loads(json.dumps(summary_document(summary, None), default=str))
     assert len(document["systems"]) == len(SYSTEMS)
     assert {"system", "overall", "lift", "about"} <= document["systems"][0].keys()

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.config import PlansDataset, RunConfig
-from kgqa_core.config_lm import EmbeddedLmSection, Planner
+from kgqa_core.config_lm import Planner
 from kgqa_core.errors import InputError
 from kgqa_core.run.models import (
     DENSE_FOLDER,
     answering_model,
+    is_made_here,
     model_files,
     open_planner,
     plan_graph,
@@ -100,7 +101,7 @@ def _plans_spec(config: RunConfig, planner: Planner, seed: int) -> StageSpec:
     needs: list[str] = [*ground_keys(config), "supervision"]
     files: dict[str, Path] = {}
     if planner in ("generator", "mixture"):
-        needs += ["lm"] if isinstance(config.lm, EmbeddedLmSection) else []
+        needs += ["lm"] if is_made_here(config) else []
         needs += [f"reasoner-seed{seed}"] if config.reasoner else []
         section |= {**answering_model(config), "prompts": prompt_hashes(config, "plan")}
         files = model_files(config)

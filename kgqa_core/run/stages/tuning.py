@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
-from kgqa_core.config_lm import EmbeddedLmSection
+from kgqa_core.lm.backends.embedded import EmbeddedLmSection
 from kgqa_core.run.models import (
     INSTRUCTIONS_FILE,
     MODEL_FOLDER,
     answering_model,
     base_folder,
     has_generator,
+    is_made_here,
     known_steps,
     model_files,
     plan_graph,
@@ -56,11 +57,6 @@ HOW_ASKED = {
 # ------ What they are made of.
 
 
-def is_made_here(config: RunConfig) -> bool:
-    """Say whether the run makes its own language model."""
-    return has_generator(config) and isinstance(config.lm, EmbeddedLmSection)
-
-
 def is_tuned(config: RunConfig) -> bool:
     """Say whether the run tunes its language model."""
     return has_generator(config) and config.reasoner is not None
@@ -79,7 +75,7 @@ def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if not (is_made_here(config) or is_tuned(config)):
+    if not has_generator(config) or not (is_made_here(config) or is_tuned(config)):
         return
     reasoner = config.reasoner
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
@@ -91,7 +87,7 @@ def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if config.lm is not None and is_made_here(config):
+    if config.lm is not None and has_generator(config) and is_made_here(config):
         yield StageSpec("lm", "lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
 
 
