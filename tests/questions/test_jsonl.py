@@ -55,48 +55,51 @@ def test_a_line_with_all_fields(load: Callable[..., Question], films: KnowledgeG
     )
 
 
-def test_a_minimal_line_is_linked_by_name(load: Callable[..., Question], ids: Ids) -> None:
-    question = load(question="Who directed Vertigo?", answers=["Alfred Hitchcock"])
-    assert (question.id, question.topics, question.masked) == ("test-1", ids("f2"), "Who directed [topic]?")
-    assert (question.hops, question.chain, question.claim, question.verdict) == (None, None, None, None)
-
-
-def test_the_chain_gives_the_hops_where_they_are_not_said(load: Callable[..., Question]) -> None:
-    assert load(question="Vertigo?", answers=["1958"], chain=["release_year"]).hops == 1
-
-
-def test_a_chain_of_unknown_relations_is_no_reason_to_drop_a_question(load: Callable[..., Question]) -> None:
-    assert load(question="Vertigo?", answers=["1958"], chain=["made_in"]).chain is None
-
-
-def test_numbers_may_be_written_as_numbers(load: Callable[..., Question], ids: Ids) -> None:
-    question = load(question="Which films came out in 1958?", topics=[1958], answers=["f2"])
-    assert question.topics == ids("1958")
-    assert question.masked == "Which films came out in [topic]?"
-
-
-def test_several_topics_are_all_masked(load: Callable[..., Question], ids: Ids) -> None:
-    question = load(
-        question="What did Alfred Hitchcock make with Grace Kelly?",
-        topics=["Alfred Hitchcock", "p2"],
-        answers=["f1"],
-    )
-    assert question.topics == ids("p1", "p2")
-    assert question.masked == "What did [topic] make with [topic]?"
-
-
-def test_a_true_or_false_question(load: Callable[..., Question], ids: Ids) -> None:
-    question = load(
-        question="Was Vertigo directed by Grace Kelly?", topics=["Vertigo"], claim="Grace Kelly", verdict=False
-    )
-    assert question.masked == "Was [topic] directed by [claim]?"
-    assert (question.claim, question.verdict, question.answers) == (ids("p2")[0], False, ())
-
-
-def test_what_is_claimed_is_no_topic(load: Callable[..., Question], ids: Ids) -> None:
-    question = load(question="Did Alfred Hitchcock make Vertigo?", claim="p1", verdict=True)
-    assert question.topics == ids("f2")
-    assert question.masked == "Did [claim] make [topic]?"
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        # a minimal line is linked by name
+        (
+            {"question": "Who directed Vertigo?", "answers": ["Alfred Hitchcock"]},
+            {"id": "test-1", "topics": ["f2"], "masked": "Who directed [topic]?", "hops": None, "chain": None},
+        ),
+        # the chain gives the hops where they are not said; one of unknown relations is no reason to drop a question
+        ({"question": "Vertigo?", "answers": ["1958"], "chain": ["release_year"]}, {"hops": 1}),
+        ({"question": "Vertigo?", "answers": ["1958"], "chain": ["made_in"]}, {"chain": None}),
+        # numbers may be written as numbers
+        (
+            {"question": "Which films came out in 1958?", "topics": [1958], "answers": ["f2"]},
+            {"topics": ["1958"], "masked": "Which films came out in [topic]?"},
+        ),
+        # several topics are all masked
+        (
+            {"question": "What did Alfred Hitchcock make with Grace Kelly?", "topics": ["p1", "p2"], "answers": ["f1"]},
+            {"topics": ["p1", "p2"], "masked": "What did [topic] make with [topic]?"},
+        ),
+        # a true/false question; what is claimed is no topic
+        (
+            {
+                "question": "Was Vertigo by Grace Kelly?",
+                "topics": ["Vertigo"],
+                "claim": "Grace Kelly",
+                "verdict": False,
+            },
+            {"masked": "Was [topic] by [claim]?", "claim": "p2", "verdict": False, "answers": []},
+        ),
+        (
+            {"question": "Did Alfred Hitchcock make Vertigo?", "claim": "p1", "verdict": True},
+            {"topics": ["f2"], "masked": "Did [claim] make [topic]?"},
+        ),
+    ],
+)
+def test_what_lines_say(load: Callable[..., Question], ids: Ids, row: dict[str, Any], expected: dict[str, Any]) -> None:
+    question = load(**row)
+    for name, value in expected.items():
+        if name in ("topics", "answers"):
+            value = ids(*value)
+        elif name == "claim":
+            (value,) = ids(value)
+        assert getattr(question, name) == value, name
 
 
 @pytest.mark.parametrize(
@@ -143,13 +146,8 @@ def test_lines_that_are_no_json_objects(tmp_path: Path, films: KnowledgeGraph) -
         (5, "not a JSON object"),
         (6, "truncated last line"),
     ]
-
-
-def test_a_last_line_that_was_ended_is_not_cut_off(tmp_path: Path, films: KnowledgeGraph) -> None:
-    path = tmp_path / "own.jsonl"
-    path.write_text('{"question": "Vertigo?", "ans\n', encoding="utf-8")
-    _, (reject,) = load_question_file(path, format="jsonl", graph=films)
-    assert reject.reason == "not JSON"
+    path.write_text('{"question": "Vertigo?", "ans\n', encoding="utf-8")  # a last line that was ended is not cut off
+    assert [reject.reason for reject in load_question_file(path, format="jsonl", graph=films)[1]] == ["not JSON"]
 
 
 def test_an_id_may_be_used_once(tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write) -> None:

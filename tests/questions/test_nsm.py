@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -85,35 +86,29 @@ def test_lines_that_cannot_be_used_are_rejected_with_their_number(tmp_path: Path
     ]
 
 
-def test_lint_counts_what_cannot_be_answered_in_the_whole_graph(tmp_path: Path, graph: KnowledgeGraph) -> None:
-    report = build(graph, tmp_path, subgraphs=False)
-    assert (report.num_questions, report.num_rejects) == (8, 0)
-    assert counts(report) == {
-        "no_answer_in_graph": 2,
-        "no_gold": 1,
-        "no_topic": 1,
-        "topic_not_in_text": 6,
-        "unreachable_answer": 3,
-    }
-    assert sum(row.num_questions for row in report.lint.coverage) == 8
-
-
-def test_lint_and_coverage_are_those_of_the_subgraphs_where_these_are_explored(
-    tmp_path: Path, graph: KnowledgeGraph
+@pytest.mark.parametrize(("subgraphs", "no_answer", "unreachable"), [(False, 2, 3), (True, 3, 5)])
+def test_lint_and_coverage_are_of_what_is_explored(
+    tmp_path: Path, graph: KnowledgeGraph, subgraphs: bool, no_answer: int, unreachable: int
 ) -> None:
-    report = build(graph, tmp_path, subgraphs=True)
-    assert counts(report) == {
-        "no_answer_in_graph": 3,  # q3, q5, q7
+    report = build(graph, tmp_path, subgraphs=subgraphs)
+    assert (report.num_questions, report.num_rejects) == (8, 0)
+    found = Counter({finding.kind: 0 for finding in report.lint.findings})
+    for finding in report.lint.findings:
+        found[finding.kind] += finding.count
+    assert found == {
+        "no_answer_in_graph": no_answer,  # in subgraphs q3, q5, q7
         "no_gold": 1,
         "no_topic": 1,
         "topic_not_in_text": 6,
-        "unreachable_answer": 5,  # one of the two answers of q2 and of q8, and q3, q6, q7
+        "unreachable_answer": unreachable,  # in subgraphs one of the two answers of q2 and of q8, and q3, q6, q7
     }
-    covered = sum(row.any_gold * row.num_questions for row in report.lint.coverage) / 100
-    all_covered = sum(row.all_golds * row.num_questions for row in report.lint.coverage) / 100
-    assert (round(covered), round(all_covered)) == (4, 2)  # of 8: q5 without a gold counts as not covered
+    rows = report.lint.coverage
+    assert sum(row.num_questions for row in rows) == 8
+    if subgraphs:  # of 8: q5 without a gold counts as not covered
+        covered = [sum(getattr(row, gold) * row.num_questions for row in rows) for gold in ("any_gold", "all_golds")]
+        assert [round(percent / 100) for percent in covered] == [4, 2]
     kept = json.loads((tmp_path / "questions" / "lint.json").read_text(encoding="utf-8"))
-    assert [Coverage(**row) for row in kept["coverage"]] == list(report.lint.coverage)
+    assert [Coverage(**row) for row in kept["coverage"]] == list(rows)
 
 
 def test_files_name_the_splits(tmp_path: Path, graph: KnowledgeGraph) -> None:
@@ -126,11 +121,3 @@ def test_files_name_the_splits(tmp_path: Path, graph: KnowledgeGraph) -> None:
     assert report.per_split == {"train": 4, "dev": 2, "test": 2}
     assert [question.id for question in read_questions(tmp_path / "questions", "test")] == ["q7", "q8"]
     assert pq.read_table(tmp_path / "questions" / "rejects.parquet").num_rows == 0
-
-
-def counts(report: QuestionReport) -> dict[str, int]:
-    """Return how often each doubt occurs, over all splits."""
-    found: dict[str, int] = {}
-    for finding in report.lint.findings:
-        found[finding.kind] = found.get(finding.kind, 0) + finding.count
-    return found

@@ -134,32 +134,26 @@ def test_own_chains_may_name_a_given_inverse_and_walk_it_backwards(tmp_path: Pat
     assert questions[0].chain == (cup.relation_labels.index("plays_in_club"),)
 
 
-def test_a_repeated_question_is_kept_once_and_counted(
-    write: Callable[..., Path], build: Build, tmp_path: Path, cup: KnowledgeGraph
-) -> None:
-    report = build(write(hop_1=ONE_HOP))
-    assert (report.num_questions, report.num_rejects) == (5, 0)
-    assert set(report.per_split) == {"train", "dev", "test"}
-    repeated = [finding for finding in report.lint.findings if finding.kind == "repeated_question"]
-    assert [finding.count for finding in repeated] == [2]
-    assert repeated[0].examples == ("wc2014-1-hop-1 = wc2014-1-hop-2", "wc2014-1-hop-1 = wc2014-1-hop-3")
-    who = next(question for question in read_questions(tmp_path / "out") if question.text == "who plays at Reds ?")
-    assert sorted(map(cup.name_of, who.answers)) == TEAM
-    assert not [finding for finding in report.lint.findings if finding.kind == "gold_is_not_its_chain"]
+def doubts(report: QuestionReport, kind: str) -> list[tuple[int, tuple[str, ...]]]:
+    return [(finding.count, finding.examples) for finding in report.lint.findings if finding.kind == kind]
 
 
-def test_repeats_with_other_answers_are_united_and_golds_beside_the_path_are_noted(
-    write: Callable[..., Path], build: Build, tmp_path: Path, cup: KnowledgeGraph
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_repeated_question_is_kept_once_with_the_answers_of_all_its_lines(
+    write: Callable[..., Path], build: Build, tmp_path: Path, cup: KnowledgeGraph, whole: bool
 ) -> None:
     partly = [
         f"who plays at Reds ?\t{player}\tReds#plays_in_club_inverse#{player}#<end>#{player}\t{player}/\tx"
         for player in TEAM[:2]
     ]
-    report = build(write(hop_1=[*partly, *ONE_HOP[3:]]))
+    report = build(write(hop_1=ONE_HOP if whole else [*partly, *ONE_HOP[3:]]))
+    assert (report.num_questions, report.num_rejects, set(report.per_split)) == (5, 0, {"train", "dev", "test"})
     who = next(question for question in read_questions(tmp_path / "out") if question.text == "who plays at Reds ?")
-    assert sorted(map(cup.name_of, who.answers)) == TEAM[:2]
-    noted = [finding for finding in report.lint.findings if finding.kind == "gold_is_not_its_chain"]
-    assert [(finding.count, finding.examples) for finding in noted] == [(1, (who.id,))]
+    assert sorted(map(cup.name_of, who.answers)) == TEAM[: 3 if whole else 2]
+    repeats = [f"wc2014-1-hop-1 = wc2014-1-hop-{number}" for number in ((2, 3) if whole else (2,))]
+    assert doubts(report, "repeated_question") == [(len(repeats), tuple(repeats))]
+    # golds beside what the path leads to are noted
+    assert doubts(report, "gold_is_not_its_chain") == ([] if whole else [(1, (who.id,))])
 
 
 def test_hops_choose_files_and_a_question_keeps_its_split_in_the_mixture(
