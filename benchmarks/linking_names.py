@@ -40,7 +40,7 @@ def measure_way(way: str, graph: str, questions: str, repeats: int) -> dict[str,
 
 
 def by_hashes(graph: KnowledgeGraph) -> Callable[[Sequence[str]], int]:
-    """Look up every run of words (``linking_index``); returns the number of runs that are names."""
+    """Look up every run of words (``link_index``); returns the number of runs that are names."""
     index = NameIndex(graph)
     return lambda texts: sum(map(len, index.find([words_of(text) for text in texts])))
 

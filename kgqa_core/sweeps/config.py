@@ -1,4 +1,4 @@
-"""The figures that a sweep can show: what each measures, in words that a plot's axis can carry.
+"""Sweep files, and the figures that a sweep can show: what each measures, in words that a plot's axis can carry.
 
 Their names are those under which stages record them (``tracking.json``). ``.hop2`` at the end means the 2-hop questions
 alone; ``template_control.`` or ``ceiling.`` before it, that control instead of the explorer.

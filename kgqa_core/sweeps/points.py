@@ -1,4 +1,4 @@
-"""The figures of a sweep: one row per trained and scored explorer, and their means and spreads over repetitions.
+"""The runs that a sweep asks for, a row for each trained and scored explorer, and their means and spreads.
 
 Everything is read from the artifacts of the runs, so a row is there as soon as its run is, tracker or no tracker.
 """
@@ -258,7 +258,7 @@ def _run_name(text: str) -> str:
     return f"{name[:MAX_NAME]} {digest}"
 
 
-# ------ A sweep's rows as a table: for a terminal, and as Markdown.
+# ------ A sweep's rows as a table: for a terminal.
 
 
 WHOLE_FROM = 1000.0  # costs are shown without decimals from here on

@@ -1,4 +1,4 @@
-"""What the pipeline asks of a text encoder, and nothing more."""
+"""What the pipeline asks of a text encoder, and one that needs no model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Encoder(Protocol):
         ...
 
 
-# ------ A deterministic encoder without a model: hashed words and character trigrams. For tests ...
+# ------ A deterministic encoder without a model: hashed words and character trigrams.
 
 
 VERSION = 1

