@@ -26,6 +26,7 @@ BENCHMARKS = (
     "embedded_planner",
     "execute_plans",
     "harness",
+    "journey",
     "killed_evaluation",
     "systems",
     "lm_generate",

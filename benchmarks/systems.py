@@ -60,7 +60,7 @@ def evaluate(home: Path, questions: int | None, *settings: str) -> dict[str, Any
 def main_body(found: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]:
     """Return the main tables, those of several seeds where training has one, and what ours was chosen by on dev."""
     lines = [
-        f"{found['num_questions']} test questions, seed 0. Rows by oracle: a stand-in that knows the right answers and "
+        f"{found['num_questions']} test questions, seed 0. Rows by oracle: an oracle that knows the right answers and "
         "says only what its prompt shows (e = 0). The embedded model plays `rog without reasoning` (what its first "
         "plan reaches) and `rog by its adapters` (plans and answers). `ours` fuses the explorer with the dense "
         "planner; weight and decider were chosen on dev, below.",

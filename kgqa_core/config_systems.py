@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from kgqa_core.config_base import Section, Seeds, Share
+from kgqa_core.config_base import Section, Seeds, Share, open_entry
 from kgqa_core.errors import ConfigError, nearest
 
 SYSTEMS: dict[str, str] = {  # name: module and its SystemType
@@ -55,10 +54,9 @@ def system_type(name: str) -> SystemType:
     """Return what the table says of a system.
 
     Raises:
-        ConfigError: a line of the table that leads to no SystemType.
+        ConfigError: a name that is not in the table, or a line of it that leads to no SystemType.
     """
-    module, _, attribute = SYSTEMS[name].partition(":")
-    found = getattr(import_module(module), attribute, None)
+    found = open_entry(SYSTEMS, name, what="system")
     if not isinstance(found, SystemType):
         raise ConfigError(f"config_systems.SYSTEMS: {SYSTEMS[name]} is no SystemType")
     return found
@@ -67,8 +65,7 @@ def system_type(name: str) -> SystemType:
 def _known(name: str) -> str:
     if name not in SYSTEMS:
         near = nearest(name, SYSTEMS)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"legal are {', '.join(SYSTEMS)}{hint}")
+        raise ValueError(f"legal are {', '.join(SYSTEMS)}{f'; did you mean {near[0]!r}?' if near else ''}")
     return name
 
 

@@ -244,3 +244,9 @@ def read_system_source(path: Path) -> SystemSource | None:
             f"{shorten(str(path))} does not say rightly which system it is of ({shorten(str(error))}); "
             "evaluate that system again"
         ) from error
+
+
+def render_path(path: ReasoningPath, *, entity_names: Sequence[str], relation_labels: Sequence[str]) -> str:
+    """Return a path as readable triples, in walking order."""
+    triples = (f"({entity_names[s.head]}, {relation_labels[s.relation]}, {entity_names[s.tail]})" for s in path)
+    return " → ".join(triples)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,12 +45,6 @@ def as_stored(head: int, relation: int, tail: int, num_relations: int) -> Step:
     if relation >= num_relations:
         return Step(tail, relation - num_relations, head, reverse=True)
     return Step(head, relation, tail)
-
-
-def render_path(path: ReasoningPath, *, entity_names: Sequence[str], relation_labels: Sequence[str]) -> str:
-    """Return a path as readable triples, in walking order."""
-    triples = (f"({entity_names[s.head]}, {relation_labels[s.relation]}, {entity_names[s.tail]})" for s in path)
-    return " → ".join(triples)
 
 
 def _strongest_edges(trace: StepTrace, targets: Int, num_nodes: int) -> Int:

@@ -225,8 +225,7 @@ def _pair(options: Options, pick: int) -> str:
 
 
 def _choice(call: Call, options: Options, pick: int) -> str:
-    label, name = _label(call, pick), escape(options.names[pick])
-    return f"{label}. {name}" if label else name
+    return ". ".join([*filter(None, [_label(call, pick)]), escape(options.names[pick])])
 
 
 def _label(call: Call, pick: int) -> str:

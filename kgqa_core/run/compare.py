@@ -17,15 +17,27 @@ from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection, system_type
 from kgqa_core.errors import ConfigError
-from kgqa_core.evaluation.predictions import SystemSource
+from kgqa_core.evaluation.predictions import SystemSource, render_path
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import Prompts, read_prompts
+from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.run.models import has_generator, metered, open_model, open_planner, path_constraints, planner_seed
 from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.schemas import METER
-from kgqa_core.systems.plans import as_plan_question
+from kgqa_core.systems.plans import (
+    GivenPlans,
+    HardNegativeCandidates,
+    HardNegativePlans,
+    LmPlans,
+    NoPlans,
+    PlanSource,
+    RandomPlans,
+    as_plan_question,
+    find_hard_negatives,
+)
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, CandidateSource, System
 from kgqa_core.types import LabelPath, Question, ReasoningPath
@@ -34,7 +46,6 @@ if TYPE_CHECKING:
     from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.systems.explorer import ExplorerSystem
-    from kgqa_core.systems.plans import LmPlans, PlanSource
 
 FUSION_FILE = "fusion.json"
 MAX_DEV = 5000  # dev questions that a fusion is chosen on
@@ -62,15 +73,12 @@ class Bench:
 
     def render(self, path: ReasoningPath) -> str:
         """Return an evidence path as readable triples, in walking order."""
-        from kgqa_core.explorer.backtrack import render_path
-
         graph = self.search.entities
         return render_path(path, entity_names=graph.entity_names, relation_labels=graph.relation_labels)
 
     def answer(self, questions: Sequence[Question]) -> Round:
         """Return what the system answers, and what that cost."""
-        limit = self.max_new_tokens
-        answered = answer_all(self.system, questions, self.search, self.model, max_new_tokens=limit)
+        answered = answer_all(self.system, questions, self.search, self.model, max_new_tokens=self.max_new_tokens)
         taken = [meter.take() for meter in self.meters]
         stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
         return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
@@ -96,6 +104,7 @@ def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None, *, need
     """Return what the predictions of a stage say of where they come from; a system that needs no topic uses none."""
     section, systems = pipeline.specs[key].section, section_of(pipeline)
     answerer = str(section.get("answered_by", ""))
+    own = {name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")}
     return SystemSource(
         graph=pipeline.artifact("graph").content,
         system=str(section.get("row", section["system"])),
@@ -105,9 +114,7 @@ def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None, *, need
         prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
         topics=systems.topics if needs_topic else "none",
         pool=systems.pool if system_type(section["system"]).hard_negatives else "none",
-        settings={
-            name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")
-        },
+        settings=own,
     )
 
 
@@ -223,24 +230,16 @@ class _Parts:
     def prompts(self) -> Prompts:
         return read_prompts(self.pipeline.config.prompts)
 
-    @cached_property
-    def golds(self) -> Mapping[str, tuple[LabelPath, ...]]:
-        return gold_plans(self.pipeline)
-
     def explorer(self) -> ExplorerSystem:
         other = system_type(self.name).depends_on_run(self.settings)
         return _open_explorer(self.pipeline if other is None else self.pipeline.other_run(other), self.seed)
 
     def candidates(self) -> CandidateSource:
-        from kgqa_core.systems.plans import HardNegativeCandidates
-
         if self.systems.pool == "none":
             return self.explorer()
         return HardNegativeCandidates(self.search, self._hard_negatives())
 
     def plans(self, source: str) -> PlanSource:
-        from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, NoPlans, RandomPlans
-
         if self.systems.pool == "hard":
             return GivenPlans(HardNegativePlans(self._hard_negatives()), self.mask_topics)
         if source == "lm":
@@ -257,10 +256,6 @@ class _Parts:
         return GivenPlans(planner.planner, self.mask_topics)
 
     def lm_plans(self) -> LmPlans:
-        from kgqa_core.instructions.plan import PlanInstruction
-        from kgqa_core.planners.generator import PlanAsker
-        from kgqa_core.systems.plans import LmPlans
-
         return LmPlans(PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search)), self.mask_topics)
 
     def fusion(self) -> Mapping[str, Any]:
@@ -270,10 +265,8 @@ class _Parts:
 
     def _hard_negatives(self) -> Mapping[str, Sequence[LabelPath]]:
         """Return each question's gold plan among wrong ones."""
-        from kgqa_core.systems.plans import find_hard_negatives
-
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
-        return find_hard_negatives(self.search.graph, space, placed, self.golds, seed=self.systems.draw)
+        return find_hard_negatives(self.search.graph, space, placed, gold_plans(self.pipeline), seed=self.systems.draw)
 
     def _model(self, answerer: str) -> Metered:
         """Return whoever plays the language model, metered and held to the cap of calls."""
@@ -292,7 +285,7 @@ class _Parts:
             from kgqa_core.oracle.oracle import open_oracle
 
             oracle = self.systems.oracle
-            knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), self.golds)
+            knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
             return open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
         from kgqa_core.oracle.chance import open_first, open_random
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -115,19 +115,13 @@ class Part:
 # ------ The retriever: a beam of relation paths from the topics; what they walk is the question's part.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Branch:
-    """One path of the beam."""
-
+class _Branch(NamedTuple):  # one path of the beam
     path: RelationPath
     score: float  # product of its relations' scores
     frontier: Ints  # where it leads to, ascending
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Offer:
-    """Relations that go on from one path, as many as one call shows."""
-
+class _Offer(NamedTuple):  # relations that go on from one path, as many as one call shows
     branch: _Branch
     relations: tuple[int, ...]
     is_only: bool  # there is a single one, and nothing to ask
@@ -208,16 +202,12 @@ class _Trail:
     scores: list[dict[int, float]] = field(default_factory=list)  # of the entities of each layer but the first
 
     @property
-    def is_open(self) -> bool:
-        """Say whether a step is left, and somewhere to take it from."""
+    def is_open(self) -> bool:  # is a step left, and somewhere to take it from?
         return len(self.scores) < len(self.relations) and len(self.layers[-1]) > 0
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPath:
-    """One evidence path."""
-
-    path: ReasoningPath
+class _Path(NamedTuple):
+    steps: ReasoningPath
     shown: ScoredPath
     weight: float  # of its plan
     scores: tuple[float, ...]  # of the entities after each step; none where entities are not scored
@@ -309,7 +299,7 @@ class Finder:
     def _gather(self, trails: Sequence[_Trail], part: Part) -> Found:
         """Return the paths through what was kept, best first; equally good ones of all plans in turns."""
         turns = chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails)))
-        distinct: dict[str, FoundPath] = {}
+        distinct: dict[str, _Path] = {}
         for path in turns:
             if path is not None:
                 distinct.setdefault(path.shown.text, path)
@@ -320,11 +310,11 @@ class Finder:
         kept = [found[place] for place in order[: self.settings.max_paths]]
         shares = score_paths([path.weight for path in kept], [path.scores for path in kept]) if kept else []
         return Found(
-            tuple(path.path for path in kept),
+            tuple(path.steps for path in kept),
             tuple(replace(path.shown, score=share) for path, share in zip(kept, shares, strict=True)),
         )
 
-    def _paths(self, trail: _Trail, part: Part) -> Iterator[FoundPath]:
+    def _paths(self, trail: _Trail, part: Part) -> Iterator[_Path]:
         """Yield the paths of one plan, one to each end in turns."""
         if len(trail.scores) < len(trail.relations):
             return  # nowhere to go on from on the way
@@ -332,11 +322,11 @@ class Finder:
         def before(here: int, place: int) -> Ints:
             return part.before(here, trail.relations[place], trail.layers[place])
 
-        ends = trail.layers[-1].tolist()
-        num_relations = self.search.graph.num_relations
-        for path in islice(paths_through(ends, trail.relations, before, num_relations=num_relations), LISTED):
+        num = self.search.graph.num_relations
+        ways = paths_through(trail.layers[-1].tolist(), trail.relations, before, num_relations=num)
+        for path in islice(ways, LISTED):
             scores = tuple(own[ends_of(step)[1]] for own, step in zip(trail.scores, path, strict=True) if own)
-            yield FoundPath(path, show_path(self.search, path), trail.weight, scores)
+            yield _Path(path, show_path(self.search, path), trail.weight, scores)
 
 
 def _scores_of(entities: tuple[int, ...], reply: Reply[Any]) -> dict[int, float]:
@@ -350,11 +340,7 @@ def _scores_of(entities: tuple[int, ...], reply: Reply[Any]) -> dict[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Eperm:
-    """Retriever, finder, predictor. Implements ``System``.
-
-    Plans are made from the question alone (Eq. 6). Exploration leaves a call for the
-    plans and one for the answer.
-    """
+    """Plans from the question alone (Eq. 6); a call is left for them and one for the answer. Implements ``System``."""
 
     search: SearchGraph
     prompts: Prompts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from kgqa_core.config_systems import SystemType
-from kgqa_core.explorer.backtrack import render_path
+from kgqa_core.evaluation.predictions import render_path
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.subgraphs import Subgraphs
 from kgqa_core.systems.types import Parts, Steps, SystemAnswer

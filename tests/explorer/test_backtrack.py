@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 
-from kgqa_core.explorer.backtrack import as_stored, backtrack, render_path
+from kgqa_core.evaluation.predictions import render_path
+from kgqa_core.explorer.backtrack import as_stored, backtrack
 from kgqa_core.explorer.explore import Exploration, StepTrace
 from kgqa_core.types import Step
 from tests.explorer.oracle import backtrack_one, explore_one

@@ -1,15 +1,21 @@
-"""Looking around from entities, against loops over the triples; and the caps that keep a call for the answer."""
+"""What is searched: names, looking around, against loops over the triples; and caps that keep a call for the answer."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgqa_core import schemas
+from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.follow import leave
-from kgqa_core.graph.search_graph import links_to, relations_around
+from kgqa_core.graph.kg import open_graph
+from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.types import Ask, CallsLeft, room_for
@@ -65,3 +71,33 @@ def test_the_last_call_is_kept_for_the_answer() -> None:
 
 def test_answers_get_room_in_few_sizes() -> None:
     assert [room_for(lines).max_new_tokens for lines in (0, 2, 3, 20, 80, 500)] == [64, 64, 128, 512, 2048, 2048]
+
+
+# Entities by name: as it is written, whatever its case, by alias
+
+
+def test_aliases_are_names_of_last_resort(tmp_path: Path) -> None:
+    (tmp_path / "triples.tsv").write_text("Ash\tby\tDan Oak\nBirch\tby\tDan Oak\n", encoding="utf-8")
+    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
+    ash, birch, dan = range(3)
+    rows = [(dan, "Big Ö"), (birch, "Ash"), (birch, "White Tree"), (ash, "white tree"), (ash, "White tree")]
+    table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=["entity_id", "alias"])
+    pq.write_table(table.cast(schemas.ALIASES), tmp_path / "graph" / "aliases.parquet")
+    graph = open_graph(tmp_path / "graph")
+    walk = SearchGraph(graph, graph, None, 3, False)
+
+    def named(name: str, any_case: bool) -> list[int]:
+        return walk.entities_named("q", name, any_case=any_case).tolist()
+
+    assert named("Dan Oak", False) == named("DAN OAK", True) == [dan]
+    assert named("dan oak", False) == named("White Tree", False) == []
+    assert named("big ö", True) == [dan]
+    assert named("white tree", True) == [ash, birch]
+    assert named("ash", True) == [ash]  # somebody's name: its alias does not count
+    assert named("nobody", True) == []
+
+
+def test_a_graph_without_aliases_has_none(tmp_path: Path) -> None:
+    (tmp_path / "triples.tsv").write_text("Ash\tby\tDan Oak\n", encoding="utf-8")
+    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
+    assert open_graph(tmp_path / "graph").ids_of_alias("Ash") == ()

@@ -1,23 +1,38 @@
-"""Where plans come from: the model that answers, a planner, chance, a pool."""
+"""Where plans come from: the model, a planner, chance; and hard negatives, of plans and of candidates."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.graph.execute import execute_plans
+from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.kg import to_relations
+from kgqa_core.graph.search_graph import is_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import Generation
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, PlanQuestion
-from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, LmPlans, RandomPlans, random_plan, seed_of
+from kgqa_core.systems.plans import (
+    GivenPlans,
+    HardNegativeCandidates,
+    HardNegativePlans,
+    LmPlans,
+    RandomPlans,
+    find_hard_negatives,
+    random_plan,
+    seed_of,
+    with_hard_negatives,
+)
 from kgqa_core.systems.types import Reply
+from kgqa_core.types import Prediction
 from tests.forty_triples import Forty
 
 
@@ -142,3 +157,76 @@ def test_random_plans_are_no_longer_than_allowed(forty: Forty) -> None:
     (plans,) = GivenPlans(RandomPlans(forty.graph, PathConstraints(forty.graph, max_hops=1))).prepare([question], 2)
     assert plans is not None
     assert {len(plan.path) for plan in plans} == {1}
+
+
+# Hard negatives: the gold plan, and others that exist, lead somewhere and find no gold
+
+
+def test_wrong_plans_lead_somewhere_but_to_no_gold(forty: Forty, space: PathConstraints) -> None:
+    for question in forty.questions[:9]:
+        pool = with_hard_negatives(forty.graph, space, question, forty.plans[question.id])
+        assert len(pool) == len(set(pool)) == 3 and forty.plans[question.id][0] in pool
+        for plan in set(pool) - {forty.plans[question.id][0]}:
+            path = to_relations(forty.graph, plan)
+            assert path is not None
+            reached = set(follow_path(forty.graph, question.topics, path).tolist())
+            assert reached and reached.isdisjoint(question.answers)
+
+
+def test_plans_that_begin_as_the_gold_plan_does_are_taken_first(forty: Forty, space: PathConstraints) -> None:
+    """From the director of Salt Road one may also go to his films; ^directed_by and ^starred share its first step."""
+    pool = with_hard_negatives(forty.graph, space, forty.question("born"), forty.plans["born"])
+    assert set(pool) == {("directed_by", "born_in"), ("directed_by", "^directed_by"), ("directed_by", "^starred")}
+
+
+def test_the_order_follows_from_the_seed_alone(forty: Forty, space: PathConstraints) -> None:
+    def pool(seed: int) -> tuple[tuple[str, ...], ...]:
+        return with_hard_negatives(forty.graph, space, forty.question("years"), forty.plans["years"], seed=seed)
+
+    assert pool(0) == pool(0)
+    places = {pool(seed).index(forty.plans["years"][0]) for seed in range(20)}
+    assert places == {0, 1, 2}  # the gold plan's place tells nothing
+
+
+def test_a_question_may_have_no_gold_plan_and_a_plan_no_wrong_one_beside_it(forty: Forty) -> None:
+    short = PathConstraints(forty.graph, max_hops=1)
+    asked = [forty.question(id) for id in ("directed", "painted", "born", "no topic")]
+    found = find_hard_negatives(forty.graph, short, asked, {**forty.plans, "born": (("made_up",),)})
+    assert set(found) == {"directed", "painted"}
+    assert found["painted"] == (("painted_by",),)  # nothing else leaves Blue Dunes
+
+
+# Candidates: one of each plan, none better than another
+
+
+def candidates(forty: Forty, id: str, *plans: str) -> Prediction:
+    pool: dict[str, Sequence[tuple[str, ...]]] = {id: [tuple(plan.split()) for plan in plans]}
+    (found,) = HardNegativeCandidates(forty.search, pool).answer([forty.question(id)])
+    return found
+
+
+def test_each_plan_gives_its_first_end_with_the_path_to_it_all_as_probable(forty: Forty) -> None:
+    found = candidates(forty, "directed", "starred", "directed_by", "year")
+    assert forty.labels(found.candidates) == ["Mara Quill", "Ida Moon", "1989"]  # ends of a plan by id
+    assert found.scores == (1 / 3,) * 3
+    assert (found.answers, found.covered, found.abstained) == ((), True, False)
+    for entity, path in zip(found.candidates, found.paths, strict=True):
+        assert is_evidence(forty.graph, path, entity)
+
+
+def test_an_end_that_a_plan_before_it_has_is_passed_over(forty: Forty) -> None:
+    """Both plans lead to Port Amber; the second to Westerby, too, third plans and others to nothing new."""
+    found = candidates(forty, "born", "directed_by born_in", "starred born_in", "directed_by born_in")
+    assert forty.labels(found.candidates) == ["Port Amber", "Westerby"]
+    assert found.scores == (0.5, 0.5)
+
+
+def test_plans_that_lead_nowhere_give_nothing(forty: Forty) -> None:
+    found = candidates(forty, "directed", "painted_by", "no_such_relation")
+    assert found == Prediction("directed", (), (), (), abstained=True)
+    (unknown,) = HardNegativeCandidates(forty.search, {}).answer([forty.question("born")])
+    assert unknown.abstained
+
+
+def test_golds_that_are_no_candidates_are_not_covered(forty: Forty) -> None:
+    assert not candidates(forty, "directed", "year", "genre").covered

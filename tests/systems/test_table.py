@@ -1,0 +1,130 @@
+"""The table of systems: every line leads to a system, and a new system is one new file and one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.journey import journey, num_lines
+from benchmarks.places import RUN, write_places
+from kgqa_core.config_base import Section
+from kgqa_core.config_file import read_config
+from kgqa_core.config_systems import SYSTEMS, SystemsSection, SystemType, system_type
+from kgqa_core.errors import ConfigError
+from kgqa_core.run.pipeline import Pipeline
+
+TOY = '''
+"""toy: answers with what stands around the topic, without asking anybody."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kgqa_core.config_base import Section
+from kgqa_core.config_systems import SystemType
+from kgqa_core.systems.answering import answer_with
+from kgqa_core.systems.types import SystemAnswer
+
+
+class ToySection(Section):
+    """Settings of toy."""
+
+    most: int = 3
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Implements System."""
+
+    search: Any
+    most: int
+    name: str = "toy"
+    needs_topic: bool = True
+    on_rows: bool = True
+
+    def prepare(self, questions):
+        return [None] * len(questions)
+
+    def steps(self, question, prepared):
+        graph, (topic, *_) = self.search.graph, question.topics
+        groups = range(graph.group_ptr[topic], graph.group_ptr[topic + 1])
+        edges = [(int(graph.group_relation[at]), int(graph.edge_tail[graph.edge_ptr[at]])) for at in groups]
+        paths = [(self.search.step(topic, relation, end),) for relation, end in edges[: self.most]]
+        return answer_with(question, [end for _, end in edges[: self.most]], paths)
+        yield
+
+
+TOY = SystemType(lambda parts: Toy(parts.search, parts.settings.most), settings=ToySection, asks=False)
+'''
+Build = Callable[[Pipeline], list[str]]
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run of a system that somebody wrote: one new file (toy_system.py), and one line of the table."""
+    (tmp_path / "toy_system.py").write_text(TOY, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(SYSTEMS, "toy", "toy_system:TOY")
+    write_places(tmp_path)
+    systems = "systems: {run: [toy], toy: {most: 2}, variants: {one: {system: toy, settings: {most: 1}}}}\n"
+    (tmp_path / "toy.yaml").write_text(RUN + systems, encoding="utf-8")
+    yield tmp_path
+    sys.modules.pop("toy_system", None)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_line_of_the_table_leads_to_a_system_that_is_settled_by_default(name: str) -> None:
+    kind = system_type(name)
+    assert isinstance(kind, SystemType)
+    assert kind.settings is None or (issubclass(kind.settings, Section) and kind.settings())
+
+
+def test_a_new_system_is_one_new_file_and_one_line(toy: Path, build_stages: Build) -> None:
+    pipeline = Pipeline(read_config(toy / "toy.yaml", [f"runtime.home={toy / 'home'}"]))
+    build_stages(pipeline)
+    for row, most in (("toy", 2), ("one", 1)):
+        table = pq.read_table(pipeline.artifact(f"system-{row}-seed0").folder / "predictions.parquet").to_pylist()
+        answered = [one for one in table if one["status"] == "answered"]
+        assert answered and all(0 < len(one["answer_ids"]) <= most and all(one["faithful"]) for one in answered)
+    assert pipeline.specs["system-one-seed0"].section["settings.most"] == 1
+    assert "lm" not in pipeline.specs  # it asks nobody
+
+
+def test_its_settings_are_checked_as_those_of_any_section(toy: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'systems.toy.moost'.*did you mean 'most'"):
+        read_config(toy / "toy.yaml", [f"runtime.home={toy}", "systems.toy={moost: 2}"])
+    with pytest.raises(ConfigError, match=r"unknown key 'systems.toi'.*toy.*did you mean 'toy'"):
+        read_config(toy / "toy.yaml", [f"runtime.home={toy}", "systems.toi={most: 2}"])
+
+
+def test_a_line_that_leads_nowhere_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SYSTEMS, "odd", "kgqa_core.systems.rog:Rog")
+    with pytest.raises(ConfigError, match=r"rog:Rog is no SystemType"):
+        system_type("odd")
+
+
+def test_sections_of_systems_pass_through_json_as_they_were() -> None:
+    given = SystemsSection.model_validate({"rog": {"num_plans": 7}, "answered_by": ["oracle"]})
+    again = SystemsSection.model_validate_json(given.model_dump_json())
+    assert again == given
+    assert (again.settings_of("rog").num_plans, again.settings_of("etd").num_candidates) == (7, 3)
+    assert again.settings_of("direct") is None
+
+
+# What a reader passes and has to open
+
+
+def test_the_way_of_a_question_is_short(tmp_path: Path) -> None:
+    """Ceilings, to be lowered as the way gets shorter: 59 files and 352 functions before the rooms were redrawn."""
+    found, row = journey(tmp_path)
+    assert row["prediction"] == ["Dan Oak"] and row["paths"] == ["(Ash, directed_by, Dan Oak)"]
+    assert row["faithful"] == [True] and row["num_calls"] == 2
+    assert {"systems/rog.py", "systems/runner.py", "graph/search_graph.py"} <= found.functions.keys()
+    assert len(found.functions) <= 34 and found.num_functions <= 165
+
+
+def test_what_has_to_be_read_to_understand_it_is_little() -> None:
+    assert num_lines() <= 1_500
