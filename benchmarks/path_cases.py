@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.measure import PROJECT, data_folder, kgqa
 from kgqa_core.config_file import read_config
 from kgqa_core.graph.csr import build_csr
-from kgqa_core.graph.expand import Expander, Walk
+from kgqa_core.graph.expand import Expander
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question
@@ -56,7 +56,7 @@ def triples_of(graph: KnowledgeGraph) -> list[Triple]:
 
 def cut_subgraphs(graph: KnowledgeGraph, questions: Sequence[Question], hops: int) -> Cut:
     """Cut what lies within ``hops`` of each question's topics."""
-    expander = Expander(graph, Walk(hops=hops, cap=CAP))
+    expander = Expander(graph, hops=hops, cap=CAP)
     all_triples, placed, num_rows = [], [], 0
     for question in questions:
         found = expander.expand(question.topics)

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 from benchmarks.child import folder_bytes
 from benchmarks.measure import peak_megabytes
 from kgqa_core import schemas
-from kgqa_core.graph.expand import Expander, Walk
+from kgqa_core.config import SubgraphSection
+from kgqa_core.graph.expand import Expander
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, Cut, cut_subgraphs
+from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, cut_subgraphs
 
 Adjacency = dict[int, list[list[int]]]  # head -> the tails of each of its relations
 
@@ -56,7 +57,7 @@ def expand(graph: str, topics: list[str], hops: int, cap: int, forward: bool) ->
     """
     opened = open_graph(Path(graph))
     ids = topic_ids(opened, topics)
-    expander = Expander(forward_only(opened) if forward else opened, Walk(hops, cap))
+    expander = Expander(forward_only(opened) if forward else opened, hops=hops, cap=cap)
     for entity in ids[:: max(1, len(ids) // 100)]:
         expander.expand([entity])  # compiled, and pages read in
     started = time.process_time()
@@ -78,7 +79,9 @@ def ship(graph: str, topics: list[str], hops: int, cap: int, out: str) -> dict[s
         folder.mkdir(parents=True)
         pq.write_table(questions_about(some), folder / QUESTIONS_FILE)
         started = time.process_time()
-        report = cut_subgraphs(folder, graph=opened, cut=Cut(hops=hops, group_cap=cap), out_dir=folder)
+        report = cut_subgraphs(
+            folder, graph=opened, cut=SubgraphSection(method="expand", hops=hops, group_cap=cap), out_dir=folder
+        )
         cpu = time.process_time() - started
     return {
         "topics": len(ids),

@@ -44,7 +44,7 @@ def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, n
     # The triples come sorted by head, so a stable sort by (tail, relation) leaves the heads ascending in a group.
     order = np.argsort(tails.astype(np.int64) * num_relations + relations, kind="stable")
     # An entity's forward edges stand before its backward ones: shift each block by what the other kind puts before it.
-    forward_at = np.arange(len(heads)) + _before(backward)[heads]
+    forward_at = np.arange(len(heads)) + counts_before(backward)[heads]
     backward_at = np.arange(len(heads)) + np.cumsum(forward)[tails[order]]
     owner = np.empty(2 * len(heads), dtype=np.int32)
     relation = np.empty_like(owner)
@@ -62,7 +62,8 @@ def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, n
     )
 
 
-def _before(counts: Ints) -> Ints:
+def counts_before(counts: Ints) -> Ints:
+    """Return the sum of all counts before each."""
     return np.cumsum(counts) - counts
 
 
@@ -103,7 +104,7 @@ def read_only(array: NDArray[Number]) -> NDArray[Number]:
 def expand_ranges(starts: Ints, ends: Ints) -> NDArray[np.int64]:
     """Return starts[0]..ends[0]-1, starts[1]..ends[1]-1, ... as one array of indices."""
     counts = ends - starts
-    return np.repeat(starts - _before(counts), counts) + np.arange(int(counts.sum()))
+    return np.repeat(starts - counts_before(counts), counts) + np.arange(int(counts.sum()))
 
 
 def sorted_distinct(values: NDArray[Number]) -> NDArray[Number]:

@@ -11,43 +11,20 @@ Triples are not written down while walking: ``walked_triples`` does it for whoev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numba import njit
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.csr import I32, I64, U8, Bools, CsrArrays, Ints
 from kgqa_core.graph.kg import KnowledgeGraph
-
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
 
 NO_LIMIT = 2**62
 BLOCK = 64  # entities whose groups are fetched into the cache together
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Walk:
-    """How far to walk from a topic, and by what."""
-
-    hops: int = 2  # k
-    cap: int | None = 200  # tails of one (entity, relation, direction) group; None: all
-    left_out: Bools | None = None  # [R] relations that are not walked; None: all are
-    is_cvt: Bools | None = None  # [N] entities that are left in the hop that reached them; None: there are none
-    max_triples: int | None = None  # no further entity is left once so many triples were walked
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name, value, least in (("hops", self.hops, 0), ("cap", self.cap, 1), ("max_triples", self.max_triples, 1)):
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}; it must be {least} or more")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,25 +39,42 @@ class Expansion:
     stopped: bool  # did ``max_triples`` end the walk?
 
 
-Csr = tuple[Ints, Ints, Ints, Ints]
-
-
 class Expander:
     """Walks one graph, question after question, with tables that are made once: N/8 and up to 8N bytes."""
 
-    def __init__(self, graph: KnowledgeGraph, walk: Walk = Walk()) -> None:
-        """Keep the arrays of ``graph``; entities and relations of masks are its own."""
-        self.csr: Csr = (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail)
-        self.num_entities = graph.num_entities
-        self.walk = walk
-        nothing = np.zeros(0, dtype=np.bool_)
-        kept = np.zeros(graph.num_relations, dtype=np.bool_)
+    def __init__(
+        self,
+        graph: KnowledgeGraph,
+        *,
+        hops: int = 2,
+        cap: int | None = 200,
+        left_out: Bools | None = None,
+        is_cvt: Bools | None = None,
+        max_triples: int | None = None,
+    ) -> None:
+        """Keep the arrays of ``graph``.
+
+        Args:
+            graph: to walk in.
+            hops: k, steps from a topic.
+            cap: tails of one (entity, relation, direction) group that are walked; None: all.
+            left_out: [R] relations that are not walked; None: all are.
+            is_cvt: [N] entities that are left in the hop that reached them; None: there are none.
+            max_triples: no further entity is left once so many triples were walked; None: no limit.
+
+        Raises:
+            InputError: a number that is too small.
+        """
+        for name, value, least in (("hops", hops, 0), ("cap", cap, 1), ("max_triples", max_triples, 1)):
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}; it must be {least} or more")
+        self._csr = graph.arrays
+        self._num_entities = graph.num_entities
         self._rules = (
-            kept if walk.left_out is None else walk.left_out,
-            nothing if walk.is_cvt is None else walk.is_cvt,
+            np.zeros(graph.num_relations, dtype=np.bool_) if left_out is None else left_out,
+            np.zeros(0, dtype=np.bool_) if is_cvt is None else is_cvt,
         )
-        cap = NO_LIMIT if walk.cap is None else walk.cap
-        self._limits = (walk.hops, cap, NO_LIMIT if walk.max_triples is None else walk.max_triples)
+        self._limits = (hops, cap or NO_LIMIT, max_triples or NO_LIMIT)
         self._marks = np.zeros(graph.num_entities // 8 + 1, dtype=np.uint8)  # one bit per entity, 0 between calls
         self._order = np.empty(graph.num_entities + 1, dtype=np.int32)  # pages never written to take no memory
         self._left = np.empty(graph.num_entities, dtype=np.int32)
@@ -92,31 +86,18 @@ class Expander:
             InputError: a topic that is no entity of the graph.
         """
         start = np.asarray(topics, dtype=np.int64)
-        if len(start) and not 0 <= start.min() <= start.max() < self.num_entities:
-            raise InputError(f"topics {list(topics)[:9]}: entity ids go from 0 to {self.num_entities - 1}")
+        if len(start) and not 0 <= start.min() <= start.max() < self._num_entities:
+            raise InputError(f"topics {list(topics)[:9]}: entity ids go from 0 to {self._num_entities - 1}")
         tables = (self._marks, self._order, self._left)
-        hop_ptr, num_left, num_walked, num_capped, stopped = _expand(self.csr, start, self._rules, self._limits, tables)
+        hop_ptr, num_left, num_walked, num_capped, stopped = _expand(
+            self._csr, start, self._rules, self._limits, tables
+        )
         entity, left = self._order[: hop_ptr[-1]].copy(), self._left[:num_left].copy()
         return Expansion(entity, hop_ptr, left, num_walked, num_capped, stopped)
 
     def walked_triples(self, found: Expansion) -> tuple[I32, I32, I32]:
         """Return heads, relations (0..R-1) and tails of the distinct triples that ``found`` walked, in no order."""
-        return _walked_triples(self.csr, found.left, self._rules[0], self._limits[1], self._marks, found.num_walked)
-
-
-def expand_topics(
-    graph: KnowledgeGraph,
-    topics: Iterable[Sequence[int]],
-    *,
-    hops: int = 2,
-    cap: int | None = 200,
-    left_out: Bools | None = None,
-    is_cvt: Bools | None = None,
-    max_triples: int | None = None,
-) -> Iterator[Expansion]:
-    """Yield the k-hop subgraph of each question's topics, one by one; see ``Walk`` and ``Expander``."""
-    expander = Expander(graph, Walk(hops, cap, left_out, is_cvt, max_triples))
-    return map(expander.expand, topics)
+        return _walked_triples(self._csr, found.left, self._rules[0], self._limits[1], self._marks, found.num_walked)
 
 
 def match_relations(labels: Sequence[str], patterns: Sequence[str]) -> tuple[Bools, list[str]]:
@@ -124,16 +105,12 @@ def match_relations(labels: Sequence[str], patterns: Sequence[str]) -> tuple[Boo
 
     A pattern that ends in "." or "/" is the start of labels ("common." for a domain of Freebase); any other is a label.
     """
-    found = np.zeros(len(labels), dtype=np.bool_)
-    unused = []
-    for pattern in patterns:
-        is_prefix = pattern.endswith((".", "/"))
-        named = [
-            place for place, label in enumerate(labels) if label == pattern or (is_prefix and label.startswith(pattern))
-        ]
-        found[named] = True
-        if not named:
-            unused.append(pattern)
+    named = np.array(
+        [[one.startswith(each) if each.endswith((".", "/")) else one == each for one in labels] for each in patterns],
+        dtype=np.bool_,
+    ).reshape(len(patterns), len(labels))
+    unused = [pattern for pattern, matches in zip(patterns, named, strict=True) if not matches.any()]
+    found: Bools = np.logical_or.reduce(named, axis=0)
     return found, unused
 
 
@@ -165,7 +142,7 @@ def _clear(marks: U8, entities: Ints) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _fetch(csr: Csr, entities: I32, place: I64) -> None:
+def _fetch(csr: CsrArrays, entities: I32, place: I64) -> None:
     """Bring where the entities' edges begin into the cache; ``place`` is scratch.
 
     Loads of one loop do not wait for each other, as those of one entity must.
@@ -183,7 +160,7 @@ def _fetch(csr: Csr, entities: I32, place: I64) -> None:
 
 @njit(cache=True, nogil=True)
 def _expand(
-    csr: Csr, topics: I64, rules: tuple[Bools, Bools], limits: tuple[int, int, int], tables: tuple[U8, I32, I32]
+    csr: CsrArrays, topics: I64, rules: tuple[Bools, Bools], limits: tuple[int, int, int], tables: tuple[U8, I32, I32]
 ) -> tuple[I64, int, int, int, bool]:
     """Fill ``order`` and ``left``; return hop_ptr and the other figures of an Expansion. ``marks`` are 0 again."""
     left_out, is_cvt = rules
@@ -223,7 +200,9 @@ def _expand(
 
 
 @njit(cache=True, nogil=True)
-def _leave(csr: Csr, entity: int, left_out: Bools, cap: int, marks: U8, order: I32, num: int) -> tuple[int, int, int]:
+def _leave(
+    csr: CsrArrays, entity: int, left_out: Bools, cap: int, marks: U8, order: I32, num: int
+) -> tuple[int, int, int]:
     """Walk an entity's groups: append whom they newly reach to ``order``, from ``num`` on; count edges and cuts."""
     group_ptr, group_relation, edge_ptr, edge_tail = csr
     num_walked = num_capped = 0
@@ -246,7 +225,7 @@ def _leave(csr: Csr, entity: int, left_out: Bools, cap: int, marks: U8, order: I
 
 
 @njit(cache=True, nogil=True)
-def _in_capped(csr: Csr, entity: int, relation: int, tail: int, cap: int) -> bool:
+def _in_capped(csr: CsrArrays, entity: int, relation: int, tail: int, cap: int) -> bool:
     """Is ``tail`` among the first ``cap`` tails of a group that is there?"""
     group_ptr, group_relation, edge_ptr, edge_tail = csr
     low, high = group_ptr[entity], group_ptr[entity + 1]
@@ -261,7 +240,7 @@ def _in_capped(csr: Csr, entity: int, relation: int, tail: int, cap: int) -> boo
 
 
 @njit(cache=True, nogil=True)
-def _walked_triples(csr: Csr, left: I32, left_out: Bools, cap: int, marks: U8, most: int) -> tuple[I32, I32, I32]:
+def _walked_triples(csr: CsrArrays, left: I32, left_out: Bools, cap: int, marks: U8, most: int) -> tuple[I32, I32, I32]:
     """Write down the triples: those walked forward, and of those walked backward what was not walked forward too."""
     group_ptr, group_relation, edge_ptr, edge_tail = csr
     heads, relations, tails = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,8 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config import GRAPH_FORMATS
-from kgqa_core.errors import ConfigError, InputError, nearest, shorten
+from kgqa_core.config_base import open_entry
+from kgqa_core.errors import InputError, nearest, shorten
 from kgqa_core.graph.gzip_files import unpack
 
 if TYPE_CHECKING:
@@ -103,12 +103,7 @@ class GraphFormat:
 
 def open_format(name: str) -> GraphFormat:
     """Return the format of ``config.GRAPH_FORMATS`` that has this name; ConfigError where none has."""
-    if name not in GRAPH_FORMATS:
-        near = nearest(name, GRAPH_FORMATS)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"graph format {shorten(name)}: legal are {', '.join(GRAPH_FORMATS)}.{hint}")
-    module, _, constant = GRAPH_FORMATS[name].partition(":")
-    found: GraphFormat = getattr(import_module(module), constant)
+    found: GraphFormat = open_entry(GRAPH_FORMATS, name, what="graph format")
     return found
 
 

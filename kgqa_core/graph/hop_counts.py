@@ -12,16 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.csr import I64, U64, Bools, Ints
 from kgqa_core.graph.kg import KnowledgeGraph
 
 LANES = 64  # searches that share one sweep: one bit of a uint64 each
 SHORT = 2  # steps of the first search; for each further one the open searches start again
 
-Words = NDArray[np.uint64]
-Hops = NDArray[np.int64]
 Search = tuple[Sequence[int], Sequence[int]]  # topics, answers
 
 
@@ -32,7 +29,7 @@ def hops_to_answers(
     *,
     max_hops: int,
     reenter_topic: bool = False,
-) -> Hops:
+) -> I64:
     """Return the shortest hop count (1..max_hops, any relations, both directions) to each answer, -1 unreachable.
 
     A path has at least one step: an answer that is itself a topic is reached only with ``reenter_topic``.
@@ -42,7 +39,7 @@ def hops_to_answers(
 
 def hops_to_many(
     graph: KnowledgeGraph, searches: Sequence[Search], *, max_hops: int, reenter_topic: bool = False
-) -> list[Hops]:
+) -> list[I64]:
     """``hops_to_answers`` for many (topics, answers) at once."""
     sweep = _Sweep(graph, reenter_topic)
     found = _in_batches(sweep, searches, min(max_hops, SHORT))
@@ -54,8 +51,8 @@ def hops_to_many(
     return found
 
 
-def _in_batches(sweep: _Sweep, searches: Sequence[Search], max_hops: int) -> list[Hops]:
-    found: list[Hops] = []
+def _in_batches(sweep: _Sweep, searches: Sequence[Search], max_hops: int) -> list[I64]:
+    found: list[I64] = []
     for first in range(0, len(searches), LANES):
         found += sweep.run(searches[first : first + LANES], max_hops)
     return found
@@ -70,19 +67,17 @@ class _Sweep:
         self._topics, self._seen, self._here, self._reached = np.zeros((4, graph.num_entities), dtype=np.uint64)
         self._touched = np.empty(graph.num_entities, dtype=np.int32)
 
-    def is_open(self, search: Search, hops: Hops) -> bool:
+    def is_open(self, search: Search, hops: I64) -> bool:
         """May further steps reach what these hop counts lack?"""
         topics, answers = search
         missing = np.asarray(answers, dtype=np.int64)[hops < 0]
         missing = missing if self._reenter else np.setdiff1d(missing, topics)
         return bool(len(topics)) and bool(self._has_edges(missing).any())
 
-    def _has_edges(self, entities: Ints) -> NDArray[np.bool_]:
-        group_ptr = self._csr[0]
-        has_edges: NDArray[np.bool_] = group_ptr[entities + 1] > group_ptr[entities]
-        return has_edges
+    def _has_edges(self, entities: Ints) -> Bools:
+        return np.greater(self._csr[0][entities + 1], self._csr[0][entities])
 
-    def run(self, searches: Sequence[Search], max_hops: int) -> list[Hops]:
+    def run(self, searches: Sequence[Search], max_hops: int) -> list[I64]:
         """Return the hop counts of up to 64 searches."""
         lanes = np.repeat(np.arange(len(searches)), [len(topics) for topics, _ in searches]).astype(np.uint64)
         starts = np.array([topic for topics, _ in searches for topic in topics], dtype=np.int64)
@@ -123,7 +118,7 @@ class _Sweep:
 
 @njit(cache=True, nogil=True)
 def _spread(
-    group_ptr: Ints, edge_ptr: Ints, edge_tail: Ints, frontier: Ints, here: Words, reached: Words, touched: Ints
+    group_ptr: Ints, edge_ptr: Ints, edge_tail: Ints, frontier: Ints, here: U64, reached: U64, touched: Ints
 ) -> int:
     """Pass each frontier entity's word on to its neighbours; return how many were touched, listed in ``touched``."""
     count = 0
@@ -139,7 +134,7 @@ def _spread(
 
 
 @njit(cache=True, nogil=True)
-def _near(group_ptr: Ints, edge_ptr: Ints, edge_tail: Ints, ends: Ints, bits: Words, here: Words) -> NDArray[np.bool_]:
+def _near(group_ptr: Ints, edge_ptr: Ints, edge_tail: Ints, ends: Ints, bits: U64, here: U64) -> Bools:
     """Say of which of ``ends`` a neighbour is in the frontier of its search."""
     found = np.zeros(len(ends), dtype=np.bool_)
     for place in range(len(ends)):

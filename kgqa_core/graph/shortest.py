@@ -1,6 +1,7 @@
-"""The compiled passes of ``shortest_paths``: search, trace back, spell.
+"""All shortest relation paths from a question's topics to its golds (RoG's Z*, §4.2), as in a multigraph.
 
-Bytes: an edge looked at costs the 4 of its tail, read in order, and one of a table of hops, N bytes that stay in cache.
+Compiled passes search, trace back and spell. An edge looked at costs the 4 bytes of its tail, read in order, and one of
+a table of hops, N bytes that stay in cache.
 """
 
 from __future__ import annotations
@@ -9,27 +10,84 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.csr import I8, I32, I64, Bools, CsrArrays
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import RelationPath
 
-I8 = npt.NDArray[np.int8]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Csr = tuple[Ints, Ints, Ints, Ints]
-
 EMPTY, BARRED = -1, -2
 FIRST_CAPACITY = 1 << 8  # of what grows
+MOST_HOPS = 100  # hops are kept in a byte per entity
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPaths:
+    """The shortest relation paths of one question."""
+
+    paths: tuple[RelationPath, ...]  # distinct; shorter ones first, then by relation ids
+    capped: bool  # were there more than may be kept?
+
+
+class PathFinder:
+    """Finds shortest relation paths in one graph, with tables that are made once: 10 bytes per entity."""
+
+    def __init__(
+        self, graph: KnowledgeGraph, *, max_hops: int, reenter_topic: bool = False, max_paths: int = 1000
+    ) -> None:
+        """Keep the arrays of ``graph``.
+
+        Args:
+            graph: also a graph of rows (``Subgraphs.graph``), for questions of rows.
+            max_hops: longest path looked for.
+            reenter_topic: may a step arrive at a topic? Then a gold that is the topic has the shortest closed walks.
+            max_paths: kept per question; those of the smallest relation ids.
+
+        Raises:
+            InputError: a number that is out of range.
+        """
+        for name, value, most in (("max_hops", max_hops, MOST_HOPS), ("max_paths", max_paths, 2**31)):
+            if not 1 <= value <= most:
+                raise InputError(f"{name} is {value}; it must be from 1 to {most}")
+        self._csr = graph.arrays
+        self.reenter_topic = reenter_topic
+        self._limits = (max_hops, max_paths)
+        self._tables = (
+            np.full(graph.num_entities, EMPTY, dtype=np.int8),
+            np.zeros(graph.num_entities, dtype=np.bool_),
+            np.full(graph.num_entities, EMPTY, dtype=np.int32),
+            np.empty(graph.num_entities + 1, dtype=np.int32),
+            np.full(graph.identity, EMPTY, dtype=np.int64),
+        )
+
+    def find(self, topics: Sequence[int], golds: Collection[int]) -> FoundPaths:
+        """Return the shortest paths of every pair of a topic and a gold, together; topics are no golds where barred."""
+        barred = set() if self.reenter_topic else set(topics)
+        wanted = np.array(sorted(set(golds) - barred), dtype=np.int64)
+        bars = np.array(sorted(barred), dtype=np.int64)
+        found: set[RelationPath] = set()
+        capped = False
+        for topic in sorted(set(topics)) if len(wanted) else ():
+            rows, cut = _find_paths(self._csr, topic, bars, wanted, self._limits, self._tables)
+            found.update(tuple(step for step in row if step != EMPTY) for row in rows.tolist())
+            capped |= cut
+        paths = sorted(found, key=lambda path: (len(path), path))
+        most = self._limits[1]
+        return FoundPaths(tuple(paths[:most]), capped or len(paths) > most)
+
+
+# ------ Kernels.
 
 
 @njit(cache=True, nogil=True)
-def find_paths(
-    csr: Csr, source: int, barred: I64, golds: I64, limits: tuple[int, int], tables: tuple[I8, Bools, I32, I32, I64]
+def _find_paths(
+    csr: CsrArrays,
+    source: int,
+    barred: I64,
+    golds: I64,
+    limits: tuple[int, int],
+    tables: tuple[I8, Bools, I32, I32, I64],
 ) -> tuple[I32, bool]:
     """Return the shortest relation paths from one entity to each of several.
 
@@ -67,13 +125,13 @@ def find_paths(
 
 
 @njit(cache=True, nogil=True)
-def degree(csr: Csr, entity: int) -> int:
+def _degree(csr: CsrArrays, entity: int) -> int:
     """Return the number of edges of an entity, in both directions."""
     return int(csr[2][csr[0][entity + 1]] - csr[2][csr[0][entity]])
 
 
 @njit(cache=True, nogil=True)
-def _search(csr: Csr, source: int, golds: I64, max_hops: int, hop: I8, is_gold: Bools, order: I32) -> int:
+def _search(csr: CsrArrays, source: int, golds: I64, max_hops: int, hop: I8, is_gold: Bools, order: I32) -> int:
     """Set ``hop`` of all golds in reach, and of all entities of the hops before the last gold's.
 
     The source's own hop is that of the shortest walk back to it, where it is not barred. Returns how many entities of
@@ -86,10 +144,10 @@ def _search(csr: Csr, source: int, golds: I64, max_hops: int, hop: I8, is_gold: 
         end = num
         ahead = behind = 0
         for at in range(begin, end):
-            ahead += degree(csr, order[at])
+            ahead += _degree(csr, order[at])
         for gold in golds:
             if hop[gold] == EMPTY:
-                behind += degree(csr, gold)
+                behind += _degree(csr, gold)
         if behind < ahead:
             num = _look_back(csr, source, golds, step, hop, order, num)
             waiting -= num - end
@@ -111,7 +169,7 @@ def _search(csr: Csr, source: int, golds: I64, max_hops: int, hop: I8, is_gold: 
 
 
 @njit(cache=True, nogil=True)
-def _look_back(csr: Csr, source: int, golds: I64, step: int, hop: I8, order: I32, num: int) -> int:
+def _look_back(csr: CsrArrays, source: int, golds: I64, step: int, hop: I8, order: I32, num: int) -> int:
     """Set ``hop`` of the golds one step from the hop before, and append them to ``order``, from ``num`` on."""
     group_ptr, _, edge_ptr, edge_tail = csr
     for gold in golds:
@@ -128,7 +186,9 @@ def _look_back(csr: Csr, source: int, golds: I64, step: int, hop: I8, order: I32
 
 
 @njit(cache=True, nogil=True)
-def _trace(csr: Csr, source: int, golds: I64, sizes: tuple[int, int], hop: I8, place: I32) -> tuple[I32, I32, I64]:
+def _trace(
+    csr: CsrArrays, source: int, golds: I64, sizes: tuple[int, int], hop: I8, place: I32
+) -> tuple[I32, I32, I64]:
     """Walk back from the golds over shortest walks.
 
     Returns:
@@ -154,8 +214,8 @@ def _trace(csr: Csr, source: int, golds: I64, sizes: tuple[int, int], hop: I8, p
         end = num
         for at in range(begin, end):
             entity = nodes[at, 0]
-            nodes = _with_room(nodes, num + degree(csr, entity))
-            edges = _with_room(edges, num_edges + degree(csr, entity))
+            nodes = _with_room(nodes, num + _degree(csr, entity))
+            edges = _with_room(edges, num_edges + _degree(csr, entity))
             for group in range(group_ptr[entity], group_ptr[entity + 1]):
                 relation = _reverse(group_relation[group], num_relations)
                 for edge in range(edge_ptr[group], edge_ptr[group + 1]):
@@ -168,7 +228,7 @@ def _trace(csr: Csr, source: int, golds: I64, sizes: tuple[int, int], hop: I8, p
                     edges[num_edges, 0], edges[num_edges, 1], edges[num_edges, 2] = place[tail], at, relation
                     num_edges += 1
         begin = end
-    edges = _with_room(edges, num_edges + degree(csr, source))
+    edges = _with_room(edges, num_edges + _degree(csr, source))
     for group in range(group_ptr[source], group_ptr[source + 1]):
         for edge in range(edge_ptr[group], edge_ptr[group + 1]):
             tail = edge_tail[edge]
@@ -301,64 +361,3 @@ def _read_off(prefixes: I32, max_hops: int) -> I32:
             paths[row, place], at = prefixes[at, 1], prefixes[at, 0]
         row += 1
     return paths
-
-
-# ------ All shortest relation paths from a question's topics to its golds (RoG's Z*, §4.2), as in a multigraph.
-
-
-MOST_HOPS = 100  # hops are kept in a byte per entity
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPaths:
-    """The shortest relation paths of one question."""
-
-    paths: tuple[RelationPath, ...]  # distinct; shorter ones first, then by relation ids
-    capped: bool  # were there more than may be kept?
-
-
-class PathFinder:
-    """Finds shortest relation paths in one graph, with tables that are made once: 10 bytes per entity."""
-
-    def __init__(
-        self, graph: KnowledgeGraph, *, max_hops: int, reenter_topic: bool = False, max_paths: int = 1000
-    ) -> None:
-        """Keep the arrays of ``graph``.
-
-        Args:
-            graph: also a graph of rows (``Subgraphs.graph``), for questions of rows.
-            max_hops: longest path looked for.
-            reenter_topic: may a step arrive at a topic? Then a gold that is the topic has the shortest closed walks.
-            max_paths: kept per question; those of the smallest relation ids.
-
-        Raises:
-            InputError: a number that is out of range.
-        """
-        for name, value, most in (("max_hops", max_hops, MOST_HOPS), ("max_paths", max_paths, 2**31)):
-            if not 1 <= value <= most:
-                raise InputError(f"{name} is {value}; it must be from 1 to {most}")
-        self.csr = graph.arrays
-        self.reenter_topic = reenter_topic
-        self._limits = (max_hops, max_paths)
-        self._tables = (
-            np.full(graph.num_entities, EMPTY, dtype=np.int8),
-            np.zeros(graph.num_entities, dtype=np.bool_),
-            np.full(graph.num_entities, EMPTY, dtype=np.int32),
-            np.empty(graph.num_entities + 1, dtype=np.int32),
-            np.full(graph.identity, EMPTY, dtype=np.int64),
-        )
-
-    def find(self, topics: Sequence[int], golds: Collection[int]) -> FoundPaths:
-        """Return the shortest paths of every pair of a topic and a gold, together; topics are no golds where barred."""
-        barred = set() if self.reenter_topic else set(topics)
-        wanted = np.array(sorted(set(golds) - barred), dtype=np.int64)
-        bars = np.array(sorted(barred), dtype=np.int64)
-        found: set[RelationPath] = set()
-        capped = False
-        for topic in sorted(set(topics)) if len(wanted) else ():
-            rows, cut = find_paths(self.csr, topic, bars, wanted, self._limits, self._tables)
-            found.update(tuple(step for step in row if step != EMPTY) for row in rows.tolist())
-            capped |= cut
-        paths = sorted(found, key=lambda path: (len(path), path))
-        most = self._limits[1]
-        return FoundPaths(tuple(paths[:most]), capped or len(paths) > most)

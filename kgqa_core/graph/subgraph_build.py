@@ -13,24 +13,25 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.csr import Ints, build_csr, open_array, sorted_distinct, write_csr
+from kgqa_core.graph.csr import Bools, Ints, build_csr, counts_before, open_array, sorted_distinct, write_csr
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, open_format, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.nsm import LabelledTriple, NsmLine, default_id, read_nsm_chunk, read_tuples
+from kgqa_core.graph.nsm import NsmLine, default_id, read_nsm_chunk, read_tuples
 from kgqa_core.graph.strings import StringTable, open_strings, string_buffers
 from kgqa_core.graph.subgraphs import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
 from kgqa_core.graph.triple_digest import U64, digest_triples, hash_strings
 
+Value = TypeVar("Value")
 MAX_ROWS = 2**31 - 1  # rows are int32
 
 
@@ -44,11 +45,10 @@ class SubgraphReport:
     num_rows: int  # entities of all subgraphs, one that is in several counted in each
     num_triples: int  # of all subgraphs, distinct in each
     largest: int  # triples of the largest one
-    num_stopped: int = 0  # cut from a graph: subgraphs that ``max_triples`` ended
-    num_capped: int = 0  # cut from a graph: groups of which only the first were walked
-    unused_filters: list[str] = field(
-        default_factory=list
-    )  # cut from a graph: relations to be left out that there are none of
+    # of those cut from a graph:
+    num_stopped: int = 0  # subgraphs that ``max_triples`` ended
+    num_capped: int = 0  # groups of which only the first were walked
+    unused_filters: list[str] = field(default_factory=list)  # relations to be left out that there are none of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ class Block:
     answers: Listed
     claims: Listed | None = None  # of true/false questions
     num_capped: Ints | None = None  # [num_questions] groups walked in part, where they were cut from a graph
-    stopped: NDArray[np.bool_] | None = None  # [num_questions] did ``max_triples`` end the walk?
+    stopped: Bools | None = None  # [num_questions] did ``max_triples`` end the walk?
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,9 +159,9 @@ def join_blocks(folders: Sequence[Path], ids: Sequence[str], out_dir: Path) -> S
     for name, shifts, dtype in (
         ("entity", nothing, np.int32),
         ("group_relation", nothing, np.int32),
-        ("edge_tail", _before(num_rows), np.int32),
-        ("group_ptr", _before(num_groups), np.int64),
-        ("edge_ptr", _before(num_edges), np.int64),
+        ("edge_tail", counts_before(num_rows), np.int32),
+        ("group_ptr", counts_before(num_groups), np.int64),
+        ("edge_ptr", counts_before(num_edges), np.int64),
     ):
         pieces = [folder / f"{name}.npy" for folder in folders]
         _write_joined(pieces, shifts, out_dir / f"{name}.npy", dtype=dtype, pointers=name.endswith("_ptr"))
@@ -171,16 +171,22 @@ def join_blocks(folders: Sequence[Path], ids: Sequence[str], out_dir: Path) -> S
     pq.write_table(blocks, out_dir / BLOCKS_FILE, compression="zstd")
     block_ptr = np.concatenate([[0], np.cumsum(blocks["num_entities"].to_numpy())]).astype(np.int64)
     np.save(out_dir / "block_ptr.npy", block_ptr, allow_pickle=False)
-    return _report(blocks)
+    num_triples = blocks["num_triples"].to_numpy()
+    return SubgraphReport(
+        num_subgraphs=blocks.num_rows,
+        num_with_answer=int(blocks["holds_answer"].to_numpy().sum()),
+        num_empty=int((num_triples == 0).sum()),
+        num_rows=int(block_ptr[-1]),
+        num_triples=int(num_triples.sum()),
+        largest=int(num_triples.max(initial=0)),
+        num_stopped=pc.sum(blocks["stopped"]).as_py() or 0,
+        num_capped=pc.sum(blocks["num_capped"]).as_py() or 0,
+    )
 
 
 def write_report(report: SubgraphReport, out_dir: Path) -> None:
     """Write subgraphs.json: last, as opening reads it first."""
     (out_dir / FACTS_FILE).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
-
-
-def _before(counts: Ints) -> Ints:
-    return np.cumsum(counts) - counts
 
 
 def _write_joined(pieces: Sequence[Path], shifts: Ints, path: Path, *, dtype: type, pointers: bool) -> None:
@@ -196,20 +202,6 @@ def _write_joined(pieces: Sequence[Path], shifts: Ints, path: Path, *, dtype: ty
         joined[at:end] = piece[skip:] + shift
         at = end
     joined.flush()
-
-
-def _report(blocks: pa.Table) -> SubgraphReport:
-    num_triples = blocks["num_triples"].to_numpy()
-    return SubgraphReport(
-        num_subgraphs=blocks.num_rows,
-        num_with_answer=int(blocks["holds_answer"].to_numpy().sum()),
-        num_empty=int((num_triples == 0).sum()),
-        num_rows=int(blocks["num_entities"].to_numpy().sum()),
-        num_triples=int(num_triples.sum()),
-        largest=int(num_triples.max(initial=0)),
-        num_stopped=pc.sum(blocks["stopped"]).as_py() or 0,
-        num_capped=pc.sum(blocks["num_capped"]).as_py() or 0,
-    )
 
 
 # ------ Build the subgraphs of all questions of NSM files or RoG rows: see ``subgraphs`` for what is written.
@@ -318,29 +310,27 @@ def number_labels(labels: Sequence[str], vocabulary: pa.Array) -> Ints:
 
 def _number(lines: Sequence[NsmLine], vocabulary: Vocabulary) -> Block:
     """Return the subgraphs of these lines in ids."""
-    owner, heads, relations, tails = _number_triples([read_tuples(line.subgraph)[0] for line in lines], vocabulary)
-    topics = _number_listed([line.topics for line in lines], vocabulary)
-    answers = _number_listed([line.answers for line in lines], vocabulary)
-    return Block(len(lines), owner, heads, relations, tails, topics, answers)
-
-
-def _number_triples(
-    triples_of: Sequence[Sequence[LabelledTriple]], vocabulary: Vocabulary
-) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return (place of the line, head, relation, tail) of all triples."""
-    owner = _owners(triples_of)
-    heads, relations, tails = zip(*chain.from_iterable(triples_of), strict=True) if len(owner) else ((), (), ())
+    owner, triples = flatten([read_tuples(line.subgraph)[0] for line in lines])
+    heads, relations, tails = zip(*triples, strict=True) if triples else ((), (), ())
     entities = number_labels([*heads, *tails], vocabulary.entities)
     given = number_labels(relations, vocabulary.relations)
     turned = given >= vocabulary.num_relations
     first, second = entities[: len(owner)], entities[len(owner) :]
-    return owner, np.where(turned, second, first), vocabulary.relation_id[given], np.where(turned, first, second)
+    topics, answers = (
+        Listed(place, number_labels(labels, vocabulary.entities))
+        for place, labels in (flatten([line.topics for line in lines]), flatten([line.answers for line in lines]))
+    )
+    return Block(
+        num_questions=len(lines),
+        owner=owner,
+        heads=np.where(turned, second, first),
+        relations=vocabulary.relation_id[given],
+        tails=np.where(turned, first, second),
+        topics=topics,
+        answers=answers,
+    )
 
 
-def _number_listed(labels_of: Sequence[Sequence[str]], vocabulary: Vocabulary) -> Listed:
-    """Return (place of the line, entity) of all labels."""
-    return Listed(_owners(labels_of), number_labels(list(chain.from_iterable(labels_of)), vocabulary.entities))
-
-
-def _owners(groups: Sequence[Sequence[object]]) -> Ints:
-    return np.repeat(np.arange(len(groups)), np.array([len(group) for group in groups], dtype=np.int64))
+def flatten(groups: Sequence[Sequence[Value]]) -> tuple[Ints, list[Value]]:
+    """Return the place of its group for each value, and all values."""
+    return np.repeat(np.arange(len(groups)), [len(group) for group in groups]), list(chain.from_iterable(groups))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,16 @@ from scipy.sparse import coo_array, csr_array
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
+from kgqa_core.config import SubgraphSection
 from kgqa_core.graph.csr import Ints, sorted_distinct
-from kgqa_core.graph.expand import Expander, Expansion, Walk, match_relations, read_cvts
+from kgqa_core.graph.expand import Expander, Expansion, match_relations, read_cvts
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_build import (
     Block,
     Listed,
     PackedTriples,
     SubgraphReport,
+    flatten,
     join_blocks,
     pack_block,
     write_report,
@@ -122,19 +124,6 @@ CutMap = Callable[[Callable[["Bucket"], "CutBucket"], Iterable["Bucket"]], Itera
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """What a question's subgraph is."""
-
-    method: Literal["expand", "pagerank"] = "expand"
-    hops: int = 2
-    group_cap: int | None = 200  # tails of one (entity, relation, direction) group
-    cvt_is_hop: bool = True  # False: CVT nodes are left in the hop that reached them
-    drop_relations: tuple[str, ...] = ()  # labels, or starts of labels that end in "." or "/"
-    max_triples: int | None = None  # of one question, see ``expand.Walk``
-    max_entities: int | None = None  # kept by pagerank; None: 2,000, as NSM
-
-
-@dataclass(frozen=True, slots=True)
 class Bucket:
     """A run of questions."""
 
@@ -160,7 +149,7 @@ def cut_subgraphs(
     questions: Path,
     *,
     graph: KnowledgeGraph,
-    cut: Cut,
+    cut: SubgraphSection,
     out_dir: Path,
     map_buckets: CutMap = map,
     bucket_questions: int = BUCKET_QUESTIONS,
@@ -196,7 +185,7 @@ def cut_subgraphs(
         shutil.rmtree(parts, ignore_errors=True)
 
 
-def cut_bucket(bucket: Bucket, *, questions: Path, graph_folder: Path, cut: Cut, parts: Path) -> CutBucket:
+def cut_bucket(bucket: Bucket, *, questions: Path, graph_folder: Path, cut: SubgraphSection, parts: Path) -> CutBucket:
     """Cut the subgraphs of one bucket into a folder in ``parts``."""
     columns = ["id", "topics", "answers", "claim"]
     rows = pq.read_table(questions / QUESTIONS_FILE, columns=columns).slice(bucket.first, bucket.num_questions)
@@ -218,11 +207,11 @@ def cut_bucket(bucket: Bucket, *, questions: Path, graph_folder: Path, cut: Cut,
     return CutBucket(folder, num_blocks)
 
 
-def open_expander(graph: KnowledgeGraph, cut: Cut) -> Expander:
+def open_expander(graph: KnowledgeGraph, cut: SubgraphSection) -> Expander:
     """Return what walks ``graph`` as ``cut`` says."""
     left_out, _ = match_relations(graph.relation_labels, cut.drop_relations)
-    is_cvt = None if cut.cvt_is_hop else read_cvts(graph)
-    return Expander(graph, Walk(cut.hops, cut.group_cap, left_out, is_cvt, cut.max_triples))
+    masks = {"left_out": left_out, "is_cvt": None if cut.cvt_is_hop else read_cvts(graph)}
+    return Expander(graph, hops=cut.hops, cap=cut.group_cap, max_triples=cut.max_triples, **masks)
 
 
 Cuts = list[tuple[dict[str, Any], Expansion, tuple[Ints, Ints, Ints]]]
@@ -244,26 +233,22 @@ def _cut_blocks(rows: Iterable[dict[str, Any]], expander: Expander) -> Iterator[
 
 
 def _block_of(held: Cuts) -> Block:
-    heads, relations, tails = (np.concatenate([triples[at] for _, _, triples in held]) for at in range(3))
     rows = [row for row, _, _ in held]
+    heads, relations, tails = (np.concatenate([triples[at] for _, _, triples in held]) for at in range(3))
     claims = [[] if row["claim"] is None else [row["claim"]] for row in rows]
+    asked = {"topics": [row["topics"] for row in rows], "answers": [row["answers"] for row in rows], "claims": claims}
+    owned = {name: flatten(groups) for name, groups in asked.items()}
+    listed = {name: Listed(owner, np.array(ids, dtype=np.int64)) for name, (owner, ids) in owned.items()}
     return Block(
         num_questions=len(held),
         owner=np.repeat(np.arange(len(held)), [len(triples[0]) for _, _, triples in held]),
         heads=heads,
         relations=relations,
         tails=tails,
-        topics=_listed([row["topics"] for row in rows]),
-        answers=_listed([row["answers"] for row in rows]),
-        claims=_listed(claims),
         num_capped=np.array([found.num_capped for _, found, _ in held]),
         stopped=np.array([found.stopped for _, found, _ in held]),
+        **listed,
     )
-
-
-def _listed(entities_of: Sequence[Sequence[int]]) -> Listed:
-    owner = np.repeat(np.arange(len(entities_of)), [len(entities) for entities in entities_of])
-    return Listed(owner, np.array([entity for entities in entities_of for entity in entities], dtype=np.int64))
 
 
 def _triples_table(triples: PackedTriples, ids: Sequence[str]) -> pa.Table:

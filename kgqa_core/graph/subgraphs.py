@@ -12,8 +12,9 @@ that walks a graph works here unchanged, on questions whose entities were turned
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.csr import Ints, expand_ranges, open_array, open_csr
-from kgqa_core.graph.expand import Expander, Expansion, Walk
+from kgqa_core.graph.expand import Expander, Expansion
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, Step
 
@@ -115,7 +116,7 @@ def open_subgraphs(folder: Path) -> Subgraphs:
         ) from error
 
 
-# ------ One neighbourhood in words: the triples around some topics, nearest first, with labels and names.
+# ------ One neighbourhood: the triples around some topics, nearest first, with labels and names.
 
 
 FAR = 127  # hops of what no walk reaches
@@ -151,56 +152,42 @@ class Neighbourhood:
 def walk_from(expander: Expander, graph: KnowledgeGraph, topics: Sequence[int]) -> Neighbourhood:
     """Return what a walk from ``topics`` comes to."""
     found = expander.expand(topics)
-    hops = np.full(graph.num_entities, FAR, dtype=np.int8)
-    hops[found.entity] = _hops(found)
-    triples = _nearest_first(*expander.walked_triples(found), lambda entities: hops[entities])
+    triples = _nearest_first(*expander.walked_triples(found), _hops(found, graph.num_entities))
     return Neighbourhood(graph, tuple(topics), len(found.entity), *triples, found.num_capped, found.stopped)
 
 
 def of_question(subgraphs: Subgraphs, graph: KnowledgeGraph, question_id: str, topics: Sequence[int]) -> Neighbourhood:
     """Return the subgraph that a question has of its own, ``topics`` being its topics."""
-    block = subgraphs.block_of[question_id]
+    rows, block = subgraphs.graph, subgraphs.block_of[question_id]
     start, end = (int(subgraphs.block_ptr[at]) for at in (block, block + 1))
-    inside = subgraphs.entity[start:end]
-    walk = Expander(subgraphs.graph, Walk(hops=9, cap=None))
-    found = walk.expand((start + np.searchsorted(inside, topics)).tolist())
-    hops = np.full(end - start, FAR, dtype=np.int8)
-    hops[found.entity - start] = _hops(found)
-    csr = subgraphs.graph
-    groups = np.arange(csr.group_ptr[start], csr.group_ptr[end])
-    groups = groups[csr.group_relation[groups] < csr.num_relations]
-    sizes = csr.edge_ptr[groups + 1] - csr.edge_ptr[groups]
-    owner = np.searchsorted(csr.group_ptr, groups, side="right") - 1 - start
-    tails = csr.edge_tail[expand_ranges(csr.edge_ptr[groups], csr.edge_ptr[groups + 1])] - start
-    triples = (np.repeat(owner, sizes), np.repeat(csr.group_relation[groups], sizes), tails)
-    heads, relations, tails = _nearest_first(*triples, lambda rows: hops[rows])
-    return Neighbourhood(graph, tuple(topics), end - start, inside[heads], relations, inside[tails])
+    found = Expander(rows, hops=9, cap=None).expand(subgraphs.rows_of(question_id, topics).tolist())
+    groups = np.arange(rows.group_ptr[start], rows.group_ptr[end])
+    groups = groups[rows.group_relation[groups] < rows.num_relations]
+    sizes = rows.edge_ptr[groups + 1] - rows.edge_ptr[groups]
+    owner = np.searchsorted(rows.group_ptr, groups, side="right") - 1
+    tails = rows.edge_tail[expand_ranges(rows.edge_ptr[groups], rows.edge_ptr[groups + 1])]
+    triples = (np.repeat(owner, sizes), np.repeat(rows.group_relation[groups], sizes), tails)
+    heads, relations, tails = _nearest_first(*triples, _hops(found, rows.num_entities))
+    entity = subgraphs.entity
+    return Neighbourhood(graph, tuple(topics), end - start, entity[heads], relations, entity[tails])
 
 
-def _hops(found: Expansion) -> NDArray[np.int64]:
-    return np.repeat(np.arange(len(found.hop_ptr) - 1), np.diff(found.hop_ptr))
+def _hops(found: Expansion, num_entities: int) -> NDArray[np.int8]:
+    hops = np.full(num_entities, FAR, dtype=np.int8)
+    hops[found.entity] = np.repeat(np.arange(len(found.hop_ptr) - 1), np.diff(found.hop_ptr))
+    return hops
 
 
-def _nearest_first(heads: Ints, relations: Ints, tails: Ints, hops: Callable[[Ints], Ints]) -> tuple[Ints, Ints, Ints]:
-    near, far = np.minimum(hops(heads), hops(tails)), np.maximum(hops(heads), hops(tails))
+def _nearest_first(heads: Ints, relations: Ints, tails: Ints, hops: Ints) -> tuple[Ints, Ints, Ints]:
+    near, far = np.minimum(hops[heads], hops[tails]), np.maximum(hops[heads], hops[tails])
     order = np.lexsort((tails, relations, heads, far, near))
     return heads[order], relations[order], tails[order]
 
 
 def write_neighbourhood(found: Neighbourhood, out: Path) -> None:
     """Write schemas.NEIGHBOURHOOD to a Parquet file."""
+    rows = found.rows()
     with pq.ParquetWriter(out, schemas.NEIGHBOURHOOD, compression="zstd") as writer:
-        for rows in _batches(found.rows()):
-            columns = [list(column) for column in zip(*rows, strict=True)]
+        while batch := list(islice(rows, BATCH_ROWS)):
+            columns = [list(column) for column in zip(*batch, strict=True)]
             writer.write_table(pa.table(columns, schema=schemas.NEIGHBOURHOOD))
-
-
-def _batches(rows: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
-    held: list[tuple[str, ...]] = []
-    for row in rows:
-        held.append(row)
-        if len(held) == BATCH_ROWS:
-            yield held
-            held = []
-    if held:
-        yield held

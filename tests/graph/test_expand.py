@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.expand import Expander, Expansion, Walk, expand_topics, match_relations
+from kgqa_core.graph.expand import Expander, Expansion, match_relations
 from kgqa_core.graph.kg import KnowledgeGraph
 
 Triple = tuple[int, int, int]
@@ -21,7 +22,9 @@ GraphOf = Callable[..., KnowledgeGraph]
 NUM_ENTITIES, NUM_RELATIONS = 11, 3
 
 
-def walk_plainly(triples: set[Triple], topics: Sequence[int], walk: Walk) -> tuple[dict[int, int], set[Triple]]:
+def walk_plainly(
+    triples: set[Triple], topics: Sequence[int], walk: SimpleNamespace
+) -> tuple[dict[int, int], set[Triple]]:
     """Return entity -> hop that first reached it, and the triples walked, without a limit of triples."""
     cap = len(triples) if walk.cap is None else walk.cap
     hop_of = dict.fromkeys(topics, 0)
@@ -62,19 +65,21 @@ entities = st.integers(0, NUM_ENTITIES - 1)
 worlds = st.sets(st.tuples(entities, st.integers(0, NUM_RELATIONS - 1), entities), min_size=1, max_size=37)
 masks = st.none() | st.lists(st.booleans(), min_size=NUM_RELATIONS, max_size=NUM_RELATIONS).map(np.array)
 cvts = st.none() | st.lists(st.booleans(), min_size=NUM_ENTITIES, max_size=NUM_ENTITIES).map(np.array)
-walks = st.builds(Walk, st.integers(0, 4), st.none() | st.integers(1, 3), masks, cvts)
+walks = st.builds(
+    SimpleNamespace, hops=st.integers(0, 4), cap=st.none() | st.integers(1, 3), left_out=masks, is_cvt=cvts
+)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(worlds, st.lists(st.lists(entities, max_size=3), min_size=1, max_size=3), walks)
 def test_a_walk_is_a_plain_breadth_first_search(
-    graph_of: GraphOf, triples: set[Triple], asked: list[list[int]], walk: Walk
+    graph_of: GraphOf, triples: set[Triple], asked: list[list[int]], walk: SimpleNamespace
 ) -> None:
     # An isolated last entity and a last relation make every world the same size.
     graph = graph_of({*triples, (NUM_ENTITIES, NUM_RELATIONS - 1, NUM_ENTITIES)})
     if walk.is_cvt is not None:
-        walk = Walk(walk.hops, walk.cap, walk.left_out, np.append(walk.is_cvt, False))
-    expander = Expander(graph, walk)
+        walk = SimpleNamespace(**{**vars(walk), "is_cvt": np.append(walk.is_cvt, False)})
+    expander = Expander(graph, **vars(walk))
     for topics in asked:  # one after another: nothing may be left of the question before
         found = expander.expand(topics)
         hop_of, walked = walk_plainly(triples, topics, walk)
@@ -87,7 +92,7 @@ HUB = {*((0, 0, tail) for tail in range(1, 6)), (0, 1, 6), (6, 0, 7), (8, 1, 7)}
 
 
 def test_a_cap_keeps_every_relation_and_the_first_tails_by_id(graph_of: GraphOf) -> None:
-    expander = Expander(graph_of(HUB), Walk(hops=1, cap=2))
+    expander = Expander(graph_of(HUB), hops=1, cap=2)
     found = expander.expand([0])
     assert hops_of(found) == {0: 0, 1: 1, 2: 1, 6: 1}
     assert (found.num_walked, found.num_capped, found.stopped) == (3, 1, False)
@@ -95,14 +100,14 @@ def test_a_cap_keeps_every_relation_and_the_first_tails_by_id(graph_of: GraphOf)
 
 
 def test_what_a_cap_hides_from_one_end_is_walked_from_the_other(graph_of: GraphOf) -> None:
-    expander = Expander(graph_of(HUB), Walk(hops=2, cap=2))
+    expander = Expander(graph_of(HUB), hops=2, cap=2)
     assert (0, 0, 5) in triples_of(expander, expander.expand([5]))
     assert (0, 0, 5) not in triples_of(expander, expander.expand([0]))
 
 
 def test_a_cvt_node_is_left_in_the_hop_that_reached_it(graph_of: GraphOf) -> None:
     is_cvt = np.arange(9) == 6
-    found, counted = (next(expand_topics(graph_of(HUB), [(0,)], hops=1, is_cvt=mask)) for mask in (is_cvt, None))
+    found, counted = (Expander(graph_of(HUB), hops=1, is_cvt=mask).expand([0]) for mask in (is_cvt, None))
     assert hops_of(found)[7] == 1
     assert 7 not in hops_of(counted)
 
@@ -116,7 +121,7 @@ def test_relations_are_left_out_by_label_or_by_the_start_of_one(graph_of: GraphO
 
 def test_a_limit_of_triples_ends_the_walk_and_says_so(graph_of: GraphOf) -> None:
     graph = graph_of(HUB)
-    within, beyond = (next(expand_topics(graph, [(0,)], hops=3, max_triples=limit)) for limit in (99, 6))
+    within, beyond = (Expander(graph, hops=3, max_triples=limit).expand([0]) for limit in (99, 6))
     assert (within.stopped, beyond.stopped) == (False, True)
     assert beyond.left.tolist() == [0]  # 6 triples; nobody else is left
 
@@ -133,9 +138,9 @@ def test_a_graph_without_triples_has_its_topics(graph_of: GraphOf) -> None:
     ("options", "message"),
     [({"hops": -1}, "hops is -1"), ({"cap": 0}, "cap is 0"), ({"max_triples": 0}, "max_triples")],
 )
-def test_impossible_walks_are_refused(options: dict[str, Any], message: str) -> None:
+def test_impossible_walks_are_refused(graph_of: GraphOf, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Walk(**options)
+        Expander(graph_of(HUB), **options)
 
 
 def test_a_topic_that_is_not_in_the_graph_is_refused(graph_of: GraphOf) -> None:

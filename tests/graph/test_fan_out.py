@@ -12,14 +12,14 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.config import ClusterSection
+from kgqa_core.config import ClusterSection, SubgraphSection
 from kgqa_core.errors import InputError, KgqaError
 from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.graph.fan_out import fan_out, name_of
 from kgqa_core.graph.formats import Chunk
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
-from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, Cut, cut_subgraphs
+from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, cut_subgraphs
 from kgqa_core.questions.build import questions_table
 from kgqa_core.run.cluster import open_cluster
 from kgqa_core.types import Question
@@ -79,7 +79,7 @@ def test_subgraphs_are_cut_alike_on_workers(
         cut_subgraphs(
             tmp_path,
             graph=open_graph(tmp_path / "graph"),
-            cut=Cut("pagerank", max_entities=13),
+            cut=SubgraphSection(method="pagerank", max_entities=13),
             out_dir=tmp_path / name,
             map_buckets=mapper,
             bucket_questions=7,

@@ -177,7 +177,7 @@ def test_every_format_of_the_table_is_one(name: str) -> None:
 
 
 def test_an_unknown_format_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"legal are wikimovies, .*Did you mean 'tsv'"):
+    with pytest.raises(ConfigError, match=r"no graph format is called 'tsw'; legal are wikimovies, .*'tsv'"):
         open_format("tsw")
 
 

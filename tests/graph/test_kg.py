@@ -1,15 +1,27 @@
-"""Opening a graph: look-ups by label and name, neighbours, readable relations."""
+"""Opening a graph: look-ups by label and name, neighbours, readable relations, and relation paths by label."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import (
+    KnowledgeGraph,
+    flip_step,
+    open_graph,
+    read_step,
+    to_labels,
+    to_relations,
+    unsigned,
+    write_step,
+    write_string_indexes,
+)
 from kgqa_core.graph.strings import SortedIndex
 
 
@@ -39,6 +51,22 @@ def test_a_shared_name_gives_all_its_entities(tmp_path: Path) -> None:
     assert graph.ids_of_folded_name("STRASSE") == (4,)
     assert graph.ids_of_name("m.1") == ()
     assert graph.ids_of_label("m.1") == 0
+
+
+@given(st.lists(st.text(st.sampled_from("aAbé É\0ßs"), max_size=3), min_size=1, max_size=17))
+def test_names_of_any_text_are_found_as_a_scan_finds_them(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    labels = [f"{number:03d}" for number in range(len(names))]
+    num_shared = write_string_indexes(pa.table({"label": labels, "name": pa.array(names, pa.string())}), folder)
+    assert num_shared == sum(names.count(name) > 1 for name in set(names))
+    nothing = np.zeros(0, dtype=np.int32)
+    graph = KnowledgeGraph(folder, len(names), 0, 0, nothing, nothing, nothing, nothing)
+    for name in names:
+        assert graph.ids_of_name(name) == tuple(at for at, other in enumerate(names) if other == name)
+        alike = tuple(at for at, other in enumerate(names) if other.casefold() == name.casefold())
+        assert graph.ids_of_folded_name(name) == alike
 
 
 @given(st.lists(st.binary(max_size=3), max_size=23), st.binary(max_size=3))
@@ -81,3 +109,49 @@ def test_relations_read_as_words(tmp_path: Path, films: KnowledgeGraph) -> None:
     build_graph(tmp_path / "kb.tsv", format="tsv", out_dir=tmp_path / "g")
     dotted = open_graph(tmp_path / "g")
     assert [dotted.relation_text(relation) for relation in (0, 1)] == ["...", "people person place of birth"]
+
+
+# ------ Relation paths by label.
+
+
+AWKWARD = st.text(st.sampled_from("^\\ab .|é"), max_size=5)
+
+
+@pytest.mark.parametrize(
+    ("label", "forward", "backward"),
+    [("born in", "born in", "^born in"), ("^odd", "\\^odd", "^\\^odd"), ("\\odd", "\\\\odd", "^\\\\odd")],
+)
+def test_a_step_is_a_label_with_its_direction(label: str, forward: str, backward: str) -> None:
+    assert (write_step(label), write_step(label, backward=True)) == (forward, backward)
+    assert flip_step(forward) == backward and flip_step(backward) == forward
+
+
+@given(label=AWKWARD, backward=st.booleans())
+def test_what_is_written_is_read_again(label: str, backward: bool) -> None:
+    assert read_step(write_step(label, backward)) == (label, backward)
+
+
+@given(step=AWKWARD)
+def test_any_text_is_some_step(step: str) -> None:
+    label, backward = read_step(step)
+    assert read_step(write_step(label, backward)) == (label, backward)
+
+
+def test_files_without_directions_hold_plain_labels() -> None:
+    assert unsigned(("born in", "^\\^odd")) == ("born in", "^odd")
+
+
+def test_a_relation_path_of_a_graph_is_written_by_label(films: KnowledgeGraph) -> None:
+    path = ("directed_by", "^directed_by", "release_year")
+    relations = to_relations(films, path)
+    directed_by, release_year = films.relation_ids["directed_by"], films.relation_ids["release_year"]
+    assert relations == (directed_by, directed_by + films.num_relations, release_year)
+    assert to_labels(films, relations) == path
+
+
+def test_staying_is_no_step(films: KnowledgeGraph) -> None:
+    assert to_labels(films, (films.identity,)) == ()
+
+
+def test_a_relation_that_the_graph_lacks_makes_no_path(films: KnowledgeGraph) -> None:
+    assert to_relations(films, ("directed_by", "^composed_by")) is None

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core import schemas
+from kgqa_core.config import SubgraphSection
 from kgqa_core.graph import subgraph_cut
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.subgraph_cut import Cut, cut_subgraphs
+from kgqa_core.graph.subgraph_cut import cut_subgraphs
 from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
 from kgqa_core.questions.build import questions_table
 from kgqa_core.types import Question
@@ -42,7 +43,13 @@ NEAR_ANN = {
     ("cy", "seen by", "ann"),
 }
 TWO_STEPS = NEAR_ANN | {("bo", "likes", "rock"), ("bo", "born in", "bergen"), ("bergen", "in", "norway")}
-TWO_HOPS = Cut()
+
+
+def expand(**settings: Any) -> SubgraphSection:
+    return SubgraphSection(**{"method": "expand", **settings})
+
+
+TWO_HOPS = expand()
 ASKED = {"q1": (["ann"], ["rock"]), "q2": (["oslo"], ["norway", "jazz"]), "q3": (["cy", "bo"], ["ann"]), "q4": ([], [])}
 
 
@@ -67,7 +74,9 @@ def asked(tmp_path: Path, graph: KnowledgeGraph) -> Path:
     return folder
 
 
-def cut_to(folder: Path, graph: KnowledgeGraph, asked: Path, cut: Cut = TWO_HOPS, **options: Any) -> Subgraphs:
+def cut_to(
+    folder: Path, graph: KnowledgeGraph, asked: Path, cut: SubgraphSection = TWO_HOPS, **options: Any
+) -> Subgraphs:
     folder.mkdir()
     cut_subgraphs(asked, graph=graph, cut=cut, out_dir=folder, **options)
     return open_subgraphs(folder)
@@ -98,7 +107,7 @@ def triples_in_block(subgraphs: Subgraphs, graph: KnowledgeGraph, question_id: s
 
 
 def test_a_subgraph_is_the_neighbourhood_of_the_topics(graph: KnowledgeGraph, asked: Path, tmp_path: Path) -> None:
-    one = cut_to(tmp_path / "one", graph, asked, Cut(hops=1))
+    one = cut_to(tmp_path / "one", graph, asked, expand(hops=1))
     two = cut_to(tmp_path / "two", graph, asked)
     assert set(triples_in_block(one, graph, "q1")) == NEAR_ANN
     assert set(triples_in_block(two, graph, "q1")) == TWO_STEPS
@@ -124,7 +133,7 @@ def test_the_exported_triples_are_those_of_the_blocks(graph: KnowledgeGraph, ask
 def test_topics_and_answers_have_rows_with_or_without_a_triple(
     graph: KnowledgeGraph, asked: Path, tmp_path: Path
 ) -> None:
-    subgraphs = cut_to(tmp_path / "cut", graph, asked, Cut(hops=1))
+    subgraphs = cut_to(tmp_path / "cut", graph, asked, expand(hops=1))
     block = subgraphs.block_of["q2"]
     inside = subgraphs.entity[subgraphs.block_ptr[block] : subgraphs.block_ptr[block + 1]]
     assert [graph.entity_labels[one] for one in inside] == ["jazz", "norway", "oslo"]
@@ -132,7 +141,7 @@ def test_topics_and_answers_have_rows_with_or_without_a_triple(
 
 def test_what_is_cut_follows_the_settings(graph: KnowledgeGraph, asked: Path, tmp_path: Path) -> None:
     def cut(name: str, **settings: Any) -> set[Labelled]:
-        return set(triples_in_block(cut_to(tmp_path / name, graph, asked, Cut(**settings)), graph, "q1"))
+        return set(triples_in_block(cut_to(tmp_path / name, graph, asked, expand(**settings)), graph, "q1"))
 
     assert cut("dropped", drop_relations=("likes", "hates")) == {row for row in TWO_STEPS if row[1] != "likes"}
     assert json.loads((tmp_path / "dropped/subgraphs.json").read_text())["unused_filters"] == ["hates"]
@@ -152,7 +161,7 @@ def test_cvt_nodes_are_left_in_the_same_hop_where_the_graph_knows_them(
     kinds = ["cvt" if label == "bergen" else "entity" for label in table["label"].to_pylist()]
     kept = [name for name in table.column_names if name != "kind"]
     pq.write_table(table.select(kept).append_column("kind", pa.array(kinds)), path)
-    subgraphs = cut_to(tmp_path / "cut", graph, asked, Cut(hops=1, cvt_is_hop=False))
+    subgraphs = cut_to(tmp_path / "cut", graph, asked, expand(hops=1, cvt_is_hop=False))
     past_bergen = {("bo", "born in", "bergen"), ("bergen", "in", "norway")}
     assert set(triples_in_block(subgraphs, graph, "q1")) == NEAR_ANN | past_bergen
 
@@ -164,7 +173,7 @@ def test_the_bytes_are_the_same_however_the_work_is_cut(
         return [work(bucket) for bucket in reversed(list(buckets))][::-1]
 
     for method in ("expand", "pagerank"):
-        cut = Cut(method=method)
+        cut = expand(method=method)
         cut_to(tmp_path / f"{method}-one", graph, asked, cut, bucket_questions=2)
         cut_to(tmp_path / f"{method}-two", graph, asked, cut, bucket_questions=2, map_buckets=backwards)
         one, two = contents(tmp_path / f"{method}-one"), contents(tmp_path / f"{method}-two")

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,7 @@ from kgqa_core.config import (
     PlansDataset,
     QuestionSection,
     RunConfig,
+    SubgraphSection,
 )
 from kgqa_core.config_base import size_in_bytes
 from kgqa_core.errors import ConfigError
@@ -37,7 +38,6 @@ from kgqa_core.tracking import Recorder
 if TYPE_CHECKING:
     from kgqa_core.graph.dump import DumpReport, Progress
     from kgqa_core.graph.dump_rows import DumpOptions
-    from kgqa_core.graph.subgraph_cut import Cut
 
 DUMP = "dump-"  # + the name of a dump file: the key of its stage
 HOW_TO_PARSE = {"language", "keep_types", "noise", "max_reject_ratio"}  # settings of a dump; the others are the graph's
@@ -306,24 +306,20 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
         questions = run.artifact("questions").folder
         figures += ["num_stopped", "num_capped"]
         with chunk_mapper(run, sorted(graph.folder.glob("*.npy")), "cutting subgraphs") as map_buckets:
-            cut = cut_of(run.config)
-            report = cut_subgraphs(questions, graph=graph, cut=cut, out_dir=folder, map_buckets=map_buckets)
+            report = cut_subgraphs(
+                questions, graph=graph, cut=cut_of(run.config), out_dir=folder, map_buckets=map_buckets
+            )
     else:
         files = question_paths(run)
-        form: Literal["rog", "nsm"] = "rog" if question_section(run).format == "rog" else "nsm"
+        form = question_section(run).format
         with chunk_mapper(run, files, "packing subgraphs") as map_chunks:
             report = build_subgraphs(files, graph=graph, out_dir=folder, format=form, map_chunks=map_chunks)
     recorder.metrics(report, *figures)
 
 
-def cut_of(config: RunConfig) -> Cut:
+def cut_of(config: RunConfig) -> SubgraphSection:
     """Return what the configuration says a question's subgraph is; the defaults where it says nothing of cutting."""
-    from kgqa_core.graph.subgraph_cut import Cut
-
-    dataset = config.dataset
-    if not isinstance(dataset, FileDataset) or not dataset.subgraphs.is_cut:
-        return Cut()
-    return Cut(**dataset.subgraphs.model_dump())
+    return config.dataset.subgraphs if isinstance(config.dataset, FileDataset) else SubgraphSection()
 
 
 def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
