@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,6 +145,13 @@ def report_chunk(
     return ChunkReport(chunk, num_lines=num_lines, num_rows=num_rows, num_blank=num_blank, rejects=reasons)
 
 
+def texts_table(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Table:
+    """Return rows as a table of texts; the column ``position`` holds numbers."""
+    schema = pa.schema([(name, pa.int64() if name == "position" else pa.string()) for name in names])
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return pa.table([list(column) for column in columns], schema=schema)
+
+
 def listed_part(part: Path) -> Path:
     """Return the Parquet file of what a chunk holds beside its triples, where its format has such.
 
@@ -274,9 +281,7 @@ def _parse_each(chunk: Chunk, data: bytes, split: Callable[[str], list[str] | No
             rejects.append((number, EMPTY_FIELD, line))
         else:
             rows.append((*fields, chunk.start + number))
-    schema = pa.schema([*((name, pa.string()) for name in chunk.columns), ("position", pa.int64())])
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    table = pa.table([list(column) for column in columns], schema=schema)
+    table = texts_table(rows, (*chunk.columns, "position"))
     return write_rows(chunk, table, rejects, num_lines=len(lines), num_blank=num_blank)
 
 

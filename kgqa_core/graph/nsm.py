@@ -17,7 +17,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
@@ -40,6 +39,7 @@ from kgqa_core.graph.formats import (
     listed_part,
     read_slice,
     split_lines,
+    texts_table,
     write_rows,
 )
 
@@ -258,16 +258,9 @@ def parse_nsm_chunk(chunk: Chunk, *, read: ReadChunk = read_nsm_chunk) -> ChunkR
         names.update(line.names.items())
     with written_whole(listed_part(chunk.part)) as part:
         beside = [*((label, None) for label in sorted(listed)), *sorted(names)]
-        pq.write_table(_table(beside, NAME_COLUMNS), part, compression="zstd")
-    table = _table(rows, (*TRIPLE_COLUMNS, "position"))
+        pq.write_table(texts_table(beside, NAME_COLUMNS), part, compression="zstd")
+    table = texts_table(rows, (*TRIPLE_COLUMNS, "position"))
     return write_rows(chunk, table, sorted(rejects), num_lines=num_lines, num_blank=num_blank)
-
-
-def _table(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Table:
-    """Return rows as a table of texts; ``position`` is a number."""
-    schema = pa.schema([(name, pa.int64() if name == "position" else pa.string()) for name in names])
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return pa.table([list(column) for column in columns], schema=schema)
 
 
 def cut_lines(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:

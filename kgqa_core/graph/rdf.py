@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pyoxigraph as ox
 
@@ -36,6 +35,7 @@ from kgqa_core.graph.formats import (
     line_cuts,
     listed_part,
     report_chunk,
+    texts_table,
 )
 from kgqa_core.graph.gzip_files import open_maybe_gzip
 
@@ -104,10 +104,8 @@ class _Sink:
     """A Parquet file of texts (``position``: a number), written some rows at a time."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        types = [pa.int64() if column == "position" else pa.string() for column in columns]
-        self._schema = pa.schema(list(zip(columns, types, strict=True)))
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
-        self._rows: list[tuple[object, ...]] = []
+        self._columns, self._rows = columns, list[tuple[object, ...]]()
+        self._writer = pq.ParquetWriter(path, texts_table([], columns).schema, compression="zstd")
         self.num_rows = 0
 
     def add(self, *row: object) -> None:
@@ -117,8 +115,7 @@ class _Sink:
             self._flush()
 
     def _flush(self) -> None:
-        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(self._schema)
-        self._writer.write_table(pa.table([list(column) for column in columns], schema=self._schema))
+        self._writer.write_table(texts_table(self._rows, self._columns))
         self._rows = []
 
     def __enter__(self) -> _Sink:

@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.csr import Ints, expand_ranges, open_array, open_csr
+from kgqa_core.graph.csr import I8, Ints, expand_ranges, open_array, open_csr
 from kgqa_core.graph.expand import Expander, Expansion
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, Step
@@ -172,7 +171,7 @@ def of_question(subgraphs: Subgraphs, graph: KnowledgeGraph, question_id: str, t
     return Neighbourhood(graph, tuple(topics), end - start, entity[heads], relations, entity[tails])
 
 
-def _hops(found: Expansion, num_entities: int) -> NDArray[np.int8]:
+def _hops(found: Expansion, num_entities: int) -> I8:
     hops = np.full(num_entities, FAR, dtype=np.int8)
     hops[found.entity] = np.repeat(np.arange(len(found.hop_ptr) - 1), np.diff(found.hop_ptr))
     return hops
