@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +21,8 @@ from kgqa_core.graph.kg import (
     to_relations,
     unsigned,
     write_step,
-    write_string_indexes,
 )
-from kgqa_core.graph.strings import SortedIndex
+from kgqa_core.graph.strings import SortedIndex, write_string_indexes
 
 
 def test_labels_and_names_are_found_without_reading_them_all(films: KnowledgeGraph) -> None:
@@ -59,7 +59,8 @@ def test_names_of_any_text_are_found_as_a_scan_finds_them(
 ) -> None:
     folder = tmp_path_factory.mktemp("names")
     labels = [f"{number:03d}" for number in range(len(names))]
-    num_shared = write_string_indexes(pa.table({"label": labels, "name": pa.array(names, pa.string())}), folder)
+    pq.write_table(pa.table({"label": labels, "name": names}), folder / "entities.parquet", row_group_size=5)
+    num_shared = write_string_indexes(folder / "entities.parquet", folder)
     assert num_shared == sum(names.count(name) > 1 for name in set(names))
     nothing = np.zeros(0, dtype=np.int32)
     graph = KnowledgeGraph(folder, len(names), 0, 0, nothing, nothing, nothing, nothing)
