@@ -17,7 +17,7 @@ from benchmarks.path_cases import build_folders
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import read_supervision, write_supervision
-from kgqa_core.instructions.example_cases import ExampleSettings
+from kgqa_core.instructions.example_cases import Source
 from kgqa_core.instructions.examples import make_examples, write_examples
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint, all_steps
 from kgqa_core.instructions.plan import END, SEPARATOR, START, PlanCase, PlanInstruction
@@ -124,6 +124,7 @@ def learn(
     test: int | None = None,
 ) -> dict[str, Any]:
     """Make a model and let it plan for the test questions; ``draw``: for wordings that training never has."""
+    from kgqa_core.config_lm import ReasonerSection
     from kgqa_core.lm.backends.embedded import EmbeddedLmSection
     from kgqa_core.lm.embedded import make_embedded
     from kgqa_core.lm.local import open_local
@@ -134,10 +135,8 @@ def learn(
         every, _ = take_subset(every, hold_out_templates=HELD_OUT, draw=draw)
     name = f"seed{seed}" if draw is None else f"draw{draw}"
     taught = [question for question in every if question.split == "train"]
-    settings = ExampleSettings(weights={"plan": 1.0})
-    examples = make_examples(
-        opened, taught, read_supervision(folder / "paths.parquet"), prompts=prompts, settings=settings
-    )
+    source = Source(SearchGraph(opened, opened, None, MAX_HOPS, False), prompts, ReasonerSection(objective="plan"))
+    examples = make_examples(source, taught, read_supervision(folder / "paths.parquet"))
     write_examples(examples, folder / f"{name}.parquet")
     shape = EmbeddedLmSection(kind="embedded", seed=seed, **({"steps": steps} if steps else {}))
     shutil.rmtree(folder / name, ignore_errors=True)  # of an earlier run: the first to get there would stay

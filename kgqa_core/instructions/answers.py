@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from kgqa_core.evaluation.rog import normalise_name
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.instructions.plan import failure
 from kgqa_core.instructions.render import escape, escape_all, unescape
-from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.instructions.types import ParseFailure, failure
 
 ABSTENTION = "I do not know"
 MAX_NAME = 300  # characters; a longer line is prose, not a name
@@ -150,43 +149,30 @@ def match_answers(
         graph: where names are looked up that no candidate has: as they are, then whatever their case; of several
             entities with one name the smallest id is meant.
     """
-    shown = _Shown(candidates)
-    found: dict[int, bool] = {}
+    exact: dict[str, list[int]] = {}  # "prince", a tag, is not "Prince", who directs
+    folded: dict[str, list[int]] = {}
+    for entity, name in sorted(candidates.items()):
+        exact.setdefault(name, []).append(entity)
+        folded.setdefault(normalise_name(name), []).append(entity)
+
+    def shown(name: str) -> list[int]:
+        return exact.get(name) or folded.get(normalise_name(name), [])
+
+    def ids_of(name: str) -> list[int]:
+        if (ids := shown(name)) or graph is None:
+            return ids
+        return list((graph.ids_of_name(name) or graph.ids_of_folded_name(name))[:1])
+
+    found: dict[int, bool] = {}  # entity -> was it shown?
     unmatched: list[str] = []
     for name in answers.names if isinstance(answers, Answers) else answers:
-        parts = [name] if _ids(name, shown, graph) else [part for part in _PARTS.split(name) if part]
-        for part in parts if any(_ids(part, shown, graph) for part in parts) else [name]:
-            ids = _ids(part, shown, graph)
-            supported = bool(shown.find(part))
-            for entity in ids:
-                found.setdefault(entity, supported)
-            if not ids:
-                unmatched.append(part)
-    return Matched(
-        tuple(found), tuple(entity for entity, supported in found.items() if not supported), tuple(unmatched)
-    )
-
-
-class _Shown:
-    """Candidates by name: as it is written ("prince", a tag, is not "Prince", who directs), else whatever its case."""
-
-    def __init__(self, candidates: Mapping[int, str]) -> None:
-        self._exact: dict[str, list[int]] = {}
-        self._folded: dict[str, list[int]] = {}
-        for entity, name in sorted(candidates.items()):
-            self._exact.setdefault(name, []).append(entity)
-            self._folded.setdefault(normalise_name(name), []).append(entity)
-
-    def find(self, name: str) -> list[int]:
-        return self._exact.get(name) or self._folded.get(normalise_name(name), [])
-
-
-def _ids(name: str, shown: _Shown, graph: KnowledgeGraph | None) -> list[int]:
-    """Return the entities of a name, best known first."""
-    ids = shown.find(name)
-    if ids or graph is None:
-        return ids
-    return list((graph.ids_of_name(name) or graph.ids_of_folded_name(name))[:1])
+        parts = [name] if ids_of(name) else [part for part in _PARTS.split(name) if part]
+        for part in parts if any(map(ids_of, parts)) else [name]:
+            for entity in ids_of(part):
+                found.setdefault(entity, bool(shown(part)))
+            unmatched += [] if ids_of(part) else [part]
+    unsupported = tuple(entity for entity, supported in found.items() if not supported)
+    return Matched(tuple(found), unsupported, tuple(unmatched))
 
 
 # ------ An explanation and the answers after it, as text: what ``explain`` and ``chain_of_thought`` give.

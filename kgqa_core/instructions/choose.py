@@ -1,4 +1,4 @@
-"""choose: labelled candidates with evidence and probability (the determine step of EtD and DualR).
+"""choose: labelled candidates with evidence (EtD, DualR); enough_information: may the search end? (Think-on-Graph).
 
 The wording of the paper lets the model answer from its own knowledge, so a text is read in this order: a label, else a
 candidate's name, else a free answer, which nothing supports. Where label and name disagree, the label wins.
@@ -13,9 +13,8 @@ from typing import ClassVar
 
 from kgqa_core.evaluation.rog import normalise_name
 from kgqa_core.instructions.answers import LEAD, Answers, parse_answers
-from kgqa_core.instructions.plan import failure
 from kgqa_core.instructions.render import Prompts, ScoredPath, escape, render_lines, render_paths
-from kgqa_core.instructions.types import Instruction, ParseFailure
+from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
 
@@ -38,7 +37,7 @@ class Candidate:
     """One candidate answer as the prompt shows it."""
 
     name: str
-    probability: float  # EtD Eq. 3, over all candidates or renormalised over those shown
+    score: float  # its probability (EtD Eq. 3), over all candidates or renormalised over those shown
     evidence: str = ""  # see ``render.render_triples``; empty: none
     tail: str = ""  # name of the tail of its last triple
 
@@ -78,6 +77,7 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
     """The instruction ``choose``."""
 
     name: ClassVar[str] = "choose"
+    part: ClassVar[str] = "candidates"
     prompts: Prompts
     shown: Shown = field(default_factory=Shown)
     only_candidates: bool = False  # constrain to one label with its name; the papers leave the model free
@@ -93,11 +93,8 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
     def parse(self, text: str, case: ChooseCase) -> Choice | ParseFailure:
         """Return what a text chooses: by label, else by name, else freely."""
         text = text[:MAX_TEXT]
-        return (
-            _by_label(text, case.candidates) or _by_name(text, case.candidates) or _freely(text)
-            if self.shown.labels
-            else _by_name(text, case.candidates) or _freely(text)
-        )
+        labelled = _by_label(text, case.candidates) if self.shown.labels else None
+        return labelled or _by_name(text, case.candidates) or _freely(text)
 
     def constraint(self, case: ChooseCase) -> Constraint | None:
         """Return the candidates, where the model is held to them."""
@@ -116,7 +113,7 @@ def render_candidates(candidates: Sequence[Candidate], shown: Shown) -> str:
     lines = []
     for index, candidate in enumerate(candidates):
         parts = [escape(candidate.name)] if shown.names else []
-        parts += [f"(probability {candidate.probability:.3f})"] if shown.probabilities else []
+        parts += [f"(probability {candidate.score:.3f})"] if shown.probabilities else []
         parts += [f"{{evidence: {candidate.evidence}}}"] if shown.evidence and candidate.evidence else []
         lines.append(" ".join([f"{label_of(index)}.", *parts] if shown.labels else ["-", *parts]))
     return render_lines(lines)
@@ -217,6 +214,7 @@ class EnoughInstruction(Instruction[EnoughCase, bool]):
     """The instruction ``enough_information``."""
 
     name: ClassVar[str] = "enough_information"
+    part: ClassVar[str] = "paths"
     prompts: Prompts
 
     def values(self, case: EnoughCase) -> dict[str, str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,77 +12,65 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
-from kgqa_core.errors import InputError
-from kgqa_core.graph.kg import KnowledgeGraph, golds_of
+from kgqa_core.errors import ConfigError, InputError, nearest, shorten
+from kgqa_core.graph.kg import golds_of
 from kgqa_core.graph.supervision import TaughtPath, takes
-from kgqa_core.instructions.example_cases import CASES, Asked, ExampleSettings, Maker, is_drawn
-from kgqa_core.instructions.render import Names, Prompts
+from kgqa_core.instructions.example_cases import CASES, Asked, Source, random_of
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
-from kgqa_core.types import LabelPath, Prediction, Question
+from kgqa_core.types import Question
 
 ROWS = 20_000  # of one row group: what is held in memory
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What comes from elsewhere, by question id; a question that is not in it makes no such example."""
-
-    plans: Mapping[str, Sequence[tuple[LabelPath, float]]] = field(default_factory=dict)
-    """Plans with probabilities: shown by reason and explain in place of those that teach (RoG tried both)."""
-    predictions: Mapping[str, Prediction] = field(default_factory=dict)
-    """Out-of-fold predictions of an explorer, for choose (see ``fold_of``), in the ids of the graph that is walked."""
-    names: Names | None = None  # what the graph's entities are called; None: as it says. Rows: ``SearchGraph``
-
-
-NOTHING_GIVEN = Given()
-
-
 def make_examples(
-    graph: KnowledgeGraph | None,
+    source: Source,
     questions: Iterable[Question],
     supervision: Mapping[str, Sequence[TaughtPath]],
     *,
-    prompts: Prompts,
-    settings: ExampleSettings,
-    given: Given = NOTHING_GIVEN,
     skipped: Counter[str] | None = None,
 ) -> Iterator[Example]:
-    """Yield the examples of each question in turn; every draw depends on seed and question id alone.
+    """Yield the examples of each question in turn; every draw depends on the question id alone.
 
     Args:
-        graph: also a graph of rows, with questions of rows (``Subgraphs.to_rows``); None where questions come with
-            paths alone: then only plan can be made.
-        questions: of any split; an example carries its question's.
+        source: the graph, the prompts and what is made of them.
+        questions: of any split, placed in the graph that is walked; an example carries its question's split.
         supervision: question id -> its shortest paths, see ``read_supervision``.
-        prompts: see ``read_prompts``.
-        settings: which instructions, of which paths.
-        given: plans, predictions and names from elsewhere.
         skipped: gets "instruction: reason" -> questions that made no such example.
 
     Raises:
+        ConfigError: an instruction that has no target.
         InputError: an instruction that needs a graph, without one.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
-    if graph is None and (needy := sorted(set(settings.weights) - {"plan"})):
-        raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
-    maker = Maker(graph, prompts, settings, given.plans, given.predictions, given.names)
-    makers = [(name, CASES[name], factor) for name, factor in sorted(settings.weights.items()) if factor > 0]
+    weights, shares = source.reasoner.mixture, source.reasoner.shares
+    _check(weights, shares, has_graph=source.search is not None)
+    reenter = source.search is not None and source.search.reenter_topic
     for question in questions:
         rows = tuple(supervision.get(question.id, ()))
-        golds = golds_of(question, reenter_topic=settings.reenter_topic)
-        taught = tuple(row for row in rows if takes(row, settings.mode, settings.threshold))
-        asked = Asked(question, golds, rows, taught)
-        for name, make, factor in makers:
-            if not is_drawn(question.id, name, settings):
+        taught = tuple(row for row in rows if takes(row, source.mode, source.threshold))
+        asked = Asked(question, golds_of(question, reenter_topic=reenter), rows, taught)
+        for name, factor in sorted(weights.items()):
+            share = shares.get(name, 1.0)
+            if share < 1 and random_of(question.id, f"share of {name}").random() >= share:
                 continue
             made = 0
-            for instruction, case, weight in make(maker, asked):
+            for instruction, case, weight in CASES[name](source, asked):
                 example = _example(instruction, case, question, weight * factor)
                 made += example is not None
                 if example is not None:
                     yield example
             counts[f"{name}: nothing to teach"] += not made
+
+
+def _check(weights: Mapping[str, float], shares: Mapping[str, float], *, has_graph: bool) -> None:
+    for name in (*weights, *shares):
+        if name not in CASES:
+            guess = nearest(name, list(CASES))
+            hint = f" Did you mean {guess[0]}?" if guess else ""
+            raise ConfigError(f"{shorten(name)} cannot be taught: it has no target.{hint} Legal: {', '.join(CASES)}")
+    if not has_graph and (needy := sorted(set(weights) - {"plan"})):
+        raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
 
 
 def _example(instruction: Instruction[Any, Any], case: Any, question: Question, weight: float) -> Example | None:
@@ -94,12 +81,10 @@ def _example(instruction: Instruction[Any, Any], case: Any, question: Question, 
     return Example(instruction.name, question.id, question.split, prompt.system, prompt.text, target, weight)
 
 
-def write_examples(
-    examples: Iterable[Example], out: Path, *, progress: Callable[[int], None] = lambda num: None
-) -> dict[str, int]:
+def write_examples(examples: Iterable[Example], out: Path) -> dict[str, int]:
     """Write schemas.INSTRUCTIONS, whole or not at all; return how many examples each instruction has.
 
-    Memory does not grow with their number. ``progress`` is told how many are written.
+    Memory does not grow with their number.
     """
     counts: Counter[str] = Counter()
     waiting = iter(examples)
@@ -108,5 +93,4 @@ def write_examples(
             columns = [[getattr(example, column.name) for example in batch] for column in INSTRUCTIONS]
             writer.write_table(pa.table(columns, schema=INSTRUCTIONS))
             counts.update(example.instruction for example in batch)
-            progress(counts.total())
     return dict(sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""How a plan is written for a language model and read back: ``<PATH>directed_by<SEP>^starred_actors</PATH>``.
+"""plan: from a question to relation paths, written ``<PATH>directed_by<SEP>^starred_actors</PATH>`` (RoG §4.3).
 
 Steps are those of ``graph.kg``: a relation's label, with "^" before it where it is walked backward. What would
 break the frame (a marker or a line break inside a label, blanks at its ends) is written as ``\\u{HEX}`` and read back,
@@ -11,13 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kgqa_core.instructions.render import BREAKS, Prompts, escape, render_lines, unescape
-from kgqa_core.instructions.types import Instruction, ParseFailure
+from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
+from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.types import Constraint
 from kgqa_core.types import LabelPath
 
 START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
-MAX_KEPT = 500  # characters of a text that a failure keeps
 
 _UNSAFE = re.compile(BREAKS + r"|<(?=(?:SEP|/?PATH)>)", re.IGNORECASE)
 _PLAN = re.compile(r"<PATH>(.*?)(?:</PATH>|(?=<PATH>)|\Z)", re.IGNORECASE | re.DOTALL)
@@ -29,11 +28,6 @@ _END = re.compile(re.escape(END), re.IGNORECASE)
 def render_step(step: str) -> str:
     """Return one step as it stands in a plan text: itself, but for the characters that would break the frame."""
     return escape(step, _UNSAFE)
-
-
-def parse_step(text: str) -> str:
-    """Return the step that ``text``, one piece between markers, stands for; empty where nothing is written."""
-    return unescape(text.strip())
 
 
 def render_plan(path: LabelPath) -> str:
@@ -64,18 +58,10 @@ def parse_plans(text: str) -> tuple[LabelPath, ...] | ParseFailure:
     return tuple(dict.fromkeys(plans)) if plans else failure("empty plan", text)
 
 
-def failure(reason: str, text: str) -> ParseFailure:
-    """Return a failure that keeps the beginning of the text."""
-    return ParseFailure(reason, text[:MAX_KEPT])
-
-
 def _steps(body: str) -> LabelPath:
     """Return the steps between two markers; none at all where one of them is empty."""
-    steps = tuple(parse_step(piece) for piece in _SEPARATOR.split(body))
+    steps = tuple(unescape(piece.strip()) for piece in _SEPARATOR.split(body))
     return steps if all(steps) else ()
-
-
-# ------ plan: from a question to the relation paths that lead from its topics to answers (RoG ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +72,6 @@ class PlanCase:
     question_id: str = ""
     path: LabelPath | None = None  # the one that is taught
     paths_allowed: Constraint | None = None  # those that exist around the topics, or a trie of relations
-    relations: tuple[str, ...] = ()  # labels to show, for prompts with {relations}
-    num_plans: int = 1  # asked for, in prompts with {num_plans}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +80,6 @@ class PlanInstruction(Instruction[PlanCase, tuple[LabelPath, ...]]):
 
     name: ClassVar[str] = "plan"
     prompts: Prompts
-
-    def values(self, case: PlanCase) -> dict[str, str]:
-        """Return what the prompt shows."""
-        return {
-            "relations": render_lines(map(escape, case.relations)),
-            "num_plans": str(case.num_plans),
-        }
 
     def target(self, case: PlanCase) -> str | None:
         """Return the plan that is taught."""

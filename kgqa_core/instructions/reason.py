@@ -1,20 +1,27 @@
-"""reason: from a question and reasoning paths to its answers (RoG §4.4; EPERM's predictor, with a score per path)."""
+"""From a question to its answers: reason and explain along paths, direct and chain_of_thought without any graph.
+
+And extract_clues, which asks for no answers but for keywords of the question (FiSKE).
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from kgqa_core.instructions.answers import (
     Answers,
     Explained,
+    distinct_names,
     parse_answers,
     parse_explained,
     write_answers,
     write_explained,
 )
 from kgqa_core.instructions.render import Prompts, ScoredPath, render_paths
-from kgqa_core.instructions.types import Instruction, ParseFailure
+from kgqa_core.instructions.types import Instruction, ParseFailure, failure
+
+# ------ reason: from reasoning paths to answers (RoG §4.4; EPERM's predictor, with a score per path).
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
     """The instruction ``reason``."""
 
     name: ClassVar[str] = "reason"
+    part: ClassVar[str] = "paths"
     prompts: Prompts
     scored: bool = False  # show a score after each path and ask to prefer high ones (EPERM A.4)
 
@@ -74,6 +82,7 @@ class ExplainInstruction(Instruction[ExplainCase, Explained]):
     """The instruction ``explain``."""
 
     name: ClassVar[str] = "explain"
+    part: ClassVar[str] = "paths"
     prompts: Prompts
 
     def values(self, case: ExplainCase) -> dict[str, str]:
@@ -117,7 +126,7 @@ class DirectInstruction(Instruction[DirectCase, Answers]):
         return parse_answers(text)
 
 
-# ------ chain_of_thought: from a question to its answers by thinking aloud, without any graph (the ...
+# ------ chain_of_thought: from a question to its answers by thinking aloud, without any graph (the CoT baseline).
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +147,36 @@ class ChainOfThoughtInstruction(Instruction[ChainOfThoughtCase, Explained]):
     def parse(self, text: str, case: ChainOfThoughtCase) -> Explained | ParseFailure:
         """Return the thoughts and the answers of a text."""
         return parse_explained(text)
+
+
+# ------ extract_clues: keywords of a question that entities and relations of a graph can stand for (FiSKE).
+
+
+_HEADING = re.compile(r"[ \t*#-]*(?:the\s+)?(?:clues?|key\s?words?)(?:\s+are)?\s*:\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class CluesCase:
+    """A question alone: clues take the place of topic entities."""
+
+    question: str
+    question_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractCluesInstruction(Instruction[CluesCase, tuple[str, ...]]):
+    """The instruction ``extract_clues``."""
+
+    name: ClassVar[str] = "extract_clues"
+    prompts: Prompts
+
+    def parse(self, text: str, case: CluesCase) -> tuple[str, ...] | ParseFailure:
+        """Return the distinct clues of a text: lines, a list, or one line with commas."""
+        lines = [_HEADING.sub("", line, count=1) for line in text[:20_000].split("\n")]
+        found = parse_answers("\n".join(lines))
+        if isinstance(found, ParseFailure) or not found.names:
+            return failure("no clue", text)
+        names = found.names
+        if len(names) == 1 and "," in names[0] and names[0] != case.question:
+            names = distinct_names(part.strip(" .()") for part in names[0].split(","))
+        return names or failure("no clue", text)

@@ -1,17 +1,23 @@
-"""Odd characters in labels and names, written so that lines and markers stay whole: ``\\u{HEX}``, and read back."""
+"""What prompts are made of: text files with placeholders, and paths, triples and evidence of a graph as text.
+
+Labels and names may hold anything: what would break a line or a marker is written as ``\\u{HEX}`` and read back.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
 from kgqa_core.errors import ConfigError, nearest, shorten
-from kgqa_core.graph.kg import KnowledgeGraph, write_step
-from kgqa_core.types import ReasoningPath, Step
+from kgqa_core.graph.follow import end_of, reasoning_paths
+from kgqa_core.graph.kg import to_relations, write_step
+from kgqa_core.graph.search_graph import SearchGraph, ends_of
+from kgqa_core.types import LabelPath, ReasoningPath
 
 BREAKS = (
     r"^\s+|\s+\Z"  # blanks at the ends: parsing strips them
@@ -42,7 +48,7 @@ def _character(found: re.Match[str]) -> str:
     return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else found[0]
 
 
-# ------ Prompts: text files with ``{placeholders}``, one per instruction, checked when they are read.
+# ------ Prompt files, one per instruction, checked when they are read.
 
 
 DEFAULT_FOLDER = Path(__file__).parents[2] / "conf" / "prompts"
@@ -52,34 +58,22 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _VERSION = re.compile(r"# version[: ]+(\S+)[ \t]*(?:\r?\n|\Z)")
 
 
-@dataclass(frozen=True, slots=True)
-class Placeholders:
-    """What a prompt file must and may say."""
-
-    required: frozenset[str]
-    optional: frozenset[str] = frozenset()
-
-
-def _names(required: str, optional: str = "") -> Placeholders:
-    return Placeholders(frozenset(required.split()), frozenset(optional.split()))
-
-
-PLACEHOLDERS: Mapping[str, Placeholders] = {
-    "plan": _names("question", "num_plans relations"),
-    "score_relations": _names("question relations", "topics path budget"),
-    "score_entities": _names("question candidates", "plan topics"),
-    "reason": _names("question paths"),
-    "reason_scored": _names("question paths"),  # of reason, where paths carry scores (EPERM)
-    "choose": _names("question candidates"),
-    "explain": _names("question paths"),
-    "extract_clues": _names("question"),
-    "map_relations": _names("question clues relations", "entity"),
-    "map_entities": _names("question clues entities", "entity relation"),
-    "enough_information": _names("question paths", "topics"),
-    "direct": _names("question"),
-    "chain_of_thought": _names("question"),
+PLACEHOLDERS: Mapping[str, tuple[str, str]] = {
+    "plan": ("question", ""),
+    "score_relations": ("question relations", "topics path budget"),
+    "score_entities": ("question candidates", "plan topics"),
+    "reason": ("question paths", ""),
+    "reason_scored": ("question paths", ""),  # of reason, where paths carry scores (EPERM)
+    "choose": ("question candidates", ""),
+    "explain": ("question paths", ""),
+    "extract_clues": ("question", ""),
+    "map_relations": ("question clues relations", "entity"),
+    "map_entities": ("question clues entities", "entity relation"),
+    "enough_information": ("question paths", "topics"),
+    "direct": ("question", ""),
+    "chain_of_thought": ("question", ""),
 }
-"""Legal placeholders by the name of the prompt file."""
+"""Placeholders that a prompt file must have, and others that it may have, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +84,6 @@ class Template:
     system: str  # the system's turn; empty: none
     version: str  # of the file's first line; empty where it has none
     sha256: str  # of the user's and the system's text, hexadecimal
-    source: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +105,10 @@ class Prompts:
     def fill(self, name: str, values: Mapping[str, str]) -> tuple[str, str]:
         """Return (user's turn, system's turn) of one prompt; ``values`` holds every legal placeholder's."""
         template = self.templates[name]
-        return _fill(template.text, values), _fill(template.system, values)
-
-
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
+        user, system = (
+            _PLACEHOLDER.sub(lambda found: values[found[1]], text) for text in (template.text, template.system)
+        )
+        return user, system
 
 
 def read_prompts(folder: Path | None = None) -> Prompts:
@@ -156,14 +148,15 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _read(name: str, source: Path, system: Path | None) -> Template:
+    required, optional = (frozenset(names.split()) for names in PLACEHOLDERS[name])
     text, version = _content(source)
-    _check(name, text, source, required=PLACEHOLDERS[name].required)
+    _check(text, source, required, required | optional)
     turn = ""
     if system is not None:
         turn, _ = _content(system)
-        _check(name, turn, system, required=frozenset())
+        _check(turn, system, frozenset(), required | optional)
     digest = hashlib.sha256(f"{len(text)}:{text}{turn}".encode()).hexdigest()
-    return Template(text=text, system=turn, version=version, sha256=digest, source=source)
+    return Template(text=text, system=turn, version=version, sha256=digest)
 
 
 def _content(path: Path) -> tuple[str, str]:
@@ -177,20 +170,18 @@ def _content(path: Path) -> tuple[str, str]:
     return body.replace("\r\n", "\n").removesuffix("\n"), found[1] if found else ""
 
 
-def _check(name: str, text: str, path: Path, *, required: frozenset[str]) -> None:
-    allowed = PLACEHOLDERS[name]
-    legal = sorted(allowed.required | allowed.optional)
-    shown = ", ".join(f"{{{one}}}" for one in legal)
+def _check(text: str, path: Path, required: frozenset[str], legal: frozenset[str]) -> None:
+    shown = ", ".join(f"{{{one}}}" for one in sorted(legal))
     used = set(_PLACEHOLDER.findall(text))
-    for unknown in sorted(used.difference(legal)):
-        guess = nearest(unknown, legal)
+    for unknown in sorted(used - legal):
+        guess = nearest(unknown, sorted(legal))
         hint = f" Did you mean {{{guess[0]}}}?" if guess else ""
         raise ConfigError(f"{path}: unknown placeholder {shorten(f'{{{unknown}}}')}.{hint} Legal: {shown}")
     if absent := sorted(required - used):
         raise ConfigError(f"{path}: the placeholder {{{absent[0]}}} is missing. Legal: {shown}")
 
 
-# ------ Parts that several prompts share: paths, triples and lists as text.
+# ------ Lists, paths and triples as text.
 
 
 ARROW = " → "
@@ -219,10 +210,6 @@ class Names(Protocol):
         """Return an entity's name."""
         ...
 
-    def relation_text(self, relation: int) -> str:
-        """Return words for a relation id."""
-        ...
-
 
 def render_lines(items: Iterable[str]) -> str:
     """Return one item per line, or a word for none."""
@@ -234,16 +221,12 @@ def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
     return render_lines(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths)
 
 
-def show_path(names: Names, path: ReasoningPath, score: float = 1.0, *, signed: bool = True) -> ScoredPath:
-    """Return a path in walking order: ``Dad → written_by → William Wharton → ^written_by → Birdy``.
-
-    ``signed=False`` leaves out "^" before relations walked backward, as published checkpoints were trained.
-    """
+def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPath:
+    """Return a path in walking order: ``Dad → written_by → William Wharton → ^written_by → Birdy``."""
     parts, steps, here = list[str](), list[str](), ""
     for step in path:
-        start, end = (step.tail, step.head) if step.reverse else (step.head, step.tail)
-        label = names.relation_labels[step.relation]
-        steps.append(write_step(label, step.reverse) if signed else label)
+        start, end = ends_of(step)
+        steps.append(write_step(names.relation_labels[step.relation], step.reverse))
         parts += [] if parts else [escape(names.name_of(start))]
         here = names.name_of(end)
         parts += [escape(steps[-1]), escape(here)]
@@ -259,20 +242,70 @@ def render_triples(names: Names, path: ReasoningPath) -> str:
     )
 
 
-def neighbour_triples(graph: KnowledgeGraph, names: Names, entity: int, *, limit: int) -> tuple[str, ...]:
+def neighbour_triples(search: SearchGraph, entity: int, *, limit: int) -> tuple[str, ...]:
     """Return up to ``limit`` triples around an entity, one of each relation and direction before a second of any."""
+    graph = search.graph
     first, last = int(graph.group_ptr[entity]), int(graph.group_ptr[entity + 1])
     groups = [
         (int(graph.group_relation[group]), graph.edge_tail[graph.edge_ptr[group] : graph.edge_ptr[group + 1]][:limit])
         for group in range(first, min(last, first + limit))
     ]
-    found: list[str] = []
-    for turn in range(limit):
-        for relation, tails in groups:
-            if turn < len(tails) and len(found) < limit:
-                reverse = relation >= graph.num_relations
-                other = int(tails[turn])
-                head, tail = (other, entity) if reverse else (entity, other)
-                step = Step(head, relation % graph.num_relations, tail, reverse=reverse)
-                found.append(render_triples(names, (step,)))
-    return tuple(found)
+    found = [
+        render_triples(search, (search.step(entity, relation, int(tails[turn])),))
+        for turn in range(limit)
+        for relation, tails in groups
+        if turn < len(tails)
+    ]
+    return tuple(found[:limit])
+
+
+# ------ Evidence: what plans lead along.
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The reasoning paths of one question's plans."""
+
+    paths: tuple[ScoredPath, ...]  # distinct texts
+    steps: tuple[ReasoningPath, ...]  # parallel to paths
+    ends: tuple[int, ...]  # entity ids, distinct, in the order of the paths
+    num_left_out: int  # plans that have more paths than are listed
+
+
+def gather_evidence(
+    search: SearchGraph, topics: Sequence[int], plans: Sequence[tuple[LabelPath, float]], *, max_paths: int
+) -> Evidence:
+    """Return the paths of all plans in turns, one of each plan, so that a cap starves none of them.
+
+    A path's score is its plan's weight shared out over the plan's paths, so that those of a question sum to 1 (EPERM
+    Fig. 4, with all entities on the way scored alike).
+
+    Args:
+        search: what is walked.
+        topics: entity ids.
+        plans: distinct relation paths by label, with weights; those that the graph cannot follow give nothing.
+        max_paths: listed at most.
+    """
+    graph, reenter = search.graph, search.reenter_topic
+    known = [(relations, weight) for path, weight in plans if (relations := to_relations(graph, path))]
+    walks = [reasoning_paths(graph, topics, relations, reenter_topic=reenter) for relations, _ in known]
+    listed: dict[str, tuple[ReasoningPath, int, ScoredPath]] = {}
+    counts = [0] * len(walks)
+    cut = 0
+    for turn in zip_longest(*walks):
+        for plan, path in enumerate(turn):
+            if path is not None and len(listed) < max_paths:
+                shown = show_path(search, path)
+                counts[plan] += shown.text not in listed
+                listed.setdefault(shown.text, (path, plan, shown))
+        if len(listed) >= max_paths:
+            cut = sum(next(walk, None) is not None for walk in walks)
+            break
+    total = sum(weight for count, (_, weight) in zip(counts, known, strict=True) if count) or 1.0
+    shares = [weight / total / max(count, 1) for count, (_, weight) in zip(counts, known, strict=True)]
+    return Evidence(
+        tuple(replace(shown, score=shares[plan]) for _, plan, shown in listed.values()),
+        tuple(path for path, _, _ in listed.values()),
+        tuple(dict.fromkeys(end_of(path) for path, _, _ in listed.values())),
+        cut,
+    )

@@ -1,17 +1,23 @@
-"""Finding what a model means among options that it was shown: relations, entities, clues."""
+"""Instructions that name options of the prompt, one per line with a number, and how such lines are read.
+
+Relations and entities are scored (``3: directed_by = 0.90``; EPERM, Think-on-Graph), or mapped to clues
+(``clue -> relation = 8``; FiSKE). Models write these lines in many ways, and all of them are looked at.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kgqa_core.instructions.plan import failure
-from kgqa_core.instructions.render import NOTHING, Prompts, escape, render_lines, unescape
-from kgqa_core.instructions.types import Instruction, ParseFailure
+from kgqa_core.instructions.render import ARROW, Prompts, escape, render_lines, unescape
+from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import Constraint
+
+MAX_LINE, MAX_LINES = 2000, 2000  # characters of a line and lines of a text that are looked at
+MAX_NUMBERS, MAX_SPLITS = 40, 20  # numbers and arrows of a line that are tried
 
 _BETWEEN_WORDS = re.compile(r"[\s_./:-]+")
 _AROUND = " \t\"'`*“”.,;()[]{}<>"
@@ -42,10 +48,13 @@ def _fold(text: str) -> str:
     return _BETWEEN_WORDS.sub(" ", text.strip(_AROUND).casefold()).strip()
 
 
-# ------ Scores of options as text, one per line: ``3: directed_by = 0.90``, and whatever models write instead.
+def _lines(text: str) -> Iterator[str]:
+    for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
+        yield line[:MAX_LINE].strip()
 
 
-MAX_LINE, MAX_NUMBERS, MAX_LINES = 2000, 40, 2000  # characters, numbers and lines that are looked at
+# ------ Scores as text.
+
 
 _NUMBER = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d+)?|\.\d+)(?:\s*(%)|\s*/\s*(10{1,2})\b)?")
 _ASSIGN = " = "
@@ -59,7 +68,6 @@ class Scores:
     """Which options were scored, in the order they were given."""
 
     scores: tuple[tuple[int, float], ...]  # (index of the option, 0..1); each option once
-    num_unknown: int = 0  # lines with a score of something that was no option
 
 
 def write_scores(options: Sequence[str], scores: Sequence[tuple[int, float]], *, budget: int | None = None) -> str:
@@ -67,10 +75,9 @@ def write_scores(options: Sequence[str], scores: Sequence[tuple[int, float]], *,
 
     The number counts down from ``budget`` (what is left of it, this one included), or is the option's own, from 1.
     """
-    numbers = [index + 1 if budget is None else budget - place for place, (index, _) in enumerate(scores)]
     return "\n".join(
-        f"{number}: {escape(options[index])}{_ASSIGN}{score:.2f}"
-        for number, (index, score) in zip(numbers, scores, strict=True)
+        f"{index + 1 if budget is None else budget - place}: {escape(options[index])}{_ASSIGN}{score:.2f}"
+        for place, (index, score) in enumerate(scores)
     )
 
 
@@ -78,39 +85,19 @@ def parse_scores(text: str, options: Sequence[str], *, countdown: bool) -> Score
     """Return the scores of any text; never raises. Values above 1 are read as out of 10 or of 100."""
     known = Options(options)
     found: dict[int, float] = {}
-    num_unknown = 0
     for name, value in _TAGGED.findall(text[: MAX_LINE * 10]):
         index, number = known.find(name), _NUMBER.search(value)
         if index is not None and number:
             found.setdefault(index, _share(number))
-        num_unknown += index is None
     if not found:
-        for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
-            score = _parse_line(line[:MAX_LINE].strip(), known, countdown)
-            if score is not None and score[0] is None:
-                num_unknown += 1
-            elif score is not None and score[0] is not None:
-                found.setdefault(score[0], score[1])
-    return Scores(tuple(found.items()), num_unknown) if found else failure("no score of a known option", text)
-
-
-def last_score(text: str) -> float | None:
-    """Return the last number of a text as a share of 1, for prompts that ask for a bare score."""
-    numbers = list(_NUMBER.finditer(text[-MAX_LINE:]))
-    return _share(numbers[-1]) if numbers else None
-
-
-def _parse_line(line: str, known: Options, countdown: bool) -> tuple[int | None, float] | None:
-    """Return (option, score) of a line; no option where it is none of ours, None where there is no score.
-
-    Numbers are tried from the right: the first with an option before it is the score, others stand in its reason.
-    """
-    numbers = list(_NUMBER.finditer(line))[-MAX_NUMBERS:]
-    for number in reversed(numbers):
-        index = _option_before(line[: number.start()], known, countdown)
-        if index is not None:
-            return index, _share(number)
-    return (None, 0.0) if numbers and _ASSIGN in line else None
+        for line in _lines(text):
+            # The first number from the right with an option before it is the score; others stand in its reason.
+            for number in reversed(list(_NUMBER.finditer(line))[-MAX_NUMBERS:]):
+                index = _option_before(line[: number.start()], known, countdown)
+                if index is not None:
+                    found.setdefault(index, _share(number))
+                    break
+    return Scores(tuple(found.items())) if found else failure("no score of a known option", text)
 
 
 def _option_before(text: str, known: Options, countdown: bool) -> int | None:
@@ -141,7 +128,67 @@ def _share(number: re.Match[str]) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-# ------ score_relations: which relations at the frontier lead on to an answer? (EPERM's retriever, ...
+# ------ Mappings as text.
+
+
+_ARROW = re.compile(r"\s*(?:->|=>|→|\|)\s*")
+_MAPPED = re.compile(
+    r"\s*(?:=|:|,|\(|\|)\s*(?:score\s*[:=]?\s*)?(\d{1,3}(?:\.\d+)?)(?:\s*/\s*(\d{1,3}))?\s*\)?\W*\Z", re.IGNORECASE
+)
+_BULLET = re.compile(r"\W*\d{1,3}[.):]\s+")
+_NOTHING = re.compile(r"\W*(?:none|nothing|no (?:clue|match|mapping)\w*)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ClueMatch:
+    """One clue with what it maps to."""
+
+    clue: int  # index
+    option: int  # index
+    score: float  # 0..10; of a text that gives none: 10
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """All that a text maps, in its order; none is a result, too: the exploration ends there."""
+
+    pairs: tuple[ClueMatch, ...]
+
+
+def parse_mappings(text: str, clues: Sequence[str], options: Sequence[str]) -> Mappings | ParseFailure:
+    """Return the pairs of any text; never raises. A pair given twice counts once, one of nothing shown not at all."""
+    known_clues, known_options = Options(clues), Options(options)
+    pairs: dict[tuple[int, int], ClueMatch] = {}
+    lines = [line for line in _lines(text) if _ARROW.search(line)]
+    for line in lines:
+        if pair := _parse_pair(line, known_clues, known_options):
+            pairs.setdefault((pair.clue, pair.option), pair)
+    if not lines and not _NOTHING.match(text):
+        return failure("no mapping", text)
+    return Mappings(tuple(pairs.values()))
+
+
+def _parse_pair(line: str, clues: Options, options: Options) -> ClueMatch | None:
+    """Return the pair of a line: any arrow may be the one between them, as names may hold arrows."""
+    scored = _MAPPED.search(line)
+    for arrow in list(_ARROW.finditer(line))[:MAX_SPLITS]:
+        left, right = line[: arrow.start()], line[arrow.end() :]
+        clue = clues.find(left)
+        if clue is None:
+            clue = clues.find(_BULLET.sub("", left, count=1))
+        if clue is None:
+            continue
+        option = options.find(right)
+        if option is not None:
+            return ClueMatch(clue, option, 10.0)
+        option = options.find(line[arrow.end() : scored.start()]) if scored and scored.start() > arrow.end() else None
+        if option is not None and scored:
+            value = float(scored[1]) * (10 / float(scored[2]) if scored[2] and float(scored[2]) else 1)
+            return ClueMatch(clue, option, min(max(value, 0.0), 10.0))
+    return None
+
+
+# ------ score_relations: which relations at the frontier lead on to an answer? (EPERM's retriever, Think-on-Graph.)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +201,7 @@ class RelationsCase:
     topics: tuple[str, ...] = ()  # names
     path: tuple[str, ...] = ()  # steps so far
     budget: int = 3  # relations to be named at most
-    scores: tuple[float, ...] | None = (
-        None  # taught, per relation: the share of what is reached through it that is gold
-    )
+    scores: tuple[float, ...] | None = None  # taught, per relation: the share of golds in what is reached through it
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,28 +215,28 @@ class ScoreRelationsInstruction(Instruction[RelationsCase, Scores]):
         """Return path so far, relations and budget; the answer counts down from it (EPERM A.4)."""
         return {
             "topics": render_lines(map(escape, case.topics)),
-            "path": render_lines([" → ".join(map(escape, case.path))] if case.path else []),
+            "path": _one_line(case.path),
             "relations": render_lines(map(escape, case.relations)),
             "budget": str(case.budget),
         }
 
     def target(self, case: RelationsCase) -> str | None:
         """Return the best relations within the budget, best first; None where none leads to an answer."""
-        if case.scores is None:
-            return None
-        ranked = sorted(enumerate(case.scores), key=lambda pair: (-pair[1], pair[0]))[: case.budget]
+        ranked = sorted(enumerate(case.scores or ()), key=lambda pair: (-pair[1], pair[0]))[: case.budget]
         kept = [(index, score) for index, score in ranked if score > 0]
         return write_scores(case.relations, kept, budget=case.budget) if kept else None
 
     def parse(self, text: str, case: RelationsCase) -> Scores | ParseFailure:
         """Return the scores of the relations that a text names, the first ``budget`` of them."""
         found = parse_scores(text, case.relations, countdown=True)
-        if isinstance(found, ParseFailure):
-            return found
-        return Scores(found.scores[: case.budget], found.num_unknown)
+        return found if isinstance(found, ParseFailure) else Scores(found.scores[: case.budget])
 
 
-# ------ score_entities: which candidates on a plan's way lead on to an answer? (EPERM's finder, ...
+def _one_line(steps: Sequence[str]) -> str:
+    return render_lines([ARROW.join(map(escape, steps))] if steps else [])
+
+
+# ------ score_entities: which candidates on a plan's way lead on to an answer? (EPERM's finder.)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +256,7 @@ class EntitiesCase:
     question_id: str = ""
     topics: tuple[str, ...] = ()  # names
     plan: tuple[str, ...] = ()  # steps
-    scores: tuple[float, ...] | None = None  # taught, per candidate: the share of what is reached from it that is gold
+    scores: tuple[float, ...] | None = None  # taught, per candidate: the share of golds in what is reached from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +267,15 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
     prompts: Prompts
 
     def values(self, case: EntitiesCase) -> dict[str, str]:
-        """Return what the prompt shows."""
+        """Return the candidates by number, each with the triples around it."""
+        shown = [
+            "\n".join([f"{place}: {escape(one.name)}", *(f"   {triple}" for triple in one.triples)])
+            for place, one in enumerate(case.candidates, 1)
+        ]
         return {
             "topics": render_lines(map(escape, case.topics)),
-            "plan": render_lines([" → ".join(map(escape, case.plan))] if case.plan else []),
-            "candidates": "\n".join(_shown(place, one) for place, one in enumerate(case.candidates, 1)) or NOTHING,
+            "plan": _one_line(case.plan),
+            "candidates": render_lines(shown),
         }
 
     def target(self, case: EntitiesCase) -> str | None:
@@ -235,14 +284,14 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
             return None
         if len(case.candidates) == 1:
             return f"{case.scores[0]:.2f}"
-        return write_scores(_names(case), list(enumerate(case.scores)))
+        return write_scores([one.name for one in case.candidates], list(enumerate(case.scores)))
 
     def parse(self, text: str, case: EntitiesCase) -> Scores | ParseFailure:
         """Return the scores of a text; of one candidate its last number, wherever that stands."""
-        found = parse_scores(text, _names(case), countdown=False)
+        found = parse_scores(text, [one.name for one in case.candidates], countdown=False)
         if isinstance(found, ParseFailure) and len(case.candidates) == 1:
-            score = last_score(text)
-            return failure("no score", text) if score is None else Scores(((0, score),))
+            numbers = list(_NUMBER.finditer(text[-MAX_LINE:]))
+            return Scores(((0, _share(numbers[-1])),)) if numbers else failure("no score", text)
         return found
 
     def constraint(self, case: EntitiesCase) -> Constraint | None:
@@ -250,9 +299,68 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
         return Choices([f"{cents / 100:.2f}" for cents in range(101)]) if len(case.candidates) == 1 else None
 
 
-def _names(case: EntitiesCase) -> list[str]:
-    return [candidate.name for candidate in case.candidates]
+# ------ map_relations and map_entities: which clues do relations of an entity, or entities behind one, stand for?
 
 
-def _shown(place: int, candidate: EntityCandidate) -> str:
-    return "\n".join([f"{place}: {escape(candidate.name)}", *(f"   {triple}" for triple in candidate.triples)])
+@dataclass(frozen=True, slots=True)
+class MapRelationsCase:
+    """The clues left and the relations of the entity where the exploration stands."""
+
+    question: str
+    clues: tuple[str, ...]
+    relations: tuple[str, ...]  # steps, "^" before one walked backward; the released code asks about 20 at once
+    question_id: str = ""
+    entity: str = ""  # name; of several entities the path that leads to them
+
+
+@dataclass(frozen=True, slots=True)
+class MapRelationsInstruction(Instruction[MapRelationsCase, Mappings]):
+    """The instruction ``map_relations`` (FiSKE §3.4)."""
+
+    name: ClassVar[str] = "map_relations"
+    prompts: Prompts
+
+    def values(self, case: MapRelationsCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {
+            "clues": render_lines(map(escape, case.clues)),
+            "entity": escape(case.entity),
+            "relations": render_lines(map(escape, case.relations)),
+        }
+
+    def parse(self, text: str, case: MapRelationsCase) -> Mappings | ParseFailure:
+        """Return pairs of (clue, relation) with scores of 0 to 10."""
+        return parse_mappings(text, case.clues, case.relations)
+
+
+@dataclass(frozen=True, slots=True)
+class MapEntitiesCase:
+    """The clues left and the entities that a mapped relation leads to."""
+
+    question: str
+    clues: tuple[str, ...]
+    entities: tuple[str, ...]  # names; the released code asks about 80 at most
+    question_id: str = ""
+    entity: str = ""  # name of the entity that the relation starts at; of several the path that leads to them
+    relation: str = ""  # step
+
+
+@dataclass(frozen=True, slots=True)
+class MapEntitiesInstruction(Instruction[MapEntitiesCase, Mappings]):
+    """The instruction ``map_entities`` (FiSKE §3.4)."""
+
+    name: ClassVar[str] = "map_entities"
+    prompts: Prompts
+
+    def values(self, case: MapEntitiesCase) -> dict[str, str]:
+        """Return what the prompt shows."""
+        return {
+            "clues": render_lines(map(escape, case.clues)),
+            "entity": escape(case.entity),
+            "relation": escape(case.relation),
+            "entities": render_lines(map(escape, case.entities)),
+        }
+
+    def parse(self, text: str, case: MapEntitiesCase) -> Mappings | ParseFailure:
+        """Return pairs of (clue, entity)."""
+        return parse_mappings(text, case.clues, case.entities)

@@ -1,13 +1,16 @@
-"""What an instruction is, and what its examples look like at rest (schemas.INSTRUCTIONS)."""
+"""What an instruction is, how its prompt is made to fit a context, and what its examples are at rest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.lm.types import Constraint, Prompt
+
+MAX_KEPT = 500  # characters of a text that a failure keeps
 
 
 class Question(Protocol):
@@ -36,14 +39,20 @@ class ParseFailure:
     text: str  # what the model said, cut
 
 
+def failure(reason: str, text: str) -> ParseFailure:
+    """Return a failure that keeps the beginning of the text."""
+    return ParseFailure(reason, text[:MAX_KEPT])
+
+
 class Instruction(Protocol[Case, Result]):
     """One thing that we ask of a language model.
 
     Implementations are frozen dataclasses that inherit the defaults below: the prompt file bears the instruction's
-    name, the graph supervises no target, and any text may be answered.
+    name, the graph supervises no target, any text may be answered, and a prompt shows all of its case.
     """
 
     name: ClassVar[str]  # that mixtures, prompt files and accounts use
+    part: ClassVar[str] = ""  # field of a case whose items, each with a score, may be left out: see ``fit_prompt``
 
     @property
     def prompts(self) -> Prompts:
@@ -77,9 +86,40 @@ class Instruction(Protocol[Case, Result]):
         return Prompt(text, system, self.constraint(case), case.question_id, self.name, (self, case))
 
 
+def fit_prompt(
+    instruction: Instruction[Any, Any],
+    case: Any,
+    count_tokens: Callable[[Sequence[Prompt]], list[int]],
+    *,
+    limit: int,
+) -> tuple[Prompt, Any]:
+    """Return the prompt that shows as many items of a case as fit, and the case with those: it is read by that one.
+
+    The lowest score is left out first, of equals the last; the order stays. A prompt that is too long without any item
+    is returned all the same: the model will say so. The number of items is found by halving.
+
+    Args:
+        instruction: whose ``part`` names the items.
+        case: with all its items.
+        count_tokens: as ``LanguageModel.count_tokens``.
+        limit: tokens of the prompt.
+    """
+    items = getattr(case, instruction.part) if instruction.part else ()
+    ranked = sorted(range(len(items)), key=lambda place: (-items[place].score, place))
+
+    def cut(num: int) -> Any:
+        return replace(case, **{instruction.part: tuple(items[place] for place in sorted(ranked[:num]))})
+
+    def is_too_long(num: int) -> bool:
+        return count_tokens([instruction.render(cut(num))])[0] > limit
+
+    fitted = cut(bisect_left(range(1, len(items) + 1), True, key=is_too_long)) if items else case
+    return instruction.render(fitted), fitted
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of instruction data: a rendered prompt with its target."""
+    """One row of instruction data (schemas.INSTRUCTIONS): a rendered prompt with its target."""
 
     instruction: str
     question_id: str

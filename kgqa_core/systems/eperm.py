@@ -280,7 +280,7 @@ class Finder:
     def _ask(self, question: Question, trail: _Trail, entities: tuple[int, ...]) -> Ask[Any]:
         search, limit = self.search, self.settings.num_neighbours
         candidates = tuple(
-            EntityCandidate(search.name_of(entity), neighbour_triples(search.graph, search, entity, limit=limit))
+            EntityCandidate(search.name_of(entity), neighbour_triples(search, entity, limit=limit))
             for entity in entities
         )
         topics = tuple(map(search.name_of, question.topics))

@@ -15,17 +15,15 @@ from kgqa_core.config_base import Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.mappings import (
-    CluesCase,
-    ExtractCluesInstruction,
+from kgqa_core.instructions.reason import CluesCase, DirectCase, DirectInstruction, ExtractCluesInstruction
+from kgqa_core.instructions.render import ARROW, Prompts
+from kgqa_core.instructions.scores import (
     MapEntitiesCase,
     MapEntitiesInstruction,
     Mappings,
     MapRelationsCase,
     MapRelationsInstruction,
 )
-from kgqa_core.instructions.reason import DirectCase, DirectInstruction
-from kgqa_core.instructions.render import ARROW, Prompts
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason
 from kgqa_core.systems.fiske_branches import (

@@ -15,8 +15,8 @@ from typing import Protocol
 from kgqa_core.graph.follow import end_of, follow_path
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.path_constraint import PathConstraint, PathConstraints
+from kgqa_core.instructions.render import gather_evidence
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, Planner, PlanQuestion
 from kgqa_core.systems.types import Ask, Reply
@@ -253,13 +253,7 @@ class HardNegativeCandidates:
     def _candidates(self, question: Question) -> Prediction:
         paths: dict[int, ReasoningPath] = {}
         for plan in self.plans.get(question.id, ()):
-            found = gather_evidence(
-                self.search.graph,
-                question.topics,
-                [(plan, 1.0)],
-                max_paths=len(paths) + 1,
-                reenter_topic=self.search.reenter_topic,
-            )
+            found = gather_evidence(self.search, question.topics, [(plan, 1.0)], max_paths=len(paths) + 1)
             fresh = [path for path in found.steps if end_of(path) not in paths]
             if fresh:
                 paths[end_of(fresh[0])] = fresh[0]

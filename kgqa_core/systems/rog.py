@@ -14,9 +14,8 @@ from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import Explained
-from kgqa_core.instructions.evidence import Evidence, gather_evidence
 from kgqa_core.instructions.reason import ExplainCase, ExplainInstruction, ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import Prompts
+from kgqa_core.instructions.render import Evidence, Prompts, gather_evidence
 from kgqa_core.planners.types import Plan, weigh_plans
 from kgqa_core.systems.answering import answer_by_name, answer_with
 from kgqa_core.systems.plans import PlanSource
@@ -76,12 +75,10 @@ class Rog:
         """Return the reasoning paths along the plans (Algorithm 1)."""
         weights = weigh_plans([plan.log_prob for plan in plans])
         return gather_evidence(
-            self.search.graph,
+            self.search,
             question.topics,
             [(plan.path, weight) for plan, weight in zip(plans, weights, strict=True)],
             max_paths=self.settings.max_paths if self.settings.reasoning == "lm" else NO_PROMPT,
-            names=self.search,
-            reenter_topic=self.search.reenter_topic,
         )
 
     def _without_reasoning(self, found: Evidence) -> list[int]:

@@ -10,8 +10,7 @@ from typing import Any
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
-from kgqa_core.instructions.fitting import Request, candidate_request, fit_all, path_request
-from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
 from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Status, Steps, System, SystemAnswer
 from kgqa_core.types import Prediction, Question
@@ -166,16 +165,8 @@ def _render(model: LanguageModel, run: _Run, ask: Ask[Any]) -> _Call:
     # No token is shorter than a byte: most prompts need not be counted.
     if len(prompt.text) * 4 + len(prompt.system) * 4 + FRAME_TOKENS + reserve <= model.context:
         return _Call(run, ask, prompt, case)
-    request: Request[Any] | None = None
-    instruction: Any = ask.instruction
-    if instruction.name in ("reason", "explain", "enough_information"):
-        request, part = path_request(instruction, case), "paths"
-    elif instruction.name == "choose":
-        request, part = candidate_request(instruction, case), "candidates"
-    if request is None:
-        return _Call(run, ask, prompt, case)
-    fitted = fit_all([request], model.count_tokens, context=model.context, reserve=reserve)[0]
-    return _Call(run, ask, fitted.prompt, replace(case, **{part: fitted.kept}))
+    prompt, case = fit_prompt(ask.instruction, case, model.count_tokens, limit=model.context - reserve)
+    return _Call(run, ask, prompt, case)
 
 
 def _read(call: _Call, given: Any) -> Reply[Any]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import open_graph
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import TaughtPath, read_supervision, write_supervision
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.types import Question
@@ -34,13 +35,13 @@ Freedonia capital Glory_City
 class World:
     """All that instruction data is made of."""
 
-    graph: KnowledgeGraph
+    search: SearchGraph
     questions: tuple[Question, ...]
     rows: Mapping[str, Sequence[TaughtPath]]
     prompts: Prompts
 
     def id_of(self, name: str) -> int:
-        (found,) = self.graph.ids_of_name(name)
+        (found,) = self.search.graph.ids_of_name(name)
         return found
 
 
@@ -65,4 +66,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         Question("q4", "what is nothing?", "what is nothing?", (), (), "dev"),
     )
     write_supervision(graph, questions, folder / "paths.parquet", max_hops=3)
-    return World(graph, questions, read_supervision(folder / "paths.parquet"), read_prompts())
+    return World(
+        SearchGraph(graph, graph, None, 3, reenter_topic=False),
+        questions,
+        read_supervision(folder / "paths.parquet"),
+        read_prompts(),
+    )

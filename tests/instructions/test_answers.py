@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -91,3 +93,9 @@ def test_one_line_of_several_names_is_taken_apart_if_that_helps() -> None:
     matched = match_answers(["Meg, Tom and Ann", "Washington, D.C."], {1: "Meg", 2: "Tom", 3: "Ann"})
     assert matched.entities == (1, 2, 3)
     assert matched.unmatched == ("Washington, D.C.",)
+
+
+def test_names_that_no_candidate_has_are_looked_up_in_the_graph(world: Any) -> None:
+    dawn, snake = world.id_of("Dawn"), world.id_of("Snake")
+    matched = match_answers(["dawn", "SNAKE", "nobody"], {dawn: "Dawn"}, world.search.graph)
+    assert (matched.entities, matched.unsupported, matched.unmatched) == ((dawn, snake), (snake,), ("nobody",))

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.subgraphs import Subgraphs
-from kgqa_core.graph.supervision import TaughtPath
-from kgqa_core.instructions.example_cases import TAUGHT, ExampleSettings, explain_paths, fold_of
-from kgqa_core.instructions.examples import Given, make_examples, write_examples
+from kgqa_core.graph.supervision import Mode, TaughtPath
+from kgqa_core.instructions.example_cases import CASES, Source, explain_paths, fold_of
+from kgqa_core.instructions.examples import make_examples, write_examples
 from kgqa_core.instructions.types import Example
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import Prediction, Question, Step
@@ -26,18 +26,14 @@ BEST = ("made_by", "^made_by", "year")
 OTHER = ("about", "^about", "year")
 
 
-def make(world: Any, name: str, *, given: Given | None = None, **more: Any) -> list[Example]:
-    settings = ExampleSettings(weights={name: 1.0}, **more)
-    return list(
-        make_examples(
-            world.graph,
-            world.questions,
-            world.rows,
-            prompts=world.prompts,
-            settings=settings,
-            given=given or Given(),
-        )
-    )
+def source(world: Any, **reasoner: Any) -> Source:
+    return Source(world.search, world.prompts, ReasonerSection(**reasoner))
+
+
+def make(world: Any, name: str, *, mode: Mode = "best", predictions: Any = None, **reasoner: Any) -> list[Example]:
+    made_of = source(world, instructions={name: 1.0}, **reasoner)
+    made_of = replace(made_of, mode=mode, predictions=predictions or {})
+    return list(make_examples(made_of, world.questions, world.rows))
 
 
 def of(examples: list[Example], question_id: str) -> list[Example]:
@@ -63,15 +59,15 @@ def test_plan_teaches_the_path_that_executes_best(world: Any) -> None:
 
 def test_all_shortest_paths_share_the_weight_of_a_question_in_rog_and_weigh_one_each_in_eperm(world: Any) -> None:
     rog = of(make(world, "plan", mode="all_shortest"), "q1")
-    eperm = of(make(world, "plan", mode="precise", threshold=1.0, share=False), "q1")
+    eperm = of(make(world, "plan", mode="all_shortest", objective="eperm"), "q1")
     assert [example.weight for example in rog] == [0.5, 0.5]  # 1/|Z*|, Eq. 4
     assert [example.weight for example in eperm] == [1.0, 1.0]  # Eq. 6
     assert {example.target for example in rog} == {example.target for example in eperm}
 
 
 def test_the_mixture_scales_weights(world: Any) -> None:
-    settings = ExampleSettings(weights={"plan": 3.0, "direct": 0.0}, mode="all_shortest")
-    examples = list(make_examples(world.graph, world.questions, world.rows, prompts=world.prompts, settings=settings))
+    scaled = replace(source(world, instructions={"plan": 3.0}), mode="all_shortest")
+    examples = list(make_examples(scaled, world.questions, world.rows))
     assert {(example.instruction, example.weight) for example in of(examples, "q1")} == {("plan", 1.5)}
 
 
@@ -84,50 +80,33 @@ def test_reason_shows_where_the_plan_led_and_teaches_the_answers_among_it(world:
     assert example.target == "1989\n1992"
 
 
-def test_published_checkpoints_know_no_signs(world: Any) -> None:
-    (example,) = of(make(world, "reason", signed=False), "q1")
-    assert "Ida Moon → made_by → Dawn" in example.prompt
-
-
 def test_a_cap_on_paths_leaves_answers_out_of_sight_and_out_of_the_target(world: Any) -> None:
     assert of(make(world, "reason", max_paths=1), "q1")[0].target == "1989"
     assert of(make(world, "reason", max_paths=1, answers="all"), "q1")[0].target == "1989\n1992"  # RoG teaches all
 
 
-def test_eperm_shows_scores_that_sum_to_one(world: Any) -> None:
-    plans = {"q1": [(BEST, 0.6), (OTHER, 0.3), (("year",), 0.1)]}  # the last leads nowhere
-    (example,) = of(make(world, "reason", scored=True, given=Given(plans=plans)), "q1")
-    assert body(example).splitlines() == [
-        "Nightfall → made_by → Ida Moon → ^made_by → Dawn → year → 1989 (score 0.33)",
-        "Nightfall → about → cats → ^about → Snake → year → 1992 (score 0.33)",
-        "Nightfall → made_by → Ida Moon → ^made_by → Dusk → year → 1992 (score 0.33)",
+def test_eperm_shows_scores_that_sum_to_one_and_wrong_plans_can_be_mixed_in(world: Any) -> None:
+    (example,) = of(make(world, "reason", objective="eperm", wrong_plans=1), "q1")
+    assert sorted(body(example).splitlines()) == [
+        "Nightfall → about → cats → ^about → Snake → year → 1992 (score 0.50)",
+        "Nightfall → made_by → Ida Moon → ^made_by → Dawn → year → 1989 (score 0.25)",
+        "Nightfall → made_by → Ida Moon → ^made_by → Dusk → year → 1992 (score 0.25)",
     ]
 
 
-def test_reason_on_plans_that_miss_every_answer_teaches_to_abstain(world: Any) -> None:
-    (example,) = of(make(world, "reason", given=Given(plans={"q3": [(("^member", "headquarters"), 1.0)]})), "q3")
-    assert example.target == "I do not know"
+def test_reason_on_paths_that_miss_every_answer_teaches_to_abstain(world: Any) -> None:
+    ids = [world.id_of(name) for name in ("Pact", "Freedonia", "Osterlich")]
+    question = Question("q", "?", "?", (ids[0],), (ids[2],), "train")
+    rows = {"q": (TaughtPath(("member",), 2, 1, True),)}
+    (example,) = make_examples(source(world, instructions={"reason": 1.0}, max_paths=1), [question], rows)
+    assert (body(example), example.target) == ("Pact → member → Freedonia", "I do not know")
 
 
-def test_wrong_plans_can_be_mixed_in(world: Any) -> None:
-    (example,) = of(make(world, "reason", wrong_plans=1), "q1")
-    assert len(body(example).splitlines()) == 3
-
-
-def test_an_empty_plan_set_makes_no_example_and_is_counted(world: Any) -> None:
+def test_a_question_without_paths_makes_no_example_and_is_counted(world: Any) -> None:
     skipped: Counter[str] = Counter()
-    settings = ExampleSettings(weights={"reason": 1.0})
-    made = make_examples(
-        world.graph,
-        world.questions,
-        world.rows,
-        prompts=world.prompts,
-        settings=settings,
-        given=Given(plans={"q2": []}),
-        skipped=skipped,
-    )
-    assert [example.question_id for example in made] == ["q1", "q3"]
-    assert skipped == {"reason: nothing to teach": 2}
+    made = make_examples(source(world, instructions={"reason": 1.0}), world.questions, world.rows, skipped=skipped)
+    assert [example.question_id for example in made] == ["q1", "q2", "q3"]
+    assert skipped == {"reason: nothing to teach": 1}
 
 
 def test_score_relations_walks_down_a_path_and_scores_what_goes_on(world: Any) -> None:
@@ -140,13 +119,16 @@ def test_score_relations_walks_down_a_path_and_scores_what_goes_on(world: Any) -
     assert [example.weight for example in (first, second, third)] == [1 / 3] * 3
 
 
-def test_relations_that_lead_to_answers_are_offered_whatever_the_limit(world: Any) -> None:
-    (_, second) = of(make(world, "score_relations", max_relations=1), "q2")
+def test_relations_that_lead_to_answers_are_offered_whatever_the_limit(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kgqa_core.instructions.example_cases.MAX_RELATIONS", 1)
+    (_, second) = of(make(world, "score_relations"), "q2")
     assert body(second, "Relations:\n") == "city"
 
 
 def test_score_entities_asks_about_single_candidates(world: Any) -> None:
-    examples = make(world, "score_entities", num_entities=5)
+    examples = make(world, "score_entities")
     (of_q2,) = {(example.prompt.split("facts about it:\n")[1], example.target) for example in of(examples, "q2")}
     assert of_q2 in (
         ("1: m.1\n   (m.1, city, Port Amber)\n   (Pact, headquarters, m.1)", "1.00"),
@@ -157,28 +139,27 @@ def test_score_entities_asks_about_single_candidates(world: Any) -> None:
 def test_an_entity_is_worth_the_share_of_golds_behind_it(world: Any) -> None:
     rows = {"q3": (TaughtPath(("^member", "member"), 1, 0, True),)}
     question = Question("q3", "?", "?", (world.id_of("Freedonia"),), (world.id_of("Osterlich"),), "train")
-    settings = ExampleSettings(weights={"score_entities": 1.0}, num_entities=5)
-    made = list(make_examples(world.graph, [question], rows, prompts=world.prompts, settings=settings))
+    made = make_examples(source(world, instructions={"score_entities": 1.0}), [question], rows)
     assert {example.target for example in made} == {"1.00"}  # via the Pact, or Osterlich itself; not back to the topic
 
 
 def test_choose_shows_candidates_of_an_explorer_and_teaches_every_right_one(world: Any) -> None:
     ids = [world.id_of(name) for name in ("1992", "Snake", "1989")]
     path = (Step(world.id_of("Nightfall"), 0, world.id_of("cats")),)
-    given = Given(predictions={"q1": Prediction("q1", tuple(ids), (0.5, 0.3, 0.2), (ids[0],), paths=(path,))})
-    (example,) = make(world, "choose", given=given)
+    given = {"q1": Prediction("q1", tuple(ids), (0.5, 0.3, 0.2), (ids[0],), paths=(path,))}
+    (example,) = make(world, "choose", predictions=given)
     assert example.prompt.split("Possible answers:\n")[1].splitlines() == [
         "A. 1992 (probability 0.500) {evidence: (Nightfall, about, cats)}",
         "B. Snake (probability 0.300)",
         "C. 1989 (probability 0.200)",
     ]
     assert example.target == "A. 1992\nC. 1989"
-    assert make(world, "choose", given=given, num_candidates=1)[0].target == "A. 1992"
+    assert make(world, "choose", predictions=given, num_candidates=1)[0].target == "A. 1992"
 
 
 def test_choose_without_a_right_candidate_teaches_nothing(world: Any) -> None:
     prediction = Prediction("q1", (world.id_of("Snake"),), (1.0,), ())
-    assert make(world, "choose", given=Given(predictions={"q1": prediction})) == []
+    assert make(world, "choose", predictions={"q1": prediction}) == []
 
 
 def test_explain_goes_along_the_paths_and_ends_with_the_answers(world: Any) -> None:
@@ -188,13 +169,11 @@ def test_explain_goes_along_the_paths_and_ends_with_the_answers(world: Any) -> N
     )
 
 
-def test_enough_information_sees_both_verdicts_over_seeds(world: Any) -> None:
-    found = {
-        (example.target, body(example, "Facts:\n"))
-        for seed in range(9)
-        for example in of(make(world, "enough_information", seed=seed), "q2")
-    }
-    assert found == {
+def test_enough_information_sees_both_verdicts_over_questions(world: Any) -> None:
+    questions = [replace(world.questions[1], id=f"q2-{number}") for number in range(9)]
+    made_of = source(world, instructions={"enough_information": 1.0})
+    examples = make_examples(made_of, questions, {question.id: world.rows["q2"] for question in questions})
+    assert {(example.target, body(example, "Facts:\n")) for example in examples} == {
         ("yes", "Pact → headquarters → m.1 → city → Port Amber"),
         ("no", "Pact → headquarters → m.1"),
     }
@@ -208,49 +187,47 @@ def test_direct_teaches_the_answers_without_the_graph(world: Any) -> None:
     ]
 
 
-def test_draws_depend_on_seed_and_question_alone(world: Any) -> None:
-    settings = ExampleSettings(weights=dict.fromkeys(TAUGHT, 1.0), mode="all_shortest", wrong_plans=1)
-
-    def examples(questions: Any, **more: Any) -> list[Example]:
-        return list(make_examples(world.graph, questions, world.rows, prompts=world.prompts, settings=settings, **more))
-
-    everything = examples(world.questions)
-    assert examples(world.questions) == everything
-    assert examples(world.questions[1:2]) == of(everything, "q2")
+def test_draws_depend_on_the_question_alone(world: Any) -> None:
+    made_of = replace(source(world, instructions=dict.fromkeys(CASES, 1.0), wrong_plans=1), mode="all_shortest")
+    everything = list(make_examples(made_of, world.questions, world.rows))
+    assert list(make_examples(made_of, world.questions, world.rows)) == everything
+    assert list(make_examples(made_of, world.questions[1:2], world.rows)) == of(everything, "q2")
 
 
 def test_a_graph_of_rows_says_the_same_under_the_names_of_its_entities(world: Any, tmp_path: Path) -> None:
-    rows = replace(world.graph, folder=tmp_path)  # where no names are
-    rows.__dict__["relation_labels"] = world.graph.relation_labels
+    made_of = source(world, instructions=dict.fromkeys(CASES, 1.0))
+    rows = replace(world.search.graph, folder=tmp_path)  # where no names are
+    rows.__dict__["relation_labels"] = world.search.graph.relation_labels
     subgraphs = Subgraphs(rows, np.array([0, rows.num_entities]), np.arange(rows.num_entities), {})
-    names = SearchGraph(rows, world.graph, subgraphs, 3, False)
-    settings = ExampleSettings(weights=dict.fromkeys(TAUGHT, 1.0))
-    more: Any = {"prompts": world.prompts, "settings": settings}
-    found = make_examples(rows, world.questions, world.rows, **more, given=Given(names=names))
-    assert list(found) == list(make_examples(world.graph, world.questions, world.rows, **more))
+    of_rows = replace(made_of, search=replace(world.search, graph=rows, subgraphs=subgraphs))
+    found = make_examples(of_rows, world.questions, world.rows)
+    assert list(found) == list(make_examples(made_of, world.questions, world.rows))
 
 
 def test_a_file_of_paths_suffices_for_planning_alone(world: Any) -> None:
     question = Question("w1", "who?", "who?", (), (), "train")
     rows: Mapping[str, tuple[...]] = {"w1": (TaughtPath(("a.b", "c<SEP>d"), None, None, True),)}
-    plan = ExampleSettings(weights={"plan": 1.0}, mode="precise")
-    (example,) = make_examples(None, [question], rows, prompts=world.prompts, settings=plan)
+    plan = Source(None, world.prompts, ReasonerSection(objective="plan"), mode="precise")
+    (example,) = make_examples(plan, [question], rows)
     assert example.target == "<PATH>a.b<SEP>c\\u{3c}SEP>d</PATH>"
     with pytest.raises(InputError, match="examples of reason need a graph"):
-        list(make_examples(None, [question], rows, prompts=world.prompts, settings=ExampleSettings()))
+        list(make_examples(replace(plan, reasoner=ReasonerSection()), [question], rows))
 
 
-def test_an_instruction_without_a_target_cannot_be_taught() -> None:
-    with pytest.raises(ConfigError, match=r"'extract_clues' cannot be taught.*Legal: plan, reason"):
-        ExampleSettings(weights={"extract_clues": 1.0})
-    with pytest.raises(ConfigError, match=r"'plans' cannot be taught.*Did you mean plan\?"):
-        ExampleSettings(weights={"plans": 1.0})
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("extract_clues", r"'extract_clues' cannot be taught.*Legal: plan, reason"), ("plans", r"Did you mean plan\?")],
+)
+def test_an_instruction_without_a_target_cannot_be_taught(world: Any, name: str, message: str) -> None:
+    for wrong in ({"instructions": {name: 1.0}}, {"shares": {name: 0.5}}):
+        with pytest.raises(ConfigError, match=message):
+            list(make_examples(source(world, **wrong), world.questions, world.rows))
 
 
 def test_only_a_share_of_the_questions_may_teach_an_instruction(world: Any) -> None:
     assert make(world, "direct", shares={"direct": 0.0}) == []
-    kept = {example.question_id for example in make(world, "direct", shares={"direct": 0.5}, seed=1)}
-    more = {example.question_id for example in make(world, "direct", shares={"direct": 0.9}, seed=1)}
+    kept = {example.question_id for example in make(world, "direct", shares={"direct": 0.5})}
+    more = {example.question_id for example in make(world, "direct", shares={"direct": 0.9})}
     assert kept <= more
 
 
@@ -275,10 +252,10 @@ def test_folds_are_even_and_do_not_move() -> None:
 
 
 def test_a_template_says_which_way_each_relation_is_read(world: Any) -> None:
-    made_by = world.graph.relation_labels.index("made_by")
+    made_by = world.search.relation_labels.index("made_by")
     dawn, moon, dusk = (world.id_of(name) for name in ("Dawn", "Ida Moon", "Dusk"))
     path = (Step(dawn, made_by, moon), Step(dusk, made_by, moon, reverse=True))
-    assert explain_paths(world.graph, [path]) == (
+    assert explain_paths(world.search, [path]) == (
         'From Dawn, "made by" leads to Ida Moon, and from there "made by", read backward, leads to Dusk.'
     )
-    assert explain_paths(world.graph, []) == ""
+    assert explain_paths(world.search, []) == ""

@@ -18,22 +18,16 @@ from kgqa_core.instructions.choose import (
     EnoughCase,
     EnoughInstruction,
 )
-from kgqa_core.instructions.mappings import (
-    CluesCase,
-    ExtractCluesInstruction,
-    MapEntitiesCase,
-    MapEntitiesInstruction,
-    MapRelationsCase,
-    MapRelationsInstruction,
-)
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import (
     ChainOfThoughtCase,
     ChainOfThoughtInstruction,
+    CluesCase,
     DirectCase,
     DirectInstruction,
     ExplainCase,
     ExplainInstruction,
+    ExtractCluesInstruction,
     ReasonCase,
     ReasonInstruction,
 )
@@ -41,6 +35,10 @@ from kgqa_core.instructions.render import PLACEHOLDERS, ScoredPath, read_prompts
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,
+    MapEntitiesCase,
+    MapEntitiesInstruction,
+    MapRelationsCase,
+    MapRelationsInstruction,
     RelationsCase,
     ScoreEntitiesInstruction,
     ScoreRelationsInstruction,

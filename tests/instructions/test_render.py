@@ -1,13 +1,23 @@
-"""Paths and triples as prompts show them, and answers matched to a graph's entities."""
+"""Prompt files, and paths and triples as prompts show them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kgqa_core.errors import ConfigError
 from kgqa_core.graph.follow import reasoning_paths
-from kgqa_core.instructions.answers import match_answers
-from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.render import neighbour_triples, render_triples, show_path
+from kgqa_core.instructions.render import (
+    DEFAULT_FOLDER,
+    PLACEHOLDERS,
+    gather_evidence,
+    neighbour_triples,
+    read_prompts,
+    render_triples,
+    show_path,
+)
 from kgqa_core.types import Step
 
 
@@ -19,20 +29,16 @@ class Odd:
     def name_of(self, entity_id: int) -> str:
         return (" a", "b\n")[entity_id]
 
-    def relation_text(self, relation: int) -> str:
-        return self.relation_labels[relation]
-
 
 def test_odd_names_and_relations_stay_on_their_line() -> None:
     path = (Step(0, 0, 1, reverse=True),)
     odd: Any = Odd()
     assert show_path(odd, path).text == "b\\u{a} → ^\\^line\\u{a}break → \\u{20}a"
-    assert show_path(odd, path, signed=False).text == "b\\u{a} → ^line\\u{a}break → \\u{20}a"
     assert render_triples(odd, path) == "(\\u{20}a, ^line\\u{a}break, b\\u{a})"
 
 
 def test_paths_to_every_end_come_before_second_ways_to_one(world: Any) -> None:
-    graph, labels = world.graph, world.graph.relation_labels
+    graph, labels = world.search.graph, world.search.graph.relation_labels
     year, made_by, about = (labels.index(name) for name in ("year", "made_by", "about"))
     topics = [world.id_of(name) for name in ("Dawn", "Dusk", "Nightfall")]
     both_ways = (made_by, made_by + graph.num_relations)
@@ -47,26 +53,80 @@ def test_paths_to_every_end_come_before_second_ways_to_one(world: Any) -> None:
 def test_a_cap_on_paths_starves_no_plan(world: Any) -> None:
     topics = [world.id_of("Nightfall")]
     plans = [(("made_by", "^made_by"), 0.75), (("about", "^about"), 0.25), (("no such relation",), 9.0)]
-    evidence = gather_evidence(world.graph, topics, plans, max_paths=2)
+    evidence = gather_evidence(world.search, topics, plans, max_paths=2)
     assert [path.text.split(" → ")[-1] for path in evidence.paths] == ["Dawn", "Snake"]
     assert [path.score for path in evidence.paths] == [0.75, 0.25]
     assert evidence.num_left_out == 1
-    whole = gather_evidence(world.graph, topics, plans, max_paths=9)
+    whole = gather_evidence(world.search, topics, plans, max_paths=9)
     assert sum(path.score for path in whole.paths) == 1.0
     assert whole.num_left_out == 0
 
 
 def test_neighbours_show_every_relation_before_a_second_triple_of_one(world: Any) -> None:
     moon = world.id_of("Ida Moon")
-    assert neighbour_triples(world.graph, world.graph, moon, limit=2) == (
+    assert neighbour_triples(world.search, moon, limit=2) == (
         "(Dawn, made_by, Ida Moon)",
         "(Dusk, made_by, Ida Moon)",
     )
-    dawn = neighbour_triples(world.graph, world.graph, world.id_of("Dawn"), limit=9)
+    dawn = neighbour_triples(world.search, world.id_of("Dawn"), limit=9)
     assert set(dawn) == {"(Dawn, made_by, Ida Moon)", "(Dawn, year, 1989)"}
 
 
-def test_names_that_no_candidate_has_are_looked_up_in_the_graph(world: Any) -> None:
-    dawn, snake = world.id_of("Dawn"), world.id_of("Snake")
-    matched = match_answers(["dawn", "SNAKE", "nobody"], {dawn: "Dawn"}, world.graph)
-    assert (matched.entities, matched.unsupported, matched.unmatched) == ((dawn, snake), (snake,), ("nobody",))
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / f"{name.replace('__', '.')}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_every_prompt_of_ours_is_there_and_has_a_version() -> None:
+    prompts = read_prompts()
+    assert set(prompts.templates) == set(PLACEHOLDERS)
+    assert all(prompts.versions.values())
+    assert {path.name.split(".")[0] for path in DEFAULT_FOLDER.glob("*.txt")} == set(PLACEHOLDERS)
+
+
+def test_a_folder_of_ones_own_replaces_single_files(tmp_path: Path) -> None:
+    ours = read_prompts()
+    mixed = read_prompts(write(tmp_path, plan="Relations for: {question}\n", plan__system="You plan."))
+    assert mixed.fill("plan", {"question": "who?"}) == ("Relations for: who?", "You plan.")
+    assert {name for name in ours.hashes if ours.hashes[name] != mixed.hashes[name]} == {"plan"}
+
+
+def test_the_version_line_is_not_part_of_the_prompt(tmp_path: Path) -> None:
+    prompts = read_prompts(write(tmp_path, direct="# version: 2b\nQ: {question}\nA:"))
+    assert prompts.fill("direct", {"question": "x"})[0] == "Q: x\nA:"
+    assert prompts.versions["direct"] == "2b"
+    assert prompts.hashes == read_prompts(write(tmp_path, direct="Q: {question}\nA:\n")).hashes
+
+
+def test_other_braces_stand_for_themselves_and_nothing_is_filled_in_twice(tmp_path: Path) -> None:
+    prompts = read_prompts(write(tmp_path, reason='{ "q": {question}, {0} {} {{paths}} }'))
+    filled = prompts.fill("reason", {"question": "{paths} {x} {", "paths": "3"})[0]
+    assert filled == '{ "q": {paths} {x} {, {0} {} {3} }'
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"plan": "{questoin}"}, r"plan\.txt: unknown placeholder '\{questoin\}'\. Did you mean \{question\}\? Legal:"),
+        (
+            {"reason": "{question}"},
+            r"reason\.txt: the placeholder \{paths\} is missing\. Legal: \{paths\}, \{question\}",
+        ),
+        ({"plan__system": "{nothing}"}, r"plan\.system\.txt: unknown placeholder"),
+        ({"resaon": "{question}"}, r"resaon\.txt belongs to no instruction\. Did you mean reason\.txt\?"),
+    ],
+)
+def test_a_wrong_file_says_what_is_legal(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    if "plan__system" in files:
+        files = {"plan": "{question}", **files}
+    with pytest.raises(ConfigError, match=message):
+        read_prompts(write(tmp_path, **files))
+
+
+def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere cannot be read"):
+        read_prompts(tmp_path / "nowhere")
+    (tmp_path / "plan.txt").write_bytes(b"\xff\xfe{question}")
+    with pytest.raises(ConfigError, match=r"plan\.txt cannot be read as UTF-8"):
+        read_prompts(tmp_path)

@@ -1,4 +1,4 @@
-"""Scores of options as text and back."""
+"""Options with scores, and pairs of clue and option, as text and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.scores import Scores, last_score, parse_scores, write_scores
+from kgqa_core.instructions.render import escape
+from kgqa_core.instructions.scores import ClueMatch, Mappings, Scores, parse_mappings, parse_scores, write_scores
 from kgqa_core.instructions.types import ParseFailure
 
 RELATIONS = ["author", "^author", "starred_actors", "a = 0.5", "people.person.parents"]
@@ -38,7 +39,6 @@ def test_options_of_one_name_are_told_apart_by_their_number() -> None:
 def test_parsing_never_raises(text: str) -> None:
     found = parse_scores(text, RELATIONS, countdown=True)
     assert isinstance(found, ParseFailure) or all(0 <= score <= 1 for _, score in found.scores)
-    assert last_score(text) is None or 0 <= (last_score(text) or 0) <= 1
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,42 @@ def test_scores_are_found_in_what_models_really_write(text: str, scores: tuple[t
     assert parse_scores(text, RELATIONS, countdown=True) == Scores(scores)
 
 
-def test_what_was_never_offered_is_counted() -> None:
-    found = parse_scores("2: author = 0.9\n1: publisher = 0.8", RELATIONS, countdown=True)
-    assert found == Scores(((0, 0.9),), num_unknown=1)
+def test_what_was_never_offered_is_left_out() -> None:
+    assert parse_scores("2: author = 0.9\n1: publisher = 0.8", RELATIONS, countdown=True) == Scores(((0, 0.9),))
     assert isinstance(parse_scores("publisher = 0.8", RELATIONS, countdown=True), ParseFailure)
+
+
+CLUES, OPTIONS = ["wrote", "painter"], ["author", "^painted_by", "a -> b"]
+
+
+@given(st.text() | st.text(alphabet="wrote->author|=0123456789(/)\n "))
+@example("wrote -> author = 5/0")
+def test_parsing_mappings_never_raises(text: str) -> None:
+    found = parse_mappings(text, CLUES, OPTIONS)
+    assert isinstance(found, ParseFailure) or all(0 <= pair.score <= 10 for pair in found.pairs)
+
+
+@given(st.text(alphabet="ab ->|=1\n^", min_size=1, max_size=8), st.text(alphabet="ab ->|=1\n^", min_size=1, max_size=8))
+def test_odd_names_come_back(clue: str, option: str) -> None:
+    found = parse_mappings(f"{escape(clue)} -> {escape(option)}", [clue], [option])
+    assert found == Mappings((ClueMatch(0, 0, 10.0),))
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("wrote -> author = 9\npainter -> ^painted_by = 7", ((0, 0, 9.0), (1, 1, 7.0))),
+        ("1. Wrote → author (8/10)", ((0, 0, 8.0),)),
+        ("- painter | ^painted_by", ((1, 1, 10.0),)),
+        ("wrote -> a -> b = 3", ((0, 2, 3.0),)),
+        ("none", ()),
+        ("No clue fits.", ()),
+        ("wrote -> publisher = 9", ()),  # never offered
+    ],
+)
+def test_pairs_are_found_in_what_models_really_write(text: str, pairs: tuple[tuple[int, int, float], ...]) -> None:
+    assert parse_mappings(text, CLUES, OPTIONS) == Mappings(tuple(ClueMatch(*pair) for pair in pairs))
+
+
+def test_prose_maps_nothing_and_is_a_failure() -> None:
+    assert parse_mappings("I like books.", CLUES, OPTIONS) == ParseFailure("no mapping", "I like books.")

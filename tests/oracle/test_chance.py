@@ -8,23 +8,17 @@ from typing import Any
 import pytest
 
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
-from kgqa_core.instructions.mappings import (
-    CluesCase,
-    ExtractCluesInstruction,
-    MapEntitiesCase,
-    MapEntitiesInstruction,
-    MapRelationsCase,
-    MapRelationsInstruction,
-)
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import (
     ChainOfThoughtCase,
     ChainOfThoughtInstruction,
+    CluesCase,
     DirectCase,
     DirectInstruction,
     ExplainCase,
     ExplainInstruction,
+    ExtractCluesInstruction,
     ReasonCase,
     ReasonInstruction,
 )
@@ -32,6 +26,10 @@ from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,
+    MapEntitiesCase,
+    MapEntitiesInstruction,
+    MapRelationsCase,
+    MapRelationsInstruction,
     RelationsCase,
     ScoreEntitiesInstruction,
     ScoreRelationsInstruction,

@@ -9,33 +9,31 @@ from typing import Any
 import pytest
 
 from kgqa_core.config_systems import OracleSection
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import Answers, Explained
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction, Shown
-from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.mappings import (
-    CluesCase,
-    ExtractCluesInstruction,
-    MapEntitiesCase,
-    MapEntitiesInstruction,
-    MapRelationsCase,
-    MapRelationsInstruction,
-)
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction, parse_plan, render_plan
 from kgqa_core.instructions.reason import (
     ChainOfThoughtCase,
     ChainOfThoughtInstruction,
+    CluesCase,
     DirectCase,
     DirectInstruction,
     ExplainCase,
     ExplainInstruction,
+    ExtractCluesInstruction,
     ReasonCase,
     ReasonInstruction,
 )
-from kgqa_core.instructions.render import ScoredPath, read_prompts
+from kgqa_core.instructions.render import ScoredPath, gather_evidence, read_prompts
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,
+    MapEntitiesCase,
+    MapEntitiesInstruction,
+    MapRelationsCase,
+    MapRelationsInstruction,
     RelationsCase,
     ScoreEntitiesInstruction,
     ScoreRelationsInstruction,
@@ -76,7 +74,12 @@ Say = Callable[..., Any]
 
 
 def paths(forty: Forty, topic: str, *plans: tuple[str, ...]) -> tuple[ScoredPath, ...]:
-    return gather_evidence(forty.graph, forty.ids(topic), [(plan, 1.0) for plan in plans], max_paths=40).paths
+    return gather_evidence(
+        SearchGraph(forty.graph, forty.graph, None, 3, reenter_topic=False),
+        forty.ids(topic),
+        [(plan, 1.0) for plan in plans],
+        max_paths=40,
+    ).paths
 
 
 def test_it_plans_the_gold_plan_first_then_others_that_exist(oracle: Open, forty: Forty) -> None:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.instructions.plan import PlanInstruction
-from kgqa_core.instructions.render import read_prompts
+from kgqa_core.instructions.render import gather_evidence, read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.planners.generator import PlanAsker
@@ -52,9 +51,7 @@ class Explored:
         num_answers = 0
         inside = self.walk.subgraphs.to_rows(question) if self.walk.subgraphs else question
         for number, plan in enumerate(self.plans.get(question.id, ())):
-            found = gather_evidence(
-                self.walk.graph, inside.topics, [(tuple(plan.split()), 1.0)], max_paths=99, names=self.walk
-            )
+            found = gather_evidence(self.walk, inside.topics, [(tuple(plan.split()), 1.0)], max_paths=99)
             for path in found.steps:
                 if end_of(path) not in paths:
                     paths[end_of(path)] = path

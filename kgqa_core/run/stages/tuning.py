@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
+from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.lm.backends.embedded import EmbeddedLmSection
 from kgqa_core.run.models import (
     INSTRUCTIONS_FILE,
@@ -36,8 +37,7 @@ from kgqa_core.types import Prediction, Question, Split
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.fit import QuestionSet
-    from kgqa_core.instructions.example_cases import ExampleSettings
-    from kgqa_core.instructions.examples import Given
+    from kgqa_core.instructions.example_cases import Source
 
 TAUGHT: tuple[Split, ...] = ("train", "dev")
 CURVE_EVERY = 10  # steps of the embedded model per point
@@ -159,38 +159,39 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
     """Render the examples of all instructions that the model is tuned on, for training and dev questions."""
     from kgqa_core.graph.supervision import read_supervision
     from kgqa_core.instructions.examples import make_examples, write_examples
-    from kgqa_core.instructions.render import read_prompts
     from kgqa_core.planners.cases import PATHS_FILE
 
-    search, skipped = plan_graph(run), Counter[str]()
-    prompts = read_prompts(run.config.prompts)
-    examples = make_examples(
-        search.graph if search else None,
-        _questions_to_teach(run),
-        read_supervision(run.artifact("supervision").folder / PATHS_FILE),
-        prompts=prompts,
-        settings=_example_settings(run.config),
-        given=_given_elsewhere(run),
-        skipped=skipped,
-    )
+    source, skipped = _example_source(run), Counter[str]()
+    supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
+    examples = make_examples(source, _questions_to_teach(run), supervision, skipped=skipped)
     for instruction, count in write_examples(examples, folder / INSTRUCTIONS_FILE).items():
         recorder.metric(f"num_examples.{instruction}", count)
     for reason, count in skipped.items():
         recorder.metric(f"num_skipped.{reason.replace(':', '').replace(' ', '_')}", count)
-    for name, version in prompts.versions.items():
+    for name, version in source.prompts.versions.items():
         recorder.param(f"prompt.{name}", version)
     recorder.table("instructions", INSTRUCTIONS_FILE)
 
 
-def _given_elsewhere(run: Pipeline) -> Given:
-    """Return what examples need beside the graph: candidates of explorers, and names where the graph is one of rows."""
-    from kgqa_core.instructions.examples import Given
+def _example_source(run: Pipeline) -> Source:
+    """Return what examples are made of: the reasoner's mixture, and always plans for a model that we make."""
+    from kgqa_core.instructions.example_cases import Source
+    from kgqa_core.instructions.render import read_prompts
     from kgqa_core.systems.tables import read_candidates
 
-    names = search_graph(run) if "subgraphs" in run.specs else None
-    if "candidates" in run.specs:
-        return Given(predictions=read_candidates(run.artifact("candidates").folder), names=names)
-    return Given(names=names)
+    plans, reasoner = run.config.plans, run.config.reasoner or ReasonerSection(objective="plan")
+    assert plans is not None
+    if is_made_here(run.config):
+        reasoner = reasoner.model_copy(update={"instructions": {"plan": 1.0} | reasoner.mixture})
+    return Source(
+        plan_graph(run),
+        read_prompts(run.config.prompts),
+        reasoner,
+        mode=plans.supervision,
+        threshold=plans.precision_threshold,
+        mask_topics=run.config.explorer is None or run.config.explorer.mask_topics,
+        predictions=read_candidates(run.artifact("candidates").folder) if "candidates" in run.specs else {},
+    )
 
 
 def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
@@ -207,35 +208,6 @@ def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
     for split in TAUGHT:
         for asked in read_cases(run.artifact("supervision").folder, split):
             yield Question(asked.id, asked.text, asked.text, (), (), split)
-
-
-def _example_settings(config: RunConfig) -> ExampleSettings:
-    """Return what examples are made of: the reasoner's mixture, and always plans for a model that we make."""
-    from kgqa_core.instructions.example_cases import ExampleSettings
-
-    plans, reasoner = config.plans, config.reasoner
-    assert plans is not None
-    taught: dict[str, Any] = {"mode": plans.supervision, "threshold": plans.precision_threshold}
-    if config.explorer is not None:
-        taught |= {"mask_topics": config.explorer.mask_topics, "reenter_topic": config.dataset.reenter_topic}
-    else:
-        taught |= {"signed": False}
-    if reasoner is None:
-        return ExampleSettings(weights={"plan": 1.0}, **taught)
-    always = {"plan": 1.0} if is_made_here(config) else {}
-    is_eperm = reasoner.objective == "eperm"
-    return ExampleSettings(
-        weights=always | reasoner.mixture,
-        shares=reasoner.shares,
-        share=not is_eperm,
-        scored=is_eperm,
-        num_plans=reasoner.paths_per_question,
-        wrong_plans=reasoner.wrong_plans,
-        max_paths=reasoner.max_paths,
-        answers=reasoner.answers,
-        num_candidates=reasoner.num_candidates,
-        **taught,
-    )
 
 
 def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
