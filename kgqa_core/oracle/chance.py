@@ -11,7 +11,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kgqa_core.instructions.plan import render_plan
 from kgqa_core.oracle.player import (
     CONTEXT,
     NO_TEXT,
@@ -83,10 +82,10 @@ class Control:
         return [options.names.index(end) for place in chosen for end in list(ways.values())[place]]
 
     def _plans(self, call: Call, num: int, chance: random.Random) -> list[str]:
-        """Return the first plan that is allowed, or some drawn; without a constraint a relation that is shown."""
-        constraint, relations = call.prompt.constraint, call.case.relations
+        """Return the first plan that is allowed, or some drawn; none without a constraint."""
+        constraint = call.prompt.constraint
         if constraint is None:
-            return [render_plan((relations[place],)) for place in self._order(len(relations), chance)[:num]]
+            return []
         tries = [None] if self.seed is None else [chance] * TRIES
         return [text for text in dict.fromkeys(some_text(constraint, one) for one in tries) if text][:num]
 

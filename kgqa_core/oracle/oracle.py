@@ -230,7 +230,7 @@ def _say_plans(asked: _Asked, num: int) -> list[Said]:
     """Return gold plans, then others; of a call that goes wrong others alone."""
     constraint, known = asked.call.prompt.constraint, asked.known
     gold = [] if asked.is_wrong else gold_plans(constraint, known)[:num]
-    others = other_plans(constraint, known, asked.call.case.relations, asked.chance, num - len(gold))
+    others = other_plans(constraint, known, asked.chance, num - len(gold)) if constraint else []
     texts = [render_plan(plan) for plan in (*gold, *others)]
     return list(zip(texts, log_probs(len(gold), len(others)), strict=True)) or [("", NO_TEXT)]
 
@@ -241,17 +241,9 @@ def gold_plans(constraint: Constraint | None, known: Known | None) -> list[Label
     return [plan for plan in plans if constraint is None or is_allowed(constraint, render_plan(plan))]
 
 
-def other_plans(
-    constraint: Constraint | None, known: Known | None, shown: Sequence[str], chance: random.Random, num: int
-) -> list[LabelPath]:
-    """Return up to ``num`` plans that may be answered and are not gold, the most like a gold one first.
-
-    Without a constraint these are the single relations that are ``shown``.
-    """
+def other_plans(constraint: Constraint, known: Known | None, chance: random.Random, num: int) -> list[LabelPath]:
+    """Return up to ``num`` plans that may be answered and are not gold, the most like a gold one first."""
     golds = set(known.plans) if known else set()
-    if constraint is None:
-        single: list[LabelPath] = [(label,) for label in shown]
-        return [plan for plan in single if plan not in golds][:num]
     gold = gold_plans(constraint, known)
     found: dict[LabelPath, None] = {}
     near = near_plans(constraint, gold[0] if gold else (), chance)
