@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.graph.formats import MAX_REJECT_TEXT, TRUNCATED
 from kgqa_core.graph.ntriples import KEY, KEY_LABEL, NS, PLAIN, Statement, decode, label_of_iri, parse_line, plain_line
+from kgqa_core.graph.rejects import MAX_REJECT_TEXT, TRUNCATED
 
 NAMES, ALIASES, TYPES = ("type.object.name",), ("common.topic.alias",), ("type.object.type",)
 NOISE_PREFIXES = (
@@ -57,8 +57,8 @@ class DumpOptions:
     noise: tuple[str, ...] = NOISE_PREFIXES  # prefixes of relations that are left out; names, aliases, types stay
     types_as_triples: bool = False  # keep lines that say types among the triples as well
     max_reject_ratio: float = 0.01  # malformed lines / lines that are not blank
-    block_bytes: int = 4 * 2**20  # of plain text that are read at once; fits a processor's cache
-    blocks_per_part: int = 256  # 1 GiB of plain text per part
+    block_bytes: int = 2 * 2**20  # of plain text that are read at once; larger ones cost page faults
+    blocks_per_part: int = 512  # 1 GiB of plain text per part
 
     def __post_init__(self) -> None:
         if not self.language.isascii() or not self.language.replace("-", "").isalnum():

@@ -25,7 +25,11 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.config import GRAPH_FORMATS
 from kgqa_core.config_base import open_entry
 from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.graph.gzip_files import BYTE_ORDER_MARK as BYTE_ORDER_MARK
 from kgqa_core.graph.gzip_files import unpack
+from kgqa_core.graph.rejects import MAX_REJECT_TEXT as MAX_REJECT_TEXT
+from kgqa_core.graph.rejects import NOT_UTF8 as NOT_UTF8
+from kgqa_core.graph.rejects import TRUNCATED as TRUNCATED
 
 if TYPE_CHECKING:
     from kgqa_core.graph.nsm import ReadChunk
@@ -33,14 +37,10 @@ if TYPE_CHECKING:
 TRIPLE_COLUMNS = ("head", "relation", "tail")
 NAME_COLUMNS = ("label", "name")
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
-MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
-NOT_UTF8 = "not UTF-8"
 NOT_JSON = "not JSON"
 NOT_AN_OBJECT = "not a JSON object"
 EMPTY_FIELD = "empty field"
 WRONG_FIELDS = "wrong number of fields"
-TRUNCATED = "truncated last line"
 BAD_QUOTES = "malformed quotes"
 
 

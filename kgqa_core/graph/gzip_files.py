@@ -16,7 +16,7 @@ from kgqa_core.errors import InputError, shorten
 
 COPY_BYTES = 2**20
 MAX_LINE_BYTES = 64 * 2**20
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file; no text
 GZIP_MAGIC = b"\x1f\x8b"
 OTHER_MAGICS = {
     b"BZh": "bzip2",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kgqa_core.graph.formats import NOT_UTF8
+from kgqa_core.graph.rejects import NOT_UTF8
 
 NS = "http://rdf.freebase.com/ns/"  # left out of labels
 KEY, KEY_LABEL = "http://rdf.freebase.com/key/", "key/"

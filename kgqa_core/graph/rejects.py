@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.graph.formats import ChunkReport
 from kgqa_core.types import Reject
+
+if TYPE_CHECKING:
+    from kgqa_core.graph.formats import ChunkReport
+
+MAX_REJECT_TEXT = 500  # characters of a rejected line that are kept
+NOT_UTF8 = "not UTF-8"
+TRUNCATED = "truncated last line"
 
 NUM_SHOWN = 5
 
