@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.killed_evaluation import copy_base
-from kgqa_core.run import compare as cached_bench
+from kgqa_core.run import compare
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import answers
 from kgqa_core.run.stages.answers import Chunk, answer_chunk
@@ -39,9 +39,9 @@ def watched(chunk: Chunk, *, notes: Path, victim: int | None) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
         file.write_answered = die  # all is answered, and the last part about to be there
-    before = list(cached_bench._kept.values())
+    before = list(compare._cached.values())
     number = answer_chunk(chunk)
-    (kept,) = cached_bench._kept.values()
+    (kept,) = compare._cached.values()
     torch = sys.modules.get("torch")
     seen = {"pid": os.getpid(), "opened": kept not in before, "threads": torch.get_num_threads() if torch else None}
     with (notes / f"{chunk.number}.json").open("a", encoding="utf-8") as stream:
