@@ -81,7 +81,7 @@ def side_by_side_of(named: Mapping[str, Sequence[SystemRun]]) -> dict[str, Any] 
             words, by letters too, since runs of two configurations are never seeds of one row.
     """
     from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
-    from kgqa_core.evaluation.side_by_side_text import side_by_side_document
+    from kgqa_core.evaluation.tables import side_by_side_document
 
     if not any(run.about for runs in named.values() for run in runs):
         return None
@@ -94,9 +94,8 @@ def side_by_side_of(named: Mapping[str, Sequence[SystemRun]]) -> dict[str, Any] 
 
 def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> dict[str, Any]:
     """Return the comparison as one document."""
-    from kgqa_core.evaluation.compare import ALPHA
-    from kgqa_core.evaluation.intervals import CONFIDENCE
-    from kgqa_core.evaluation.report import make_figures
+    from kgqa_core.evaluation.compare import ALPHA, CONFIDENCE
+    from kgqa_core.evaluation.figures import make_figures
 
     return {
         "n": len(runs[0].asked),
@@ -119,7 +118,8 @@ def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -
 def print_comparison(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> None:
     """Print the runs with their figures, then a table per pair, then what it comes to."""
     from flows.cli_output import PERCENT, print_table
-    from kgqa_core.evaluation.report import COLUMNS, make_figures, show_figure
+    from kgqa_core.evaluation.figures import make_figures
+    from kgqa_core.evaluation.tables import COLUMNS, show_figure
 
     letters = {run.name: letter_of(place) for place, run in enumerate(runs)}
     figures = [make_figures(run.scores) for run in runs]
@@ -171,7 +171,7 @@ def cells_of(found: Difference) -> tuple[str, ...]:
 
 def verdict_sentence(row: PairRow, first: str, second: str) -> str:
     """Return what the comparison of two runs comes to: ``A against B: Hits@1 better, F1 tie, EM tie``."""
-    from kgqa_core.evaluation.report import COLUMNS
+    from kgqa_core.evaluation.tables import COLUMNS
 
     found = ", ".join(f"{COLUMNS[metric]} {one.verdict}" for metric, one in row.metrics.items())
     return f"{first} against {second}: {found}"

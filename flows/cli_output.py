@@ -49,7 +49,7 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
 
 def print_scores(figures: Mapping[str, Any]) -> None:
     """Print what ``score_file`` found: strict metrics beside the published evaluator's."""
-    from kgqa_core.evaluation.report import show_figure
+    from kgqa_core.evaluation.tables import show_figure
 
     strict, published = figures["strict"], figures["rog"]
     names = [name for name in dict.fromkeys([*strict, *published]) if "." not in name]  # bounds stand beside theirs
@@ -175,7 +175,7 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
 
 def print_evaluation(figures: Mapping[str, Any]) -> None:
     """Print an explorer's figures on a file of questions beside its controls'."""
-    from kgqa_core.evaluation.report import COLUMNS, figure_cells
+    from kgqa_core.evaluation.tables import COLUMNS, figure_cells
 
     systems = {"explorer": figures, **figures["controls"]}
     rows = [(system, *figure_cells(values)) for system, values in systems.items()]

@@ -11,7 +11,8 @@ from typing import Any
 
 from flows.facts import Fact, read_facts
 from kgqa_core.artifacts import written_whole
-from kgqa_core.evaluation.report import ReportRow, mean_row, render_report, show_figure
+from kgqa_core.evaluation.figures import ReportRow, mean_row
+from kgqa_core.evaluation.tables import render_report, show_figure
 from kgqa_core.planners.evaluate import render_planners
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.explorer import EXPLORER

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kgqa_core.evaluation.runs import is_picked_right, read_answers
+from kgqa_core.evaluation.runs import read_system_run
 
 Kind = Literal["failed", "stopped", "wrong", "right"]
 KINDS: tuple[Kind, ...] = ("failed", "stopped", "wrong", "right")  # whoever opens a run looks for what went wrong
@@ -59,8 +59,8 @@ def traced_questions(predictions: Path, calls: Path, *, limit: int) -> list[Trac
     """
     if not limit:
         return []
-    outcomes = read_answers(predictions, predictions.name).outcomes
-    right = {outcome.question_id: is_picked_right(outcome) for outcome in outcomes}
+    judged = read_system_run(predictions).run
+    right = dict(zip(judged.scores.question_ids, judged.picked_right.tolist(), strict=True))
     table = pq.read_table(predictions, columns=["question_id", "status", "stopped", "num_calls"], partitioning=None)
     kinds = {
         row["question_id"]: (_kind(row, right[row["question_id"]]), not row["num_calls"])

@@ -1,4 +1,10 @@
-"""Paired comparison of runs that answered the same questions: differences, their intervals, and whether they are noise.
+"""How sure a figure is: its bootstrap interval, and paired tests of runs that answered the same questions.
+
+Intervals say how far a mean would move had other questions been asked. Percentile bootstrap: draw as many questions as
+there are, with replacement, many times; the interval holds the middle 95 % of the means. A mean depends only on how
+often each distinct row of values is drawn, and those counts follow a multinomial distribution: where few rows are
+distinct, drawing the counts gives exactly the distribution that drawing questions gives, in time that does not grow
+with their number.
 
 A figure is called better or worse only where two things agree: the paired test is significant, corrected by Holm's
 method for the number of pairs of runs, and the bootstrap interval of the difference lies on one side of zero. Anything
@@ -9,20 +15,133 @@ mean of several seeds, which is neither right nor wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
 
-from kgqa_core.evaluation.intervals import DIGITS, INTERVAL_METRICS, bootstrap_bounds, holm, mcnemar, randomisation_test
-from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, HOP_BUCKETS, Mask, answer_bucket, group_by, hop_bucket
+from kgqa_core.evaluation.metrics import (
+    ANSWER_BUCKETS,
+    HOP_BUCKETS,
+    Floats,
+    Mask,
+    answer_bucket,
+    group_by,
+    hop_bucket,
+)
 from kgqa_core.evaluation.runs import EvaluatedRun, require_comparable
 
 Verdict = Literal["better", "worse", "tie"]
 Breakdown = Literal["all", "hops", "answers"]
+
+INTERVAL_METRICS = ("hits1", "f1", "em")
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+SEED = 0
+CELLS_AT_ONCE = 2**20  # numbers drawn at once
+COUNT_COST = 16  # times what it takes to draw a question, it takes to draw a count
+FLIPS = 10_000  # of signs, in the randomisation test
+ROUNDING = 1e-9  # sums that differ by less, as a share of the largest possible, are equal
 ALPHA = 0.05
+DIGITS = 6  # of a bound: the last digits of a sum depend on the processor, and equal input shall give equal bytes
+
+
+def resampled_means(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+    """Return the means [resamples, M] of ``values`` [B, M] over B rows drawn with replacement; B is at least 1."""
+    num = len(values)
+    rows, counts = np.unique(values, axis=0, return_counts=True)
+    by_counts = COUNT_COST * len(rows) < num
+    columns = np.repeat(rows, counts, axis=0).T.copy()  # sorted, so that the order of the questions changes nothing
+    random = np.random.default_rng(seed)
+    means = np.empty((resamples, values.shape[1]))
+    step = max(1, CELLS_AT_ONCE // (len(rows) if by_counts else num))
+    for start in range(0, resamples, step):
+        size = min(step, resamples - start)
+        if by_counts:
+            means[start : start + size] = random.multinomial(num, counts / num, size=size) @ rows / num
+        else:
+            drawn = random.integers(num, size=(size, num))
+            for place, column in enumerate(columns):  # one by one: rows of a table are several times slower to gather
+                means[start : start + size, place] = column.take(drawn).mean(axis=1)
+    return means
+
+
+def bootstrap_bounds(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+    """Return the lower and the upper bound [2, M] of the mean of each column of ``values`` [B, M]; zeros without rows.
+
+    All columns see the same resamples.
+    """
+    if not len(values):
+        return np.zeros((2, values.shape[1]))
+    tail = (1 - CONFIDENCE) / 2
+    bounds = np.quantile(resampled_means(values, resamples=resamples, seed=seed), [tail, 1 - tail], axis=0)
+    return np.round(bounds, DIGITS) + 0.0  # no -0.0
+
+
+def interval_names(metric: str) -> tuple[str, str]:
+    """Return the names of a metric's bounds, as they stand beside it in a summary: ``hits1.low`` and ``hits1.high``."""
+    return f"{metric}.low", f"{metric}.high"
+
+
+def interval_figures(values: Mapping[str, Floats], chosen: Mask | None = None) -> dict[str, float]:
+    """Return the bounds of ``INTERVAL_METRICS`` over all questions or those ``chosen`` [B].
+
+    ``values`` holds the figures question by question, by name [B], in percent.
+    """
+    columns = np.stack([values[name] for name in INTERVAL_METRICS], axis=1)
+    bounds = bootstrap_bounds(columns if chosen is None else columns[chosen])
+    figures: dict[str, float] = {}
+    for place, metric in enumerate(INTERVAL_METRICS):
+        figures |= dict(zip(interval_names(metric), bounds[:, place].tolist(), strict=True))
+    return figures
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Return the exact two-sided p of McNemar's test (binomial with 1/2 on the questions that only one got right)."""
+    num = only_first + only_second
+    ways, fewer = 1, 0  # ways: num choose taken
+    for taken in range(min(only_first, only_second) + 1):
+        fewer += ways
+        ways = ways * (num - taken) // (taken + 1)
+    return float(min(1.0, 2 * fewer / 2**num))
+
+
+def randomisation_test(differences: Floats, *, flips: int = FLIPS, seed: int = 0) -> float:
+    """Return the two-sided p of the mean of paired ``differences`` [B]: the share of random signs that go as far.
+
+    The observed signs count among those drawn, so p is at least 1 / (``flips`` + 1).
+    """
+    apart = np.sort(differences[differences != 0])
+    if not len(apart):
+        return 1.0
+    total = float(apart.sum())
+    least = abs(total) - ROUNDING * float(np.abs(apart).sum())
+    random = np.random.default_rng(seed)
+    # Of differences of one size only the number that keep their sign matters. It is binomial: where few sizes are
+    # distinct, drawing the numbers gives exactly the distribution that drawing signs gives.
+    sizes, counts = np.unique(np.abs(apart), return_counts=True)
+    if COUNT_COST * len(sizes) < len(apart):
+        kept = random.binomial(counts, 0.5, size=(flips, len(sizes)))
+        as_far = int((np.abs((2 * kept - counts) @ sizes) >= least).sum())
+        return (1 + as_far) / (1 + flips)
+    as_far = 0
+    step = max(1, CELLS_AT_ONCE // len(apart))
+    for start in range(0, flips, step):
+        kept = random.integers(2, size=(min(step, flips - start), len(apart)), dtype=np.int8)
+        as_far += int((np.abs(2 * (kept.astype(np.float64) @ apart) - total) >= least).sum())
+    return (1 + as_far) / (1 + flips)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return each p as corrected for there being several (Holm's step-down method), in the order given."""
+    corrected = [0.0] * len(p_values)
+    highest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = highest
+    return corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +149,7 @@ class Scope:
     """Some of the questions."""
 
     by: Breakdown
-    bucket: str  # "all", or of ``buckets.HOP_BUCKETS`` or ``buckets.ANSWER_BUCKETS``
+    bucket: str  # "all", or of ``HOP_BUCKETS`` or ``ANSWER_BUCKETS``
     chosen: Mask  # [B]
 
 
@@ -59,7 +178,7 @@ class PairRow:
     by: Breakdown
     bucket: str
     n: int
-    metrics: dict[str, Difference]  # by name, as in ``intervals.INTERVAL_METRICS``
+    metrics: dict[str, Difference]  # by name, as in ``INTERVAL_METRICS``
 
 
 def compare_runs(runs: Sequence[EvaluatedRun]) -> list[PairRow]:
@@ -91,11 +210,15 @@ def compare_in_scope(runs: Sequence[EvaluatedRun], scope: Scope) -> list[PairRow
     """Compare all pairs of runs on the questions of one scope; they are what Holm's correction is for."""
     rows = [compare_pair(first, second, scope) for first, second in combinations(runs, 2)]
     for metric in INTERVAL_METRICS:
-        corrected = holm([row.metrics[metric].p for row in rows])
-        for row, p_holm in zip(rows, corrected, strict=True):
-            found = row.metrics[metric]
-            row.metrics[metric] = replace(found, p_holm=p_holm, verdict=judge(p_holm, found.low, found.high))
+        correct_for_number(rows, metric)
     return rows
+
+
+def correct_for_number(rows: Sequence[PairRow], metric: str) -> None:
+    """Set, in place, p and verdict of one metric to what they are where all ``rows`` were tested (Holm's method)."""
+    for row, p_holm in zip(rows, holm([row.metrics[metric].p for row in rows]), strict=True):
+        found = row.metrics[metric]
+        row.metrics[metric] = replace(found, p_holm=p_holm, verdict=judge(p_holm, found.low, found.high))
 
 
 def compare_pair(first: EvaluatedRun, second: EvaluatedRun, scope: Scope) -> PairRow:

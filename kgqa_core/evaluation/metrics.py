@@ -1,10 +1,20 @@
-"""The groups of questions that figures are broken down by: numbers of hops and numbers of answers."""
+"""What the answers to one question are worth: strictly by entity id, and as the published RoG evaluator counts.
+
+Strict figures are Hits@k in expectation over ties and set metrics; they are broken down by the number of hops and of
+answers. The published evaluator (used by RoG and GNN-RAG) counts a gold as found where it is a substring of the
+prediction; its figures are met to the last digit, under their own names.
+"""
 
 from __future__ import annotations
 
+import re
+import string
+import unicodedata
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from math import comb
 from operator import ge
 
@@ -14,6 +24,12 @@ import numpy.typing as npt
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.types import Prediction, Question
 
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+METRICS = ("hits1", "hits3", "hits10", "f1", "precision", "recall", "em", "coverage", "mean_top_tie")
+ROG_METRICS = ("accuracy", "hit", "hit1", "f1", "precision", "recall")
+TIE_TOLERANCE = 1e-4
 UNKNOWN_HOPS = "unknown"  # neither does the dataset say how many hops, nor is a gold near enough to the topics
 HOP_BUCKETS = ("1", "2", ">=3", UNKNOWN_HOPS)
 ANSWER_BUCKETS = ("0", "1", "2-4", "5-9", ">=10")
@@ -34,14 +50,6 @@ def answer_bucket(num_answers: int) -> str:
     if num_answers < 2:
         return str(num_answers)
     return "2-4" if num_answers < 5 else "5-9" if num_answers < 10 else ">=10"
-
-
-# ------ Strict metrics by entity id: Hits@k in expectation over ties, bounded set metrics, ...
-
-
-METRICS = ("hits1", "hits3", "hits10", "f1", "precision", "recall", "em", "coverage", "mean_top_tie")
-TIE_TOLERANCE = 1e-4
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class QuestionScores:
     question_ids: tuple[str, ...]
     hops: tuple[int | None, ...]
     num_answers: tuple[int, ...]  # golds
-    values: dict[str, npt.NDArray[np.float64]]  # per name in METRICS [B], percent (mean_top_tie: candidates)
+    values: dict[str, Floats]  # per name in METRICS [B], percent (mean_top_tie: candidates)
 
     def summary(self, chosen: Mask | None = None) -> dict[str, float]:
         """Return ``n`` and the mean of every metric, of all questions or those ``chosen`` [B]; of none, zeros."""
@@ -147,9 +155,8 @@ def score_outcomes(outcomes: Sequence[Outcome]) -> QuestionScores:
 def score_outcome(outcome: Outcome) -> tuple[float, ...]:
     """Return one question's metrics as shares, in the order of ``METRICS``.
 
-    Who answers nothing hits nothing, whatever was found on the way: that is coverage. A true/false question gets 1 or
-    0 in every hit and set metric: see ``decides_claim``. Raises ``InputError`` for
-    candidates and scores of different lengths, a repeated candidate, or scores that increase or are not numbers.
+    Without an answer every hit is 0, whatever was found on the way: that is coverage. A true/false question gets 1 or
+    0 in every hit and set metric: see ``decides_claim``. Raises ``InputError`` as ``check_ranking`` does.
     """
     check_ranking(outcome)
     top_tie, *hits = _rank_ties(outcome) if outcome.answers else (0.0,) * 4
@@ -241,3 +248,71 @@ def decides_claim(outcome: Outcome) -> bool:
     if outcome.verdict:
         return outcome.claim in shown & outcome.answers
     return outcome.claim not in outcome.answers and bool(shown & outcome.answers)
+
+
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+
+
+@lru_cache(maxsize=65_536)
+def normalise_published(text: str) -> str:
+    """Return ``text`` as the published RoG evaluator compares it.
+
+    Lower case; ASCII punctuation removed; the words a, an and the dropped; white space collapsed. The published code
+    also means to drop ``<pad>`` but has removed the angle brackets by then, so ``pad`` stays: kept so, because its
+    figures are to be met to the last digit. A name of nothing but punctuation or articles becomes the empty string.
+    """
+    lowered = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLE.sub(" ", lowered).split())
+
+
+@lru_cache(maxsize=65_536)
+def normalise_name(text: str) -> str:
+    """Return ``text`` for strict equality of names: composed characters, no case, white space collapsed.
+
+    Punctuation and articles stay, since they tell entities apart ("It" and "It!", "Thing" and "The Thing").
+    """
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+def score_rog_question(prediction: str | Sequence[str], golds: Sequence[str]) -> tuple[float, ...]:
+    """Return the published evaluator's six figures of one question as shares, in the order of ``ROG_METRICS``.
+
+    A prediction in text is stripped and split at newlines, so an empty one is one empty line. Of a list the distinct
+    members are the lines, the most frequent first and ties in order of appearance, so an empty list has none.
+    A question without golds scores 0 everywhere (the published code divides by zero there).
+    """
+    if not golds:
+        return (0.0,) * len(ROG_METRICS)
+    if isinstance(prediction, str):
+        lines = prediction.strip().split("\n")
+    else:
+        lines = [line for line, _ in Counter(prediction).most_common()]
+    normalised = [normalise_published(gold) for gold in golds]
+    whole = normalise_published(" ".join(lines))
+    first = normalise_published(lines[0]) if lines else ""
+    found = sum(gold in whole for gold in normalised)
+    hit1 = float(any(gold in first for gold in normalised))
+    accuracy = found / len(golds)
+    precision = found / len(lines) if lines else 0.0
+    recall = accuracy if lines else 0.0
+    both = precision + recall
+    f1 = 2 * precision * recall / both if both else 0.0
+    return accuracy, float(found > 0), hit1, f1, precision, recall
+
+
+def is_rog_hit(names: Sequence[str], golds: Sequence[str]) -> bool:
+    """Return whether one question is a Hit, as ``score_rog_question`` says of the list ``names``, but sooner."""
+    if not set(golds).isdisjoint(names):  # a gold among the lines is a part of all of them joined
+        return True
+    return bool(score_rog_question(names, golds)[ROG_METRICS.index("hit")])
+
+
+def summarise_rog(shares: Sequence[tuple[float, ...]]) -> dict[str, float]:
+    """Return the means over questions of ``score_rog_question`` in percent, 0 where there is no question.
+
+    The sums are taken one by one from left to right: ``sum`` of floats compensates rounding from Python 3.12 on, and
+    the published figures, printed to the last digit, come from sums that did not.
+    """
+    totals = np.cumsum([(0.0,) * len(ROG_METRICS), *shares], axis=0)[-1].tolist()
+    return {name: total * 100 / max(len(shares), 1) for name, total in zip(ROG_METRICS, totals, strict=True)}

@@ -1,9 +1,14 @@
-"""The predictions table: what one system answered, readable by people (names, paths) and by metrics (ids, scores)."""
+"""The predictions table: what one system answered, readable by people (names, paths) and by metrics (ids, scores).
+
+The file says itself on which graph it was made and who answered: which system, with which language model or stand-in,
+prompts, topics and settings.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +24,8 @@ from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 ROWS_AT_ONCE = 4096  # rows held as Python objects while writing and reading
-GRAPH_KEY, SYSTEM_KEY = b"kgqa.graph", b"kgqa.system"  # of the Parquet schema's metadata
+GRAPH_KEY, SYSTEM_KEY, ABOUT_KEY = b"kgqa.graph", b"kgqa.system", b"kgqa.about"  # of the Parquet schema's metadata
+STAND_INS = ("random", "first")  # answerers that know nothing: what does not beat them is not the model's merit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,47 @@ class Source:
 
     graph: str  # content hash of the graph, whose ids the file is full of
     system: str  # as reports call it
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSource:
+    """Who answered in a file of a system; kept in the file as well."""
+
+    graph: str  # content hash of the graph, whose ids the file is full of
+    system: str  # as the configuration calls it: "rog"
+    seed: int | None = None
+    answered_by: str = ""  # lm, oracle, random, first; empty: the system asks no language model
+    model: str = ""  # identity of that model, by content
+    prompts: str = ""  # content hash of the prompts
+    topics: str = "gold"  # where topic entities come from: gold, linked, none (the system uses none)
+    pool: str = "none"  # hard: the right plan and wrong ones in place of what the system retrieves
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, JSON: {"num_candidates": 3}
+
+    @property
+    def row(self) -> str:
+        """Return the name of its row in tables, which the runs of several seeds share: ``rog (oracle, hard pool)``."""
+        return _named(self.system, self._notes())
+
+    @property
+    def name(self) -> str:
+        """Return the name of the one run: ``rog (oracle, seed 1)``."""
+        return _named(self.system, [*self._notes(), *([] if self.seed is None else [f"seed {self.seed}"])])
+
+    def _notes(self) -> list[str]:
+        """Return in words what is unusual about it."""
+        player = [self.answered_by] if self.answered_by not in ("", "lm") else []
+        pool = [f"{self.pool} pool"] if self.pool != "none" else []
+        return [*player, *(["linked topics"] if self.topics == "linked" else []), *pool]
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """Return what the Parquet schema carries; ``read_source`` finds graph and name there, too."""
+        about = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+        return {GRAPH_KEY: self.graph.encode(), SYSTEM_KEY: self.name.encode(), ABOUT_KEY: about.encode()}
+
+
+def _named(system: str, notes: Sequence[str]) -> str:
+    shown = "explorer alone" if system == "explorer" else system
+    return f"{shown} ({', '.join(notes)})" if notes else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,38 +153,57 @@ def make_row(
     }
 
 
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise ``InputError`` with the name of the file where reading it as Parquet fails."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
+
+
 def read_source(path: Path) -> Source | None:
     """Return where the predictions in ``path`` come from; None where the file does not say.
 
     Raises ``InputError`` when it is no readable Parquet file.
     """
-    try:
+    with readable(path):
         known = pq.read_schema(path).metadata or {}
+    try:
         return Source(known[GRAPH_KEY].decode(), known[SYSTEM_KEY].decode())
     except (KeyError, UnicodeDecodeError):
         return None
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
+
+
+def read_system_source(path: Path) -> SystemSource | None:
+    """Return who answered the questions of ``path``; None where the file is no system's.
+
+    Raises ``InputError`` when it is no readable Parquet file, or what it says of its source is damaged.
+    """
+    with readable(path):
+        written = (pq.read_schema(path).metadata or {}).get(ABOUT_KEY)
+    if written is None:
+        return None
+    try:
+        known = json.loads(written)
+        return SystemSource(**{one.name: known[one.name] for one in fields(SystemSource)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{shorten(str(path))} does not say rightly which system it is of ({shorten(str(error))}); "
+            "evaluate that system again"
+        ) from error
 
 
 def read_predictions(path: Path) -> Iterator[PredictionBatch]:
     """Yield a predictions table in batches. Raises ``InputError`` when it is damaged or lacks a column."""
-    try:
-        with pq.ParquetFile(path) as file:
-            _check_columns(path, file.schema_arrow)
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=PREDICTIONS.names):
-                yield _unpack(pa.Table.from_batches([batch]).cast(PREDICTIONS))
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
-
-
-def _check_columns(path: Path, found: pa.Schema) -> None:
-    missing = [name for name in PREDICTIONS.names if name not in found.names]
-    if missing:
-        raise InputError(
-            f"{shorten(str(path))} lacks the columns {shorten(missing)} of a predictions table; "
-            f"it has {shorten(found.names)}"
-        )
+    with readable(path), pq.ParquetFile(path) as file:
+        if missing := [name for name in PREDICTIONS.names if name not in file.schema_arrow.names]:
+            raise InputError(
+                f"{shorten(str(path))} lacks the columns {shorten(missing)} of a predictions table; "
+                f"it has {shorten(file.schema_arrow.names)}"
+            )
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=PREDICTIONS.names):
+            yield _unpack(pa.Table.from_batches([batch]).cast(PREDICTIONS))
 
 
 def _unpack(table: pa.Table) -> PredictionBatch:
@@ -175,75 +241,6 @@ def _lists(column: pa.ListArray) -> list[list[Any]]:
 def _cut(items: list[Any], column: pa.ListArray) -> list[list[Any]]:
     """Return what belongs to each list of ``column``, of something for each of their items."""
     return [items[start:end] for start, end in pairwise(column.offsets.to_pylist())]
-
-
-# ------ Who answered the questions of a file: the system, whoever played its language model, and ...
-
-
-ABOUT_KEY = b"kgqa.about"  # of the Parquet schema's metadata
-STAND_INS = ("random", "first")  # answerers that know nothing: what does not beat them is not the model's merit
-
-
-@dataclass(frozen=True, slots=True)
-class SystemSource:
-    """Where the predictions of a system come from; kept in the file, so that it can be compared wherever it is."""
-
-    graph: str  # content hash of the graph, whose ids the file is full of
-    system: str  # as the configuration calls it: "rog"
-    seed: int | None = None
-    answered_by: str = ""  # lm, oracle, random, first; empty: the system asks no language model
-    model: str = ""  # identity of that model, by content
-    prompts: str = ""  # content hash of the prompts
-    topics: str = "gold"  # where topic entities come from: gold, linked, none (the system uses none)
-    pool: str = "none"  # hard: the right plan and wrong ones in place of what the system retrieves
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, JSON: {"num_candidates": 3}
-
-    @property
-    def row(self) -> str:
-        """Return the name of its row in tables, which the runs of several seeds share: ``rog (oracle, hard pool)``."""
-        return _named(self.system, self._notes())
-
-    @property
-    def name(self) -> str:
-        """Return the name of the one run: ``rog (oracle, seed 1)``."""
-        return _named(self.system, [*self._notes(), *([] if self.seed is None else [f"seed {self.seed}"])])
-
-    def _notes(self) -> list[str]:
-        """Return in words what is unusual about it."""
-        player = [self.answered_by] if self.answered_by not in ("", "lm") else []
-        pool = [f"{self.pool} pool"] if self.pool != "none" else []
-        return [*player, *(["linked topics"] if self.topics == "linked" else []), *pool]
-
-    def metadata(self) -> dict[bytes, bytes]:
-        """Return what the Parquet schema carries; ``predictions.read_source`` reads graph and name of it."""
-        about = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
-        return {GRAPH_KEY: self.graph.encode(), SYSTEM_KEY: self.name.encode(), ABOUT_KEY: about.encode()}
-
-
-def _named(system: str, notes: Sequence[str]) -> str:
-    shown = "explorer alone" if system == "explorer" else system
-    return f"{shown} ({', '.join(notes)})" if notes else shown
-
-
-def read_system_source(path: Path) -> SystemSource | None:
-    """Return who answered the questions of ``path``; None where the file is no system's.
-
-    Raises:
-        InputError: no readable Parquet file, or what it says of its source is damaged.
-    """
-    try:
-        written = (pq.read_schema(path).metadata or {}).get(ABOUT_KEY)
-        if written is None:
-            return None
-        known = json.loads(written)
-        return SystemSource(**{name: known[name] for name in (one.name for one in fields(SystemSource))})
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{shorten(str(path))} does not say rightly which system it is of ({shorten(str(error))}); "
-            "evaluate that system again"
-        ) from error
 
 
 def render_path(path: ReasoningPath, *, entity_names: Sequence[str], relation_labels: Sequence[str]) -> str:

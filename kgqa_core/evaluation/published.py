@@ -1,4 +1,4 @@
-"""Published figures, to be put beside ours: what was measured, over which questions, with whose topics.
+"""Published figures, and which of them stands beside a row of ours.
 
 They stand in one file, ``conf/papers/tables.yaml``, with the run configuration of each table or figure, or the reason
 why there is none. Hit and Hits@1 are two metrics here whatever a paper calls them: a figure of one never answers for
@@ -7,15 +7,18 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from kgqa_core.errors import InputError
+from kgqa_core.evaluation.side_by_side import Entrant
 
 Metric = Literal[
     "hit",  # a gold anywhere in the answer (RoG and EPERM print it as Hits@1)
@@ -127,18 +130,6 @@ def read_published(path: Path) -> tuple[PublishedTable, ...]:
     )
 
 
-def figures_of(
-    tables: Sequence[PublishedTable], *, dataset: str, metric: Metric, method: str | None = None
-) -> list[PublishedFigure]:
-    """Return the published figures of one metric on one dataset, of all methods or of one; another metric never."""
-    return [
-        figure
-        for table in tables
-        for figure in table.figures
-        if figure.dataset == dataset and figure.metric == metric and method in (None, figure.method)
-    ]
-
-
 def _table(key: str, name: str, item: _Item, paper: _Paper, where: str) -> PublishedTable:
     if not item.runs and not item.reason:
         raise InputError(f"{where}: give 'runs', or the 'reason' why there are none")
@@ -168,3 +159,70 @@ def _figures(item: _Item, paper: _Paper, where: str) -> Iterator[PublishedFigure
                 meant = row.metric if row.metric and metric in ("hit", "hits1") else metric
                 denominator = paper.denominators[dataset]
                 yield PublishedFigure(method, dataset, meant, value, denominator, topics, row.note)
+
+
+METHODS: Mapping[str, str] = {
+    "explorer": r"EtD-w\.o\.-AD",
+    "etd": r"EtD-(?!w\.o\.)[^ ]+",
+    "dualr": r"DualR-(?!w\.o\.)[^ ]+",
+    "rog": r"RoG( \(.*\))?",
+    "eperm": r"EPERM",
+    "fiske": r"FiSKE( w/.*)?",
+    "tog": r"ToG(-| w/|\+).*",
+    "direct": r"IO w/.*|ChatGPT|GPT-4|Llama2-13B",
+    "cot": r"CoT w/.*|ChatGPT\+CoT",
+}
+"""What papers call our systems, their ablations apart."""
+BESIDE: tuple[Metric, ...] = ("hits1", "hit", "partial_match", "complete_match")
+"""Metrics that have a column of their own each; figures of which nobody knows the metric are not shown."""
+FREEBASE = {"webqsp": "WebQSP", "cwq": "CWQ"}
+
+
+def paper_datasets(name: str, hops: Iterable[str]) -> list[str]:
+    """Return what papers call the datasets that a run's questions are of; empty where they know none like it.
+
+    Args:
+        name: of the run's dataset.
+        hops: numbers of hops of its questions, ascending.
+    """
+    if name.startswith("metaqa"):
+        return [f"MetaQA-{count}" for count in hops if count in ("1", "2", "3")]
+    if name.startswith("wc2014"):
+        return ["WC-m"] if "mixed" in name else [f"WC-{count}" for count in hops if count in ("1", "2")]
+    return [paper for part, paper in FREEBASE.items() if part in name.split("-")]
+
+
+def published_beside(
+    tables: Sequence[PublishedTable], datasets: Sequence[str], entrants: Sequence[Entrant]
+) -> dict[Metric, dict[str, str]]:
+    """Return by metric and row what is published for its system on all of ``datasets``, the best method of it.
+
+    Rows whose language model was a stand-in of ours have none.
+    """
+    rows = {
+        entrant.name: entrant.about.system
+        for entrant in entrants
+        if entrant.about is not None and entrant.about.system in METHODS and not entrant.is_stand_in
+    }
+    found: dict[Metric, dict[str, str]] = {}
+    for metric in BESIDE if datasets else ():
+        figures = [one for table in tables for one in table.figures if one.metric == metric and one.dataset in datasets]
+        texts = {name: _best(figures, datasets, METHODS[system]) for name, system in rows.items()}
+        if any(texts.values()):
+            found[metric] = {name: text for name, text in texts.items() if text}
+    return found
+
+
+def _best(figures: Sequence[PublishedFigure], datasets: Sequence[str], pattern: str) -> str:
+    """Return ``98.1 / 99.7 / 99.7 (EtD-ChatGPT)``, or empty text where no method has them all."""
+    methods: dict[str, dict[str, PublishedFigure]] = {}
+    for one in figures:
+        if re.fullmatch(pattern, one.method):
+            methods.setdefault(one.method, {}).setdefault(one.dataset, one)
+    whole = {method: own for method, own in methods.items() if len(own) == len(datasets)}
+    if not whole:
+        return ""
+    best = max(whole, key=lambda method: fmean(one.value for one in whole[method].values()))
+    topics = whole[best][datasets[0]].topics
+    values = " / ".join(f"{whole[best][dataset].value:g}" for dataset in datasets)
+    return f"{values} ({best}{'' if topics == 'gold' else f', topics: {topics}'})"

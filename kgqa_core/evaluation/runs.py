@@ -1,7 +1,8 @@
-"""Evaluated runs, read from their predictions; two can be compared where questions, golds and graph are the same.
+"""Runs, read from their predictions tables: what was answered, and of systems what it cost and what it rests on.
 
-The paired tests need to know whether a question was answered right, yes or no; so where candidates tie at the top, the
-one with the smallest entity id is picked, for every run alike.
+Two runs can be compared where questions, golds and graph are the same. The paired tests need to know whether a question
+was answered right, yes or no; so where candidates tie at the top, the one with the smallest entity id is picked, for
+every run alike.
 """
 
 from __future__ import annotations
@@ -17,15 +18,31 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import InputError, nearest, shorten
-from kgqa_core.evaluation.metrics import Mask, Outcome, QuestionScores, decides_claim, end_of_tie, score_outcomes
-from kgqa_core.evaluation.predictions import Source, SystemSource, read_predictions, read_source, read_system_source
-from kgqa_core.evaluation.rog import is_rog_hit
-
-Floats = npt.NDArray[np.float64]
+from kgqa_core.evaluation.metrics import (
+    Floats,
+    Mask,
+    Outcome,
+    QuestionScores,
+    decides_claim,
+    end_of_tie,
+    is_rog_hit,
+    score_outcomes,
+)
+from kgqa_core.evaluation.predictions import (
+    Source,
+    SystemSource,
+    read_predictions,
+    read_source,
+    read_system_source,
+    readable,
+)
 
 NUM_EXAMPLES = 3
 TEXT_SHOWN = 60  # characters of a question in a message
 HASH_SHOWN = 16  # digits of a graph's hash in a message
+SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
+READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
+STATUSES = ("answered", "abstained", "skipped", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +69,51 @@ class EvaluatedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """A predictions table: what was asked and answered, in the order of question ids."""
+class Record:
+    """What only a system's table has, question by question [B], in the order of question ids."""
 
+    status: tuple[str, ...]  # of ``STATUSES``
+    stopped: tuple[str | None, ...]  # the limit of the budget that ended the question
+    spent: dict[str, Floats]  # by name as in ``SPENT``; money NaN where nobody knows
+    num_supported: Floats  # answers whose path stands in the graph and ends in them
+    num_claimed: Floats  # all answers, names that nothing in the graph bears among them
+    counts: dict[str, Floats]  # what the system counted, NaN where it did not
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRun:
+    """A judged run beside its outcomes and, where a system answered, its costs; in the order of question ids."""
+
+    run: EvaluatedRun
     outcomes: tuple[Outcome, ...]
-    asked: dict[str, Asked]  # by question id
     hit: Floats  # the published evaluator's Hit [B], percent
+    about: SystemSource | None  # None: no system's table
+    record: Record | None
+
+    @property
+    def name(self) -> str:
+        """Return what the user calls the run."""
+        return self.run.name
 
 
-def require_source(path: Path, name: str) -> Source:
-    """Return on which graph a predictions table was made; ``name`` is what messages call the run.
+def read_system_run(path: Path, name: str = "") -> SystemRun:
+    """Read and judge any table of predictions; ``name``: what to call it, else as the file says.
 
-    Raises ``InputError`` where the table is missing, damaged, or does not say.
+    Raises:
+        InputError: it is missing, damaged, empty, repeats a question or does not say on which graph it was made.
     """
+    called = name or path.name
     if not path.is_file():
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         near = nearest(path.name, beside)
         hint = f"; did you mean {shorten(near[0])}?" if near else "; give what kgqa run printed as its evaluation"
-        raise InputError(f"{name}: there is no predictions table {shorten(str(path))}{hint}")
+        raise InputError(f"{called}: there is no predictions table {shorten(str(path))}{hint}")
     source = read_source(path)
     if source is None:
         raise InputError(
-            f"{name}: {shorten(str(path))} does not say on which graph it was made; evaluate that run again"
+            f"{called}: {shorten(str(path))} does not say on which graph it was made; evaluate that run again"
         )
-    return source
-
-
-def read_answers(path: Path, name: str) -> Answers:
-    """Read a predictions table.
-
-    Raises ``InputError`` where it is damaged, empty, or repeats a question.
-    """
+    about, called = read_system_source(path), name or source.system
     rows: list[tuple[Outcome, bool]] = []
     asked: dict[str, Asked] = {}
     for batch in read_predictions(path):
@@ -90,20 +121,16 @@ def read_answers(path: Path, name: str) -> Answers:
         for outcome, text, names, golds in columns:
             question = Asked(text, tuple(sorted(golds)), outcome.golds, outcome.claim, outcome.gold_verdict)
             if asked.setdefault(outcome.question_id, question) is not question:
-                raise InputError(f"{name}: question {shorten(outcome.question_id)} is there twice; keep one of them")
+                raise InputError(f"{called}: question {shorten(outcome.question_id)} is there twice; keep one of them")
             rows.append((outcome, is_rog_hit(names, golds)))
     if not rows:
-        raise InputError(f"{name}: {shorten(str(path))} holds no predictions; run the evaluation again")
+        raise InputError(f"{called}: {shorten(str(path))} holds no predictions; run the evaluation again")
     rows.sort(key=lambda row: row[0].question_id)
-    return Answers(tuple(outcome for outcome, _ in rows), asked, np.array([100.0 * hit for _, hit in rows]))
-
-
-def judge_run(
-    name: str, path: Path, source: Source, asked: dict[str, Asked], outcomes: Sequence[Outcome]
-) -> EvaluatedRun:
-    """Return the run whose answers, in the order of question ids, are ``outcomes``."""
+    outcomes = tuple(outcome for outcome, _ in rows)
     right = np.array([is_picked_right(outcome) for outcome in outcomes])
-    return EvaluatedRun(name, path, source, asked, score_outcomes(outcomes), right)
+    run = EvaluatedRun(called, path, source, asked, score_outcomes(outcomes), right)
+    hit = np.array([100.0 * found for _, found in rows])
+    return SystemRun(run, outcomes, hit, about, None if about is None else _read_record(path))
 
 
 def is_picked_right(outcome: Outcome) -> bool:
@@ -112,6 +139,112 @@ def is_picked_right(outcome: Outcome) -> bool:
         return decides_claim(outcome)
     top = outcome.candidates[: end_of_tie(outcome.scores, 0)]
     return bool(top and outcome.answers) and min(top) in outcome.golds
+
+
+def _read_record(path: Path) -> Record:
+    """Read what only a system's table has; lists are counted by their lengths, row by row it takes much longer."""
+    with readable(path), pq.ParquetFile(path) as file:
+        if missing := [name for name in READ if name not in file.schema_arrow.names]:
+            raise InputError(
+                f"{shorten(str(path))} lacks what a system's predictions say of costs and evidence: "
+                f"{shorten(missing)}; evaluate that system again"
+            )
+        table = file.read(columns=list(READ))
+    table = table.take(pc.sort_indices(table["question_id"])).combine_chunks()
+    faithful = table["faithful"].combine_chunks()
+    lengths = _lengths(faithful)
+    supported = np.zeros(len(table))
+    np.add.at(supported, np.repeat(np.arange(len(table)), lengths), faithful.flatten().to_numpy(zero_copy_only=False))
+    return Record(
+        status=tuple(table["status"].to_pylist()),
+        stopped=tuple(table["stopped"].to_pylist()),
+        spent={name: table[name].to_numpy().astype(np.float64) for name in SPENT},
+        num_supported=supported,
+        num_claimed=(lengths + _lengths(table["unmatched"].combine_chunks())).astype(np.float64),
+        counts=_columns_of(table["counts"].combine_chunks()),
+    )
+
+
+def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
+    lengths: npt.NDArray[np.int64] = np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    return lengths
+
+
+def _columns_of(counts: pa.MapArray) -> dict[str, Floats]:
+    """Return each count as a column, NaN where a question has it not."""
+    entries = counts.cast(pa.list_(pa.struct({"key": pa.string(), "value": pa.float64()})))
+    rows = np.repeat(np.arange(len(counts)), _lengths(entries))
+    keys, values = entries.flatten().flatten()
+    names = keys.to_numpy(zero_copy_only=False)
+    columns: dict[str, Floats] = {}
+    for name in sorted(set(names)):
+        chosen = names == name
+        columns[name] = np.full(len(counts), np.nan)
+        columns[name][rows[chosen]] = values.to_numpy(zero_copy_only=False)[chosen]
+    return columns
+
+
+def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
+    """Return the mean over several runs of one system (its seeds), question by question.
+
+    ``picked_right`` is then a share: of the runs that are right.
+    """
+    if len(runs) == 1:
+        return replace(runs[0], name=name)
+    first = runs[0].scores
+    values = {metric: np.mean([run.scores.values[metric] for run in runs], axis=0) for metric in first.values}
+    picked = np.mean([run.picked_right for run in runs], axis=0)
+    return replace(runs[0], name=name, scores=replace(first, values=values), picked_right=picked)
+
+
+def with_direct(run: SystemRun, direct: SystemRun) -> SystemRun:
+    """Return a run that answers with the union of its own answers and those of ``direct`` (FiSKE, Table 2).
+
+    It ranks as ``run`` where that answers, else as ``direct``; a true/false question goes by whoever has a verdict,
+    ``run`` first. It costs what both cost, and what only ``direct`` answers has no evidence.
+    """
+    pairs = list(zip(run.outcomes, direct.outcomes, strict=True))
+    outcomes = tuple(unite(own, other) for own, other in pairs)
+    judged = _judge_again(f"{run.name} + {direct.name}", run, outcomes)
+    record = None
+    if run.record is not None and direct.record is not None:
+        added = np.array([len(other.answers - own.answers) for own, other in pairs], dtype=np.float64)
+        record = replace(
+            run.record,
+            spent={column: run.record.spent[column] + direct.record.spent[column] for column in SPENT},
+            num_claimed=run.record.num_claimed + added,
+        )
+    return SystemRun(judged, outcomes, np.maximum(run.hit, direct.hit), run.about, record)
+
+
+def _judge_again(name: str, run: SystemRun, outcomes: Sequence[Outcome]) -> EvaluatedRun:
+    """Return ``run`` with other outcomes; those that are its own keep their scores."""
+    old = run.run.scores
+    rows = [row for row, pair in enumerate(zip(run.outcomes, outcomes, strict=True)) if pair[0] is not pair[1]]
+    changed = [outcomes[row] for row in rows]
+    values = {metric: column.copy() for metric, column in old.values.items()}
+    for metric, column in score_outcomes(changed).values.items():
+        values[metric][rows] = column
+    picked = run.run.picked_right.copy()
+    picked[rows] = [is_picked_right(outcome) for outcome in changed]
+    return replace(run.run, name=name, scores=replace(old, values=values), picked_right=picked)
+
+
+def unite(own: Outcome, other: Outcome) -> Outcome:
+    """Return one question's outcome with the answers of both, ``own`` itself where ``other`` adds nothing."""
+    adds = not other.answers <= own.answers or (own.verdict is None and other.verdict is not None)
+    if not adds and (own.covered or not other.covered):
+        return own
+    leading = own if own.answers else other
+    return replace(
+        own,
+        candidates=leading.candidates,
+        scores=leading.scores,
+        evident=leading.evident,
+        answers=own.answers | other.answers,
+        covered=own.covered or other.covered,
+        verdict=other.verdict if own.verdict is None else own.verdict,
+    )
 
 
 def require_comparable(runs: Sequence[EvaluatedRun]) -> None:
@@ -160,169 +293,3 @@ def have_same_golds(one: Asked, other: Asked, *, same_ids: bool) -> bool:
 def count_questions(found: Sequence[str]) -> str:
     """Return ``1 question`` or ``7 questions``."""
     return f"{len(found)} question{'' if len(found) == 1 else 's'}"
-
-
-# ------ Runs of systems, read from their predictions: what they answered, what that cost, and what it rests on.
-
-
-SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
-READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
-STATUSES = ("answered", "abstained", "skipped", "failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What only a system's table has, question by question [B], in the order of question ids."""
-
-    status: tuple[str, ...]  # of ``STATUSES``
-    stopped: tuple[str | None, ...]  # the limit of the budget that ended the question
-    spent: dict[str, Floats]  # by name as in ``SPENT``; money NaN where nobody knows
-    num_supported: Floats  # answers whose path stands in the graph and ends in them
-    num_claimed: Floats  # all answers, names that nothing in the graph bears among them
-    counts: dict[str, Floats]  # what the system counted, NaN where it did not
-
-
-@dataclass(frozen=True, slots=True)
-class SystemRun:
-    """One run of one system, judged. Questions are in the order of their ids, so that runs line up."""
-
-    run: EvaluatedRun
-    outcomes: tuple[Outcome, ...]
-    hit: Floats  # the published evaluator's Hit [B], percent
-    about: SystemSource | None  # None: no system's table
-    record: Record | None
-
-    @property
-    def name(self) -> str:
-        """Return what the user calls the run."""
-        return self.run.name
-
-
-def read_system_run(path: Path, name: str = "") -> SystemRun:
-    """Read and judge any table of predictions; ``name``: what to call it, else as the file says.
-
-    Raises:
-        InputError: it is missing, damaged, empty, repeats a question or does not name its graph.
-    """
-    source = require_source(path, name or path.name)
-    about = read_system_source(path)
-    called = name or source.system
-    answers = read_answers(path, called)
-    run = judge_run(called, path, source, answers.asked, answers.outcomes)
-    record = None if about is None else _record_of(_read_sorted(path))
-    return SystemRun(run, answers.outcomes, answers.hit, about, record)
-
-
-def _read_sorted(path: Path) -> pa.Table:
-    """Return the columns ``READ`` in the order of question ids; raises ``InputError`` where one is not there."""
-    try:
-        with pq.ParquetFile(path) as file:
-            if missing := [name for name in READ if name not in file.schema_arrow.names]:
-                raise InputError(
-                    f"{shorten(str(path))} lacks what a system's predictions say of costs and evidence: "
-                    f"{shorten(missing)}; evaluate that system again"
-                )
-            table = file.read(columns=list(READ))
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{shorten(str(path))} is not readable as predictions: {shorten(str(error))}") from error
-    return table.take(pc.sort_indices(table["question_id"])).combine_chunks()
-
-
-def _record_of(table: pa.Table) -> Record:
-    """Return what only a system's table has; lists are counted by their lengths, row by row it takes much longer."""
-    faithful = table["faithful"].combine_chunks()
-    lengths = _lengths(faithful)
-    supported = np.zeros(len(table))
-    np.add.at(supported, np.repeat(np.arange(len(table)), lengths), faithful.flatten().to_numpy(zero_copy_only=False))
-    return Record(
-        status=tuple(table["status"].to_pylist()),
-        stopped=tuple(table["stopped"].to_pylist()),
-        spent={name: table[name].to_numpy().astype(np.float64) for name in SPENT},
-        num_supported=supported,
-        num_claimed=(lengths + _lengths(table["unmatched"].combine_chunks())).astype(np.float64),
-        counts=_columns_of(table["counts"].combine_chunks()),
-    )
-
-
-def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
-    lengths: npt.NDArray[np.int64] = np.diff(lists.offsets.to_numpy()).astype(np.int64)
-    return lengths
-
-
-def _columns_of(counts: pa.MapArray) -> dict[str, Floats]:
-    """Return each count as a column, NaN where a question has it not."""
-    entries = counts.cast(pa.list_(pa.struct({"key": pa.string(), "value": pa.float64()})))
-    rows = np.repeat(np.arange(len(counts)), _lengths(entries))
-    keys, values = entries.flatten().flatten()
-    names = keys.to_numpy(zero_copy_only=False)
-    columns: dict[str, Floats] = {}
-    for name in sorted(set(names)):
-        chosen = names == name
-        columns[name] = np.full(len(counts), np.nan)
-        columns[name][rows[chosen]] = values.to_numpy(zero_copy_only=False)[chosen]
-    return columns
-
-
-def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
-    """Return the mean over several runs of one system (its seeds), question by question.
-
-    ``picked_right`` is then a share: of the runs that are right.
-    """
-    if len(runs) == 1:
-        return replace(runs[0], name=name)
-    first = runs[0].scores
-    values = {metric: np.mean([run.scores.values[metric] for run in runs], axis=0) for metric in first.values}
-    scores = QuestionScores(first.question_ids, first.hops, first.num_answers, values)
-    picked = np.mean([run.picked_right for run in runs], axis=0)
-    return replace(runs[0], name=name, scores=scores, picked_right=picked)
-
-
-def with_direct(run: SystemRun, direct: SystemRun) -> SystemRun:
-    """Return a run that answers with the union of its own answers and those of ``direct`` (FiSKE, Table 2).
-
-    It ranks as ``run`` where that answers, else as ``direct``; a true/false question goes by whoever has a verdict,
-    ``run`` first. It costs what both cost, and what only ``direct`` answers has no evidence.
-    """
-    pairs = list(zip(run.outcomes, direct.outcomes, strict=True))
-    outcomes = tuple(unite(own, other) for own, other in pairs)
-    judged = _judge_again(f"{run.name} + {direct.name}", run, outcomes)
-    record = None
-    if run.record is not None and direct.record is not None:
-        added = np.array([len(other.answers - own.answers) for own, other in pairs], dtype=np.float64)
-        record = replace(
-            run.record,
-            spent={column: run.record.spent[column] + direct.record.spent[column] for column in SPENT},
-            num_claimed=run.record.num_claimed + added,
-        )
-    return SystemRun(judged, outcomes, np.maximum(run.hit, direct.hit), run.about, record)
-
-
-def _judge_again(name: str, run: SystemRun, outcomes: Sequence[Outcome]) -> EvaluatedRun:
-    """Return ``run`` with other outcomes; those that are its own keep their scores."""
-    old = run.run.scores
-    rows = [row for row, pair in enumerate(zip(run.outcomes, outcomes, strict=True)) if pair[0] is not pair[1]]
-    changed = [outcomes[row] for row in rows]
-    values = {metric: column.copy() for metric, column in old.values.items()}
-    for metric, column in score_outcomes(changed).values.items():
-        values[metric][rows] = column
-    picked = run.run.picked_right.copy()
-    picked[rows] = [is_picked_right(outcome) for outcome in changed]
-    scores = QuestionScores(old.question_ids, old.hops, old.num_answers, values)
-    return replace(run.run, name=name, scores=scores, picked_right=picked)
-
-
-def unite(own: Outcome, other: Outcome) -> Outcome:
-    """Return one question's outcome with the answers of both, ``own`` itself where ``other`` adds nothing."""
-    adds = not other.answers <= own.answers or (own.verdict is None and other.verdict is not None)
-    if not adds and (own.covered or not other.covered):
-        return own
-    leading = own if own.answers else other
-    return replace(
-        own,
-        candidates=leading.candidates,
-        scores=leading.scores,
-        evident=leading.evident,
-        answers=own.answers | other.answers,
-        covered=own.covered or other.covered,
-        verdict=other.verdict if own.verdict is None else own.verdict,
-    )

@@ -1,4 +1,4 @@
-"""Metrics of any predictions file, and the predictions table itself.
+"""The figures of any predictions file, for ``kgqa score``.
 
 Two kinds of file are read, told apart by content and suffix: our Parquet (``schemas.PREDICTIONS``), judged strictly by
 entity id, and JSONL of other systems with ``prediction`` (text with one answer per line, or a list) and
@@ -15,10 +15,17 @@ from typing import Any
 import numpy as np
 
 from kgqa_core.errors import InputError, nearest, shorten
-from kgqa_core.evaluation.intervals import interval_figures
-from kgqa_core.evaluation.metrics import METRICS, score_outcomes, score_sets
+from kgqa_core.evaluation.compare import interval_figures
+from kgqa_core.evaluation.metrics import (
+    METRICS,
+    Outcome,
+    normalise_name,
+    score_outcomes,
+    score_rog_question,
+    score_sets,
+    summarise_rog,
+)
 from kgqa_core.evaluation.predictions import read_predictions
-from kgqa_core.evaluation.rog import RogTally, normalise_name
 
 PARQUET_START = b"PAR1"
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -32,7 +39,16 @@ def score_file(path: Path) -> dict[str, Any]:
     Beside the strict figures that have a 95 % interval stand its bounds: ``hits1.low``, ``hits1.high``.
     Raises ``InputError`` for a missing, empty or damaged file, an unknown format, or a bad line (with its number).
     """
-    start = read_start(path)
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(PARQUET_START))
+    except FileNotFoundError as error:
+        siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = nearest(path.name, siblings)
+        hint = f"; did you mean {shorten(near[0])}?" if near else ""
+        raise InputError(f"there is no predictions file {shorten(str(path))}{hint}") from error
+    except OSError as error:
+        raise InputError(f"cannot read {shorten(str(path))}: {error.strerror}; give a predictions file") from error
     if not start:
         raise InputError(f"{shorten(str(path))} is empty; expected predictions, run the evaluation again")
     if start == PARQUET_START:
@@ -45,51 +61,39 @@ def score_file(path: Path) -> dict[str, Any]:
     )
 
 
-def read_start(path: Path) -> bytes:
-    """Return the first four bytes of a file. Raises ``InputError`` when it is missing, a folder or unreadable."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4)
-    except FileNotFoundError as error:
-        siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = nearest(path.name, siblings)
-        hint = f"; did you mean {shorten(near[0])}?" if near else ""
-        raise InputError(f"there is no predictions file {shorten(str(path))}{hint}") from error
-    except OSError as error:
-        raise InputError(f"cannot read {shorten(str(path))}: {error.strerror}; give a predictions file") from error
-
-
 def score_parquet(path: Path) -> dict[str, Any]:
     """Score a predictions table: strict metrics by entity id, the published ones by the names beside them.
 
     The published evaluator knows no true/false questions: there it judges the names of the answer set all the same.
     """
-    tally = RogTally()
-    outcomes = []
+    published: list[tuple[float, ...]] = []
+    outcomes: list[Outcome] = []
     for batch in read_predictions(path):
-        for prediction, golds in zip(batch.predictions, batch.ground_truths, strict=True):
-            tally.add(prediction, golds)
-        outcomes.extend(batch.outcomes)
+        published += map(score_rog_question, batch.predictions, batch.ground_truths)
+        outcomes += batch.outcomes
     if not outcomes:
         raise InputError(f"{shorten(str(path))} holds no predictions; run the evaluation again")
     scores = score_outcomes(outcomes)
     strict = scores.summary()
     named = {name: strict[name] for name in METRICS}
-    return {"n": len(outcomes), "rog": tally.summary(), "strict": {**named, **interval_figures(scores.values)}}
+    return {
+        "n": len(outcomes),
+        "rog": summarise_rog(published),
+        "strict": {**named, **interval_figures(scores.values)},
+    }
 
 
 def score_jsonl(path: Path) -> dict[str, Any]:
     """Score JSON lines, one at a time: strict metrics by equality of names, a repeated answer counted once."""
-    tally = RogTally()
-    shares = []
+    published, shares = [], []
     for prediction, golds in read_jsonl(path):
-        tally.add(prediction, golds)
+        published.append(score_rog_question(prediction, golds))
         shares.append(score_names(prediction, golds))
     if not shares:
         raise InputError(f"{shorten(str(path))} is empty; expected one JSON object per line")
     values = dict(zip(NAME_METRICS, 100 * np.array(shares).T, strict=True))
     strict = {name: float(column.mean()) for name, column in values.items()}
-    return {"n": len(shares), "rog": tally.summary(), "strict": {**strict, **interval_figures(values)}}
+    return {"n": len(shares), "rog": summarise_rog(published), "strict": {**strict, **interval_figures(values)}}
 
 
 def score_names(prediction: str | Sequence[str], golds: Sequence[str]) -> tuple[float, float, float, float, float]:

@@ -1,177 +1,35 @@
-"""The figures of one system: how often it is right, what that costs, and what its answers rest on.
+"""Systems side by side: who is better beyond noise, what the language model adds, and what it overruled.
 
-They stand in the same groups as all figures of a report: overall, by hops and by the number of answers. What is not
-known (the price of a model that has none, the cost of a table that does not say) is left out, never 0.
+A system that lets a language model choose among an explorer's candidates gains what the model mends and loses what it
+spoils. Ties of the explorer count by one fixed pick, its first candidate by entity id, as for any paired test.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kgqa_core.evaluation.compare import PairRow, Scope, compare_pair, judge
-from kgqa_core.evaluation.intervals import INTERVAL_METRICS, bootstrap_bounds, holm, interval_names
-from kgqa_core.evaluation.lm_vs_explorer import NOBODY, Decision, Overrules, count_overrules
-from kgqa_core.evaluation.metrics import Mask
-from kgqa_core.evaluation.predictions import STAND_INS, SystemSource
-from kgqa_core.evaluation.report import ReportRow, make_figures, mean_row
-from kgqa_core.evaluation.runs import (
-    STATUSES,
-    EvaluatedRun,
-    Floats,
-    Record,
-    SystemRun,
-    mean_run,
-    require_comparable,
-    with_direct,
+from kgqa_core.evaluation.compare import (
+    INTERVAL_METRICS,
+    PairRow,
+    Scope,
+    compare_pair,
+    correct_for_number,
+    mcnemar,
 )
+from kgqa_core.evaluation.figures import EXPLORER_FIRST, ReportRow, lift_figures, system_row
+from kgqa_core.evaluation.predictions import STAND_INS, SystemSource
+from kgqa_core.evaluation.runs import EvaluatedRun, SystemRun, mean_run, require_comparable, with_direct
 
-MATCHES = ("partial", "complete", "hit")
-"""partial: any gold is answered; complete: all are, others allowed; hit: as the published evaluator counts it, which is
-not Hits@1. Exact match is ``em``. A true/false question matches only where the verdict is right and evidence decides
-it."""
-ENDS = ("abstained", "skipped", "failed", "stopped")
-COSTS = ("calls", "tokens", "seconds", "money")
-"""Logical: as if no call had been remembered. Tokens are read and given together."""
-COUNT = "count."  # before the name of what a system counts itself: mean over the questions for which it did
-OVERRULING = "explorer_first"  # no number: the entity that a model could overrule; see ``overrules``
-
-
-def system_row(
-    name: str, runs: Sequence[SystemRun], answerable: Mask | None = None, *, grouped: bool = True
-) -> ReportRow:
-    """Return the row of one system: of its one run, or the mean of its seeds.
-
-    Args:
-        name: of the row.
-        runs: of its seeds.
-        answerable: which questions [B] are; None: all.
-        grouped: give the figures by hops and by the number of answers too.
-    """
-    rows = [_row(name, run, answerable, grouped) for run in runs]
-    return rows[0] if len(rows) == 1 else mean_row(name, rows)
-
-
-def _row(name: str, run: SystemRun, answerable: Mask | None, grouped: bool) -> ReportRow:
-    scores = run.run.scores
-    hops, answers = (scores.hop_groups(), scores.answer_groups()) if grouped else ({}, {})
-    return ReportRow(
-        name,
-        "other",
-        system_figures(run) | match_bounds(run),
-        {count: system_figures(run, chosen) for count, chosen in hops.items()},
-        {bucket: system_figures(run, chosen) for bucket, chosen in answers.items()},
-        {} if answerable is None or answerable.all() else system_figures(run, answerable),
-    )
-
-
-def system_figures(run: SystemRun, chosen: Mask | None = None) -> dict[str, float]:
-    """Return every figure of one run over all questions, or those ``chosen`` [B]; shares in percent."""
-    some = np.ones(len(run.outcomes), dtype=bool) if chosen is None else chosen
-    figures = dict(make_figures(run.run.scores, chosen))
-    if not some.any():
-        return figures
-    figures |= dict(zip(MATCHES, matches_of(run)[some].mean(axis=0).tolist(), strict=True))
-    if run.record is not None:
-        correct = float(run.run.scores.values["hits1"][some].sum()) / 100
-        figures |= end_figures(run.record, some)
-        figures |= cost_figures(run.record, some, correct)
-        figures |= evidence_figures(run.record, some)
-    return figures
-
-
-def matches_of(run: SystemRun) -> Floats:
-    """Return ``MATCHES`` question by question [B, 3], in percent."""
-    recall = run.run.scores.values["recall"]
-    return np.stack([100.0 * (recall > 0), 100.0 * (recall >= 100), run.hit], axis=1)
-
-
-def match_bounds(run: SystemRun) -> dict[str, float]:
-    """Return the bounds of the intervals of ``MATCHES`` over all questions."""
-    bounds = bootstrap_bounds(matches_of(run)).T.tolist()
-    named = zip(MATCHES, bounds, strict=True)
-    return {name: bound for match, own in named for name, bound in zip(interval_names(match), own, strict=True)}
-
-
-def end_figures(record: Record, some: Mask) -> dict[str, float]:
-    """Return the shares of questions that ended without an answer, and of those that a budget stopped."""
-    status = np.array(record.status, dtype=object)[some]
-    stopped = np.array([limit is not None for limit in record.stopped])[some]
-    shares = {end: 100 * float((status == end).mean()) for end in STATUSES[1:]}
-    return {**shares, "stopped": 100 * float(stopped.mean())}
-
-
-def cost_figures(record: Record, some: Mask, correct: float) -> dict[str, float]:
-    """Return what was spent per question, and per correct question where there is one.
-
-    Args:
-        record: of the run.
-        some: questions [B], one at least.
-        correct: how many of them are right: the sum of their Hits@1.
-    """
-    spent = record.spent
-    totals = {
-        "calls": spent["num_calls"],
-        "tokens": spent["num_prompt_tokens"] + spent["num_tokens"],
-        "seconds": spent["seconds"],
-        "money": spent["money"],
-    }
-    figures: dict[str, float] = {}
-    for name, column in totals.items():
-        total = float(column[some].sum())
-        if np.isnan(total):
-            continue
-        figures[f"{name}_per_question"] = total / int(some.sum())
-        if correct > 0:
-            figures[f"{name}_per_correct"] = total / correct
-    return figures
-
-
-def evidence_figures(record: Record, some: Mask) -> dict[str, float]:
-    """Return how far answers are supported, and the means of what the system counted.
-
-    ``supported_answers``: of all answers, names that nothing in the graph bears among them, the share whose path stands
-    in the graph and ends in the answer. ``supported_questions``: of the questions answered, the share all of whose
-    answers are supported.
-    """
-    supported, claimed = record.num_supported[some], record.num_claimed[some]
-    figures: dict[str, float] = {}
-    if claimed.sum():
-        figures["supported_answers"] = 100 * float(supported.sum() / claimed.sum())
-        figures["supported_questions"] = 100 * float((supported == claimed)[claimed > 0].mean())
-    for name, column in record.counts.items():
-        known = column[some & ~np.isnan(column)]
-        if len(known) and name != OVERRULING:
-            figures[f"{COUNT}{name}"] = float(known.mean())
-    return figures
-
-
-def lift_figures(against_direct: PairRow, run: EvaluatedRun, direct: EvaluatedRun) -> dict[str, float]:
-    """Return what a system adds to the model's own knowledge, as ``direct`` shows it, in points.
-
-    Beside the differences, with bounds, stands Hits@1 on the questions that ``direct`` gets right, and on the others.
-    """
-    figures: dict[str, float] = {}
-    for metric, found in against_direct.metrics.items():
-        name = f"lift.{metric}"
-        figures[name] = found.difference
-        figures |= dict(zip(interval_names(name), (found.low, found.high), strict=True))
-    known = direct.picked_right > 0
-    hits = run.scores.values["hits1"]
-    for name, some in (("hits1.known", known), ("hits1.unknown", ~known)):
-        if some.any():
-            figures[name] = float(hits[some].mean())
-    return figures
-
-
-# ------ Systems side by side: who is better beyond noise, what the language model adds, and what ...
-
-
+NOBODY = -1  # ``EXPLORER_FIRST`` of a question for which the explorer found nothing
 DIRECT = "direct"
 SHOWN_VALUE = 40  # characters of a setting, where it tells rows apart
+
+Decision = tuple[Collection[int], int | None, int | None]
+"""One question: its golds, the explorer's first candidate and the first entity answered; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +40,7 @@ class Entrant:
     runs: tuple[SystemRun, ...]  # one per seed
     mean: EvaluatedRun  # over the seeds, question by question
     row: ReportRow
-    lift: Mapping[str, float] = field(default_factory=dict)  # over ``direct``, see ``systems.lift_figures``
+    lift: Mapping[str, float] = field(default_factory=dict)  # over ``direct``, see ``lift_figures``
 
     @property
     def about(self) -> SystemSource | None:
@@ -207,6 +65,21 @@ class Merit:
 
 
 @dataclass(frozen=True, slots=True)
+class LmVsExplorer:
+    """Who was right where a language model could overrule the explorer; one number of candidates N."""
+
+    num_shown: int  # N
+    num_questions: int
+    num_overruled: int  # the answer is another than the explorer's first; abstentions are none
+    num_abstained: int
+    both_right: int
+    only_explorer: int  # explorer right, language model wrong or silent
+    only_lm: int  # language model right, explorer wrong
+    both_wrong: int
+    p: float  # of McNemar's test between the two
+
+
+@dataclass(frozen=True, slots=True)
 class SideBySide:
     """The whole comparison."""
 
@@ -216,7 +89,7 @@ class SideBySide:
     pairs: list[PairRow]  # every paired test that a statement rests on; p_holm as in its family
     merits: list[Merit]
     united: list[ReportRow]  # X + direct, a row per system
-    overrules: list[tuple[str, Overrules]]  # with the name of the row
+    lm_vs_explorer: list[tuple[str, LmVsExplorer]]  # with the name of the row
 
 
 def side_by_side(groups: Mapping[str, Sequence[SystemRun]]) -> SideBySide:
@@ -238,10 +111,10 @@ def side_by_side(groups: Mapping[str, Sequence[SystemRun]]) -> SideBySide:
         num_questions=len(entrants[0].mean.asked),
         entrants=entrants,
         best=best,
-        pairs=tests.rows(),
+        pairs=list(tests.done.values()),
         merits=merits,
         united=[row for entrant in entrants for row in _united(entrant, entrants)],
-        overrules=[(entrant.name, row) for entrant in entrants for row in _overrules(entrant)],
+        lm_vs_explorer=[(entrant.name, row) for entrant in entrants if (row := _lm_vs_explorer(entrant)) is not None],
     )
 
 
@@ -294,26 +167,21 @@ class _Tests:
     """The paired tests over all questions, each done once however many statements rest on it."""
 
     def __init__(self) -> None:
-        self._done: dict[tuple[str, str], PairRow] = {}
+        self.done: dict[tuple[str, str], PairRow] = {}
 
     def of(self, first: Entrant, second: Entrant) -> PairRow:
         """Return the test of two rows, not corrected for others."""
         key = (first.name, second.name)
-        if key not in self._done:
+        if key not in self.done:
             everything = np.ones(len(first.mean.asked), dtype=bool)
-            self._done[key] = compare_pair(first.mean, second.mean, Scope("all", "all", everything))
-        return self._done[key]
+            self.done[key] = compare_pair(first.mean, second.mean, Scope("all", "all", everything))
+        return self.done[key]
 
     def corrected(self, pairs: Sequence[tuple[Entrant, Entrant]], metric: str) -> list[PairRow]:
         """Return the tests of some pairs, those of ``metric`` corrected for their number."""
         rows = [self.of(*pair) for pair in pairs]
-        for row, p_holm in zip(rows, holm([row.metrics[metric].p for row in rows]), strict=True):
-            found = row.metrics[metric]
-            row.metrics[metric] = replace(found, p_holm=p_holm, verdict=judge(p_holm, found.low, found.high))
+        correct_for_number(rows, metric)
         return rows
-
-    def rows(self) -> list[PairRow]:
-        return list(self._done.values())
 
 
 def _best(metric: str, entrants: Sequence[Entrant], tests: _Tests) -> frozenset[str]:
@@ -402,17 +270,34 @@ def _task(about: SystemSource) -> SystemSource:
     return replace(about, seed=None, answered_by="", model="")
 
 
-def _overrules(entrant: Entrant) -> list[Overrules]:
-    """Return who was right where a model could overrule the explorer; of several seeds, over all their questions."""
-    columns = [run.record.counts.get(OVERRULING) for run in entrant.runs if run.record is not None]
+def _lm_vs_explorer(entrant: Entrant) -> LmVsExplorer | None:
+    """Count who was right where a model could overrule the explorer; of several seeds, over all their questions."""
+    columns = [run.record.counts.get(EXPLORER_FIRST) for run in entrant.runs if run.record is not None]
     about = entrant.about
-    if about is None or "num_candidates" not in about.settings or any(column is None for column in columns):
-        return []
-    decisions = []
+    if about is None or "num_candidates" not in about.settings:
+        return None
+    decisions: list[Decision] = []
     for run, column in zip(entrant.runs, columns, strict=True):
-        assert column is not None
+        if column is None:
+            return None
         for outcome, first in zip(run.outcomes, column.tolist(), strict=True):
             if first == first and outcome.gold_verdict is None:  # NaN: it was not asked
                 answer = next((one for one in outcome.candidates if one in outcome.answers), None)
-                decisions.append(Decision(outcome.golds, None if first == NOBODY else int(first), answer))
-    return [count_overrules(int(about.settings["num_candidates"]), decisions)] if decisions else []
+                decisions.append((outcome.golds, None if first == NOBODY else int(first), answer))
+    return count_lm_vs_explorer(int(about.settings["num_candidates"]), decisions) if decisions else None
+
+
+def count_lm_vs_explorer(num_shown: int, decisions: Sequence[Decision]) -> LmVsExplorer:
+    """Return the row of one N."""
+    cells = Counter((explorer in golds, answer in golds) for golds, explorer, answer in decisions)
+    return LmVsExplorer(
+        num_shown=num_shown,
+        num_questions=len(decisions),
+        num_overruled=sum(answer not in (None, explorer) for _, explorer, answer in decisions),
+        num_abstained=sum(answer is None for *_, answer in decisions),
+        both_right=cells[True, True],
+        only_explorer=cells[True, False],
+        only_lm=cells[False, True],
+        both_wrong=cells[False, False],
+        p=mcnemar(cells[True, False], cells[False, True]),
+    )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kgqa_core.evaluation.rog import normalise_name
+from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.instructions.render import escape, escape_all, unescape
 from kgqa_core.instructions.types import ParseFailure, failure

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kgqa_core.evaluation.rog import normalise_name
+from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.instructions.answers import LEAD, Answers, parse_answers
 from kgqa_core.instructions.render import Prompts, ScoredPath, escape, render_lines, render_paths
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kgqa_core.config_systems import OracleSection
-from kgqa_core.evaluation.rog import normalise_name
+from kgqa_core.evaluation.metrics import normalise_name
 from kgqa_core.instructions.answers import ABSTENTION
 from kgqa_core.instructions.choose import NO, YES
 from kgqa_core.instructions.plan import render_plan

@@ -145,8 +145,8 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
         InputError: no usable question.
         ArtifactError: the explorer or its controls are not built.
     """
+    from kgqa_core.evaluation.figures import make_figures
     from kgqa_core.evaluation.metrics import score_predictions
-    from kgqa_core.evaluation.report import make_figures
     from kgqa_core.questions.build import load_question_file
     from kgqa_core.systems.controls import load_template_control, score_controls
 
@@ -172,7 +172,7 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
 
 
 def _headline(figures: Mapping[str, float]) -> dict[str, float]:
-    from kgqa_core.evaluation.intervals import INTERVAL_METRICS, interval_names
+    from kgqa_core.evaluation.compare import INTERVAL_METRICS, interval_names
 
     bounds = [name for metric in INTERVAL_METRICS for name in interval_names(metric)]
     return {"n": int(figures["n"])} | {name: figures[name] for name in (*INTERVAL_METRICS, "coverage", *bounds)}

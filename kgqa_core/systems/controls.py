@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kgqa_core.errors import ArtifactError, shorten
+from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.evaluation.report import report_row
 from kgqa_core.graph.follow import reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of
 from kgqa_core.questions.coverage import find_answerable

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from kgqa_core.config_base import FilePath, Section
 from kgqa_core.config_systems import SystemType
-from kgqa_core.evaluation.lm_vs_explorer import NOBODY
+from kgqa_core.evaluation.side_by_side import NOBODY
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown

@@ -1,26 +1,199 @@
-"""Paired comparison: what is called better, worse or a tie, over all questions and in every bucket."""
+"""Intervals, paired tests, and what is called better, worse or a tie, over all questions and in every bucket."""
 
 from __future__ import annotations
 
 import json
 import random
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, quantiles
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.compare import PairRow, compare_in_scope, compare_runs, comparison_scopes, judge
-from kgqa_core.evaluation.intervals import INTERVAL_METRICS
+from kgqa_core.evaluation import compare
+from kgqa_core.evaluation.compare import (
+    INTERVAL_METRICS,
+    PairRow,
+    bootstrap_bounds,
+    compare_in_scope,
+    compare_runs,
+    comparison_scopes,
+    holm,
+    interval_figures,
+    judge,
+    mcnemar,
+    randomisation_test,
+    resampled_means,
+)
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.evaluation.predictions import Source
 from kgqa_core.evaluation.runs import Asked, EvaluatedRun
 from kgqa_core.types import Prediction, Question
+
+PERCENT = st.sampled_from([0.0, 20.0, 100 / 3, 50.0, 100.0])
+
+
+def draw_questions(values: list[float], *, resamples: int) -> tuple[float, float]:
+    """Bootstrap one question at a time; returns the 2.5th and the 97.5th percentile of the means."""
+    chance = random.Random(7)
+    means = [fmean(chance.choices(values, k=len(values))) for _ in range(resamples)]
+    cuts = quantiles(means, n=40, method="inclusive")
+    return cuts[0], cuts[-1]
+
+
+@pytest.mark.parametrize("values", [[0.0] * 7 + [100.0] * 23, [0.0, 100 / 3, 50.0, 50.0, 100.0] * 11, [10.0, 90.0]])
+def test_bounds_are_those_of_drawing_one_question_at_a_time(values: list[float]) -> None:
+    slow = draw_questions(values, resamples=20_000)
+    fast = bootstrap_bounds(np.array([values]).T, resamples=20_000)[:, 0]
+    assert fast == pytest.approx(slow, abs=1.5)  # 20,000 draws place a percentile about this well
+
+
+@pytest.mark.parametrize(("num", "right"), [(41, 37), (199, 61), (1009, 1000), (5003, 2500)])
+def test_bounds_of_yes_or_no_figures_are_quantiles_of_the_binomial(num: int, right: int) -> None:
+    values = np.repeat([[100.0], [0.0]], [right, num - right], axis=0)
+    low, high = np.round(bootstrap_bounds(values)[:, 0] * num / 100, 3)
+    assert binom.ppf(0.015, num, right / num) <= low <= binom.ppf(0.035, num, right / num)
+    assert binom.ppf(0.965, num, right / num) <= high <= binom.ppf(0.985, num, right / num)
+
+
+def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
+    chance = np.random.default_rng(3)
+    samples = [100.0 * chance.binomial(1, 0.7, size=(211, 1)) for _ in range(300)]
+    bounds = [bootstrap_bounds(sample, resamples=400, seed=seed)[:, 0] for seed, sample in enumerate(samples)]
+    assert 0.92 < fmean(low <= 70 <= high for low, high in bounds) < 0.98
+
+
+@given(st.lists(st.tuples(PERCENT, PERCENT, PERCENT), min_size=1, max_size=23), st.randoms())
+def test_bounds_hold_the_mean_whatever_the_order_of_the_questions(
+    rows: list[tuple[float, ...]], shuffler: random.Random
+) -> None:
+    values = np.array(rows)
+    low, high = bootstrap_bounds(values, resamples=200)
+    assert (values.min(axis=0) - 1e-6 <= low).all() and (high <= values.max(axis=0) + 1e-6).all()
+    assert (low <= values.mean(axis=0) + 1e-6).all() and (values.mean(axis=0) - 1e-6 <= high).all()
+    shuffler.shuffle(rows)
+    assert np.array_equal(bootstrap_bounds(np.array(rows), resamples=200), np.stack([low, high]))
+
+
+def test_columns_see_the_same_resamples() -> None:
+    values = np.array([[0.0, 100.0], [100.0, 0.0], [100.0, 0.0]])
+    means = resampled_means(values, resamples=50)
+    assert means.sum(axis=1) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("cost", [0, 1_000])
+def test_memory_is_bounded_and_that_changes_nothing(cost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "COUNT_COST", cost)
+    values = np.random.default_rng(0).normal(size=(31, 2))
+    whole = bootstrap_bounds(values, resamples=100)
+    monkeypatch.setattr(compare, "CELLS_AT_ONCE", 31 * 7)
+    assert np.array_equal(bootstrap_bounds(values, resamples=100), whole)
+
+
+def test_drawing_questions_and_drawing_their_counts_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(2)
+    values = np.stack([chance.choice([0.0, 100.0], 211), chance.choice([0.0, 40.0, 100.0], 211)], axis=1)
+    found = []
+    for cost in (0, 1_000):
+        monkeypatch.setattr(compare, "COUNT_COST", cost)
+        found.append(bootstrap_bounds(values, resamples=20_000))
+    assert found[0] == pytest.approx(found[1], abs=0.6)
+    assert not np.array_equal(*found)
+
+
+def test_no_questions_have_an_interval_of_zeros() -> None:
+    assert bootstrap_bounds(np.empty((0, 3))).tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_bounds_stand_beside_their_figures_over_all_questions_or_some() -> None:
+    questions = [Question(str(n), "", "", (0,), (1,), "test", hops=1 + n % 2) for n in range(40)]
+    right = [Prediction(str(n), (1,), (1.0,), (1,)) for n in range(0, 40, 4)]  # half of the questions of one hop
+    scores = score_predictions(questions, right)
+    figures = interval_figures(scores.values)
+    assert list(figures) == [f"{metric}.{end}" for metric in INTERVAL_METRICS for end in ("low", "high")]
+    assert figures["hits1.low"] < 25 < figures["hits1.high"]
+    groups = scores.hop_groups()
+    one = interval_figures(scores.values, groups["1"])
+    assert one["f1.low"] < 50 < one["f1.high"]
+    assert set(interval_figures(scores.values, groups["2"]).values()) == {0.0}
+
+
+@given(st.integers(0, 400), st.integers(0, 400))
+@example(0, 5000)
+def test_mcnemar_is_the_exact_binomial_test(only_first: int, only_second: int) -> None:
+    num = only_first + only_second
+    expected = binomtest(only_first, num).pvalue if num else 1.0
+    assert mcnemar(only_first, only_second) == pytest.approx(expected, rel=1e-9, abs=1e-300)
+
+
+def test_mcnemar_by_hand() -> None:
+    assert mcnemar(0, 0) == mcnemar(1, 0) == mcnemar(3, 3) == 1.0
+    assert mcnemar(5, 0) == 2 / 2**5
+    assert mcnemar(1, 5) == 2 * (1 + 6) / 2**6
+
+
+def every_sign(differences: list[float]) -> float:
+    """Return the share of all sign patterns whose sum is as far from 0 as the observed one."""
+    observed = abs(sum(differences)) - 1e-9
+    sums = [abs(sum(map(float.__mul__, differences, signs))) for signs in product((-1.0, 1.0), repeat=len(differences))]
+    return sum(one >= observed for one in sums) / len(sums)
+
+
+@given(st.lists(st.sampled_from([-100.0, -60.0, -20 / 3, 0.0, 20 / 3, 20.0, 100.0]), min_size=1, max_size=9))
+def test_random_signs_come_to_what_all_signs_come_to(differences: list[float]) -> None:
+    assert randomisation_test(np.array(differences)) == pytest.approx(every_sign(differences), abs=0.025)
+
+
+@pytest.mark.parametrize(("only_first", "only_second"), [(9, 2), (30, 14), (500, 430)])
+def test_on_yes_or_no_figures_it_is_mcnemars_test(only_first: int, only_second: int) -> None:
+    differences = np.repeat([100.0, -100.0, 0.0], [only_first, only_second, 77])
+    assert randomisation_test(differences) == pytest.approx(mcnemar(only_first, only_second), abs=0.01)
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0, 4.0])
+def test_drawing_how_many_signs_of_a_size_are_kept_comes_to_drawing_signs(
+    shift: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = np.random.default_rng(7).choice([-100.0, -100 / 3, 20.0, 50.0, 100.0], size=997) + shift
+    fast = randomisation_test(sizes)
+    monkeypatch.setattr(compare, "COUNT_COST", len(sizes))  # no size is frequent enough
+    assert randomisation_test(sizes) == pytest.approx(fast, abs=0.02)
+
+
+def test_no_difference_is_no_evidence_and_a_large_one_has_the_smallest_p_there_is() -> None:
+    assert randomisation_test(np.zeros(5)) == randomisation_test(np.empty(0)) == 1.0
+    assert randomisation_test(np.full(100, 3.0), flips=999) == 1 / 1000
+
+
+P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=7)
+
+
+@given(P_VALUES, st.floats(0.001, 0.5))
+def test_holm_rejects_what_stepping_down_rejects(p_values: list[float], alpha: float) -> None:
+    rejected: set[int] = set()
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[place] * (len(p_values) - rank) > alpha:
+            break
+        rejected.add(place)
+    assert {place for place, p in enumerate(holm(p_values)) if p <= alpha} == rejected
+
+
+@given(P_VALUES)
+def test_holm_lies_between_no_correction_and_bonferronis(p_values: list[float]) -> None:
+    for p, corrected in zip(p_values, holm(p_values), strict=True):
+        assert p <= corrected <= min(1.0, len(p_values) * p)
+
+
+def test_one_test_needs_no_correction() -> None:
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []
+
 
 NUM = 120
 

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.metrics import METRICS, score_predictions
+from kgqa_core.evaluation.metrics import METRICS, ROG_METRICS, score_predictions
 from kgqa_core.evaluation.predictions import write_predictions
-from kgqa_core.evaluation.rog import ROG_METRICS
 from kgqa_core.evaluation.score import score_file, score_names
 from kgqa_core.types import Prediction, Question, Step
 

@@ -1,4 +1,4 @@
-"""Systems side by side: who is best, what ties, what the language model adds, and how it all is shown."""
+"""Systems side by side: who is best, what ties, what the language model adds and overrules, and how it all is shown."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.compare import Scope, compare_pair
-from kgqa_core.evaluation.intervals import holm
+from kgqa_core.evaluation.compare import Scope, compare_pair, holm
 from kgqa_core.evaluation.runs import SystemRun
-from kgqa_core.evaluation.side_by_side import Entrant, SideBySide, group_runs, side_by_side
-from kgqa_core.evaluation.side_by_side_text import comparison_tables, merit_sentences, render_side_by_side
+from kgqa_core.evaluation.side_by_side import (
+    Decision,
+    Entrant,
+    LmVsExplorer,
+    SideBySide,
+    count_lm_vs_explorer,
+    group_runs,
+    side_by_side,
+)
+from kgqa_core.evaluation.tables import comparison_tables, merit_sentences, render_side_by_side
 from tests.evaluation.made_up import Reply, ask, make_system
 
 NUM = 60
@@ -162,8 +171,8 @@ def test_lift_and_joined_answers_take_the_direct_of_the_same_model(bench: Bench)
 def test_who_was_right_where_the_model_could_overrule_is_counted_per_number_of_candidates(bench: Bench) -> None:
     runs = [bench.run("etd", 50, settings={"num_candidates": num}, seed=num) for num in (3, 4)]
     found = bench.compare(*runs, bench.run("rog", 50))
-    assert [(row.num_shown, row.num_questions) for _, row in found.overrules] == [(3, NUM), (4, NUM)]
-    _, row = found.overrules[0]
+    assert [(row.num_shown, row.num_questions) for _, row in found.lm_vs_explorer] == [(3, NUM), (4, NUM)]
+    _, row = found.lm_vs_explorer[0]
     # The explorer is wrong on every fifth question, the model on the last ten.
     assert (row.both_right, row.only_explorer, row.only_lm, row.both_wrong) == (40, 8, 10, 2)
     assert "count.explorer_first" not in found.entrants[0].row.overall  # an entity is no number
@@ -199,3 +208,46 @@ def test_what_is_not_known_is_a_dash(bench: Bench, tmp_path: Path) -> None:
     shown = [dict(zip(main.header, row, strict=True)) for row in main.rows]
     assert [row["price"] for row in shown] == ["–", "0.00000"]
     assert [row["lift"] for row in shown] == ["–", "–"]
+
+
+GOLDS = (7,)
+RIGHT, WRONG, OTHER = 7, 3, 5
+
+entities = st.one_of(st.none(), st.integers(0, 9))
+decisions = st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=3), entities, entities), max_size=30)
+
+
+def test_a_table_by_hand() -> None:
+    answered = [
+        (GOLDS, RIGHT, RIGHT),  # kept
+        (GOLDS, WRONG, RIGHT),  # mended
+        (GOLDS, WRONG, RIGHT),
+        (GOLDS, RIGHT, WRONG),  # spoilt
+        (GOLDS, RIGHT, None),  # silent
+        (GOLDS, WRONG, OTHER),  # wrong either way
+        (GOLDS, None, None),
+    ]
+    assert count_lm_vs_explorer(3, answered) == LmVsExplorer(
+        num_shown=3,
+        num_questions=7,
+        num_overruled=4,
+        num_abstained=2,
+        both_right=1,
+        only_explorer=2,
+        only_lm=2,
+        both_wrong=2,
+        p=1.0,
+    )
+
+
+def test_a_model_that_mends_and_never_spoils_is_told_from_chance() -> None:
+    row = count_lm_vs_explorer(3, [(GOLDS, WRONG, RIGHT)] * 6)
+    assert row.p == pytest.approx(2 / 2**6)
+
+
+@given(decisions)
+def test_every_question_is_in_one_cell(answered: list[Decision]) -> None:
+    row = count_lm_vs_explorer(4, answered)
+    assert row.both_right + row.only_explorer + row.only_lm + row.both_wrong == row.num_questions == len(answered)
+    assert row.num_overruled + row.num_abstained <= row.num_questions
+    assert row.only_lm <= row.num_overruled  # right where the explorer is not: another answer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.evaluation.report import report_row
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import load_question_file

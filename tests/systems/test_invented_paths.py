@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kgqa_core.evaluation.figures import system_figures
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import read_system_run
-from kgqa_core.evaluation.side_by_side import system_figures
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.systems.runner import answer_all

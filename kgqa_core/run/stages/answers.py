@@ -71,8 +71,8 @@ def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 
 def _record(run: Pipeline, name: str, folder: Path, recorder: Recorder) -> None:
     """Score what a system answered, and record it."""
+    from kgqa_core.evaluation.figures import system_row
     from kgqa_core.evaluation.runs import read_system_run
-    from kgqa_core.evaluation.side_by_side import system_row
     from kgqa_core.questions.coverage import find_answerable
     from kgqa_core.run.compare import read_asked
 

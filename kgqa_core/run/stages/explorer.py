@@ -227,9 +227,9 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     """Answer the evaluation split, score the answers, and put the controls beside the scores."""
     import torch
 
+    from kgqa_core.evaluation.figures import report_row
     from kgqa_core.evaluation.metrics import score_predictions
     from kgqa_core.evaluation.predictions import Source, write_predictions
-    from kgqa_core.evaluation.report import report_row
     from kgqa_core.questions.build import read_questions
     from kgqa_core.questions.coverage import fill_hops, find_answerable
     from kgqa_core.systems.explorer import AnswerCost

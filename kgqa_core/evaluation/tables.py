@@ -1,17 +1,29 @@
-"""The comparison of systems as tables of text: one with accuracy, cost and evidence in each row, then the details."""
+"""Results as tables of text: the report of an explorer beside its controls, and systems side by side.
+
+A learned model is worth its training only where it beats its *template control* (per masked text, the relation path
+that served the training questions best). Where it does not, the report says so in words. Of systems, one table has
+accuracy, cost and evidence in each row; the details follow.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
+from kgqa_core.evaluation.compare import interval_names
+from kgqa_core.evaluation.figures import ANSWERABLE, COSTS, ENDS, OVERALL, Figures, ReportRow
+from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
 from kgqa_core.evaluation.predictions import STAND_INS, SystemSource
-from kgqa_core.evaluation.published import Metric, PublishedFigure, PublishedTable
-from kgqa_core.evaluation.report import ReportRow, markdown_table, report_scopes, show_figure
-from kgqa_core.evaluation.side_by_side import COSTS, DIRECT, ENDS, Entrant, Merit, SideBySide
+from kgqa_core.evaluation.published import Metric
+from kgqa_core.evaluation.side_by_side import DIRECT, Entrant, Merit, SideBySide
+
+COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
+HEADER = ("hops", "system", *COLUMNS.values(), "remark")
+ANSWER_HEADER = ("answers", "system", *COLUMNS.values())
+WHERE = {OVERALL: "over all questions", ANSWERABLE: "over the answerable questions"}
+NOT_BEATEN = "does not beat its template control"
+NO_CONTROL = "has no template control beside it"
 
 Published = Mapping[Metric, Mapping[str, str]]
 """Figures of papers as text, by metric and name of the row."""
@@ -30,6 +42,114 @@ SHOWN_MODEL = 60  # characters of a model's identity
 DECIMALS = {"calls": 2, "tokens": 0, "seconds": 3, "money": 5}
 NAMES = {"calls": "calls", "tokens": "tokens", "seconds": "s", "money": "price"}
 SMALLEST_P = 0.001
+
+
+def render_report(rows: Sequence[ReportRow]) -> str:
+    """Return the report as Markdown: the table, then a sentence for every figure that does not beat its control.
+
+    After them the table by the number of answers.
+    """
+    lines = _report_table(HEADER, report_cells(rows))
+    remarks = list(render_remarks(rows))
+    if remarks:
+        lines += ["", *(f"- {remark}" for remark in remarks)]
+    by_answers = answer_cells(rows)
+    if by_answers:
+        lines += ["", *_report_table(ANSWER_HEADER, by_answers)]
+    return "\n".join(lines) + "\n"
+
+
+def _report_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown_table(header, rows, [name in COLUMNS.values() for name in header])
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], figures: Sequence[bool]) -> list[str]:
+    """Return the lines of a table in Markdown; ``figures``: which columns stand to the right."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "".join("---:|" if right else "---|" for right in figures)]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
+
+
+def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
+    """Return the table's cells as text under ``HEADER``, by ``report_scopes``; systems in the order given."""
+    cells: list[tuple[str, ...]] = []
+    for hops in report_scopes(rows):
+        for row in rows:
+            figures = row.figures(hops)
+            if figures is not None:
+                cells.append((hops, row.system, *figure_cells(figures), "; ".join(name_failures(row, rows, hops))))
+    return cells
+
+
+def answer_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
+    """Return the cells, under ``ANSWER_HEADER``, of the table by the number of answers; single seeds are left out.
+
+    Empty where all questions have one number of answers: there is nothing to tell apart.
+    """
+    shown = [row for row in rows if row.role != "seed"]
+    buckets = [bucket for bucket in ANSWER_BUCKETS if any(bucket in row.by_answers for row in shown)]
+    if len(buckets) < 2:
+        return []
+    return [
+        (bucket, row.system, *figure_cells(row.by_answers[bucket]))
+        for bucket in buckets
+        for row in shown
+        if bucket in row.by_answers
+    ]
+
+
+def figure_cells(figures: Figures) -> list[str]:
+    """Return the cells of ``COLUMNS``, a figure's interval beside it where it has one."""
+    return [f"{figures[key]:.0f}" if key == "n" else show_figure(figures, key) for key in COLUMNS]
+
+
+def show_figure(figures: Figures, metric: str) -> str:
+    """Return a figure and its 95 % interval as text: ``96.65 [95.8, 97.4]``.
+
+    Where all questions went alike there is nothing to draw, and no interval is shown.
+    """
+    low, high = (figures.get(name) for name in interval_names(metric))
+    bounds = "" if low is None or high is None or low == high else f" [{low:.1f}, {high:.1f}]"
+    return f"{figures[metric]:.2f}{bounds}"
+
+
+def report_scopes(rows: Sequence[ReportRow]) -> list[str]:
+    """Return the numbers of hops that any row has, ascending, ``unknown``, ``all``, and ``answerable only``."""
+    found = {hops for row in rows for hops in row.by_hops}
+    scopes = sorted(found, key=lambda hops: (not hops.isdigit(), int(hops) if hops.isdigit() else 0, hops))
+    whole = [OVERALL] if len(scopes) != 1 else []
+    return [*scopes, *whole, *([ANSWERABLE] if any(row.answerable for row in rows) else [])]
+
+
+def name_failures(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[str]:
+    """Return what has to be said of a learned model at ``hops``: metrics on which it does not beat its control."""
+    return [f"{NOT_BEATEN} in {COLUMNS[metric]}" for metric, _, _ in _failures(row, rows, hops)] or (
+        [NO_CONTROL] if row.role == "learned" and not _controls(rows, hops) else []
+    )
+
+
+def render_remarks(rows: Sequence[ReportRow]) -> Iterator[str]:
+    """Yield one sentence per learned model, number of hops and metric that does not beat the template control."""
+    for row in rows:
+        for hops in report_scopes(rows):
+            where = WHERE.get(hops, f"on {hops}-hop questions")
+            for metric, own, best in _failures(row, rows, hops):
+                yield f"{row.system} {NOT_BEATEN} in {COLUMNS[metric]} {where}: {own:.2f} against {best:.2f}."
+            if row.role == "learned" and row.figures(hops) is not None and not _controls(rows, hops):
+                yield f"{row.system} {NO_CONTROL} {where}: its figures show nothing of what was learned."
+
+
+def _controls(rows: Sequence[ReportRow], hops: str) -> list[Figures]:
+    figures = [row.figures(hops) for row in rows if row.role == "template control"]
+    return [found for found in figures if found is not None]
+
+
+def _failures(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[tuple[str, float, float]]:
+    """Return (metric, own figure, best control's figure) where a learned model is not above every control."""
+    own, controls = row.figures(hops), _controls(rows, hops)
+    if row.role != "learned" or own is None or not controls:
+        return []
+    best = {metric: max(figures[metric] for figures in controls) for metric in ("hits1", "f1")}
+    return [(metric, own[metric], limit) for metric, limit in best.items() if own[metric] <= limit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +186,7 @@ def side_by_side_document(found: SideBySide, published: Published | None = None)
         "pairs": [asdict(row) for row in found.pairs],
         "merits": [asdict(merit) for merit in found.merits],
         "united": [asdict(row) for row in found.united],
-        "overrules": [{"system": name, **asdict(row)} for name, row in found.overrules],
+        "overrules": [{"system": name, **asdict(row)} for name, row in found.lm_vs_explorer],
     }
 
 
@@ -222,7 +342,7 @@ def _overruled(found: SideBySide) -> TextTable:
             *map(str, (row.both_right, row.only_explorer, row.only_lm, row.both_wrong)),
             _p(row.p).removeprefix("p ").removeprefix("= "),
         )
-        for name, row in found.overrules
+        for name, row in found.lm_vs_explorer
     ]
     return TextTable("Explorer and language model, question by question", header, rows)
 
@@ -245,73 +365,3 @@ def _number(value: float | None, decimals: int, *, sign: bool = False) -> str:
     if value is None:
         return UNKNOWN
     return f"{value:+,.{decimals}f}" if sign else f"{value:,.{decimals}f}"
-
-
-# ------ The published figure that stands beside a row of ours: of the same system, on the dataset ...
-
-
-METHODS: Mapping[str, str] = {
-    "explorer": r"EtD-w\.o\.-AD",
-    "etd": r"EtD-(?!w\.o\.)[^ ]+",
-    "dualr": r"DualR-(?!w\.o\.)[^ ]+",
-    "rog": r"RoG( \(.*\))?",
-    "eperm": r"EPERM",
-    "fiske": r"FiSKE( w/.*)?",
-    "tog": r"ToG(-| w/|\+).*",
-    "direct": r"IO w/.*|ChatGPT|GPT-4|Llama2-13B",
-    "cot": r"CoT w/.*|ChatGPT\+CoT",
-}
-"""What papers call our systems, their ablations apart."""
-BESIDE: tuple[Metric, ...] = ("hits1", "hit", "partial_match", "complete_match")
-"""Metrics that have a column of their own each; figures of which nobody knows the metric are not shown."""
-FREEBASE = {"webqsp": "WebQSP", "cwq": "CWQ"}
-
-
-def paper_datasets(name: str, hops: Iterable[str]) -> list[str]:
-    """Return what papers call the datasets that a run's questions are of; empty where they know none like it.
-
-    Args:
-        name: of the run's dataset.
-        hops: numbers of hops of its questions, ascending.
-    """
-    if name.startswith("metaqa"):
-        return [f"MetaQA-{count}" for count in hops if count in ("1", "2", "3")]
-    if name.startswith("wc2014"):
-        return ["WC-m"] if "mixed" in name else [f"WC-{count}" for count in hops if count in ("1", "2")]
-    return [paper for part, paper in FREEBASE.items() if part in name.split("-")]
-
-
-def published_beside(
-    tables: Sequence[PublishedTable], datasets: Sequence[str], entrants: Sequence[Entrant]
-) -> dict[Metric, dict[str, str]]:
-    """Return by metric and row what is published for its system on all of ``datasets``, the best method of it.
-
-    Rows whose language model was a stand-in of ours have none.
-    """
-    rows = {
-        entrant.name: entrant.about.system
-        for entrant in entrants
-        if entrant.about is not None and entrant.about.system in METHODS and not entrant.is_stand_in
-    }
-    found: dict[Metric, dict[str, str]] = {}
-    for metric in BESIDE if datasets else ():
-        figures = [one for table in tables for one in table.figures if one.metric == metric and one.dataset in datasets]
-        texts = {name: _best(figures, datasets, METHODS[system]) for name, system in rows.items()}
-        if any(texts.values()):
-            found[metric] = {name: text for name, text in texts.items() if text}
-    return found
-
-
-def _best(figures: Sequence[PublishedFigure], datasets: Sequence[str], pattern: str) -> str:
-    """Return ``98.1 / 99.7 / 99.7 (EtD-ChatGPT)``, or empty text where no method has them all."""
-    methods: dict[str, dict[str, PublishedFigure]] = {}
-    for one in figures:
-        if re.fullmatch(pattern, one.method):
-            methods.setdefault(one.method, {}).setdefault(one.dataset, one)
-    whole = {method: own for method, own in methods.items() if len(own) == len(datasets)}
-    if not whole:
-        return ""
-    best = max(whole, key=lambda method: fmean(one.value for one in whole[method].values()))
-    topics = whole[best][datasets[0]].topics
-    values = " / ".join(f"{whole[best][dataset].value:g}" for dataset in datasets)
-    return f"{values} ({best}{'' if topics == 'gold' else f', topics: {topics}'})"

@@ -6,19 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kgqa_core.evaluation.figures import ANSWERABLE, ReportRow, Role, mean_row, report_row
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.evaluation.report import (
-    ANSWER_HEADER,
-    ANSWERABLE,
-    HEADER,
-    ReportRow,
-    Role,
-    answer_cells,
-    mean_row,
-    render_report,
-    report_cells,
-    report_row,
-)
+from kgqa_core.evaluation.tables import ANSWER_HEADER, HEADER, answer_cells, render_report, report_cells
 from kgqa_core.types import Prediction, Question
 
 

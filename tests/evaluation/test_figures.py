@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation import intervals
+from kgqa_core.evaluation import compare as intervals
 from kgqa_core.evaluation.compare import Scope, compare_pair
-from kgqa_core.evaluation.report import show_figure
-from kgqa_core.evaluation.side_by_side import lift_figures, system_figures, system_row
+from kgqa_core.evaluation.figures import system_figures, system_row
+from kgqa_core.evaluation.side_by_side import lift_figures
+from kgqa_core.evaluation.tables import show_figure
 from kgqa_core.types import Question
 from tests.evaluation.made_up import Reply, ask, make_system
 

@@ -1,0 +1,221 @@
+"""The figures of one row of a report: how often a system is right, what that costs, and what its answers rest on.
+
+They stand in the same groups everywhere: overall, by hops and by the number of answers. What is not known (the price of
+a model that has none, the cost of a table that does not say) is left out, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from kgqa_core.evaluation.compare import PairRow, bootstrap_bounds, interval_figures, interval_names
+from kgqa_core.evaluation.metrics import Floats, Mask, QuestionScores
+from kgqa_core.evaluation.runs import STATUSES, EvaluatedRun, Record, SystemRun
+
+Role = Literal["learned", "seed", "template control", "ceiling", "other"]
+"""``seed``: one of several runs of a learned system, whose mean is the ``learned`` row that is judged."""
+OVERALL = "all"
+ANSWERABLE = "answerable only"  # questions with an answer in the graph; the others stay in every other figure
+MATCHES = ("partial", "complete", "hit")
+"""partial: any gold is answered; complete: all are, others allowed; hit: as the published evaluator counts it, which is
+not Hits@1. Exact match is ``em``. A true/false question matches only where the verdict is right and evidence decides
+it."""
+ENDS = ("abstained", "skipped", "failed", "stopped")
+COSTS = ("calls", "tokens", "seconds", "money")
+"""Logical: as if no call had been remembered. Tokens are read and given together."""
+COUNT = "count."  # before the name of what a system counts itself: mean over the questions for which it did
+EXPLORER_FIRST = "explorer_first"  # no number: the entity that a model could overrule; see ``LmVsExplorer``
+
+Figures = Mapping[str, float]
+"""``n``, the mean of every metric in percent, and the bounds of those that have an interval (``hits1.low``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """One system's figures."""
+
+    system: str
+    role: Role
+    overall: Figures
+    by_hops: Mapping[str, Figures] = field(default_factory=dict)
+    by_answers: Mapping[str, Figures] = field(default_factory=dict)  # by the number of golds
+    answerable: Figures = field(default_factory=dict)  # of ``ANSWERABLE``; empty where all questions are
+
+    def figures(self, hops: str) -> Figures | None:
+        """Return the figures of one number of hops, of ``all`` or ``answerable only``; ``None`` without any."""
+        if hops == ANSWERABLE:
+            return self.answerable or None
+        return self.overall if hops == OVERALL else self.by_hops.get(hops)
+
+
+def report_row(
+    system: str,
+    role: Role,
+    scores: QuestionScores,
+    answerable: Mask | None = None,
+    *,
+    figures_of: Callable[[Mask | None], Figures] | None = None,
+) -> ReportRow:
+    """Return the row of one system's scores.
+
+    Args:
+        system: name of the row.
+        role: see ``Role``.
+        scores: question by question.
+        answerable: which questions [B] are; None: all.
+        figures_of: what to work out for all questions (None) or some [B]; by default ``make_figures``.
+    """
+    figures_of = figures_of or partial(make_figures, scores)
+    return ReportRow(
+        system,
+        role,
+        figures_of(None),
+        {hops: figures_of(chosen) for hops, chosen in scores.hop_groups().items()},
+        {bucket: figures_of(chosen) for bucket, chosen in scores.answer_groups().items()},
+        {} if answerable is None or answerable.all() else figures_of(answerable),
+    )
+
+
+def make_figures(scores: QuestionScores, chosen: Mask | None = None) -> Figures:
+    """Return the means and the bounds of their intervals, over all questions or those ``chosen`` [B]."""
+    return {**scores.summary(chosen), **interval_figures(scores.values, chosen)}
+
+
+def mean_row(system: str, rows: Sequence[ReportRow]) -> ReportRow:
+    """Return the mean of several runs of one system (its seeds) as a row of its own.
+
+    Bounds of intervals are averaged too: how far the figure of one run would move with other questions.
+    """
+    return ReportRow(
+        system,
+        rows[0].role,
+        _mean([row.overall for row in rows]),
+        _mean_groups([row.by_hops for row in rows]),
+        _mean_groups([row.by_answers for row in rows]),
+        _mean([row.answerable for row in rows]),
+    )
+
+
+def _mean_groups(groups: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
+    shared = set(groups[0]).intersection(*groups)
+    return {name: _mean([group[name] for group in groups]) for name in groups[0] if name in shared}
+
+
+def _mean(figures: Sequence[Figures]) -> dict[str, float]:
+    """Return the mean of the figures that all runs have."""
+    shared = set(figures[0]).intersection(*figures)
+    return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0] if name in shared}
+
+
+def system_row(
+    name: str, runs: Sequence[SystemRun], answerable: Mask | None = None, *, grouped: bool = True
+) -> ReportRow:
+    """Return the row of one system: of its one run, or the mean of its seeds.
+
+    Args:
+        name: of the row.
+        runs: of its seeds.
+        answerable: which questions [B] are; None: all.
+        grouped: give the figures by hops and by the number of answers too.
+    """
+    rows = []
+    for run in runs:
+        figures_of = partial(system_figures, run)
+        if grouped:
+            row = report_row(name, "other", run.run.scores, answerable, figures_of=figures_of)
+        else:
+            row = ReportRow(name, "other", figures_of())
+        rows.append(replace(row, overall={**row.overall, **_match_bounds(run)}))
+    return rows[0] if len(rows) == 1 else mean_row(name, rows)
+
+
+def system_figures(run: SystemRun, chosen: Mask | None = None) -> dict[str, float]:
+    """Return every figure of one run over all questions, or those ``chosen`` [B]; shares in percent."""
+    some = np.ones(len(run.outcomes), dtype=bool) if chosen is None else chosen
+    figures = dict(make_figures(run.run.scores, chosen))
+    if not some.any():
+        return figures
+    figures |= dict(zip(MATCHES, _matches(run)[some].mean(axis=0).tolist(), strict=True))
+    if run.record is not None:
+        correct = float(run.run.scores.values["hits1"][some].sum()) / 100
+        figures |= _end_figures(run.record, some)
+        figures |= _cost_figures(run.record, some, correct)
+        figures |= _evidence_figures(run.record, some)
+    return figures
+
+
+def _matches(run: SystemRun) -> Floats:
+    """Return ``MATCHES`` question by question [B, 3], in percent."""
+    recall = run.run.scores.values["recall"]
+    return np.stack([100.0 * (recall > 0), 100.0 * (recall >= 100), run.hit], axis=1)
+
+
+def _match_bounds(run: SystemRun) -> dict[str, float]:
+    """Return the bounds of the intervals of ``MATCHES`` over all questions."""
+    bounds = zip(MATCHES, bootstrap_bounds(_matches(run)).T.tolist(), strict=True)
+    return {name: bound for match, own in bounds for name, bound in zip(interval_names(match), own, strict=True)}
+
+
+def _end_figures(record: Record, some: Mask) -> dict[str, float]:
+    """Return the shares of questions that ended without an answer, and of those that a budget stopped."""
+    status = np.array(record.status, dtype=object)[some]
+    stopped = np.array([limit is not None for limit in record.stopped])[some]
+    shares = {end: 100 * float((status == end).mean()) for end in STATUSES[1:]}
+    return {**shares, "stopped": 100 * float(stopped.mean())}
+
+
+def _cost_figures(record: Record, some: Mask, correct: float) -> dict[str, float]:
+    """Return what was spent per question, and per ``correct`` question (the sum of their Hits@1) where there is one."""
+    spent = record.spent
+    columns = (spent["num_calls"], spent["num_prompt_tokens"] + spent["num_tokens"], spent["seconds"], spent["money"])
+    figures: dict[str, float] = {}
+    for name, column in zip(COSTS, columns, strict=True):
+        total = float(column[some].sum())
+        if np.isnan(total):
+            continue
+        figures[f"{name}_per_question"] = total / int(some.sum())
+        if correct > 0:
+            figures[f"{name}_per_correct"] = total / correct
+    return figures
+
+
+def _evidence_figures(record: Record, some: Mask) -> dict[str, float]:
+    """Return how far answers are supported, and the means of what the system counted.
+
+    ``supported_answers``: of all answers, names that nothing in the graph bears among them, the share whose path stands
+    in the graph and ends in the answer. ``supported_questions``: of the questions answered, the share all of whose
+    answers are supported.
+    """
+    supported, claimed = record.num_supported[some], record.num_claimed[some]
+    figures: dict[str, float] = {}
+    if claimed.sum():
+        figures["supported_answers"] = 100 * float(supported.sum() / claimed.sum())
+        figures["supported_questions"] = 100 * float((supported == claimed)[claimed > 0].mean())
+    for name, column in record.counts.items():
+        known = column[some & ~np.isnan(column)]
+        if len(known) and name != EXPLORER_FIRST:
+            figures[f"{COUNT}{name}"] = float(known.mean())
+    return figures
+
+
+def lift_figures(against_direct: PairRow, run: EvaluatedRun, direct: EvaluatedRun) -> dict[str, float]:
+    """Return what a system adds to the model's own knowledge, as ``direct`` shows it, in points.
+
+    Beside the differences, with bounds, stands Hits@1 on the questions that ``direct`` gets right, and on the others.
+    """
+    figures: dict[str, float] = {}
+    for metric, found in against_direct.metrics.items():
+        name = f"lift.{metric}"
+        figures[name] = found.difference
+        figures |= dict(zip(interval_names(name), (found.low, found.high), strict=True))
+    known = direct.picked_right > 0
+    hits = run.scores.values["hits1"]
+    for name, some in (("hits1.known", known), ("hits1.unknown", ~known)):
+        if some.any():
+            figures[name] = float(hits[some].mean())
+    return figures
