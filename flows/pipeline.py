@@ -10,7 +10,8 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.summary import RunSummary, summarise, write_report
-from kgqa_core.config import FileDataset, RunConfig
+from kgqa_core.config import RunConfig
+from kgqa_core.config_data import FileDataset
 from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.errors import ConfigError
 from kgqa_core.run.ensure import ensure

@@ -20,17 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import kgqa_core.artifacts
-from kgqa_core.artifacts import (
-    JOURNAL,
-    MANIFEST,
-    ArtifactStore,
-    FileHashes,
-    Recipe,
-    hash_file,
-    read_artifact,
-    write_json,
-)
+from kgqa_core.artifacts import JOURNAL, MANIFEST, ArtifactStore, Recipe, hash_file, read_artifact, write_json
 from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.run.file_hashes import FileHashes
 
 RECIPE = Recipe("graph", 1, {"format": "tsv", "hops": (1, 2)}, {"triples": "a1", "names": "b2"})
 OTHER = Recipe("graph", 1, {"format": "csv", "hops": (1, 2)}, {"triples": "a1", "names": "b2"})

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
-from kgqa_core.config import GRAPH_FORMATS
 from kgqa_core.config_base import open_entry
+from kgqa_core.config_data import GRAPH_FORMATS
 from kgqa_core.errors import InputError, nearest, shorten
 from kgqa_core.graph.gzip_files import BYTE_ORDER_MARK as BYTE_ORDER_MARK
 from kgqa_core.graph.gzip_files import unpack

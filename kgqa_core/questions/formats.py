@@ -15,8 +15,8 @@ from typing import Annotated, NoReturn
 
 from pydantic import Field, ValidationError
 
-from kgqa_core.config import QUESTION_FORMATS, QuestionSection
 from kgqa_core.config_base import open_entry
+from kgqa_core.config_data import QUESTION_FORMATS, QuestionSection
 from kgqa_core.errors import ConfigError, InputError, nearest, shorten
 from kgqa_core.graph.formats import (
     NOT_AN_OBJECT,

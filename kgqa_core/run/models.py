@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgqa_core.artifacts import FileHashes
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import open_entry
 from kgqa_core.config_lm import BACKENDS
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.backends import Backend, Machine, Weights
+from kgqa_core.run.file_hashes import FileHashes
 from kgqa_core.run.open import device_of, folder_files, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Split

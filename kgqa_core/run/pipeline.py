@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kgqa_core.artifacts import Artifact, ArtifactStore, FileHashes, Recipe, read_artifact, write_json
+from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, read_artifact, write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
+from kgqa_core.run.file_hashes import FileHashes
 from kgqa_core.run.stages import Build, StageSpec, known_stages, stage_specs
 from kgqa_core.tracking import Recorder, write_record
 

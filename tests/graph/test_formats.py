@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
-from kgqa_core.config import GRAPH_FORMATS
+from kgqa_core.config_data import GRAPH_FORMATS
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, GraphFormat, list_chunks, open_format
 from kgqa_core.graph.rejects import collect_rejects

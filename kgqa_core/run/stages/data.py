@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import JOURNAL
-from kgqa_core.config import (
+from kgqa_core.config import RunConfig
+from kgqa_core.config_base import size_in_bytes
+from kgqa_core.config_data import (
     EmbeddedDataset,
     FileDataset,
     FreebaseSection,
     GraphSection,
     PlansDataset,
     QuestionSection,
-    RunConfig,
     SubgraphSection,
 )
-from kgqa_core.config_base import size_in_bytes
 from kgqa_core.errors import ConfigError
 from kgqa_core.questions.formats import list_files, question_files
 from kgqa_core.run.cluster import MapTasks, chunk_mapper
