@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import logging
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import kgqa_core.artifacts
-from kgqa_core.artifacts import JOURNAL, MANIFEST, ArtifactStore, Recipe, hash_file, read_artifact, write_json
+from kgqa_core.artifacts import MANIFEST, ArtifactStore, Recipe, hash_file, read_artifact, write_json
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.run.file_hashes import FileHashes
 
 RECIPE = Recipe("graph", 1, {"format": "tsv", "hops": (1, 2)}, {"triples": "a1", "names": "b2"})
 OTHER = Recipe("graph", 1, {"format": "csv", "hops": (1, 2)}, {"triples": "a1", "names": "b2"})
@@ -507,7 +503,7 @@ def undisturbed(store: ArtifactStore) -> str:
     return store.build(OTHER, write_five)[0].content
 
 
-# JSON at rest, and hashes of the user's files
+# JSON at rest
 
 
 def test_json_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -518,105 +514,3 @@ def test_json_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_pa
     assert json.loads(path.read_text(encoding="utf-8")) == {"é": [1, 2]}
     assert [file.name for file in tmp_path.glob("*.json*")] == ["last.json"]
     assert list(tmp_path.glob(".last*")) == []
-
-
-@pytest.fixture
-def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files whose bytes were read to be hashed."""
-    names: list[str] = []
-
-    def count(path: Path) -> str:
-        names.append(path.name)
-        return hash_file(path)
-
-    monkeypatch.setattr(kgqa_core.artifacts, "hash_file", count)
-    return names
-
-
-def settled(path: Path, text: str, *, age: float = 3600) -> Path:
-    """Write a file that was last changed ``age`` seconds ago."""
-    path.write_text(text)
-    then = time.time_ns() - int(age * 10**9)
-    os.utime(path, ns=(then, then))
-    return path
-
-
-def test_a_file_is_hashed_once_for_all_runs_and_again_when_it_changed(tmp_path: Path, read_files: list[str]) -> None:
-    memory = tmp_path / "cache" / "file_hashes.json"
-    file = settled(tmp_path / "kb.txt", "a|b|c")
-    first = FileHashes(memory).hash(file)
-    assert first == hash_file(file)
-    assert FileHashes(memory).hash(file) == first
-    assert read_files == ["kb.txt"]
-    settled(file, "a|b|d", age=1800)  # the same size, another time
-    assert FileHashes(memory).hash(file) == hash_file(file) != first
-    settled(file, "a|b|dd", age=1800)  # the same time or nearly, another size
-    assert FileHashes(memory).hash(file) == hash_file(file)
-    assert read_files == ["kb.txt"] * 3
-
-
-def test_a_file_changed_just_now_is_not_remembered(tmp_path: Path, read_files: list[str]) -> None:
-    """Within one tick of the file system's clock a file can change without another time."""
-    hashes = FileHashes(tmp_path / "file_hashes.json")
-    file = settled(tmp_path / "kb.txt", "a|b|c", age=0)
-    stamp = file.stat().st_mtime_ns
-    first = hashes.hash(file)
-    file.write_text("a|b|d")
-    os.utime(file, ns=(stamp, stamp))
-    assert hashes.hash(file) == hash_file(file) != first
-    assert read_files == ["kb.txt"] * 2
-
-
-def test_two_names_for_one_file_share_its_hash(tmp_path: Path, read_files: list[str]) -> None:
-    hashes = FileHashes(tmp_path / "file_hashes.json")
-    file = settled(tmp_path / "kb.txt", "a|b|c")
-    (tmp_path / "link.txt").symlink_to(file)
-    assert hashes.hash(tmp_path / "link.txt") == hashes.hash(file)
-    assert len(read_files) == 1
-
-
-@pytest.mark.parametrize("rubbish", ["", "[]", "{", '{"KEY": 5}', '{"KEY": [1]}', '{"KEY": [5, 5]}', '"KEY"'])
-def test_a_damaged_memory_costs_one_hashing_and_no_error(tmp_path: Path, read_files: list[str], rubbish: str) -> None:
-    memory, file = tmp_path / "file_hashes.json", settled(tmp_path / "kb.txt", "a|b|c")
-    memory.write_text(rubbish.replace("KEY", str(file)))
-    assert FileHashes(memory).hash(file) == hash_file(file)
-    assert FileHashes(memory).hash(file) == hash_file(file)
-    assert len(read_files) == 1
-
-
-def test_a_memory_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="kgqa_core")
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    file = settled(tmp_path / "kb.txt", "a|b|c")
-    assert FileHashes(tmp_path / "cache" / "file_hashes.json").hash(file) == hash_file(file)
-    assert "is not remembered" in caplog.text
-
-
-def test_a_missing_file_is_the_callers_business(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        FileHashes(tmp_path / "file_hashes.json").hash(tmp_path / "nothing.txt")
-
-
-def journaled(folder: Path) -> None:
-    """A stage that counts its attempts in a journal, and is stopped in the first two of three."""
-    journal = folder / JOURNAL
-    journal.mkdir(exist_ok=True)
-    attempts = len(list(journal.iterdir())) + 1
-    (journal / f"attempt-{attempts}").touch()
-    assert [path.name for path in folder.iterdir()] == [JOURNAL]  # nothing else is left of an attempt
-    (folder / "half.txt").write_text("half", "utf-8")
-    if attempts < 3:
-        raise KeyboardInterrupt
-    (folder / "half.txt").write_text(f"whole after {attempts} attempts", "utf-8")
-
-
-def test_a_stage_with_a_journal_goes_on_and_the_journal_is_no_part_of_the_artifact(store: ArtifactStore) -> None:
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            store.build(RECIPE, journaled)
-        assert store.find(RECIPE) is None
-        store.build(OTHER, lambda folder: (folder / "other.txt").touch())  # clears rubble, but no journal
-    made, _ = store.build(RECIPE, journaled)
-    assert (made.folder / "half.txt").read_text("utf-8") == "whole after 3 attempts"
-    assert {entry.name for entry in made.files} == {"half.txt"}
-    assert not (made.folder / JOURNAL).exists()
