@@ -514,3 +514,28 @@ def test_json_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_pa
     assert json.loads(path.read_text(encoding="utf-8")) == {"é": [1, 2]}
     assert [file.name for file in tmp_path.glob("*.json*")] == ["last.json"]
     assert list(tmp_path.glob(".last*")) == []
+
+
+def journaled(folder: Path) -> None:
+    """A stage that counts its attempts in a journal, and is stopped in the first two of three."""
+    journal = folder / JOURNAL
+    journal.mkdir(exist_ok=True)
+    attempts = len(list(journal.iterdir())) + 1
+    (journal / f"attempt-{attempts}").touch()
+    assert [path.name for path in folder.iterdir()] == [JOURNAL]  # nothing else is left of an attempt
+    (folder / "half.txt").write_text("half", "utf-8")
+    if attempts < 3:
+        raise KeyboardInterrupt
+    (folder / "half.txt").write_text(f"whole after {attempts} attempts", "utf-8")
+
+
+def test_a_stage_with_a_journal_goes_on_and_the_journal_is_no_part_of_the_artifact(store: ArtifactStore) -> None:
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            store.build(RECIPE, journaled)
+        assert store.find(RECIPE) is None
+        store.build(OTHER, lambda folder: (folder / "other.txt").touch())  # clears rubble, but no journal
+    made, _ = store.build(RECIPE, journaled)
+    assert (made.folder / "half.txt").read_text("utf-8") == "whole after 3 attempts"
+    assert {entry.name for entry in made.files} == {"half.txt"}
+    assert not (made.folder / JOURNAL).exists()
