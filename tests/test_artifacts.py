@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.artifacts import MANIFEST, ArtifactStore, Recipe, hash_file, read_artifact, write_json
+from kgqa_core.artifacts import JOURNAL, MANIFEST, ArtifactStore, Recipe, hash_file, read_artifact, write_json
 from kgqa_core.errors import ArtifactError, InputError
 
 RECIPE = Recipe("graph", 1, {"format": "tsv", "hops": (1, 2)}, {"triples": "a1", "names": "b2"})
