@@ -89,7 +89,7 @@ def read_best_f1(folder: Path) -> dict[str, float]:
     return best
 
 
-# ------ Plan files: JSON lines of ``id``, ``question`` and ``relation_paths``, as the question ...
+# ------ Plan files: JSON lines of ``id``, ``question`` and ``relation_paths``, as the question sets of RoG give them.
 
 
 PATHS = "relation_paths"

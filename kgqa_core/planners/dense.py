@@ -1,56 +1,129 @@
-"""How a relation path reads for a text encoder."""
+"""The dense planner: which relation paths a question asks for, by vectors of one text encoder.
+
+A training path's score is its own probability times the vote of the nearest training questions; paths that no training
+question has are found by a beam over the steps that exist, and scored by their texts. Shape letters: B questions, P
+training paths, n training questions, m of them near, C candidate paths, D width. All vectors have unit length.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from kgqa_core.config_lm import DensePlannerSection
-from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.graph.kg import read_step
-from kgqa_core.planners.dense_rank import (
+from kgqa_core.errors import ArtifactError
+from kgqa_core.graph.kg import to_relations, write_step
+from kgqa_core.planners.dense_train import (
+    TINY,
     DenseModel,
-    Floats,
-    Member,
-    Taught,
-    View,
-    log_sum,
+    open_encoder,
     read_dense,
-    save_dense,
-    see,
-    spread_first,
-    unseen_scores,
+    render_path_text,
 )
-from kgqa_core.planners.dense_train import Progress, SplitEncoder, path_vectors, train_vectors
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
+from kgqa_core.text.split_encoder import Floats, SplitEncoder
 
 if TYPE_CHECKING:
     from kgqa_core.instructions.path_constraint import PathConstraints
 
-_BREAKS = re.compile(r"[\W_]+")
-BACKWARD = "of"  # "directed by of": what a step walked backward is told by
-STAY = "itself"  # the empty path
+NUM_CANDIDATES = 50  # existing paths of a question that are ranked and normalised
+FLOOR = 1e-3  # added to votes before their log: a path that no neighbour has is not impossible
+NUM_NEIGHBOURS = 64  # training questions that plans are spread over
 
 
-def render_step_text(step: str) -> str:
-    """Return a step's words, each once: ``people.person.place_of_birth`` is people person place of birth."""
-    label, backward = read_step(step)
-    words = list(dict.fromkeys(word for word in _BREAKS.split(label) if word))
-    return " ".join([*(words or [label]), *([BACKWARD] if backward else [])])
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the planner sees one question."""
+
+    vectors: tuple[Floats, ...]  # [D] of each member
+    totals: tuple[float, ...]  # log of the sum of exponentials of each member's path scores
+    scores: Floats  # [P] log-linear, of the training paths
+    near: npt.NDArray[np.int64]  # [m] the nearest training questions
+    weights: Floats  # [m] of their votes
 
 
-def render_path_text(path: LabelPath) -> str:
-    """Return the words of a path, its steps apart."""
-    return " ; ".join(map(render_step_text, path)) or STAY
+def log_sum(scores: Floats) -> Floats:
+    """Return the logs of the sums of exponentials over the last axis."""
+    high = scores.max(axis=-1)
+    total: Floats = high + np.log(np.exp(scores - high[..., None]).sum(axis=-1))
+    return total
 
 
-# ------ Relation paths that no training question has, step by step: a beam over what may follow, ...
+def neighbour_weights(questions: Floats, bank: Floats, temperature: float) -> Floats:
+    """Return the weights [B, n] of the votes of the training questions ``bank`` [n, D]: a softmax of cosines."""
+    cosines: Floats = questions @ bank.T / np.float32(temperature)
+    weights: Floats = np.exp(cosines - log_sum(cosines)[:, None])
+    return weights
+
+
+def see(model: DenseModel, questions: Sequence[Floats]) -> list[View]:
+    """Return the views of a batch, whose vectors [B, D] each member of ``model`` has given.
+
+    A path's score is log P(path) + ``neighbour_weight`` log(vote), of both the mean over the members.
+    """
+    settings, members = model.settings, list(zip(questions, model.members, strict=True))
+    raw: list[Floats] = [(settings.scale * (own @ one.paths.T) + one.bias).astype(np.float32) for own, one in members]
+    totals = [log_sum(scores) for scores in raw]
+    log_probs = np.mean([scores - total[:, None] for scores, total in zip(raw, totals, strict=True)], axis=0)
+    temperature = settings.neighbour_temperature
+    weights = np.mean([neighbour_weights(own, one.bank, temperature) for own, one in members], axis=0)
+    votes = (model.taught.targets.T @ weights.T).T
+    scores = log_probs + np.float32(settings.neighbour_weight) * np.log(votes + FLOOR)
+    num_near = min(NUM_NEIGHBOURS, weights.shape[1])
+    near = np.argsort(-weights, axis=1, kind="stable")[:, :num_near]
+    return [
+        View(
+            vectors=tuple(own[row] for own in questions),
+            totals=tuple(float(total[row]) for total in totals),
+            scores=scores[row],
+            near=near[row],
+            weights=weights[row, near[row]],
+        )
+        for row in range(len(scores))
+    ]
+
+
+def unseen_scores(model: DenseModel, view: View, texts: Floats) -> Floats:
+    """Return the scores [C] of paths that no training question has, by the vectors [C, D] of their texts."""
+    settings = model.settings
+    found = np.zeros(len(texts), dtype=np.float32)
+    for member, vector, total in zip(model.members, view.vectors, view.totals, strict=True):
+        mapped = texts @ member.map
+        cosines = (mapped @ vector) / np.maximum(np.linalg.norm(mapped, axis=1), TINY)
+        found += (settings.scale * cosines - total) / len(model.members)
+    return found + np.float32(settings.neighbour_weight * np.log(FLOOR) - settings.unseen_penalty)
+
+
+def spread_first(probabilities: Floats, weights: Floats, rows: Any, *, num_plans: int, strength: float) -> list[int]:
+    """Return the columns to propose first: a hit is any right plan, so a further one counts where the others miss.
+
+    Each next plan is the one of the greatest probability times the share of its votes that come from neighbours none
+    of whose paths is proposed yet (a greedy cover).
+
+    Args:
+        probabilities: [C] of candidate paths.
+        weights: [m] of neighbours.
+        rows: [m, C], 1 where a neighbour has a path.
+        num_plans: to choose; fewer where there are fewer candidates.
+        strength: 0: by probability alone; 1: as told.
+    """
+    chosen: list[int] = []
+    missed = np.ones(len(weights), dtype=np.float32)  # of neighbours: is none of their paths proposed?
+    votes = weights @ rows + TINY
+    while len(chosen) < min(num_plans, len(probabilities)):
+        share = ((weights * missed) @ rows + TINY / 2) / votes if chosen else np.ones_like(votes)
+        gains = probabilities * (1 - strength + strength * share)
+        gains[chosen] = -1.0
+        chosen.append(int(gains.argmax()))
+        missed = missed * (1 - rows[:, chosen[-1]])
+    return chosen
+
+
+# ------ Which paths exist.
 
 
 Exists = Callable[[PlanQuestion, LabelPath], Collection[str]]
@@ -59,8 +132,6 @@ Exists = Callable[[PlanQuestion, LabelPath], Collection[str]]
 
 def steps_around(space: PathConstraints) -> Exists:
     """Return what exists in a graph: steps that lead somewhere from the topics."""
-    from kgqa_core.graph.kg import to_relations, write_step
-
     labels, num = space.graph.relation_labels, space.graph.num_relations
     steps = [write_step(label, backward) for backward in (False, True) for label in labels]
 
@@ -116,98 +187,22 @@ def beam(
     return found
 
 
-# ------ The dense planner: questions and relation paths as vectors of one text encoder.
+# ------ The planner.
 
 
-NUM_CANDIDATES = 50  # existing paths of a question that are ranked and normalised
-MEMBER_SEEDS = 1000  # between the seeds of the members of one planner
-
-
-def fit_dense(
-    train: Sequence[PlanQuestion],
-    settings: DensePlannerSection,
-    out: Path,
-    *,
-    seed: int = 0,
-    encoder: Path | None = None,
-    progress: Progress = lambda step, total, loss: None,
-) -> dict[str, Any]:
-    """Train a dense planner and write it to the folder ``out``.
-
-    Args:
-        train: those without paths are left out, and counted.
-        settings: see there.
-        out: must not exist.
-        seed: equal seeds give equal planners.
-        encoder: a folder of another BERT-shaped encoder; None: MiniLM.
-        progress: told (steps done, steps in all, loss) after each step; members one after the other.
-
-    Returns:
-        A report: questions, those left out, paths, CPU seconds, loss per step of each member.
-
-    Raises:
-        InputError: no question has a path.
-    """
-    import torch
-
-    started = process_time()
-    used = [question for question in train if question.paths]
-    if not used:
-        raise InputError(
-            f"none of the {len(train)} training questions has a relation path; the dense planner needs some"
-        )
-    taught = Taught.of(used)
-    base = _encoder(encoder, settings)
-    states = base.lower_states([question.text for question in used])
-    texts = base.encode_published([render_path_text(path) for path in taught.paths])
-    members, losses = [], []
-    for number in range(settings.members):
-        curve: list[float] = []
-        base.publish()
-        parts = train_vectors(
-            base,
-            states,
-            torch.from_numpy(texts),
-            taught.targets,
-            settings=settings,
-            seed=seed + MEMBER_SEEDS * number,
-            progress=_kept(curve, progress, settings.members, number),
-        )
-        vectors = path_vectors(torch.from_numpy(texts), parts)
-        bank = base.encode_all(states)
-        upper = {name: weight.clone() for name, weight in base.upper.state_dict().items()}
-        arrays = [part.numpy() for part in (vectors, parts["bias"], parts["map"], bank)]
-        members.append(Member(upper, *arrays))
-        losses.append(curve)
-    model = DenseModel(settings, seed, base.name, taught, texts, tuple(members))
-    save_dense(model, [question.id for question in used], out)
-    return {
-        "num_questions": len(used),
-        "num_without_paths": len(train) - len(used),
-        "num_paths": len(taught.paths),
-        "cpu_seconds": process_time() - started,
-        "losses": losses,
-    }
-
-
-def open_dense(
-    folder: Path, *, exists: Exists | None = None, encoder: Path | None = None, ranking: dict[str, Any] | None = None
-) -> DensePlanner:
+def open_dense(folder: Path, *, exists: Exists | None = None, encoder: Path | None = None) -> DensePlanner:
     """Open what ``fit_dense`` wrote.
 
     Args:
         folder: of a trained dense planner.
-        exists: what may follow a path around a question's topics (``dense_beam.steps_around``); None: no graph.
+        exists: what may follow a path around a question's topics (``steps_around``); None: no graph.
         encoder: as in training.
-        ranking: settings of ranking that differ from those at training, by name.
 
     Raises:
         ArtifactError: it is no such folder, or was trained on another encoder.
     """
     model = read_dense(folder)
-    if ranking:
-        model = replace(model, settings=model.settings.model_copy(update=ranking))
-    base = _encoder(encoder, model.settings)
+    base = open_encoder(encoder, model.settings)
     if base.name != model.encoder:
         raise ArtifactError(f"{folder} was trained on the encoder {model.encoder}; this one is {base.name}")
     return DensePlanner(model, base, exists=exists)
@@ -307,17 +302,3 @@ class DensePlanner:
             self._texts.update(zip(new, vectors, strict=True))
         scores = unseen_scores(self._model, view, np.stack([self._texts[path] for path in paths]))
         return dict(zip(paths, scores.tolist(), strict=True))
-
-
-def _encoder(folder: Path | None, settings: DensePlannerSection) -> SplitEncoder:
-    return SplitEncoder(folder, frozen_layers=settings.frozen_layers, max_tokens=settings.max_tokens)
-
-
-def _kept(curve: list[float], progress: Progress, members: int, number: int) -> Progress:
-    """Return what keeps the loss and tells ``progress`` the steps of all members."""
-
-    def told(step: int, total: int, loss: float) -> None:
-        curve.append(loss)
-        progress(number * total + step, members * total, loss)
-
-    return told

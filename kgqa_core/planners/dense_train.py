@@ -1,157 +1,136 @@
-"""A text encoder in two halves: lower layers that stay as published, and upper layers that are trained.
+"""A dense planner in the making: how it is trained, questions towards their relation paths, and what is saved of it.
 
-What comes out of the lower half is computed once per text; a training step then costs the upper half alone. Only the
-upper half is saved. Shape letters: B texts, T tokens, D width.
+Shape letters: B questions of a batch, T tokens, D width, n training questions, P their paths. All vectors have unit
+length.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from kgqa_core.artifacts import hash_file
+from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import DensePlannerSection
-from kgqa_core.errors import InputError, shorten
-from kgqa_core.text.transformer import (
-    check_minilm_weights,
-    find_minilm_folder,
-    load_backbone,
-    mean_over_tokens,
-)
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-BATCH_SIZE = 64
-WEIGHTS = "model.safetensors"
-MASKED = -1e9  # added to the attention to what is no token
-Vectors = npt.NDArray[np.float32]
-
-
-class SplitEncoder:
-    """MiniLM, or any other encoder whose layers are BERT's; texts become unit vectors [D], the mean over tokens."""
-
-    def __init__(self, folder: Path | None, *, frozen_layers: int, max_tokens: int) -> None:
-        """Load the model in ``folder``; None: MiniLM out of its package, its weights checked.
-
-        Raises:
-            InputError: it is no such encoder, or has fewer layers than ``frozen_layers``.
-        """
-        if folder is None:
-            folder = find_minilm_folder()
-            check_minilm_weights(folder)
-        backbone = load_backbone(folder, max_tokens=max_tokens)
-        layers = getattr(getattr(backbone.model, "encoder", None), "layer", None)
-        if layers is None or not hasattr(backbone.model, "embeddings"):
-            raise InputError(f"{shorten(str(folder))} is no BERT-shaped encoder, which the dense planner needs")
-        if not 0 <= frozen_layers <= len(layers):
-            raise InputError(f"dense.frozen_layers is {frozen_layers}; {shorten(str(folder))} has {len(layers)} layers")
-        self._tokenizer, self._max_tokens = backbone.tokenizer, max_tokens
-        self._embed, self._lower = backbone.model.embeddings, layers[:frozen_layers]
-        self.upper: Any = layers[frozen_layers:]  # a ModuleList
-        self.width: int = backbone.model.config.hidden_size
-        self.name = f"{hash_file(folder / WEIGHTS)}-{frozen_layers}"  # what upper layers belong on
-        self._published = {name: weight.clone() for name, weight in self.upper.state_dict().items()}
-        for parameter in backbone.model.parameters():
-            parameter.requires_grad = False
-        for parameter in self.upper.parameters():
-            parameter.requires_grad = True
-
-    def tokenise(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, cut to the most there may be."""
-        if not texts:
-            return []
-        ids: list[list[int]] = self._tokenizer(list(texts), truncation=True, max_length=self._max_tokens)["input_ids"]
-        return ids
-
-    def lower_states(self, texts: Sequence[str]) -> list[Tensor]:
-        """Return what the lower half makes of each text: [T, D], float32."""
-        import torch
-
-        ids, states = self.tokenise(texts), {}
-        with torch.no_grad():
-            for rows in batches_by_length([len(one) for one in ids]):
-                tokens, mask = _pad([torch.tensor(ids[row]) for row in rows])
-                hidden = _through(self._lower, self._embed(tokens), mask)
-                states.update({row: hidden[place, : len(ids[row])].clone() for place, row in enumerate(rows)})
-        return [states[row] for row in range(len(texts))]
-
-    def encode_states(self, states: Sequence[Tensor]) -> Tensor:
-        """Return unit vectors [B, D] of one batch of lower states, with gradients where they are on."""
-        import torch
-
-        hidden, mask = _pad(states)
-        return torch.nn.functional.normalize(mean_over_tokens(_through(self.upper, hidden, mask), mask), dim=1)
-
-    def encode_all(self, states: Sequence[Tensor]) -> Tensor:
-        """Return unit vectors [B, D] of any number of lower states, without gradients and dropout."""
-        import torch
-
-        result = torch.zeros((len(states), self.width))
-        was_training = self.upper.training
-        self.upper.eval()
-        with torch.no_grad():
-            for rows in batches_by_length([len(one) for one in states]):
-                result[rows] = self.encode_states([states[row] for row in rows])
-        self.upper.train(was_training)
-        return result
-
-    def publish(self) -> None:
-        """Make the upper layers as published again."""
-        self.upper.load_state_dict(self._published)
-
-    def encode_published(self, texts: Sequence[str]) -> Vectors:
-        """Return unit vectors [B, D] of texts by the model as published; the upper layers are as such afterwards."""
-        self.publish()
-        vectors: Vectors = self.encode_all(self.lower_states(texts)).numpy()
-        return vectors
-
-
-def batches_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield all row numbers, those of like length together, so that little is padded."""
-    order = sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
-    for start in range(0, len(order), BATCH_SIZE):
-        yield order[start : start + BATCH_SIZE]
-
-
-def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return rows [T, ...] as one tensor [B, T, ...] and the mask [B, T] of what is not padding."""
-    import torch
-
-    padded = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
-    lengths = torch.tensor([len(row) for row in rows])
-    return padded, (torch.arange(padded.shape[1]) < lengths.unsqueeze(1)).long()
-
-
-def _through(layers: Any, hidden: Tensor, mask: Tensor) -> Tensor:
-    """Pass states [B, T, D] through BERT layers."""
-    attention = (1.0 - mask.to(hidden.dtype))[:, None, None, :] * MASKED
-    for layer in layers:
-        found = layer(hidden, attention)
-        hidden = found[0] if isinstance(found, tuple) else found
-    return hidden
-
-
-# ------ Training the dense planner: questions towards their paths, and towards questions that have ...
-
+from kgqa_core.errors import ArtifactError, InputError, shorten
+from kgqa_core.graph.kg import read_step
+from kgqa_core.planners.types import LabelPath, PlanQuestion
+from kgqa_core.text.split_encoder import Floats, SplitEncoder
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     Parts = dict[str, Tensor]
 
-Progress = Callable[[int, int, float], None]
-"""(steps done, steps in all, loss of the last one)"""
+MEMBER_SEEDS = 1000  # between the seeds of the members of one planner
 LENGTHS_SORTED = 8  # batches that are drawn together and sorted by length
 MAX_NORM = 1.0  # of the encoder's gradient
 LAST_RATE = 0.02  # share of the learning rate that the last steps have
 TINY = 1e-6
+Progress = Callable[[int, int, float], None]
+"""(steps done, steps in all, loss of the last one)"""
+
+_BREAKS = re.compile(r"[\W_]+")
+BACKWARD = "of"  # "directed by of": what a step walked backward is told by
+STAY = "itself"  # the empty path
+
+
+def render_step_text(step: str) -> str:
+    """Return a step's words, each once: ``people.person.place_of_birth`` is people person place of birth."""
+    label, backward = read_step(step)
+    words = list(dict.fromkeys(word for word in _BREAKS.split(label) if word))
+    return " ".join([*(words or [label]), *([BACKWARD] if backward else [])])
+
+
+def render_path_text(path: LabelPath) -> str:
+    """Return the words of a path, its steps apart."""
+    return " ; ".join(map(render_step_text, path)) or STAY
+
+
+def fit_dense(
+    train: Sequence[PlanQuestion],
+    settings: DensePlannerSection,
+    out: Path,
+    *,
+    seed: int = 0,
+    encoder: Path | None = None,
+    progress: Progress = lambda step, total, loss: None,
+) -> dict[str, float]:
+    """Train a dense planner and write it to the folder ``out``.
+
+    Args:
+        train: those without paths are left out, and counted.
+        settings: see there.
+        out: must not exist.
+        seed: equal seeds give equal planners.
+        encoder: a folder of another BERT-shaped encoder; None: MiniLM.
+        progress: told (steps done, steps in all, loss) after each step; members one after the other.
+
+    Returns:
+        Counts of questions, of those left out and of paths, and CPU seconds.
+
+    Raises:
+        InputError: no question has a path.
+    """
+    import torch
+
+    started = process_time()
+    used = [question for question in train if question.paths]
+    if not used:
+        raise InputError(
+            f"none of the {len(train)} training questions has a relation path; the dense planner needs some"
+        )
+    taught = Taught.of(used)
+    base = open_encoder(encoder, settings)
+    states = base.lower_states([question.text for question in used])
+    texts = base.encode_published([render_path_text(path) for path in taught.paths])
+    members: list[Member] = []
+
+    def of_all(step: int, total: int, loss: float) -> None:
+        progress(len(members) * total + step, settings.members * total, loss)
+
+    for number in range(settings.members):
+        base.publish()
+        parts = train_vectors(
+            base,
+            states,
+            torch.from_numpy(texts),
+            taught.targets,
+            settings=settings,
+            seed=seed + MEMBER_SEEDS * number,
+            progress=of_all,
+        )
+        vectors = path_vectors(torch.from_numpy(texts), parts)
+        bank = base.encode_all(states)
+        upper = {name: weight.clone() for name, weight in base.upper.state_dict().items()}
+        arrays = [part.numpy() for part in (vectors, parts["bias"], parts["map"], bank)]
+        members.append(Member(upper, *arrays))
+    model = DenseModel(settings, seed, base.name, taught, texts, tuple(members))
+    save_dense(model, [question.id for question in used], out)
+    return {
+        "num_questions": len(used),
+        "num_without_paths": len(train) - len(used),
+        "num_paths": len(taught.paths),
+        "cpu_seconds": process_time() - started,
+    }
+
+
+def open_encoder(folder: Path | None, settings: DensePlannerSection) -> SplitEncoder:
+    """Return the encoder that a planner of these settings stands on; None: MiniLM."""
+    return SplitEncoder(folder, frozen_layers=settings.frozen_layers, max_tokens=settings.max_tokens)
+
+
+# ------ Training: questions towards their paths, and towards questions that have the same.
 
 
 def train_vectors(
@@ -287,3 +266,118 @@ def _overlaps(targets: Any, rows: Sequence[int]) -> Any:
     """Return [B, n]: the share of each training question's paths that a question of the batch has too."""
     counts = np.maximum(np.asarray(targets.sum(axis=1)).ravel(), 1)
     return ((targets[rows] @ targets.T).toarray() / counts).astype(np.float32)
+
+
+# ------ A trained planner at rest: a folder of JSON, Parquet and safetensors.
+
+
+VERSION = 1
+FACTS, PATHS, QUESTIONS, TEXTS = "dense.json", "paths.parquet", "questions.parquet", "texts.safetensors"
+UPPER = "upper."  # before the names of the upper layers' weights
+_PATHS = pa.schema([pa.field("path", pa.list_(pa.string()), nullable=False)])
+_QUESTIONS = pa.schema(
+    [pa.field("question_id", pa.string(), nullable=False), pa.field("paths", pa.list_(pa.int32()), nullable=False)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What a dense planner learned from, by number."""
+
+    paths: tuple[LabelPath, ...]  # P, sorted
+    targets: Any  # scipy CSR matrix [n, P], float32: 1 where a training question has a path
+
+    @classmethod
+    def of(cls, questions: Sequence[PlanQuestion]) -> Taught:
+        """Number the paths of questions that have any."""
+        paths = tuple(sorted({path for question in questions for path in question.paths}))
+        place = {path: number for number, path in enumerate(paths)}
+        return cls(paths, _matrix([[place[path] for path in question.paths] for question in questions], len(paths)))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One trained encoder with its vectors."""
+
+    upper: dict[str, Any]  # weights of the encoder's upper layers, by name
+    paths: Floats  # [P, D], unit rows
+    bias: Floats  # [P]
+    map: Floats  # [D, D]: from a path's text to its vector
+    bank: Floats  # [n, D], unit rows: the training questions
+
+
+@dataclass(frozen=True, slots=True)
+class DenseModel:
+    """All of it."""
+
+    settings: DensePlannerSection
+    seed: int
+    encoder: str  # hash of what the upper layers belong on
+    taught: Taught
+    texts: Floats  # [P, D]
+    members: tuple[Member, ...]
+
+
+def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> None:
+    """Write the folder ``out``, whole or not at all."""
+    import safetensors.torch
+    import torch
+
+    def write(arrays: dict[str, Any], name: str) -> None:
+        tensors = {key: torch.as_tensor(array).contiguous() for key, array in arrays.items()}
+        safetensors.torch.save_file(tensors, str(folder / name))
+
+    with written_whole(out) as folder:
+        folder.mkdir(parents=True)
+        settings = model.settings.model_dump(mode="json")
+        facts = {"version": VERSION, "settings": settings, "seed": model.seed, "encoder": model.encoder}
+        (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        pq.write_table(pa.table({"path": list(map(list, model.taught.paths))}, schema=_PATHS), folder / PATHS)
+        rows = np.split(model.taught.targets.indices, model.taught.targets.indptr[1:-1])
+        pq.write_table(
+            pa.table({"question_id": list(question_ids), "paths": rows}, schema=_QUESTIONS), folder / QUESTIONS
+        )
+        write({"texts": model.texts}, TEXTS)
+        for number, member in enumerate(model.members):
+            upper = {f"{UPPER}{name}": weight for name, weight in member.upper.items()}
+            vectors = {"paths": member.paths, "bias": member.bias, "map": member.map, "bank": member.bank}
+            write(upper | vectors, f"member-{number}.safetensors")
+
+
+def read_dense(folder: Path) -> DenseModel:
+    """Read what ``save_dense`` wrote.
+
+    Raises:
+        ArtifactError: it is missing, damaged, or of another version.
+    """
+    import safetensors
+    import safetensors.torch
+
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        if facts["version"] != VERSION:
+            raise ArtifactError(
+                f"{folder} holds a dense planner of version {facts['version']}, not {VERSION}: train it again"
+            )
+        settings = DensePlannerSection(**facts["settings"])
+        paths = tuple(map(tuple, pq.read_table(folder / PATHS)["path"].to_pylist()))
+        rows = pq.read_table(folder / QUESTIONS)["paths"].to_pylist()
+        texts = safetensors.torch.load_file(str(folder / TEXTS))["texts"].numpy()
+        members: list[Member] = []
+        for number in range(settings.members):
+            tensors = safetensors.torch.load_file(str(folder / f"member-{number}.safetensors"))
+            upper = {name.removeprefix(UPPER): tensors.pop(name) for name in list(tensors) if name.startswith(UPPER)}
+            members.append(Member(upper, **{name: tensor.numpy() for name, tensor in tensors.items()}))
+    except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+        raise ArtifactError(f"{folder} holds no dense planner: {shorten(str(error))}. Train it again") from error
+    taught = Taught(paths, _matrix(rows, len(paths)))
+    return DenseModel(settings, facts["seed"], facts["encoder"], taught, texts, tuple(members))
+
+
+def _matrix(rows: Sequence[Sequence[int]], num_paths: int) -> Any:
+    import scipy.sparse
+
+    pointers = np.cumsum([0, *map(len, rows)])
+    places = np.array([place for row in rows for place in row], dtype=np.int32)
+    values = np.ones(len(places), dtype=np.float32)
+    return scipy.sparse.csr_matrix((values, places, pointers), shape=(len(rows), num_paths))

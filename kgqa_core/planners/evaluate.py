@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.compare import bootstrap_bounds, interval_names
+from kgqa_core.evaluation.report import markdown_table
 from kgqa_core.graph.execute import Follower
 from kgqa_core.graph.kg import golds_of, to_relations, unsigned
 from kgqa_core.graph.search_graph import SearchGraph
@@ -229,38 +230,26 @@ Scores = Mapping[str, Any]
 """What stage plans writes as scores.json: planner, seed, figures by hops."""
 
 
-def mean_figures(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
-    """Return hops -> figure -> mean over several seeds of one planner."""
-    groups = [one["figures"] for one in scores]
-    return {
-        hops: {name: sum(group[hops][name] for group in groups) / len(groups) for name in groups[0][hops]}
-        for hops in groups[0]
-    }
-
-
 def planner_cells(scores: Sequence[Scores]) -> list[tuple[str, ...]]:
     """Return the cells under ``HEADER``: one row per number of hops and planner, its seeds averaged."""
-    by_planner: dict[str, list[Scores]] = {}
+    by_planner: dict[str, list[Mapping[str, Mapping[str, float]]]] = {}
     for one in scores:
-        by_planner.setdefault(one["planner"], []).append(one)
-    means = {name: (mean_figures(own), len(own)) for name, own in by_planner.items()}
-    scopes = list(dict.fromkeys(hops for figures, _ in means.values() for hops in figures))
+        by_planner.setdefault(one["planner"], []).append(one["figures"])
     cells = []
-    for hops in scopes:
-        for name, (figures, num_seeds) in means.items():
-            if hops in figures:
-                shown = name if num_seeds == 1 else f"{name} (mean of {num_seeds} seeds)"
-                cells.append((hops, shown, *_figures(figures[hops])))
+    for hops in dict.fromkeys(hops for seeds in by_planner.values() for hops in seeds[0]):
+        for name, seeds in by_planner.items():
+            if hops not in seeds[0]:
+                continue
+            mean = {figure: sum(one[hops][figure] for one in seeds) / len(seeds) for figure in seeds[0][hops]}
+            shown = name if len(seeds) == 1 else f"{name} (mean of {len(seeds)} seeds)"
+            figures = (f"{mean[figure]:.2f}" if figure in mean else "" for figure in FIGURES)
+            cells.append((hops, shown, f"{mean['n']:.0f}", *figures))
     return cells
-
-
-def _figures(figures: Mapping[str, float]) -> list[str]:
-    return [f"{figures['n']:.0f}", *(f"{figures[name]:.2f}" if name in figures else "" for name in FIGURES)]
 
 
 def render_planners(scores: Sequence[Scores]) -> str:
     """Return the table as Markdown; empty without scores."""
     if not scores:
         return ""
-    rows = [HEADER, tuple("---" if place < 2 else "---:" for place in range(len(HEADER))), *planner_cells(scores)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"
+    figures = [place > 1 for place in range(len(HEADER))]
+    return "\n".join(markdown_table(HEADER, planner_cells(scores), figures)) + "\n"

@@ -1,4 +1,4 @@
-"""A language model as a planner: asked for relation paths by beam search, among those that exist (RoG §4.3)."""
+"""A language model as a planner (RoG §4.3), asked by beam search for paths that exist; and its mixture with another."""
 
 from __future__ import annotations
 
@@ -73,16 +73,7 @@ class GeneratorPlanner:
         num_beams: int = 1,
         max_new_tokens: int = 160,
     ) -> None:
-        """Plan with ``model``.
-
-        Args:
-            model: embedded, local or at an endpoint.
-            prompts: of which ``plan`` is used.
-            space: the plans that exist: in a graph, or made of known relations; None: any text is a plan. A model that
-                cannot follow it while it writes is held to it afterwards.
-            num_beams: of beam search; at least as many as plans are asked for are taken.
-            max_new_tokens: of one plan.
-        """
+        """Plan with ``model``; see ``PlanAsker``. A model that cannot follow ``space`` is held to it afterwards."""
         self._model = model
         self._asker = PlanAsker(PlanInstruction(prompts), space, num_beams, max_new_tokens)
 
@@ -107,7 +98,7 @@ def _add(first: float, second: float) -> float:
     return high if high == -math.inf else min(0.0, high + math.log1p(math.exp(low - high)))
 
 
-# ------ The mixture of two planners: their log-probabilities of each other's plans, weighted (a ...
+# ------ The mixture of two planners: their log-probabilities of each other's plans, weighted.
 
 
 GENERATOR_WEIGHT = 0.3  # of the generator's log-probability; the dense planner has the rest
@@ -127,14 +118,13 @@ class MixturePlanner:
 
     name = "mixture"
 
-    def __init__(self, dense: Weigher, generator: Weigher, *, weight: float, num_each: int) -> None:
-        """Mix; ``weight`` (0..1) is the generator's, ``num_each`` how many plans of each are weighed."""
-        self._dense, self._generator = dense, generator
-        self._weight, self._num_each = weight, num_each
+    def __init__(self, dense: Weigher, generator: Weigher, *, weight: float = GENERATOR_WEIGHT) -> None:
+        """Mix; ``weight`` (0..1) is the generator's."""
+        self._dense, self._generator, self._weight = dense, generator, weight
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first; log-probabilities sum to 1 over all."""
-        most = max(num_plans, self._num_each)
+        most = max(num_plans, NUM_EACH)
         given = [one.plan(questions, num_plans=most) for one in (self._dense, self._generator)]
         paths = [
             list(dict.fromkeys(plan.path for plan in (*first, *second))) for first, second in zip(*given, strict=True)
@@ -150,13 +140,6 @@ class MixturePlanner:
             ranked = sorted(zip(own, scores, strict=True), key=lambda one: -one[1])
             found.append([Plan(path, score - total) for path, score in ranked[:num_plans]])
         return found
-
-
-def open_mixture(
-    dense: Weigher, generator: Weigher, *, weight: float = GENERATOR_WEIGHT, num_each: int = NUM_EACH
-) -> MixturePlanner:
-    """Return the mixture of two planners that can tell how probable any path is."""
-    return MixturePlanner(dense, generator, weight=weight, num_each=num_each)
 
 
 def _log_sum(scores: Sequence[float]) -> float:

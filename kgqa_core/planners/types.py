@@ -45,7 +45,7 @@ class Planner(Protocol):
         ...
 
 
-# ------ Weights of plans and scores of reasoning paths, as EPERM's Fig. 4 shows them: each list ...
+# ------ Weights of plans and scores of reasoning paths, as EPERM's Fig. 4 shows them: those of a question sum to 1.
 
 
 def weigh_plans(log_probs: Sequence[float]) -> list[float]:

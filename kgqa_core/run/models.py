@@ -221,10 +221,10 @@ def open_planner(pipeline: Pipeline, name: str, seed: int) -> Iterator[OpenedPla
         elif name == "dense":
             yield OpenedPlanner(_dense(pipeline, seed))
         else:
-            from kgqa_core.planners.generator import open_mixture
+            from kgqa_core.planners.generator import MixturePlanner
 
             generator, meter = stack.enter_context(_generator(pipeline, seed))
-            yield OpenedPlanner(open_mixture(_dense(pipeline, seed), generator), meter)
+            yield OpenedPlanner(MixturePlanner(_dense(pipeline, seed), generator), meter)
 
 
 @contextmanager

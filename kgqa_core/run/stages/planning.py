@@ -190,7 +190,7 @@ def _train_dense(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
     """Fine-tune the text encoder on pairs of questions and relation paths."""
     import torch
 
-    from kgqa_core.planners.dense import fit_dense
+    from kgqa_core.planners.dense_train import fit_dense
 
     section = run.config.dense
     assert section is not None
