@@ -27,7 +27,7 @@ from kgqa_core.planners.dense import (
     spread_first,
     steps_of,
 )
-from kgqa_core.planners.dense_train import SplitEncoder, Taught, count_steps, fit_dense, neighbour_loss, set_loss
+from kgqa_core.planners.dense_train import Taught, count_steps, fit_dense, neighbour_loss, set_loss
 from kgqa_core.planners.evaluate import score_plans
 from kgqa_core.planners.types import LabelPath, PlanQuestion
 from kgqa_core.text.split_encoder import SplitEncoder

@@ -173,10 +173,10 @@ def test_equals_the_slow_count(rows: list[tuple[list[LabelPath], list[LabelPath]
     def plain(path: LabelPath) -> list[str]:
         return ["^a" if step == "\\^a" else step.replace("^", "") for step in path]
 
-    asked = [(paths, proposed) for paths, proposed in rows if paths]
+    right = [(paths, proposed) for paths, proposed in rows if paths]
     for k in (1, 3):
         hits = 0
-        for paths, proposed in asked:
+        for paths, proposed in right:
             hits += any(plain(path) == plain(plan) for path in paths for plan in proposed[:k])
-        assert summary[f"hit@{k}"] == pytest.approx(100 * hits / len(asked) if asked else 0)
+        assert summary[f"hit@{k}"] == pytest.approx(100 * hits / len(right) if right else 0)
     assert summary["n"] + summary["n_without_paths"] == len(rows)
