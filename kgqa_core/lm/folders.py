@@ -1,17 +1,31 @@
-"""What a model folder and an adapter must be before anything of them is loaded, and what they are called.
+"""Transformers folders and adapters: what they must be, what they are called, and their loading.
 
-Every error says what to do. A name is a hash of all content that decides a model's texts, wherever it lies.
+Safetensors only, no network, no code of theirs. Every error says what to do. A name is a hash of all content that
+decides a model's texts, wherever it lies. Another format (GGUF) is a change of three places: what ``read_config``
+accepts, what ``hash_model`` hashes, and the arguments of ``from_pretrained`` in ``load``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
 from kgqa_core.errors import InputError, nearest, shorten
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantise = Literal["none", "int8", "int4"]
 
 HashFile = Callable[[Path], str]
 """SHA-256 of a file, hexadecimal; ``FileHashes.hash`` remembers those of large files."""
@@ -22,6 +36,24 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave beside them
 _TOKENIZER = {*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
               "chat_template.jinja", "chat_template.json"}  # fmt: skip
+
+
+@contextmanager
+def _refused(message: str) -> Iterator[None]:
+    """Turn whatever a library raises into an InputError; what it says replaces SAID in ``message``."""
+    try:
+        yield
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        ImportError,
+        TypeError,
+        RuntimeError,
+        AttributeError,
+        SafetensorError,
+    ) as error:
+        raise InputError(message.replace("SAID", shorten(str(error)))) from error
 
 
 def hash_model(folder: Path, hash_file: HashFile) -> str:
@@ -106,26 +138,22 @@ def check_same_base(adapter: Path, folder: Path, found: str) -> None:
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return a JSON object. Raises InputError where there is none."""
-    try:
+    with _refused(f"{file} is not readable JSON: SAID. Copy the model again"):
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is not readable JSON: {shorten(str(error))}. Copy the model again") from error
     if not isinstance(value, dict):
         raise InputError(f"{file} holds {shorten(value)}, not a JSON object. Copy the model again")
     return value
 
 
 def _check_causal(folder: Path, config: dict[str, Any]) -> None:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
-
     kind = config.get("model_type")
-    if kind not in KNOWN:
-        near = nearest(str(kind), KNOWN)
+    if kind not in CAUSAL:
+        near = nearest(str(kind), CAUSAL)
         hint = f"; the nearest it knows is {near[0]!r}" if near else ""
         raise InputError(f"{folder / 'config.json'} has model_type {shorten(kind)}, which is no causal language model "
                          f"of this transformers{hint}. Code inside model folders is never run")  # fmt: skip
     architectures = config.get("architectures") or []
-    causal = {name for names in KNOWN.values() for name in ([names] if isinstance(names, str) else names)}
+    causal = {name for names in CAUSAL.values() for name in ([names] if isinstance(names, str) else names)}
     if architectures and not causal & set(architectures):
         raise InputError(
             f"{folder} holds {shorten(architectures[0])}, which cannot generate: {kind} is saved here without a "
@@ -156,3 +184,149 @@ def _other_formats(folder: Path) -> str:
     if any(folder.glob("consolidated*")):
         return " but weights in their maker's own format: convert them with transformers first"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that can be asked."""
+
+    model: Any  # a transformers causal language model in eval mode, or peft's around it
+    tokenizer: Any
+    context: int  # tokens of prompt and answer together
+    dtype: str
+
+
+def load(
+    folder: Path,
+    *,
+    adapter: Path | None = None,
+    dtype: Dtype = "auto",
+    quantise: Quantise = "none",
+    device: str = "cpu",
+) -> Loaded:
+    """Load a causal language model.
+
+    Args:
+        folder: config.json, a tokenizer and *.safetensors.
+        adapter: in peft's own format; one that brings a tokenizer is asked through that one.
+        dtype: of the weights; "auto" is float32 on a CPU and elsewhere as they were saved.
+        quantise: weights in 8 or 4 bits; needs bitsandbytes and a GPU.
+        device: as torch names it.
+
+    Raises:
+        InputError: something of it cannot be used; the message says what and what to do.
+    """
+    read_config(folder)
+    if adapter is not None:
+        check_adapter(adapter)
+    tokenizer = load_tokenizer(adapter if adapter is not None and has_tokenizer(adapter) else folder)
+    model = _load_weights(folder, dtype, quantise, device)
+    num_rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > num_rows and adapter is None:
+        raise InputError(f"{folder} has a tokenizer of {len(tokenizer)} tokens, but a model of {num_rows}: they are "
+                         "not from the same model. Copy the model whole")  # fmt: skip
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise InputError(f"{folder} holds {model.config.model_type}, which keeps no keys and values of what it read: "
+                         "it cannot be asked in batches. Use a model with attention")  # fmt: skip
+    loaded_as = str(model.dtype).removeprefix("torch.")
+    if adapter is not None:
+        model = _add_adapter(model, adapter, num_tokens=len(tokenizer), merge=loaded_as == "float32")
+    text = model.config.get_text_config(decoder=True)
+    context = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
+    return Loaded(model.eval(), tokenizer, int(context or min(tokenizer.model_max_length, 1 << 20)), loaded_as)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Return the folder's tokenizer. Raises InputError where there is none, or none with an end token."""
+    if not has_tokenizer(folder):  # for some architectures transformers would make an empty one
+        raise InputError(f"{folder} has no tokenizer: none of {', '.join(VOCABULARIES)}. Copy the model whole")
+    with _refused(
+        f"{folder} has no tokenizer that transformers can read: SAID. Copy tokenizer.json and tokenizer_config.json "
+        "(or tokenizer.model) into it"
+    ):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    if tokenizer.eos_token_id is None:
+        raise InputError(f"the tokenizer of {folder} names no end token. Add eos_token to tokenizer_config.json")
+    return tokenizer
+
+
+def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -> Any:
+    """Return the transformers model on its device; missing weights are an error."""
+    wanted: Any = getattr(torch, dtype) if dtype != "auto" else torch.float32 if device == "cpu" else "auto"
+    options = {"dtype": wanted, **_quantisation(quantise, device)}
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with _refused(
+        f"{folder} is not a model folder that transformers can read: SAID. Copy the model whole; it must be of an "
+        "architecture that transformers has itself"
+    ):
+        made: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
+        )
+    model, report = made
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise InputError(
+            f"{folder} lacks {len(missing)} of its weights ({shorten(missing[0])} first). Copy the model whole: "
+            "missing weights would be random numbers"
+        )
+    return model.to(device) if quantise == "none" else model
+
+
+def _quantisation(quantise: Quantise, device: str) -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` that quantise."""
+    if quantise == "none":
+        return {}
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise InputError(f"quantise is {quantise!r}, but bitsandbytes is not installed. `pip install bitsandbytes`, or "
+                         "set quantise to none")  # fmt: skip
+    if device == "cpu":
+        raise InputError(f"quantise is {quantise!r}, which needs a GPU; the device is cpu. Set device to cuda, or "
+                         "quantise to none")  # fmt: skip
+    int4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+    settings = {"load_in_8bit": True} if quantise == "int8" else int4
+    quantisation = transformers.BitsAndBytesConfig(**settings)  # type: ignore[no-untyped-call]
+    return {"quantization_config": quantisation, "device_map": {"": device}}
+
+
+def _add_adapter(model: Any, adapter: Path, *, num_tokens: int, merge: bool) -> Any:
+    """Return the model with an adapter on it, which may bring a tokenizer of more tokens than the base has rows for.
+
+    ``merge`` adds it into the weights, which is faster but rounds: only where weights are float32.
+    """
+    import peft
+
+    if num_tokens > model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(num_tokens)
+    kind = model.config.model_type
+    with _refused(
+        f"the adapter {adapter} cannot be put on this model ({kind}): SAID. It is for another base, or damaged: give "
+        "the base model that it was trained for, or save it again"
+    ):
+        trained = set(tensor_shapes(adapter))
+        adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False)
+    unknown = sorted(trained - set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)))
+    if wrong := [name for name in unknown if ".lora_" in name]:  # peft passes over them
+        raise InputError(
+            f"the adapter {adapter} is for another base: it changes {wrong[0].partition('.lora_')[0]}, which this "
+            f"model ({kind}) has not. Give the base model that it was trained for"
+        )
+    return adapted.merge_and_unload() if merge else adapted
+
+
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of the folder's safetensors, from the files' heads."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with (
+            _refused(f"{path} is damaged: SAID. Copy it again"),
+            safe_open(str(path), framework="pt") as file,
+        ):
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    return shapes

@@ -1,196 +1,52 @@
-"""A transformers folder on this machine as a language model: safetensors only, no network, no code of theirs.
-
-``load`` reads weights and tokenizer and puts an adapter on them; tuning starts from it too. ``LocalModel`` asks what
-was loaded. Another format (GGUF) is a change of three places: what ``folders.read_config`` accepts, what
-``folders.hash_model`` hashes, and the arguments of ``from_pretrained`` in ``load``.
-"""
+"""A local model as a ``LanguageModel``, and what it is and costs: parameters, context, memory, and a measured speed."""
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
+import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 
 from kgqa_core.artifacts import hash_file
-from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.errors import InputError, shorten
 from kgqa_core.lm.chat import Ending, encode_answers, encode_prompts, end_tokens
 from kgqa_core.lm.constraints import start_state
 from kgqa_core.lm.folders import (
-    VOCABULARIES,
+    Dtype,
     HashFile,
+    Loaded,
+    Quantise,
     check_adapter,
     check_same_base,
     has_tokenizer,
     hash_adapter,
     hash_model,
+    load,
+    load_tokenizer,
     read_config,
+    tensor_shapes,
 )
-from kgqa_core.lm.generate import Batcher, generate_batch, score_batch
+from kgqa_core.lm.generate import Batcher, generate_batch, read_prompts, score_batch
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Quantise = Literal["none", "int8", "int4"]
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
 VERSION = 2  # of how texts are made from weights; part of a model's name
-_FAILURES = (OSError, ValueError, KeyError, ImportError, TypeError, RuntimeError, AttributeError)
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model that can be asked."""
-
-    model: Any  # a transformers causal language model in eval mode, or peft's around it
-    tokenizer: Any
-    context: int  # tokens of prompt and answer together
-    dtype: str
-
-
-def load(
-    folder: Path,
-    *,
-    adapter: Path | None = None,
-    dtype: Dtype = "auto",
-    quantise: Quantise = "none",
-    device: str = "cpu",
-) -> Loaded:
-    """Load a causal language model.
-
-    Args:
-        folder: config.json, a tokenizer and *.safetensors.
-        adapter: in peft's own format; one that brings a tokenizer is asked through that one.
-        dtype: of the weights; "auto" is float32 on a CPU and elsewhere as they were saved.
-        quantise: weights in 8 or 4 bits; needs bitsandbytes and a GPU.
-        device: as torch names it.
-
-    Raises:
-        InputError: something of it cannot be used; the message says what and what to do.
-    """
-    for name, value, legal in (("dtype", dtype, get_args(Dtype)), ("quantise", quantise, get_args(Quantise))):
-        if value not in legal:
-            hint = "".join(f"; did you mean {near!r}?" for near in nearest(str(value), legal)[:1])
-            raise InputError(f"{name} is {shorten(value)}; legal: {', '.join(legal)}{hint}")
-    read_config(folder)
-    if adapter is not None:
-        check_adapter(adapter)
-    tokenizer = load_tokenizer(adapter if adapter is not None and has_tokenizer(adapter) else folder)
-    model = _load_weights(folder, dtype, quantise, device)
-    num_rows = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > num_rows and adapter is None:
-        raise InputError(f"{folder} has a tokenizer of {len(tokenizer)} tokens, but a model of {num_rows}: they are "
-                         "not from the same model. Copy the model whole")  # fmt: skip
-    if "past_key_values" not in inspect.signature(model.forward).parameters:
-        raise InputError(f"{folder} holds {model.config.model_type}, which keeps no keys and values of what it read: "
-                         "it cannot be asked in batches. Use a model with attention")  # fmt: skip
-    loaded_as = str(model.dtype).removeprefix("torch.")
-    if adapter is not None:
-        model = _add_adapter(model, adapter, num_tokens=len(tokenizer), merge=loaded_as == "float32")
-    text = model.config.get_text_config(decoder=True)
-    context = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
-    return Loaded(model.eval(), tokenizer, int(context or min(tokenizer.model_max_length, 1 << 20)), loaded_as)
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """Return the folder's tokenizer. Raises InputError where there is none, or none with an end token."""
-    if not has_tokenizer(folder):  # for some architectures transformers would make an empty one
-        raise InputError(f"{folder} has no tokenizer: none of {', '.join(VOCABULARIES)}. Copy the model whole")
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    except _FAILURES as error:
-        raise InputError(
-            f"{folder} has no tokenizer that transformers can read: {shorten(str(error))}. Copy tokenizer.json and "
-            "tokenizer_config.json (or tokenizer.model) into it"
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise InputError(f"the tokenizer of {folder} names no end token. Add eos_token to tokenizer_config.json")
-    return tokenizer
-
-
-def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -> Any:
-    """Return the transformers model on its device; missing weights are an error."""
-    wanted: Any = getattr(torch, dtype) if dtype != "auto" else torch.float32 if device == "cpu" else "auto"
-    options = {"dtype": wanted, **_quantisation(quantise, device)}
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        made: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            str(folder),
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **options,
-        )
-    except (*_FAILURES, SafetensorError) as error:
-        raise InputError(
-            f"{folder} is not a model folder that transformers can read: {shorten(str(error))}. Copy the model whole; "
-            "it must be of an architecture that transformers has itself"
-        ) from error
-    model, report = made
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
-        raise InputError(
-            f"{folder} lacks {len(missing)} of its weights ({shorten(missing[0])} first). Copy the model whole: "
-            "missing weights would be random numbers"
-        )
-    return model.to(device) if quantise == "none" else model
-
-
-def _quantisation(quantise: Quantise, device: str) -> dict[str, Any]:
-    """Return the arguments of ``from_pretrained`` that quantise."""
-    if quantise == "none":
-        return {}
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise InputError(f"quantise is {quantise!r}, but bitsandbytes is not installed. `pip install bitsandbytes`, or "
-                         "set quantise to none")  # fmt: skip
-    if device == "cpu":
-        raise InputError(f"quantise is {quantise!r}, which needs a GPU; the device is cpu. Set device to cuda, or "
-                         "quantise to none")  # fmt: skip
-    int4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
-    settings = {"load_in_8bit": True} if quantise == "int8" else int4
-    quantisation = transformers.BitsAndBytesConfig(**settings)  # type: ignore[no-untyped-call]
-    return {"quantization_config": quantisation, "device_map": {"": device}}
-
-
-def _add_adapter(model: Any, adapter: Path, *, num_tokens: int, merge: bool) -> Any:
-    """Return the model with an adapter on it, which may bring a tokenizer of more tokens than the base has rows for.
-
-    ``merge`` adds it into the weights, which is faster but rounds: only where weights are float32.
-    """
-    import peft
-
-    if num_tokens > model.get_input_embeddings().weight.shape[0]:
-        model.resize_token_embeddings(num_tokens)
-    kind = model.config.model_type
-    try:
-        with safe_open(str(adapter / "adapter_model.safetensors"), framework="pt") as file:
-            trained = set(file.keys())
-        adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False)
-    except (*_FAILURES, SafetensorError) as error:
-        raise InputError(
-            f"the adapter {adapter} cannot be put on this model ({kind}): {shorten(str(error))}. It is for another "
-            "base, or damaged: give the base model that it was trained for, or save it again"
-        ) from error
-    unknown = sorted(trained - set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)))
-    if wrong := [name for name in unknown if ".lora_" in name]:  # peft passes over them
-        raise InputError(
-            f"the adapter {adapter} is for another base: it changes {wrong[0].partition('.lora_')[0]}, which this "
-            f"model ({kind}) has not. Give the base model that it was trained for"
-        )
-    return adapted.merge_and_unload() if merge else adapted
+BATCH_SIZE = 64
+TEXT_TOKENS = 1024  # tokens of one prompt and answer, as the estimate of memory counts them
+LOADS = ((1, 16, 4), (8, 128, 16))  # (texts, tokens of a prompt, new tokens) that are timed, until one takes long
+LONG = 2.0  # seconds
+_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
+_QUANTISED = {"int8": 1.0, "int4": 0.5}  # bytes per weight of a matrix; tables stay as they are
 
 
 class LocalModel:
     """A causal language model in memory. Implements ``LanguageModel``."""
 
-    def __init__(self, loaded: Loaded, name: str, *, batch_size: int = 64) -> None:
+    def __init__(self, loaded: Loaded, name: str, *, batch_size: int = BATCH_SIZE) -> None:
         """Take what ``load`` gave; ``batch_size`` is how many texts (beams and samples count) grow at a time."""
         self.name = name
         self.context = loaded.context
@@ -308,4 +164,115 @@ def open_local(
     if adapter is not None:
         name += f"+{hash_adapter(adapter, hash_file)}"
     is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
-    return LocalModel(loaded, name, batch_size=batch_size or (256 if is_small else 64))
+    return LocalModel(loaded, name, batch_size=batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What ``kgqa lm-info`` tells of a local model."""
+
+    folder: str
+    adapter: str  # empty: none
+    architecture: str
+    parameters: int  # the base's; a table that is the head too counts once
+    adapter_parameters: int
+    vocabulary: int  # tokens of the tokenizer
+    context: int  # tokens of prompt and answer together
+    has_chat_template: bool
+    dtype: str
+    quantise: str
+    device: str
+    weight_bytes: int  # as loaded
+    cache_bytes_per_token: int
+    memory_bytes: int  # weights and the cache of BATCH_SIZE texts of TEXT_TOKENS, without what a step needs beside
+    free_bytes: int  # of the device's memory now; 0: not known
+    read_tokens_per_second: float | None = None  # of prompts, measured; None: the weights do not fit what is free
+    new_tokens_per_second: float | None = None  # of answers, all texts of a batch together
+    name: str = ""  # its identity; known once it was loaded
+
+
+def describe(
+    folder: Path,
+    *,
+    adapter: Path | None = None,
+    dtype: Dtype = "auto",
+    quantise: Quantise = "none",
+    device: str = "cpu",
+    timed: bool = True,
+) -> ModelFacts:
+    """Return a local model's facts; if ``timed`` and its weights fit the free memory, it is loaded and timed.
+
+    Raises:
+        InputError: the folder or the adapter cannot be used.
+    """
+    read_config(folder)
+    if adapter is not None:
+        check_adapter(adapter)
+    config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    text = config.get_text_config(decoder=True)
+    tokenizer = load_tokenizer(adapter if adapter is not None and has_tokenizer(adapter) else folder)
+    shapes, added = tensor_shapes(folder), tensor_shapes(adapter) if adapter is not None else {}
+    saved = str(getattr(config, "dtype", None)).removeprefix("torch.")
+    loaded_as = dtype if dtype != "auto" else saved if device != "cpu" and saved in _BYTES else "float32"
+    weights = 0.0
+    for name, shape in shapes.items():
+        is_matrix = len(shape) == 2 and "embed" not in name and "lm_head" not in name  # tables stay as they are
+        weights += math.prod(shape) * (_QUANTISED.get(quantise, _BYTES[loaded_as]) if is_matrix else _BYTES[loaded_as])
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    cache = round(2 * text.num_hidden_layers * heads * width * _BYTES[loaded_as])  # a key and a value per layer
+    context = int(getattr(text, "max_position_embeddings", None) or tokenizer.model_max_length)
+    num_added = sum(math.prod(shape) for shape in added.values())
+    facts = ModelFacts(
+        folder=str(folder),
+        adapter=str(adapter or ""),
+        architecture=str((config.architectures or [config.model_type])[0]),
+        parameters=sum(math.prod(shape) for shape in shapes.values()),
+        adapter_parameters=num_added,
+        vocabulary=len(tokenizer),
+        context=context,
+        has_chat_template=bool(tokenizer.chat_template),
+        dtype=loaded_as,
+        quantise=quantise,
+        device=device,
+        weight_bytes=round(weights),
+        cache_bytes_per_token=cache,
+        memory_bytes=round(weights + num_added * _BYTES[loaded_as]) + cache * BATCH_SIZE * min(context, TEXT_TOKENS),
+        free_bytes=free_memory(device),
+    )
+    if not timed or facts.weight_bytes > (facts.free_bytes or math.inf):
+        return facts
+    model = open_local(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
+    read, new = measure(model)
+    return replace(facts, name=model.name, read_tokens_per_second=read, new_tokens_per_second=new)
+
+
+def measure(model: LocalModel) -> tuple[float, float]:
+    """Return tokens per second of reading prompts, and of writing answers after that: of whole batches."""
+    speeds = (0.0, 0.0)
+    nothing = Ending(model.tokenizer, frozenset())  # no text ends early
+    for num_texts, num_prompt, num_new in LOADS:
+        prompts = [[(5 + 7 * place) % len(model.tokenizer) for place in range(num_prompt)]] * num_texts
+        started = time.perf_counter()
+        with torch.inference_mode():
+            read_prompts(model.model, prompts)[1].sum().item()  # waits until a GPU is through
+        read = time.perf_counter() - started
+        started = time.perf_counter()
+        generate_batch(model.model, prompts, Decoding(max_new_tokens=num_new), ending=nothing)
+        wrote = max(time.perf_counter() - started - read, 1e-9)
+        speeds = (len(prompts) * num_prompt / read, len(prompts) * num_new / wrote)
+        if read + wrote > LONG:
+            break
+    return speeds
+
+
+def free_memory(device: str) -> int:
+    """Return the free bytes of a device's memory, 0 where the system does not tell."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else 0

@@ -28,8 +28,7 @@ from kgqa_core import errors
 from kgqa_core.artifacts import hash_file, hash_json, written_whole
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, KgqaError, shorten
-from kgqa_core.lm.folders import ABOUT, hash_model
-from kgqa_core.lm.local import load
+from kgqa_core.lm.folders import ABOUT, hash_model, load
 from kgqa_core.lm.tune_data import Int, Tokens, TuneJob, collate, draw_batches, read_tokens, write_tokens
 from kgqa_core.lm.tune_loop import Journal, Loop, Weights, packs_cleanly, target_nll, training_arguments
 

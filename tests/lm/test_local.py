@@ -1,4 +1,4 @@
-"""Local models: what is asked comes back; adapters are put on or refused; what cannot be used is refused, and why."""
+"""Local models: what is asked comes back; what cannot be used is refused, and why; what is told of a model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import torch
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import InputError
+from kgqa_core.lm import local
 from kgqa_core.lm.chat import decode, encode_prompts
-from kgqa_core.lm.folders import ABOUT, hash_model
-from kgqa_core.lm.local import check_decoding, open_local
+from kgqa_core.lm.folders import ABOUT, Quantise, hash_model
+from kgqa_core.lm.generate import read_prompts
+from kgqa_core.lm.local import check_decoding, describe, open_local
 from kgqa_core.lm.types import Decoding, Prompt
 from tests.lm.tiny_models import make_any, make_qwen2
 
@@ -237,17 +239,9 @@ def test_what_trainers_leave_behind_is_no_weights(folder: Path) -> None:
     open_local(folder)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": "bfloat32"}, "dtype is 'bfloat32'; legal: .*did you mean 'float32'"),
-        ({"quantise": "int16"}, "quantise is 'int16'; legal: none, int8, int4"),
-        ({"quantise": "int4"}, "bitsandbytes is not installed|needs a GPU"),
-    ],
-)
-def test_an_option_that_does_not_exist(qwen2: Path, options: dict[str, str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        open_local(qwen2, **options)  # type: ignore[arg-type]
+def test_quantisation_needs_a_library_and_a_gpu(qwen2: Path) -> None:
+    with pytest.raises(InputError, match=r"bitsandbytes is not installed|needs a GPU"):
+        open_local(qwen2, quantise="int4")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -276,3 +270,34 @@ def test_other_dtypes(qwen2: Path, dtype: str) -> None:
 def test_decodings_without_sense(decoding: Decoding) -> None:
     with pytest.raises(InputError):
         check_decoding(decoding)
+
+
+def test_facts_are_those_of_the_loaded_model(any_model: Path) -> None:
+    told = describe(any_model)
+    model = open_local(any_model)
+    assert told.parameters == sum(weight.numel() for weight in model.model.parameters())
+    assert told.weight_bytes == 4 * told.parameters
+    assert (told.context, told.vocabulary, told.name) == (257, len(model.tokenizer), model.name)
+    assert told.memory_bytes == told.weight_bytes + local.BATCH_SIZE * 257 * told.cache_bytes_per_token
+    assert told.read_tokens_per_second and told.new_tokens_per_second
+
+
+def test_the_cache_is_as_large_as_told(any_model: Path) -> None:
+    cached, _ = read_prompts(open_local(any_model).model, [[5, 6, 7]])
+    numbers = sum(layer.keys[:, :, :3].numel() + layer.values[:, :, :3].numel() for layer in cached.states.layers)
+    assert describe(any_model).cache_bytes_per_token == 4 * numbers // 3
+
+
+def test_a_model_that_does_not_fit_is_described_unloaded(qwen2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "free_memory", lambda device: 1000)
+    told = describe(qwen2)
+    assert told.read_tokens_per_second is None and told.parameters > 1000
+
+
+@pytest.mark.parametrize(("quantise", "bytes_per_weight"), [("none", 2), ("int8", 1), ("int4", 0.5)])
+def test_quantisation_shrinks_matrices_but_not_tables(qwen2: Path, quantise: Quantise, bytes_per_weight: float) -> None:
+    told = describe(qwen2, dtype="bfloat16", quantise=quantise, timed=False)
+    model = open_local(qwen2).model
+    layers = model.model.layers
+    matrices = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)
+    assert told.weight_bytes == 2 * (told.parameters - matrices) + bytes_per_weight * matrices

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.instructions.types import Example
-from kgqa_core.lm.folders import ABOUT, hash_model
-from kgqa_core.lm.local import load, load_tokenizer, open_local
+from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
+from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune import TuneReport, tune, tune_in_processes
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_examples import make_job, write_examples

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from kgqa_core.lm.local import load
+from kgqa_core.lm.folders import load
 from kgqa_core.lm.tune import passes_of, tune
 from kgqa_core.lm.tune_data import Tokens, collate, read_tokens, write_tokens
 from kgqa_core.lm.tune_loop import STATE, TENSORS, packs_cleanly, target_nll

@@ -54,7 +54,7 @@ class Local:
 
     def facts(self, section: LocalLmSection, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Load and time it, where it fits the free memory."""
-        from kgqa_core.lm.facts import describe
+        from kgqa_core.lm.local import describe
 
         assert weights is not None
         found = describe(
