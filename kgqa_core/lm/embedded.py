@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.lm.backends.embedded import EmbeddedLmSection
-from kgqa_core.lm.chat import encode_answers, encode_prompts
 from kgqa_core.lm.constraints import shared_start
-from kgqa_core.lm.tune_data import Tokens, collate
-from kgqa_core.lm.types import Prompt
+from kgqa_core.lm.tune_data import Tokens, collate, encode_examples
 
 MIN_FRAME = 12  # characters; a shorter text that all prompts share is left to the tokenizer
 END_TOKEN, PAD_TOKEN, NUM_BYTES = "<end>", "<pad>", 256
@@ -208,13 +206,11 @@ def find_frames(texts: Iterable[str]) -> list[str]:
 
 
 def _encode(rows: Sequence[Row], tokenizer: Any, context: int) -> Tokens:
-    prompts = encode_prompts(tokenizer, [Prompt(row["prompt"], row["system"]) for row in rows])
-    targets = encode_answers(tokenizer, [row["target"] for row in rows])
-    both = zip(rows, prompts, targets, strict=True)
-    fits = [(row, prompt, target) for row, prompt, target in both if len(prompt) + len(target) + 1 <= context]
+    encoded = encode_examples(rows, tokenizer)
+    fits = [(row, prompt, target) for row, prompt, target in encoded if len(prompt) + len(target) <= context]
     if not fits:
         raise InputError(f"no example is short enough for a context of {context} tokens; the context can be set")
-    texts = [[*prompt, *target, tokenizer.eos_token_id] for _, prompt, target in fits]
+    texts = [prompt + target for _, prompt, target in fits]
     return Tokens(
         tokens=np.concatenate(texts).astype(np.int32),
         starts=np.cumsum([0, *map(len, texts)]),
@@ -294,7 +290,8 @@ def _train(
 
     class Scheduled(Loop):
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, share)
+            used: Any = optimizer or self.optimizer
+            self.lr_scheduler = LambdaLR(used, share)
             return self.lr_scheduler
 
     class Tell(TrainerCallback):

@@ -28,6 +28,7 @@ from kgqa_core.lm.chat import encode_answers, encode_prompts
 from kgqa_core.lm.types import Prompt
 
 Int = NDArray[np.int64]
+Row = dict[str, Any]  # one example, by column
 READ_ROWS = 1024  # rows of instruction data in memory at once
 BUCKET_UNITS = 64  # forward passes whose examples are sorted by length together
 COLUMNS = ["instruction", "split", "system", "prompt", "target", "weight"]
@@ -117,9 +118,9 @@ def write_tokens(files: Sequence[Path], tokenizer: Any, folder: Path, *, max_len
     with written_whole(folder) as partial:
         partial.mkdir()
         with (partial / STREAM).open("wb") as stream:
-            for batch in _encoded(files, tokenizer):
+            for batch in _read_batches(files):
                 kept = []
-                for row, prompt, target in batch:
+                for row, prompt, target in encode_examples(batch, tokenizer):
                     name, length = row["instruction"], len(prompt) + len(target)
                     if length > max_length:
                         too_long[name] = too_long.get(name, 0) + 1
@@ -141,8 +142,14 @@ def write_tokens(files: Sequence[Path], tokenizer: Any, folder: Path, *, max_len
         (partial / FACTS).write_text(json.dumps({"names": sorted(numbers), "too_long": too_long}), encoding="utf-8")
 
 
-def _encoded(files: Sequence[Path], tokenizer: Any) -> Iterator[Iterator[tuple[dict[str, Any], list[int], list[int]]]]:
-    """Yield some rows at a time, each with the tokens of its prompt and of its target, which the end token follows."""
+def encode_examples(rows: Sequence[Row], tokenizer: Any) -> Iterator[tuple[Row, list[int], list[int]]]:
+    """Yield each row with the tokens of its prompt and of its target, which the end token follows."""
+    prompts = encode_prompts(tokenizer, [Prompt(row["prompt"], row["system"]) for row in rows])
+    for row, prompt, target in zip(rows, prompts, encode_answers(tokenizer, [r["target"] for r in rows]), strict=True):
+        yield row, prompt, [*target, tokenizer.eos_token_id]
+
+
+def _read_batches(files: Sequence[Path]) -> Iterator[list[Row]]:
     for file in files:
         try:
             parquet = pq.ParquetFile(file)
@@ -151,10 +158,7 @@ def _encoded(files: Sequence[Path], tokenizer: Any) -> Iterator[Iterator[tuple[d
         if missing := set(COLUMNS) - set(parquet.schema_arrow.names):
             raise InputError(f"{file} is no instruction data: it has no column {', '.join(sorted(missing))}")
         for batch in parquet.iter_batches(batch_size=READ_ROWS, columns=COLUMNS):
-            rows = [row for row in batch.to_pylist() if row["split"] in ("train", "dev")]
-            prompts = encode_prompts(tokenizer, [Prompt(row["prompt"], row["system"]) for row in rows])
-            targets = [[*one, tokenizer.eos_token_id] for one in encode_answers(tokenizer, [r["target"] for r in rows])]
-            yield zip(rows, prompts, targets, strict=True)
+            yield [row for row in batch.to_pylist() if row["split"] in ("train", "dev")]
 
 
 def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num_processes: int = 1) -> Int:

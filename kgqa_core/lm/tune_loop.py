@@ -44,8 +44,6 @@ class Loop(Trainer):
     Args:
         passes: this process's, each as ``collate`` makes it; ``args.max_steps`` says how many steps they are.
         steps: of the whole training, of which a resumed one only does the rest.
-        precision: of matrix products.
-        options: Trainer's own.
     """
 
     loss_is_scaled_for_ga = True  # Trainer then does not divide it by the number of accumulated passes
@@ -153,7 +151,6 @@ class Notes:
     best_loss: float | None = None  # mean over the instructions
     dev_losses: dict[str, float] = field(default_factory=dict)  # instruction -> loss of the weights that are kept
     cpu_seconds: float = 0.0
-    wall_seconds: float = 0.0
 
 
 class Journal(TrainerCallback):
@@ -228,7 +225,7 @@ class Journal(TrainerCallback):
             if args.device.type == "cuda":
                 torch.cuda.set_rng_state(self._tensors["random.cuda"][args.process_index].clone(), args.device)
         self._tensors, self._groups = {}, {}
-        self._began = time.process_time() - self.notes.cpu_seconds, time.perf_counter() - self.notes.wall_seconds
+        self._began = time.process_time() - self.notes.cpu_seconds
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Account for one step; Trainer calls this after each, and once at the end with figures of its own."""
@@ -250,10 +247,7 @@ class Journal(TrainerCallback):
             points += [(f"dev.loss.{name}", notes.step, loss) for name, loss in losses.items()]
             self._note_losses(losses, is_first)
         notes.points += points
-        notes.cpu_seconds, notes.wall_seconds = (
-            time.process_time() - self._began[0],
-            time.perf_counter() - self._began[1],
-        )
+        notes.cpu_seconds = time.process_time() - self._began
         due = torch.tensor([time.monotonic() >= self._next], dtype=torch.int64, device=args.device)
         if job.journal is not None and broadcast(due).item():  # the first process's clock counts
             self._save(args, kwargs["optimizer"], kwargs["lr_scheduler"])

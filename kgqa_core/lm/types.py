@@ -20,15 +20,12 @@ class Constraint(Protocol):
     @property
     def key(self) -> str:
         """Return what tells this constraint from others, for the call cache: equal keys allow equal texts."""
-        ...
 
     def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
         """Return the pieces that may follow ``pieces``, in a fixed order; empty where the text must end."""
-        ...
 
     def may_end(self, pieces: tuple[str, ...]) -> bool:
         """Say whether the text may end after ``pieces``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +79,16 @@ class LanguageModel(Protocol):
     @property
     def name(self) -> str:
         """Return the identity of the model."""
-        ...
 
     @property
     def context(self) -> int:
         """Return how many tokens prompt and answer may have together."""
-        ...
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
         """Return the tokens of each prompt as the model reads it, chat template included."""
-        ...
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
         """Return ``num_returns`` texts per prompt, best first (of samples: in order of drawing)."""
-        ...
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-likelihood of each prompt's options, summed over their tokens; options are whole answers.
@@ -103,4 +96,3 @@ class LanguageModel(Protocol):
         Raises:
             KgqaError: a model that cannot tell (an endpoint without log-probabilities of given texts).
         """
-        ...

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lm.tiny_examples import make_examples, write_examples
-from tests.lm.tiny_models import CHATML, LLAMA_2, make_gpt2, make_llama, make_qwen2
+from tests.lm.tiny_models import CHATML, LLAMA_2, make_examples, make_gpt2, make_llama, make_qwen2, write_examples
 
 
 @pytest.fixture(scope="session")

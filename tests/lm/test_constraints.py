@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Sequence
 from itertools import product
@@ -11,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from kgqa_core.errors import InputError
 from kgqa_core.lm.constraints import LISTED, Choices, Place, Spelling, TokenState, finite_texts, is_allowed, start_state
+from tests.lm import tiny_models
 
 WAYS = pytest.mark.parametrize("listed", [LISTED, 0], ids=["spelled", "any way of tokens"])
 WORDS = ["directed_by", "directed_by.film", "<SEP>", "</PATH>", "^written_by", "Zoë", "日本", "a<b", "A", "AB", "the b"]
@@ -23,33 +23,14 @@ WORDS = ["directed_by", "directed_by.film", "<SEP>", "</PATH>", "^written_by", "
 
 @pytest.fixture(scope="module")
 def byte_level() -> Any:
-    """Byte-level BPE, as Llama-3 and Qwen have it, with tokens that reach from one word into the next."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=340, special_tokens=["<eos>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    tokenizer.train_from_iterator(_texts(), trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
+    """Byte-level tokens that reach from one word into the next."""
+    return tiny_models.byte_level(["<eos>"], corpus=_texts(), size=340, words=False, eos_token="<eos>")
 
 
 @pytest.fixture(scope="module")
 def sentence_piece() -> Any:
-    """BPE with blanks written as letters and bytes to fall back on, as Llama-2 has it."""
-    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    special = ["<unk>", "<eos>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    plain = [text for text in _texts() if "日" not in text]  # which only bytes can write
-    tokenizer.train_from_iterator(plain, trainers.BpeTrainer(vocab_size=400, special_tokens=special))
-    made = json.loads(tokenizer.to_str())
-    made["added_tokens"] = made["added_tokens"][:2]  # the trainer makes special tokens of the bytes, too
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(made)), eos_token="<eos>", unk_token="<unk>"
-    )
+    """SentencePiece's kind, where only bytes can write one of the words."""
+    return tiny_models.sentencepiece_like(corpus=[text for text in _texts() if "日" not in text], size=400)
 
 
 def _texts() -> list[str]:

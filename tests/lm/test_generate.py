@@ -348,32 +348,22 @@ class Memory:
 LENGTHS = [3, 100, 5, 90, 4, 80, 2, 70]
 
 
-def test_results_come_in_the_order_of_the_items_and_the_longest_go_first() -> None:
-    memory = Memory(10**6)
-    assert Batcher(3).map(LENGTHS, LENGTHS, memory.run) == [f"<{length}>" for length in LENGTHS]
-    assert memory.batches == [[100, 90, 80], [70, 5, 4], [3, 2]]
-
-
-def test_batches_are_halved_until_they_fit_and_short_rows_stay_many() -> None:
-    memory = Memory(200)
-    assert Batcher(8).map(LENGTHS, LENGTHS, memory.run) == [f"<{length}>" for length in LENGTHS]
-    assert memory.batches == [[100, 90], [80, 70], [5, 4, 3, 2]]
-    assert memory.num_failed == 2
-
-
-def test_what_did_not_fit_is_remembered() -> None:
-    memory, batcher = Memory(200), Batcher(8)
-    batcher.map(LENGTHS, LENGTHS, memory.run)
-    batcher.map(LENGTHS, LENGTHS, memory.run)
-    assert memory.num_failed == 2
-
-
-def test_beams_count_as_rows() -> None:
-    memory = Memory(10**6)
-    Batcher(6).map(LENGTHS, LENGTHS, memory.run, width=3)
-    assert [len(batch) for batch in memory.batches] == [2, 2, 2, 2]
-    Batcher(2).map(LENGTHS, LENGTHS, memory.run, width=3)
-    assert len(memory.batches[-1]) == 1
+@pytest.mark.parametrize(
+    ("cells", "size", "width", "batches", "num_failed"),
+    [
+        (10**6, 3, 1, [[100, 90, 80], [70, 5, 4], [3, 2]], 0),  # the longest go first
+        (200, 8, 1, [[100, 90], [80, 70], [5, 4, 3, 2]], 2),  # halved until they fit; short rows stay many
+        (10**6, 6, 3, [[100, 90], [80, 70], [5, 4], [3, 2]], 0),  # beams count as rows
+        (10**6, 2, 3, [[length] for length in (100, 90, 80, 70, 5, 4, 3, 2)], 0),
+    ],
+)
+def test_batches_are_as_large_as_memory_holds_and_results_in_the_order_of_the_items(
+    cells: int, size: int, width: int, batches: list[list[int]], num_failed: int
+) -> None:
+    memory, batcher = Memory(cells), Batcher(size)
+    for _ in range(2):  # what did not fit is remembered
+        assert batcher.map(LENGTHS, LENGTHS, memory.run, width=width) == [f"<{length}>" for length in LENGTHS]
+    assert (memory.batches[: len(batches)], memory.num_failed) == (batches, num_failed)
 
 
 def test_one_prompt_that_does_not_fit_is_an_error() -> None:

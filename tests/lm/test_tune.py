@@ -18,8 +18,7 @@ from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune import TuneReport, tune, tune_in_processes
 from kgqa_core.lm.types import Prompt
-from tests.lm.tiny_examples import make_job, write_examples
-from tests.lm.tiny_models import make_any
+from tests.lm.tiny_models import make_any, make_job, write_examples
 
 Point = tuple[str, int, float]
 

@@ -21,7 +21,7 @@ from kgqa_core.lm.chat import encode_prompts
 from kgqa_core.lm.folders import load_tokenizer
 from kgqa_core.lm.tune_data import BUCKET_UNITS, Tokens, apportion, draw_batches, pack, read_tokens, write_tokens
 from kgqa_core.lm.types import Prompt
-from tests.lm.tiny_examples import make_examples, write_examples
+from tests.lm.tiny_models import make_examples, write_examples
 
 
 def test_an_example_is_the_prompt_as_it_is_asked_then_the_target_and_the_end(qwen2: Path, tmp_path: Path) -> None:

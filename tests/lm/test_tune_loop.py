@@ -19,7 +19,7 @@ from kgqa_core.lm.folders import load
 from kgqa_core.lm.tune import passes_of, tune
 from kgqa_core.lm.tune_data import Tokens, collate, read_tokens, write_tokens
 from kgqa_core.lm.tune_loop import STATE, TENSORS, packs_cleanly, target_nll
-from tests.lm.tiny_examples import make_job
+from tests.lm.tiny_models import make_job
 
 EXAMPLES = np.array([0, 4, 1, 17, 6, 9])
 

@@ -1,10 +1,26 @@
-"""Makes transformers folders with random weights, small enough to be asked in milliseconds."""
+"""Transformers folders with random weights, asked in milliseconds; instruction data to tune them on, and jobs."""
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tokenizers
+import torch
+import transformers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from kgqa_core import schemas
+from kgqa_core.config_lm import ReasonerSection
+from kgqa_core.instructions.types import Example
+from kgqa_core.lm.tune_data import TuneJob
+
+RELATIONS = ("film.film.directed_by", "film.film.genre", "people.person.place_of_birth")
 CORPUS = [
     "who directed the film Heat ? Michael Mann directed it",
     "what does Bath Spa say about 42 trains : nothing , naïve as ever",
@@ -24,9 +40,7 @@ LLAMA_2 = (
 
 def make_llama(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
     """Llama-2's kind: blanks as letters, byte fallback, a begin token before every text."""
-    import transformers
-
-    tokenizer = _sentencepiece_like(template)
+    tokenizer = sentencepiece_like(template)
     config = transformers.LlamaConfig(
         **{**_sizes(len(tokenizer)), "num_key_value_heads": 1, **sizes}, bos_token_id=1, eos_token_id=2
     )
@@ -35,9 +49,7 @@ def make_llama(folder: Path, *, template: str | None = None, **sizes: int) -> Pa
 
 def make_qwen2(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
     """Qwen2's kind: byte-level tokens, nothing before a text, <|im_end|> or <|endoftext|> after."""
-    import transformers
-
-    tokenizer = _byte_level(
+    tokenizer = byte_level(
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
     tokenizer.chat_template = template
@@ -49,9 +61,7 @@ def make_qwen2(folder: Path, *, template: str | None = None, **sizes: int) -> Pa
 
 def make_gpt2(folder: Path, **sizes: int) -> Path:
     """GPT-2's kind: byte-level tokens, no padding token, learned positions."""
-    import transformers
-
-    tokenizer = _byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+    tokenizer = byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
     config = transformers.GPT2Config(
         **{"vocab_size": len(tokenizer), "n_positions": 257, "n_embd": 24, "n_layer": 2, "n_head": 2, **sizes},
         bos_token_id=0,
@@ -68,9 +78,7 @@ ARCHITECTURES = (
 
 def make_any(folder: Path, kind: str) -> Path:
     """Any architecture that transformers has, by its ``model_type``, with byte-level tokens."""
-    import transformers
-
-    tokenizer = _byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+    tokenizer = byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
     narrow = {"head_dim": 16, "rotary_dim": 8, "query_pre_attn_scalar": 16, "ffn_dim": 40, "word_embed_proj_dim": 32}
     experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
     sizes = {**_sizes(len(tokenizer)), "hidden_size": 32, "intermediate_size": 40, "num_key_value_heads": 1,
@@ -93,8 +101,6 @@ def _sizes(vocab_size: int) -> dict[str, int]:
 
 
 def _save(folder: Path, tokenizer: Any, kind: Any, config: Any) -> Path:
-    import torch
-
     with torch.random.fork_rng():
         torch.manual_seed(5)
         config.initializer_range = 0.6  # far from uniform, so that answers differ and ties do not occur
@@ -105,39 +111,33 @@ def _save(folder: Path, tokenizer: Any, kind: Any, config: Any) -> Path:
     return folder
 
 
-def _byte_level(special: list[str], **roles: str) -> Any:
-    import tokenizers
-    import transformers
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
+def byte_level(
+    special: list[str], *, corpus: Sequence[str] = CORPUS, size: int = 331, words: bool = True, **roles: str
+) -> Any:
+    """Byte-level BPE, as GPT-2, Llama-3 and Qwen have it; without ``words`` its tokens may reach over blanks."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=331,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
 
 
-def _sentencepiece_like(template: str | None) -> Any:
-    import tokenizers
-    import transformers
-    from tokenizers import decoders, models, normalizers, processors, trainers
-
+def sentencepiece_like(template: str | None = None, *, corpus: Sequence[str] = CORPUS, size: int = 389) -> Any:
+    """BPE with blanks written as letters, and bytes to fall back on, as Llama-2 has it."""
     special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    trainer = trainers.BpeTrainer(vocab_size=389, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    # The trainer marks what it was given as special; bytes are plain tokens.
-    tokenizer = _with_plain_bytes(tokenizer)
+    tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, special_tokens=special))
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = content["added_tokens"][:3]  # the trainer makes special tokens of the bytes, too
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     made = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
@@ -146,11 +146,33 @@ def _sentencepiece_like(template: str | None) -> Any:
     return made
 
 
-def _with_plain_bytes(tokenizer: Any) -> Any:
-    import json
+def make_examples(count: int = 30) -> list[Example]:
+    """Return ``count`` plans and half as many reasonings; one in five is for dev."""
+    generator = random.Random(3)
+    examples = []
+    for number in range(count):
+        split = "dev" if number % 5 == 0 else "train"
+        films = " ".join(generator.choices(["Heat", "Bath", "Spa", "Mann"], k=generator.randint(1, 7)))
+        relation = generator.choice(RELATIONS)
+        question, weight = f"q{number}", generator.choice([0.25, 0.5, 1.0])
+        examples.append(
+            Example("plan", question, split, "", f"plan {relation[-4:]} of {films}", f"<PATH>{relation}</PATH>", weight)
+        )
+        if number % 2 == 0:
+            lines = "\n".join(f"{films} is {relation}" for _ in range(generator.randint(1, 3)))
+            examples.append(Example("reason", question, split, "Be short.", f"{lines}\nwho ?", films, 1.0))
+    return examples
 
-    import tokenizers
 
-    content = json.loads(tokenizer.to_str())
-    content["added_tokens"] = [token for token in content["added_tokens"] if not token["content"].startswith("<0x")]
-    return tokenizers.Tokenizer.from_str(json.dumps(content))
+def write_examples(path: Path, examples: list[Example]) -> Path:
+    """Write instruction data as the pipeline does."""
+    rows = [{name: getattr(example, name) for name in schemas.INSTRUCTIONS.names} for example in examples]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schemas.INSTRUCTIONS), path)
+    return path
+
+
+def make_job(base: Path, examples: Path, out: Path, **changed: Any) -> TuneJob:
+    """Return a short tuning; what is changed is a field of the job or of its section."""
+    own = {name: changed.pop(name) for name in list(changed) if name in TuneJob.model_fields}
+    section = {"max_steps": 12, "batch_size": 4, "rank": 3, "learning_rate": 2e-2, "max_length": 250, **changed}
+    return TuneJob(base=base, examples=(examples,), out=out, section=ReasonerSection(**section), **own)
