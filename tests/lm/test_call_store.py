@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import sqlite3
@@ -241,37 +240,6 @@ def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> Non
     until = time.monotonic() + 60
     while process.poll() is None and not holds() and time.monotonic() < until:
         time.sleep(0.002)
-
-
-WRITER = """
-import os, sys
-from pathlib import Path
-from kgqa_core.lm.call_store import CallStore, Kept
-from kgqa_core.lm.types import Generation
-
-out = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-with CallStore(Path(sys.argv[1])) as store:
-    for number in range(100_000):
-        key = f"{sys.argv[3]} {number}"
-        store.put({key: Kept(Generation(key, -1.5, 3), 7, 0.25)})
-        os.write(out, f"{key}\\n".encode())
-"""
-
-
-@pytest.mark.slow
-def test_a_kill_at_any_time_loses_nothing_that_was_kept(tmp_path: Path) -> None:
-    acknowledged, chance = tmp_path / "acknowledged", random.Random(0)
-    for number in range(6):
-        size = acknowledged.stat().st_size if acknowledged.exists() else 0
-        writers = [start(WRITER, tmp_path / "store", acknowledged, f"{number}{name}") for name in "ab"]
-        for writer in writers:
-            wait_until(lambda size=size: acknowledged.exists() and acknowledged.stat().st_size > size, writer)
-            time.sleep(chance.uniform(0, 0.2))
-            writer.send_signal(signal.SIGKILL)
-            writer.communicate()
-        keys = acknowledged.read_text().splitlines()
-        with CallStore(tmp_path / "store") as store:
-            assert store.get(keys) == {key: kept(key) for key in keys} and store.num_damaged == 0
 
 
 WORKER = """

@@ -145,33 +145,20 @@ def test_five_samples_after_three_pay_two_and_draw_them_anew(store: CallStore) -
     assert meter.usage().paid_tokens == (2 + 3 + 4) + (2 + 3)
 
 
-def test_a_greedy_text_is_the_same_whatever_the_seed(store: CallStore) -> None:
-    model = FakeModel()
-    metered = Metered(model, meter=Meter(), store=store)
-    metered.generate([Prompt("x")], GREEDY)
-    metered.generate([Prompt("x")], replace(GREEDY, seed=3))
-    assert len(model.asked) == 1
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        (Prompt("y"), sampled(1)),
-        (Prompt("x", system="be brief"), sampled(1)),
-        (Prompt("x"), sampled(1, seed=6)),
-        (Prompt("x"), replace(sampled(1), temperature=0.5)),
-        (Prompt("x"), replace(sampled(1), top_p=0.5)),
-        (Prompt("x"), replace(sampled(1), max_new_tokens=3)),
-        (Prompt("x"), replace(sampled(1), stop=("\n",))),
+def test_what_shapes_a_text_is_another_call(store: CallStore) -> None:
+    model, asked = FakeModel(), sampled(1)
+    others = [
+        (Prompt("x"), asked),
+        (Prompt("y"), asked),
+        (Prompt("x", system="be brief"), asked),
+        *((Prompt("x"), replace(asked, **changed)) for changed in ({"seed": 6}, {"temperature": 0.5}, {"top_p": 0.5})),
+        *((Prompt("x"), replace(asked, **changed)) for changed in ({"max_new_tokens": 3}, {"stop": ("\n",)})),
         (Prompt("x"), GREEDY),
-    ],
-)
-def test_what_shapes_a_text_is_another_call(store: CallStore, other: tuple[Prompt, Decoding]) -> None:
-    model = FakeModel()
-    metered = Metered(model, meter=Meter(), store=store)
-    metered.generate([Prompt("x")], sampled(1))
-    metered.generate([other[0]], other[1])
-    assert len(model.asked) == 2
+        (Prompt("x"), replace(GREEDY, seed=3)),  # which has no seed: the call before
+    ]
+    for prompt, decoding in others:
+        Metered(model, meter=Meter(), store=store).generate([prompt], decoding)
+    assert model.asked == [(prompt.text, decoding) for prompt, decoding in others[:-1]]
 
 
 def test_failures_are_counted_and_asked_again(store: CallStore) -> None:

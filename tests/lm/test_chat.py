@@ -79,11 +79,6 @@ def test_an_answer_survives_its_tokens(any_model: Path, text: str) -> None:
 TOKENIZERS: dict[Path, object] = {}
 
 
-def test_tokens_are_counted_as_the_model_reads_them(any_model: Path) -> None:
-    model = open_local(any_model)
-    assert model.count_tokens([ASKED]) == [len(encode_prompts(model.tokenizer, [ASKED])[0])]
-
-
 def test_a_prompt_that_leaves_no_room_for_its_answer_is_too_long(any_model: Path) -> None:
     model = open_local(any_model)
     decoding = Decoding(max_new_tokens=7)

@@ -141,14 +141,6 @@ def test_the_best_weights_are_kept_where_that_is_asked(llama: Path, tmp_path: Pa
     assert report.dev_losses == {"plan": dev[report.best_step]}
 
 
-def test_a_phase_draws_only_what_it_names(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    planning = [{"until": 1.0, "weights": {"plan": 1.0}}]
-    report = tune(make_job(llama, instructions, tmp_path / "plan", phases=planning))
-    joint = tune(make_job(llama, instructions, tmp_path / "joint"))
-    assert report.dev_losses["plan"] < joint.dev_losses["plan"]
-    assert report.dev_losses["reason"] > joint.dev_losses["reason"]
-
-
 def test_bfloat16_products_still_learn(llama: Path, instructions: Path, tmp_path: Path) -> None:
     report = tune(make_job(llama, instructions, tmp_path, precision="bfloat16"))
     plain = tune(make_job(llama, instructions, tmp_path / "plain"))
