@@ -19,7 +19,6 @@ from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import (
     DirectCase,
     DirectInstruction,
-    ExplainCase,
     ExplainInstruction,
     ReasonCase,
     ReasonInstruction,
@@ -202,7 +201,7 @@ def explain_cases(source: Source, asked: Asked) -> Made:
     if not right:
         return
     ways = [path for path in evidence.steps if end_of(path) in asked.golds]
-    case = ExplainCase(
+    case = ReasonCase(
         asked.question.text,
         asked.question.id,
         paths=evidence.paths,

@@ -21,7 +21,7 @@ from kgqa_core.instructions.answers import (
 from kgqa_core.instructions.render import Prompts, ScoredPath, render_paths
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 
-# ------ reason: from reasoning paths to answers (RoG §4.4; EPERM's predictor, with a score per path).
+# ------ Along paths: reason (RoG §4.4; EPERM's predictor, with a score per path) and explain (RoG A.10).
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class ReasonCase:
     paths: tuple[ScoredPath, ...] = ()
     shown: tuple[str, ...] = ()  # names of the entities that the paths end at: taken as they stand in an answer
     answers: tuple[str, ...] | None = None  # names that are taught; none at all: to abstain
+    explanation: str | None = None  # taught by explain: from a teacher or a template of the paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,43 +63,28 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         return parse_answers(text, case.shown)
 
 
-# ------ explain: from a question and reasoning paths to its answers and why (RoG A.10).
-
-
 @dataclass(frozen=True, slots=True)
-class ExplainCase:
-    """A question with reasoning paths, and the explanation that is taught."""
-
-    question: str
-    question_id: str = ""
-    paths: tuple[ScoredPath, ...] = ()
-    shown: tuple[str, ...] = ()  # names of the entities that the paths end at
-    explanation: str | None = None  # taught: from a teacher or a template of the paths
-    answers: tuple[str, ...] = ()  # taught with it
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainInstruction(Instruction[ExplainCase, Explained]):
+class ExplainInstruction(Instruction[ReasonCase, Explained]):
     """The instruction ``explain``."""
 
     name: ClassVar[str] = "explain"
     part: ClassVar[str] = "paths"
     prompts: Prompts
 
-    def values(self, case: ExplainCase) -> dict[str, str]:
+    def values(self, case: ReasonCase) -> dict[str, str]:
         """Return what the prompt shows."""
         return {"paths": render_paths(case.paths)}
 
-    def target(self, case: ExplainCase) -> str | None:
+    def target(self, case: ReasonCase) -> str | None:
         """Return the explanation and the answers that are taught."""
-        return None if case.explanation is None else write_explained(case.explanation, case.answers)
+        return None if case.explanation is None else write_explained(case.explanation, case.answers or ())
 
-    def parse(self, text: str, case: ExplainCase) -> Explained | ParseFailure:
+    def parse(self, text: str, case: ReasonCase) -> Explained | ParseFailure:
         """Return the explanation and the answers of a text."""
         return parse_explained(text, case.shown)
 
 
-# ------ direct: from a question to its answers, without any graph (the IO baseline; tuned: RoG's Table 16).
+# ------ Without any graph: direct (the IO baseline; tuned: RoG's Table 16) and chain_of_thought (the CoT baseline).
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +112,14 @@ class DirectInstruction(Instruction[DirectCase, Answers]):
         return parse_answers(text)
 
 
-# ------ chain_of_thought: from a question to its answers by thinking aloud, without any graph (the CoT baseline).
-
-
 @dataclass(frozen=True, slots=True)
-class ChainOfThoughtCase:
-    """A question alone."""
-
-    question: str
-    question_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ChainOfThoughtInstruction(Instruction[ChainOfThoughtCase, Explained]):
+class ChainOfThoughtInstruction(Instruction[DirectCase, Explained]):
     """The instruction ``chain_of_thought``."""
 
     name: ClassVar[str] = "chain_of_thought"
     prompts: Prompts
 
-    def parse(self, text: str, case: ChainOfThoughtCase) -> Explained | ParseFailure:
+    def parse(self, text: str, case: DirectCase) -> Explained | ParseFailure:
         """Return the thoughts and the answers of a text."""
         return parse_explained(text)
 
@@ -156,21 +131,13 @@ _HEADING = re.compile(r"[ \t*#-]*(?:the\s+)?(?:clues?|key\s?words?)(?:\s+are)?\s
 
 
 @dataclass(frozen=True, slots=True)
-class CluesCase:
-    """A question alone: clues take the place of topic entities."""
-
-    question: str
-    question_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ExtractCluesInstruction(Instruction[CluesCase, tuple[str, ...]]):
+class ExtractCluesInstruction(Instruction[DirectCase, tuple[str, ...]]):
     """The instruction ``extract_clues``."""
 
     name: ClassVar[str] = "extract_clues"
     prompts: Prompts
 
-    def parse(self, text: str, case: CluesCase) -> tuple[str, ...] | ParseFailure:
+    def parse(self, text: str, case: DirectCase) -> tuple[str, ...] | ParseFailure:
         """Return the distinct clues of a text: lines, a list, or one line with commas."""
         lines = [_HEADING.sub("", line, count=1) for line in text[:20_000].split("\n")]
         found = parse_answers("\n".join(lines))

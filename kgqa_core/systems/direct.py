@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import Explained
-from kgqa_core.instructions.reason import ChainOfThoughtCase, ChainOfThoughtInstruction, DirectCase, DirectInstruction
+from kgqa_core.instructions.reason import ChainOfThoughtInstruction, DirectCase, DirectInstruction
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.systems.answering import answer_by_name
 from kgqa_core.systems.types import Ask, Parts, Steps
@@ -40,7 +40,7 @@ class Direct:
     def steps(self, question: Question, prepared: None) -> Steps:
         """Ask once."""
         if self.thinks:
-            (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), ChainOfThoughtCase(question.text))]
+            (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), DirectCase(question.text))]
         else:
             (reply,) = yield [Ask(DirectInstruction(self.prompts), DirectCase(question.text))]
         said = reply.result.answers if isinstance(reply.result, Explained) else reply.result

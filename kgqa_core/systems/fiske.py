@@ -15,7 +15,7 @@ from kgqa_core.config_base import Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.reason import CluesCase, DirectCase, DirectInstruction, ExtractCluesInstruction
+from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ExtractCluesInstruction
 from kgqa_core.instructions.render import ARROW, Prompts
 from kgqa_core.instructions.scores import (
     MapEntitiesCase,
@@ -88,7 +88,7 @@ class Fiske:
         """Extract clues, explore, answer."""
         text = rewrite_question(question.text) if self.settings.rewrite_question else question.text
         calls = CallsLeft(self.max_calls)
-        replies = yield calls.fit([Ask(ExtractCluesInstruction(self.prompts), CluesCase(text), room_for(MAX_CLUES))])
+        replies = yield calls.fit([Ask(ExtractCluesInstruction(self.prompts), DirectCase(text), room_for(MAX_CLUES))])
         said = [reply.result for reply in replies if not isinstance(reply.result, ParseFailure)]
         clues = look_up(self.search, question.id, said[0][:MAX_CLUES] if said else ())
         starts = clues.starts(self.settings.max_starts, only_proper=self.settings.starts == "proper")

@@ -14,7 +14,7 @@ from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import Explained
-from kgqa_core.instructions.reason import ExplainCase, ExplainInstruction, ReasonCase, ReasonInstruction
+from kgqa_core.instructions.reason import ExplainInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Evidence, Prompts, gather_evidence
 from kgqa_core.planners.types import Plan, weigh_plans
 from kgqa_core.systems.answering import answer_by_name, answer_with
@@ -92,7 +92,7 @@ class Rog:
     def _reason(self, question: Question, found: Evidence) -> Ask[Any]:
         shown = tuple(dict.fromkeys(path.end for path in found.paths))
         if self.settings.explain:
-            return Ask(ExplainInstruction(self.prompts), ExplainCase(question.text, "", found.paths, shown))
+            return Ask(ExplainInstruction(self.prompts), ReasonCase(question.text, "", found.paths, shown))
         return Ask(ReasonInstruction(self.prompts), ReasonCase(question.text, "", found.paths, shown))
 
 

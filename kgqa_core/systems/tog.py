@@ -19,7 +19,7 @@ from kgqa_core.graph.follow import leave
 from kgqa_core.graph.search_graph import SearchGraph, relations_around
 from kgqa_core.instructions.answers import Explained
 from kgqa_core.instructions.choose import EnoughCase, EnoughInstruction
-from kgqa_core.instructions.reason import ChainOfThoughtCase, ChainOfThoughtInstruction
+from kgqa_core.instructions.reason import ChainOfThoughtInstruction, DirectCase
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.scores import (
     EntitiesCase,
@@ -95,7 +95,7 @@ class Tog:
             (reply,) = yield [ask_reason(self.search, self.prompts, question.text, paths)]
             answer = answer_on_paths(self.search, question, reply.result, paths)
         else:
-            (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), ChainOfThoughtCase(question.text))]
+            (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), DirectCase(question.text))]
             said = reply.result.answers if isinstance(reply.result, Explained) else reply.result
             answer = answer_alone(self.search, question, said)
         counts = {"num_steps": state.num_steps, "num_paths": len(paths), "num_refused_calls": state.calls.refused}

@@ -11,12 +11,9 @@ from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstructi
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import (
-    ChainOfThoughtCase,
     ChainOfThoughtInstruction,
-    CluesCase,
     DirectCase,
     DirectInstruction,
-    ExplainCase,
     ExplainInstruction,
     ExtractCluesInstruction,
     ReasonCase,
@@ -57,7 +54,7 @@ FIRST: list[tuple[Any, Any, Any]] = [
     (ReasonInstruction(PROMPTS, scored=True), ReasonCase("who?", paths=PATHS), ("b", "d")),
     (ChooseInstruction(PROMPTS), ChooseCase("who?", candidates=CANDIDATES), (0,)),
     (ChooseInstruction(PROMPTS, only_candidates=True), ChooseCase("who?", candidates=CANDIDATES), (0,)),
-    (ExtractCluesInstruction(PROMPTS), CluesCase("who made this film?"), ("who", "made", "this")),
+    (ExtractCluesInstruction(PROMPTS), DirectCase("who made this film?"), ("who", "made", "this")),
     (EnoughInstruction(PROMPTS), EnoughCase("who?", paths=PATHS), True),
     (DirectInstruction(PROMPTS), DirectCase("who?"), ()),
 ]
@@ -106,8 +103,8 @@ def test_nothing_shown_is_nothing_picked(model: Player) -> None:
     assert result(model, ChooseInstruction(PROMPTS), ChooseCase("who?")) == ()
     assert result(model, MapRelationsInstruction(PROMPTS), MapRelationsCase("who?", ("x",), ())) == ()
     for case, instruction in (
-        (ChainOfThoughtCase("who?"), ChainOfThoughtInstruction(PROMPTS)),
-        (ExplainCase("who?"), ExplainInstruction(PROMPTS)),
+        (DirectCase("who?"), ChainOfThoughtInstruction(PROMPTS)),
+        (ReasonCase("who?"), ExplainInstruction(PROMPTS)),
     ):
         found = instruction.parse(model.generate([instruction.render(case)])[0][0].text, case)  # type: ignore[arg-type]
         assert not isinstance(found, ParseFailure) and found.answers.abstained
