@@ -104,6 +104,7 @@ class QuestionArrays:
     topic_entity: Int
     gold_ptr: Int  # [Q+1] the same for golds
     gold_entity: Int
+    has_answers: Bool  # [Q] false for a claim whose real answers are unknown: it counts for Hits@1, not for F1
 
     def __len__(self) -> int:
         return len(self.text)
@@ -147,6 +148,7 @@ def question_arrays(
         topic_entity=_flat(topics),
         gold_ptr=_pointers(golds),
         gold_entity=_flat(golds),
+        has_answers=np.array([bool(question.answers) for question in questions], dtype=bool),
     )
 
 

@@ -1,4 +1,4 @@
-"""Exploration of one batch: L steps of expand, attend, keep top-K, propagate; then scores (EtD Algorithm 1).
+"""Exploration of a batch: L steps of expand, attend, keep top-K, propagate; then scores and loss (EtD Algorithm 1).
 
 Shapes: B questions, T distinct masked texts, N nodes (question, entity), C state classes, M distinct (class, relation)
 messages, E edges walked, D width, R relations.
@@ -99,7 +99,7 @@ def explore(
         options: how to walk.
 
     Raises:
-        TooManyEdges: a step of several questions is larger than ``options.max_edges``; see ``bounded.py``.
+        TooManyEdges: a step of several questions is larger than ``options.max_edges``; see ``explore_rows``.
     """
     rows, text_of_question = compact(batch.text, len(texts.questions))
     h_q, h_r = model.encode(texts, _tensor(rows, texts.questions))
@@ -208,9 +208,6 @@ def _tensor(array: npt.NDArray[np.integer], like: Tensor) -> Tensor:
     return torch.from_numpy(array).to(like.device)
 
 
-# ------ What training minimises: cross-entropy of the golds among the candidates (EtD Eq. 4).
-
-
 def loss_sum(found: Exploration, batch: Batch, num_entities: int, *, per_answer: bool = False) -> tuple[Tensor, Bool]:
     """Return the cross-entropy summed over the batch's questions, and which of them have a gold among the candidates.
 
@@ -242,9 +239,6 @@ def gold_mask(found: Exploration, batch: Batch, num_entities: int) -> Bool:
     keys = found.question * num_entities + found.entity
     golds = batch.gold_question * num_entities + batch.gold_entity
     return contains(keys, golds, len(batch) * num_entities)
-
-
-# ------ Batches of bounded memory: a batch whose next step would be too large is explored in halves.
 
 
 def explore_rows(

@@ -1,4 +1,4 @@
-"""What is looked at and chosen on dev questions: figures after an epoch, and the two thresholds of a checkpoint."""
+"""Training end to end: seed, start, train, watch dev, keep the best epoch, choose the two thresholds, save."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torch import Tensor
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import InputError
-from kgqa_core.explorer.batch import Bool, QuestionArrays, explorer_golds, question_arrays
+from kgqa_core.explorer.batch import explorer_golds, question_arrays
 from kgqa_core.explorer.checkpoint import Card, save_explorer, start_from
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, gold_mask
-from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
+from kgqa_core.explorer.model import Explorer, look_up, texts_of
 from kgqa_core.explorer.predict import TIE, explore_all
 from kgqa_core.explorer.train import Journal, Lessons, Trainer, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -29,19 +29,9 @@ from kgqa_core.types import Question
 
 ANSWER_THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ATTENTION_THRESHOLDS = (1e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-
-
-@dataclass(frozen=True)
-class DevSet:
-    """Dev questions that have a gold to find."""
-
-    graph: KnowledgeGraph
-    questions: QuestionArrays
-    has_answers: Bool  # [Q] false for a claim whose real answers are unknown: it counts for Hits@1, not for F1
-    texts: Texts
-
-    def __len__(self) -> int:
-        return len(self.questions)
+CURVE_EVERY = 20  # steps per point of a curve: the mean over them
+CURVES = ("loss", "coverage", "learning_rate", "edges_per_question", "classes_per_node", "explored_again")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +54,12 @@ class DevFigures:
         return min(good, key=lambda threshold: abs(threshold - 0.5), default=0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """What a checkpoint is used with."""
-
-    attention: float
-    answer: float
-    figures: DevFigures  # with both
-
-
-def dev_set(
-    graph: KnowledgeGraph,
-    questions: Sequence[Question],
-    texts: Texts,
-    text_row: dict[str, int],
-    *,
-    mask_topics: bool = True,
-) -> DevSet:
-    """Return the questions with a topic and a gold; see ``batch.question_arrays``."""
-    golden = [question for question in questions if question.topics and explorer_golds(question)]
-    has_answers = np.array([bool(question.answers) for question in golden], dtype=bool)
-    return DevSet(graph, question_arrays(golden, text_row, mask_topics=mask_topics), has_answers, texts)
-
-
-def measure(model: Explorer, dev: DevSet, options: ExploreOptions) -> DevFigures:
-    """Return the figures of a model on dev questions."""
+def measure(model: Explorer, dev: Lessons, attention_threshold: float = 0.0) -> DevFigures:
+    """Return the figures of a model on questions that have a topic and a gold; groups of less attention are cut."""
+    options, asked = replace(dev.options, attention_threshold=attention_threshold), dev.questions
     hits = covered = 0.0
     totals = np.zeros(len(ANSWER_THRESHOLDS))
-    for rows, batch, found in explore_all(model, dev.graph, dev.questions, texts=dev.texts, options=options):
+    for rows, batch, found in explore_all(model, dev.graph, asked, texts=dev.texts, options=options):
         share, gold = share_of_best(found, len(batch)), gold_mask(found, batch, dev.graph.num_entities)
         top = share >= 1 - TIE
         num_tied = np.bincount(found.question[top], minlength=len(batch))
@@ -102,26 +70,24 @@ def measure(model: Explorer, dev: DevSet, options: ExploreOptions) -> DevFigures
             taken = share >= threshold * (1 - TIE)
             right = np.bincount(found.question[taken & gold], minlength=len(batch))
             num_taken = np.bincount(found.question[taken], minlength=len(batch))
-            totals[index] += (2 * right / (num_taken + num_golds))[dev.has_answers[rows]].sum()
-    num_answered = np.count_nonzero(dev.has_answers)
+            totals[index] += (2 * right / (num_taken + num_golds))[asked.has_answers[rows]].sum()
+    num_answered = np.count_nonzero(asked.has_answers)
     f1 = {} if not num_answered else dict(zip(ANSWER_THRESHOLDS, (100.0 * totals / num_answered).tolist(), strict=True))
-    return DevFigures(100.0 * hits / max(len(dev), 1), 100.0 * covered / max(len(dev), 1), f1)
+    return DevFigures(100.0 * hits / max(len(asked), 1), 100.0 * covered / max(len(asked), 1), f1)
 
 
-def choose_thresholds(model: Explorer, dev: DevSet, options: ExploreOptions) -> Thresholds:
-    """Return the largest attention threshold that costs nothing on dev, and the answer threshold to use with it.
+def choose_thresholds(model: Explorer, dev: Lessons) -> tuple[float, DevFigures]:
+    """Return the largest attention threshold that costs nothing on dev, and the figures with it.
 
     Attention is not calibrated, so what is lossless differs from one checkpoint to the next. "Nothing" is measured in
     Hits@1 + F1 against the best of all thresholds, none included: an explorer that learned while pruning can be better
     with a threshold than without, and then the full walk is too low a bar. Without dev questions nothing is cut.
     """
-    tried = {0.0: measure(model, dev, replace(options, attention_threshold=0.0))}
-    if len(dev):
-        for threshold in ATTENTION_THRESHOLDS:
-            tried[threshold] = measure(model, dev, replace(options, attention_threshold=threshold))
+    thresholds = (0.0, *(ATTENTION_THRESHOLDS if len(dev.questions) else ()))
+    tried = {threshold: measure(model, dev, threshold) for threshold in thresholds}
     best = max(figures.hits1 + figures.best_f1 for figures in tried.values())
     chosen = max(at for at, figures in tried.items() if figures.hits1 + figures.best_f1 >= best)
-    return Thresholds(chosen, tried[chosen].answer_threshold, tried[chosen])
+    return chosen, tried[chosen]
 
 
 def share_of_best(found: Exploration, num_questions: int) -> npt.NDArray[np.floating]:
@@ -131,14 +97,6 @@ def share_of_best(found: Exploration, num_questions: int) -> npt.NDArray[np.floa
     np.maximum.at(best, found.question, log_p)
     share: npt.NDArray[np.floating] = np.exp(log_p - best[found.question])
     return share
-
-
-# ------ Training end to end: seed, start, train, watch dev, keep the best epoch, choose ...
-
-
-CURVE_EVERY = 20  # steps per point of a curve: the mean over them
-CURVES = ("loss", "coverage", "learning_rate", "edges_per_question", "classes_per_node", "explored_again")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +111,6 @@ class QuestionSet:
 
 
 @dataclass(frozen=True, slots=True)
-class FitSettings:
-    """All that shapes a trained explorer, beside its questions."""
-
-    section: ExplorerSection
-    seed: int
-    encoder: str  # name of the encoder of the texts
-    init_from: Path | None = None  # folder of the explorer whose weights are the start
-
-
-@dataclass(frozen=True, slots=True)
 class FitRun:
     """Where and how the work is done; shapes nothing."""
 
@@ -174,73 +122,89 @@ class FitRun:
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)  # (steps done, steps in all)
 
 
-def fit_explorer(sets: Sequence[QuestionSet], settings: FitSettings, run: FitRun) -> Explorer:
+def fit_explorer(
+    sets: Sequence[QuestionSet],
+    section: ExplorerSection,
+    run: FitRun,
+    *,
+    seed: int,
+    encoder: str,
+    init_from: Path | None = None,
+) -> Explorer:
     """Train an explorer on one dataset or several at once, and save it.
+
+    Args:
+        sets: what to learn from.
+        section: all that shapes the explorer, beside its questions and the next three.
+        run: where and how the work is done.
+        seed: of weights, order and noise.
+        encoder: name of the encoder of the texts.
+        init_from: folder of the explorer whose weights are the start.
 
     Raises:
         InputError: no training question of a dataset has both a topic and a gold.
         ArtifactError: the weights to start from are missing, or of another encoder or width.
     """
     torch.set_num_threads(run.threads)
-    torch.manual_seed(settings.seed)
-    section = settings.section
+    torch.manual_seed(seed)
     lessons, dev = _lessons(sets, section, run.device)
-    width = lessons[0].texts.relations.shape[1]
+    width = dev.texts.relations.shape[1]
     model = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
-    if settings.init_from is not None:
-        attention = section.init_attention
-        fresh = start_from(model, settings.init_from, encoder=settings.encoder, attention=attention)
+    if init_from is not None:
+        fresh = start_from(model, init_from, encoder=encoder, attention=section.init_attention)
         run.recorder.param("init_fresh", ", ".join(fresh) or "none")
-    trainer = Trainer(model.to(run.device), lessons, section, seed=settings.seed)
-    cpu_seconds = _train(trainer, dev, lessons[0].options, section.patience, _journal(sets, settings, run), run)
+    trainer = Trainer(model.to(run.device), lessons, section, seed=seed)
+    identity = [len(sets), section.model_dump(mode="json"), seed, encoder, run.device]
+    journal = Journal(run.journal, hash_json([*identity, [len(one.train) for one in sets]]))
+    cpu_seconds = _train(trainer, dev, section.patience, journal, run)
     started = time.process_time()
-    chosen = choose_thresholds(model, dev, lessons[0].options)
+    attention_threshold, figures = choose_thresholds(model, dev)
     run.recorder.metric("train.cpu_seconds", cpu_seconds)
     run.recorder.metric("tune.cpu_seconds", time.process_time() - started)
-    run.recorder.metric("dev.answer_threshold", chosen.answer)
-    run.recorder.metric("dev.attention_threshold", chosen.attention)
-    if len(dev):
-        run.recorder.metric("dev.hits1", chosen.figures.hits1)
-        run.recorder.metric("dev.coverage", chosen.figures.coverage)
-        if chosen.figures.f1:
-            run.recorder.metric("dev.f1", chosen.figures.f1[chosen.answer])
+    run.recorder.metric("dev.answer_threshold", figures.answer_threshold)
+    run.recorder.metric("dev.attention_threshold", attention_threshold)
+    if len(dev.questions):
+        run.recorder.metric("dev.hits1", figures.hits1)
+        run.recorder.metric("dev.coverage", figures.coverage)
+        if figures.f1:
+            run.recorder.metric("dev.f1", figures.f1[figures.answer_threshold])
     card = Card(
-        encoder=settings.encoder,
+        encoder=encoder,
         encoding_dim=width,
         width=section.width,
         steps=section.steps,
         edge_budget=section.edge_budget,
         reenter_topic=sets[0].reenter_topic,
-        answer_threshold=chosen.answer,
-        attention_threshold=chosen.attention,
+        answer_threshold=figures.answer_threshold,
+        attention_threshold=attention_threshold,
         mask_topics=section.mask_topics,
     )
     save_explorer(run.folder, model.cpu(), card)
     return model
 
 
-def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str) -> tuple[list[Lessons], DevSet]:
-    """Return what is learned from, and the dev questions of the first dataset."""
+def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str) -> tuple[list[Lessons], Lessons]:
+    """Return what is learned from, and the dev questions of the first dataset that have a topic and a gold."""
     lessons, devs = [], []
     for one in sets:
         asked = {question.asked(section.mask_topics) for question in (*one.train, *one.dev)}
         text_row = {text: row for row, text in enumerate(sorted(asked))}
         texts = texts_of(list(text_row), one.graph, look_up(one.encodings)).to(device)
-        arrays = question_arrays(one.train, text_row, mask_topics=section.mask_topics)
-        if not arrays.teaching().size:
+        train = question_arrays(one.train, text_row, mask_topics=section.mask_topics)
+        if not train.teaching().size:
             raise InputError(
                 f"none of the {len(one.train)} training questions has a topic and an answer to learn from; "
                 "see kgqa lint"
             )
         options = ExploreOptions(edge_budget=section.edge_budget, reenter_topic=one.reenter_topic)
-        lessons.append(Lessons(one.graph, arrays, texts, options))
-        devs.append(dev_set(one.graph, one.dev, texts, text_row, mask_topics=section.mask_topics))
+        golden = [question for question in one.dev if question.topics and explorer_golds(question)]
+        dev = question_arrays(golden, text_row, mask_topics=section.mask_topics)
+        lessons.append(Lessons(one.graph, train, texts, options))
+        devs.append(Lessons(one.graph, dev, texts, options))
     return lessons, devs[0]
 
 
-def _train(
-    trainer: Trainer, dev: DevSet, options: ExploreOptions, patience: int | None, journal: Journal, run: FitRun
-) -> float:
+def _train(trainer: Trainer, dev: Lessons, patience: int | None, journal: Journal, run: FitRun) -> float:
     """Train to the end or until dev stops improving; leave the weights of the best epoch; return CPU seconds."""
     watch = _Watch(run.recorder)
     if kept := journal.go_on(trainer):
@@ -251,9 +215,8 @@ def _train(
         watch.add(step)
         run.progress(step.step, step.num_steps)
         watch.cpu_seconds = spent + time.process_time() - started
-        if step.ends_epoch and len(dev):
-            pruned = ExploreOptions(options.edge_budget, options.reenter_topic, attention_threshold=trainer.threshold)
-            watch.judge(step, measure(trainer.model, dev, pruned), trainer.model)
+        if step.ends_epoch and len(dev.questions):
+            watch.judge(step, measure(trainer.model, dev, trainer.threshold), trainer.model)
             if patience is not None and watch.epochs_without_gain(step.epoch) >= patience:
                 run.recorder.metric("train.stopped_after_epoch", step.epoch)
                 break
@@ -262,11 +225,6 @@ def _train(
         trainer.model.load_state_dict(watch.best)
         run.recorder.metric("train.best_epoch", watch.best_epoch)
     return spent + time.process_time() - started
-
-
-def _journal(sets: Sequence[QuestionSet], settings: FitSettings, run: FitRun) -> Journal:
-    identity = [len(sets), settings.section.model_dump(mode="json"), settings.seed, settings.encoder, run.device]
-    return Journal(run.journal, hash_json([*identity, [len(one.train) for one in sets]]))
 
 
 class _Watch:

@@ -2,7 +2,7 @@
 
 Per edge this reads the tail, looks it up in a table of one question's entities (4 bytes per entity of the graph, so on
 a small graph it stays in cache), and adds two 64-bit codes to the tail's multiset hash: about 30 bytes moved.
-``walk.py`` is the plain version in numpy, which the tests hold against this one.
+The tests hold it against a plain version in numpy (tests/explorer/plain_walk.py).
 
 Shapes: B questions, N nodes (question, entity), C state classes, M distinct (class, relation) messages, G groups headed
 by the nodes, E walked edges. The last C messages and the last edges of each question are the identity.
@@ -136,7 +136,7 @@ def number_messages(
 def enter_groups(
     csr: tuple[Ints, Ints], node_entity: I64, groups: tuple[I64, Ints], attention: tuple[Any, Bools], budget: int
 ) -> tuple[Bools, int]:
-    """Say of each group whether it enters under the budget (see ``frontier.select_groups``), and count the edges.
+    """Say of each group whether it enters under the budget, highest attention first until K edges, and count the edges.
 
     Args:
         csr: group_ptr and edge_ptr of the graph.

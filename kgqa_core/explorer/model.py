@@ -1,4 +1,4 @@
-"""Encodings of the texts that one exploration reads: questions, relations, and the inverses that a graph names."""
+"""The explorer's weights and equations (EtD §3.2 and appendix B.1; DualR §3.2), and the texts that it reads."""
 
 from __future__ import annotations
 
@@ -49,24 +49,20 @@ class Texts:
 
     @cached_property
     def same_text(self) -> Tensor:
-        """[2R+1] int64: for each relation, reverse and identity included, the first that says the same."""
+        """[2R+1] int64: for each relation, reverse and identity included, the first that says the same.
+
+        A reverse relation without a text of its own is named by its forward text; one with a text is like any other.
+        """
+        forward = [row.tobytes() for row in self.relations.detach().cpu().numpy()]
+        keys = [(False, name) for name in forward] + [(True, name) for name in forward]
+        if self.inverse_of is not None and self.inverses is not None:
+            own = self.inverses.detach().cpu().numpy()
+            for relation, row in zip(self.inverse_of.tolist(), own, strict=True):
+                keys[len(forward) + relation] = (False, row.tobytes())
+        seen: dict[tuple[bool, bytes], int] = {}
+        first = [*(seen.setdefault(key, at) for at, key in enumerate(keys)), len(keys)]
         with torch.inference_mode(False):  # made while answering, it must still serve training
-            return torch.from_numpy(first_equal(self)).to(self.relations.device)
-
-
-def first_equal(texts: Texts) -> Int:
-    """Return for each relation, [2R+1], the first whose vector is equal: same text, same direction.
-
-    A reverse relation without a text of its own is named by its forward text; one with a text is a text like any other.
-    """
-    forward = [row.tobytes() for row in texts.relations.detach().cpu().numpy()]
-    keys = [(False, name) for name in forward] + [(True, name) for name in forward]
-    if texts.inverse_of is not None and texts.inverses is not None:
-        own = texts.inverses.detach().cpu().numpy()
-        for relation, row in zip(texts.inverse_of.tolist(), own, strict=True):
-            keys[len(forward) + relation] = (False, row.tobytes())
-    seen: dict[tuple[bool, bytes], int] = {}
-    return np.array([*(seen.setdefault(key, at) for at, key in enumerate(keys)), len(keys)], dtype=np.int64)
+            return torch.tensor(first, dtype=torch.int64, device=self.relations.device)
 
 
 def texts_of(asked: Sequence[str], graph: KnowledgeGraph, encode: EncodeTexts) -> Texts:
@@ -75,27 +71,16 @@ def texts_of(asked: Sequence[str], graph: KnowledgeGraph, encode: EncodeTexts) -
     def tensor(texts: Sequence[str]) -> Tensor:
         return torch.tensor(encode(texts))  # a copy: an encoder's vectors may be read-only, as a cache's are
 
-    inverse_of, names = given_inverses(graph.inverse_labels)
     questions, relations = tensor(asked), tensor(graph.relation_labels)
-    return (
-        Texts(questions, relations, torch.from_numpy(inverse_of), tensor(names))
-        if names
-        else Texts(questions, relations)
-    )
+    named = {relation: label for relation, label in enumerate(graph.inverse_labels) if label is not None}
+    if not named:
+        return Texts(questions, relations)
+    return Texts(questions, relations, torch.tensor(list(named), dtype=torch.int64), tensor(list(named.values())))
 
 
 def look_up(encodings: Mapping[str, np.ndarray]) -> EncodeTexts:
     """Return an encoder of texts whose vectors are known."""
     return lambda texts: np.stack([encodings[text] for text in texts])
-
-
-def given_inverses(labels: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
-    """Return the relations whose inverse the graph names ([I] int64), and those names."""
-    named = [(relation, label) for relation, label in enumerate(labels) if label is not None]
-    return np.array([relation for relation, _ in named], dtype=np.int64), [label for _, label in named]
-
-
-# ------ The explorer's weights and equations (EtD §3.2 and appendix B.1; DualR §3.2). What is ...
 
 
 class Explorer(nn.Module):

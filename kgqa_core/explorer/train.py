@@ -31,11 +31,15 @@ from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 
 GRADIENT_NORM = 1.0  # clipped: a hub that sums thousands of messages can make one batch's gradient huge
+TENSORS, STATE = "state.safetensors", "state.json"  # of an unfinished training
+BEST = "best."  # before the names of the weights of the best epoch so far
+SAVE_EVERY = 20.0  # seconds; a kill costs at most as much work
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """What is learned from on one graph."""
+    """Questions on one graph, to learn from or to measure on."""
 
     graph: KnowledgeGraph
     questions: QuestionArrays
@@ -246,15 +250,6 @@ class _Seen:
 def _learning_rate(settings: ExplorerSection, step: int, num_steps: int) -> float:
     warm = min(1.0, (step + 1) / max(settings.warmup_steps, 1))
     return settings.learning_rate * warm * (1 - step / num_steps)
-
-
-# ------ The state of an unfinished training at rest: ``state.safetensors`` and ``state.json``, ...
-
-
-TENSORS, STATE = "state.safetensors", "state.json"
-BEST = "best."  # the weights of the best epoch so far, by name
-SAVE_EVERY = 20.0  # seconds; a kill costs at most as much work
-_log = logging.getLogger(__name__)
 
 
 class Journal:

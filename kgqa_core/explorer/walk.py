@@ -25,7 +25,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 class Rules:
     """What holds for every step of one exploration."""
 
-    edge_budget: int  # K: edges per head, whole groups (frontier.select_groups)
+    edge_budget: int  # K: edges per head, whole groups (kernels.enter_groups)
     blocked_ptr: Int  # [B+1] question i owns blocked_entity[blocked_ptr[i]:blocked_ptr[i + 1]]
     blocked_entity: Int  # entities that no edge of their question may arrive at; identity may stay on them
     text_of_question: Int  # [B] which of the batch's distinct texts
@@ -115,7 +115,7 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 def walk_edges(
     graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
 ) -> tuple[Edges, Nodes, Inbox]:
-    """WalkStep the edges of the groups that enter under the budget, and merge the nodes reached.
+    """Walk the edges of the groups that enter under the budget, and merge the nodes reached.
 
     Args:
         graph: the knowledge graph.

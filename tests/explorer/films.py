@@ -10,7 +10,6 @@ import torch
 from kgqa_core.config import ExplorerSection
 from kgqa_core.explorer.batch import question_arrays
 from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.fit import DevSet, dev_set
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.train import Lessons
 from kgqa_core.text.encoder import HashEncoder
@@ -79,11 +78,6 @@ def lessons(asked: Sequence[Question] | None = None, **options: bool | float) ->
     """The films as something to learn from."""
     arrays = question_arrays(questions() if asked is None else asked, TEXT_ROW)
     return Lessons(GRAPH, arrays, TEXTS, replace(OPTIONS, **options))  # type: ignore[arg-type]
-
-
-def dev(asked: Sequence[Question]) -> DevSet:
-    """Questions on the films to watch."""
-    return dev_set(GRAPH, asked, TEXTS, TEXT_ROW)
 
 
 def fresh_model(seed: int = 0, *, width: int = 17) -> Explorer:

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 
 from kgqa_core.evaluation.predictions import render_path
-from kgqa_core.explorer.backtrack import as_stored, backtrack
 from kgqa_core.explorer.explore import Exploration, StepTrace
+from kgqa_core.explorer.predict import as_stored, backtrack
 from kgqa_core.types import Step
 from tests.explorer.oracle import backtrack_one, explore_one
 from tests.explorer.worlds import World, make_model, worlds

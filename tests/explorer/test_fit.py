@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.explorer import train as journal_module
 from kgqa_core.explorer.checkpoint import load_explorer
-from kgqa_core.explorer.fit import CURVE_EVERY, FitRun, FitSettings, QuestionSet, fit_explorer
+from kgqa_core.explorer.fit import CURVE_EVERY, FitRun, QuestionSet, fit_explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
@@ -31,7 +30,6 @@ SECTION = ExplorerSection(
     learning_rate=0.01,
     warmup_steps=3,
 )
-SETTINGS = FitSettings(SECTION, seed=0, encoder=films.ENCODER.name)
 TEXTS = (*films.TEXT_ROW, *films.RELATIONS)
 ENCODINGS = dict(zip(TEXTS, films.ENCODER.encode(TEXTS), strict=True))
 
@@ -49,8 +47,11 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
 def fit(
     graph: KnowledgeGraph,
     folder: Path,
-    settings: FitSettings = SETTINGS,
+    section: ExplorerSection = SECTION,
     *,
+    seed: int = 0,
+    encoder: str = films.ENCODER.name,
+    init_from: Path | None = None,
     train: Sequence[Question] | None = None,
     dev: Sequence[Question] | None = None,
     journal: Path | None = None,
@@ -66,13 +67,14 @@ def fit(
         encodings=ENCODINGS,
         reenter_topic=False,
     )
-    fit_explorer([asked], settings, FitRun(folder, recorder, journal=journal, progress=progress))
+    run = FitRun(folder, recorder, journal=journal, progress=progress)
+    fit_explorer([asked], section, run, seed=seed, encoder=encoder, init_from=init_from)
     return recorder.record("fingerprint")
 
 
-def with_section(**changes: object) -> FitSettings:
-    """The settings with some of the explorer's section changed."""
-    return replace(SETTINGS, section=SECTION.model_copy(update=changes))
+def with_section(**changes: object) -> ExplorerSection:
+    """The settings with some of them changed."""
+    return SECTION.model_copy(update=changes)
 
 
 def test_the_checkpoint_holds_what_predicting_needs(graph: KnowledgeGraph, tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_the_same_settings_give_the_same_files_and_another_seed_others(graph: Kn
     first, same, other = tmp_path / "first", tmp_path / "same", tmp_path / "other"
     fit(graph, first)
     fit(graph, same)
-    fit(graph, other, replace(SETTINGS, seed=1))
+    fit(graph, other, seed=1)
     for name in ("model.json", "model.safetensors"):
         assert (first / name).read_bytes() == (same / name).read_bytes()
     assert (first / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
@@ -118,7 +120,7 @@ def test_curves_have_a_point_per_some_steps_and_one_at_the_end(graph: KnowledgeG
 
 
 def test_without_dev_the_threshold_is_a_half_and_nothing_is_watched(graph: KnowledgeGraph, tmp_path: Path) -> None:
-    record = fit(graph, tmp_path, dev=[])
+    record = fit(graph, tmp_path, dev=[make_question([], [3], masked=films.WHO)])  # without a topic: no use
     assert record.metrics["dev.answer_threshold"] == 0.5
     assert json.loads((tmp_path / "model.json").read_text())["answer_threshold"] == 0.5
     assert "dev.hits1" not in record.curves
@@ -174,17 +176,14 @@ def test_a_state_that_cannot_be_gone_on_with_is_left_and_training_begins_anew(
     graph: KnowledgeGraph, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fit(graph, tmp_path / "first", journal=tmp_path / "journal")
-    settings = SETTINGS
-    if damage == "other training":
-        settings = replace(SETTINGS, seed=1)
-    else:
+    if damage != "other training":
         for file in (tmp_path / "journal").rglob(damage):
             file.write_bytes(file.read_bytes()[:50])
     first_steps: list[int] = []
     fit(
         graph,
         tmp_path / "second",
-        settings,
+        seed=int(damage == "other training"),
         journal=tmp_path / "journal",
         progress=lambda done, total: first_steps.append(done),
     )
@@ -210,21 +209,21 @@ def test_training_stops_early_and_keeps_the_best_epoch(graph: KnowledgeGraph, tm
 def test_an_explorer_starts_from_another(graph: KnowledgeGraph, tmp_path: Path) -> None:
     fit(graph, tmp_path / "first")
     settings = with_section(epochs=1, learning_rate=1e-9, init_attention=1.0)
-    record = fit(graph, tmp_path / "second", replace(settings, init_from=tmp_path / "first"))
+    record = fit(graph, tmp_path / "second", settings, init_from=tmp_path / "first")
     assert record.metrics["dev.hits1"] == 100.0
     assert record.params["init_fresh"] == "none"
     assert fit(graph, tmp_path / "third", settings).metrics["dev.hits1"] < 100.0
 
 
 def test_another_encoder_is_refused_as_a_start(graph: KnowledgeGraph, tmp_path: Path) -> None:
-    fit(graph, tmp_path / "first", replace(SETTINGS, encoder="another-encoder"))
+    fit(graph, tmp_path / "first", encoder="another-encoder")
     with pytest.raises(ArtifactError, match="has encoder 'another-encoder', this one"):
-        fit(graph, tmp_path / "second", replace(SETTINGS, init_from=tmp_path / "first"))
+        fit(graph, tmp_path / "second", init_from=tmp_path / "first")
 
 
 def test_the_papers_variant_reads_questions_as_they_are_asked(graph: KnowledgeGraph, tmp_path: Path) -> None:
     section = ExplorerSection.model_validate({"variant": "paper", "steps": 2, "edge_budget": 29, "epochs": 1})
     assert (section.width, section.batch_size, section.learning_rate, section.weight_decay) == (256, 20, 1e-4, 1e-3)
-    fit(graph, tmp_path, replace(SETTINGS, section=section))
+    fit(graph, tmp_path, section)
     _, card = load_explorer(tmp_path, encoder=films.ENCODER.name)
     assert (card.width, card.mask_topics) == (256, False)

@@ -175,7 +175,7 @@ def test_what_the_evaluator_takes_for_a_tie_with_the_tenth_is_kept_with_it(gap: 
 def test_a_candidate_at_the_threshold_is_an_answer_when_choosing_as_when_answering(offset: float, taken: bool) -> None:
     question = make_question([5], films.FILMS, masked=films.WHO)
     model = with_gap(question, 0, offset - np.log(0.9))  # the second best group has 0.9 of the best, and a bit less
-    f1 = measure(model, films.dev([question]), films.OPTIONS).f1
+    f1 = measure(model, films.lessons([question])).f1
     predictions = ask(model, [question], answer_threshold=0.9)
     assert f1[0.9] == pytest.approx(f1_of([question], predictions))
     log_p = log_p_of(model, question)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import torch
 
-from kgqa_core.explorer.model import Texts, first_equal, given_inverses
+from kgqa_core.explorer.model import Texts, texts_of
+from tests.explorer import films
 from tests.explorer.worlds import unit_vectors
 
 
-def test_first_equal_names_the_first_relation_of_a_text_per_direction() -> None:
+def test_same_text_names_the_first_relation_of_a_text_per_direction() -> None:
     texts = Texts(unit_vectors(1), unit_vectors(3)[[2, 0, 2, 1, 0]])
-    assert first_equal(texts).tolist() == [0, 1, 0, 3, 1, 5, 6, 5, 8, 6, 10]
+    assert texts.same_text.tolist() == [0, 1, 0, 3, 1, 5, 6, 5, 8, 6, 10]
 
 
 def test_an_inverse_with_a_text_of_its_own_is_a_text_like_any_other() -> None:
@@ -19,12 +23,16 @@ def test_an_inverse_with_a_text_of_its_own_is_a_text_like_any_other() -> None:
     texts = Texts(
         unit_vectors(1), vectors[[0, 1, 0]], inverse_of=torch.tensor([0, 2]), inverses=vectors[[3, 1]]
     )  # the inverse of relation 0 says something new, that of 2 what relation 1 says
-    assert first_equal(texts).tolist() == [0, 1, 0, 3, 4, 1, 6]
+    assert texts.same_text.tolist() == [0, 1, 0, 3, 4, 1, 6]
 
 
-def test_given_inverses_are_those_with_a_name() -> None:
-    relations, names = given_inverses([None, "played_by", None, "won_by"])
-    assert (relations.tolist(), names) == ([1, 3], ["played_by", "won_by"])
+def test_the_inverses_that_a_graph_names_are_encoded() -> None:
+    graph: Any = SimpleNamespace(relation_labels=["play", "win"], inverse_labels=[None, "won_by"])
+    texts = texts_of(["who?"], graph, films.ENCODER.encode)
+    assert texts.inverse_of is not None and texts.inverse_of.tolist() == [1]
+    assert texts.inverses is not None and texts.inverses.tolist() == films.ENCODER.encode(["won_by"]).tolist()
+    graph.inverse_labels = [None, None]
+    assert texts_of(["who?"], graph, films.ENCODER.encode).inverses is None
 
 
 def test_noise_moves_the_rows_asked_for_by_its_amount_and_keeps_their_norm() -> None:

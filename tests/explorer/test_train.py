@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from itertools import islice
 
 import numpy as np
@@ -68,7 +68,7 @@ def test_two_relation_texts_that_decide_the_answer_are_learned_to_the_last_quest
     model = films.fresh_model()
     steps = train(model, films.lessons(), SETTINGS.model_copy(update={"epochs": 30}))
     assert np.mean([step.loss for step in steps[-7:]]) < 0.5 * np.mean([step.loss for step in steps[:7]])
-    figures = measure(model, films.dev(films.questions()), films.OPTIONS)
+    figures = measure(model, films.lessons(films.questions()))
     assert (figures.hits1, figures.coverage) == (100.0, 100.0)
 
 
@@ -103,7 +103,7 @@ def test_an_epoch_sees_every_question_once_in_another_order() -> None:
             seen.append(rows.tolist())
             return questions.batch(rows)
 
-    spy = Spy(questions.text, questions.topic_ptr, questions.topic_entity, questions.gold_ptr, questions.gold_entity)
+    spy = Spy(*(getattr(questions, one.name) for one in fields(questions)))
     train(model, replace(lessons, questions=spy), SETTINGS.model_copy(update={"epochs": 2}))
     first, second = ([row for rows in seen[start : start + 7] for row in rows] for start in (0, 7))
     assert sorted(first) == sorted(second) == list(range(69))
@@ -189,7 +189,7 @@ def test_half_precision_learns_as_well() -> None:
     model = films.fresh_model()
     train(model, films.lessons(), SETTINGS.model_copy(update={"epochs": 30, "precision": "bfloat16"}))
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-    assert measure(model, films.dev(films.questions()), films.OPTIONS).hits1 == 100.0
+    assert measure(model, films.lessons(films.questions())).hits1 == 100.0
 
 
 def test_several_datasets_are_learned_from_at_once() -> None:
@@ -201,8 +201,8 @@ def test_several_datasets_are_learned_from_at_once() -> None:
     )
     assert trainer.num_steps == 40 * (3 + 3)  # each in batches of its own
     list(trainer.steps())
-    assert measure(model, films.dev(who), films.OPTIONS).hits1 == 100.0
-    assert measure(model, films.dev(when), films.OPTIONS).hits1 == 100.0
+    assert measure(model, films.lessons(who)).hits1 == 100.0
+    assert measure(model, films.lessons(when)).hits1 == 100.0
 
 
 @pytest.mark.parametrize("stopped_after", [1, 7, 10, 20])

@@ -45,7 +45,7 @@ def scores_of(
 @pytest.mark.parametrize(("seed", "epochs"), [(1, 3), (2, 2), (2, 3), (3, 3)])
 def test_the_answer_threshold_is_the_one_of_best_f1_on_dev_nearest_to_a_half(seed: int, epochs: int) -> None:
     model, dev = trained(seed, epochs), films.questions()[::2]
-    figures = measure(model, films.dev(dev), films.OPTIONS)
+    figures = measure(model, films.lessons(dev))
     expected = {threshold: scores_of(model, dev, threshold)["f1"] for threshold in ANSWER_THRESHOLDS}
     assert figures.f1 == pytest.approx(expected)
     assert len(set(expected.values())) > 1
@@ -57,41 +57,41 @@ def test_the_answer_threshold_is_the_one_of_best_f1_on_dev_nearest_to_a_half(see
 @pytest.mark.parametrize(("seed", "epochs"), [(0, 2), (1, 3), (2, 30)])
 def test_the_attention_threshold_is_the_largest_that_costs_nothing_on_dev(seed: int, epochs: int) -> None:
     model, dev = trained(seed, epochs), films.questions()[::2]
-    chosen = choose_thresholds(model, films.dev(dev), films.OPTIONS)
+    attention, figures = choose_thresholds(model, films.lessons(dev))
 
     def sum_of(threshold: float) -> float:
-        figures = measure(model, films.dev(dev), replace(films.OPTIONS, attention_threshold=threshold))
-        return figures.hits1 + figures.best_f1
+        found = measure(model, films.lessons(dev), threshold)
+        return found.hits1 + found.best_f1
 
     sums = {threshold: sum_of(threshold) for threshold in (0.0, *ATTENTION_THRESHOLDS)}
-    assert chosen.attention == max(threshold for threshold, value in sums.items() if value == max(sums.values()))
-    scores = scores_of(model, dev, chosen.answer, chosen.attention)
-    assert (scores["hits1"], scores["f1"]) == pytest.approx((chosen.figures.hits1, chosen.figures.f1[chosen.answer]))
+    assert attention == max(threshold for threshold, value in sums.items() if value == max(sums.values()))
+    scores = scores_of(model, dev, figures.answer_threshold, attention)
+    assert (scores["hits1"], scores["f1"]) == pytest.approx((figures.hits1, figures.f1[figures.answer_threshold]))
 
 
 def test_an_explorer_that_learned_can_be_cut_and_one_that_knows_nothing_hardly() -> None:
-    dev = films.dev(films.questions()[::2])
-    assert choose_thresholds(trained(0, 30), dev, films.OPTIONS).attention == 0.5
+    dev = films.lessons(films.questions()[::2])
+    assert choose_thresholds(trained(0, 30), dev)[0] == 0.5
     knows_nothing = films.fresh_model()
     with torch.no_grad():
         knows_nothing.attend_relation.zero_()
         knows_nothing.attend_both.zero_()
         knows_nothing.attend_question.zero_()
         knows_nothing.attend_head.zero_()  # attention 0.5 everywhere: a larger threshold would leave only the topic
-    assert choose_thresholds(knows_nothing, dev, films.OPTIONS).figures.coverage == 100.0
+    assert choose_thresholds(knows_nothing, dev)[1].coverage == 100.0
 
 
 def test_without_dev_answers_the_answer_threshold_is_a_half_and_nothing_is_cut() -> None:
     model = trained(0, 1)
-    chosen = choose_thresholds(model, films.dev([make_question([], [3], masked=films.WHO)]), films.OPTIONS)
-    assert (chosen.attention, chosen.answer, chosen.figures.hits1, chosen.figures.f1) == (0.0, 0.5, 0.0, {})
+    attention, figures = choose_thresholds(model, films.lessons([]))
+    assert (attention, figures.answer_threshold, figures.hits1, figures.f1) == (0.0, 0.5, 0.0, {})
     claims = [make_question([5], masked=films.WHO, claim=films.director(5), verdict=True)]
-    assert choose_thresholds(model, films.dev(claims), films.OPTIONS).answer == 0.5
+    assert choose_thresholds(model, films.lessons(claims))[1].answer_threshold == 0.5
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_figures_while_training_are_those_of_the_evaluator(seed: int) -> None:
     model, questions = films.fresh_model(seed), films.questions()
-    figures = measure(model, films.dev(questions), films.OPTIONS)
+    figures = measure(model, films.lessons(questions))
     scores = scores_of(model, questions, 0.5)
     assert (figures.hits1, figures.coverage) == pytest.approx((scores["hits1"], scores["coverage"]), abs=1e-3)

@@ -160,13 +160,13 @@ def _encode(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) ->
 
 def _train(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Train, choose the thresholds on dev, save; a training that was killed goes on where it was."""
-    from kgqa_core.explorer.fit import FitRun, FitSettings, fit_explorer
+    from kgqa_core.explorer.fit import FitRun, fit_explorer
 
     section, start = run.config.exploration, spec.depends_on_run.get("init")
     init = run.other_run(start.conf).artifact(start.key).folder if start else section.init_from
     fit_explorer(
         [question_set(run), *(question_set(run.other_run(conf)) for conf in section.also_train_on)],
-        FitSettings(section, spec.seed, make_encoder(run.config).name, init),
+        section,
         FitRun(
             folder,
             recorder,
@@ -175,6 +175,9 @@ def _train(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> 
             journal=folder / JOURNAL,
             progress=partial(run.progress, f"training explorer (seed {spec.seed})"),
         ),
+        seed=spec.seed,
+        encoder=make_encoder(run.config).name,
+        init_from=init,
     )
 
 

@@ -130,7 +130,7 @@ def _answer_unseen(
     run: Pipeline, learned: QuestionSet, asked: Sequence[Question], folder: Path, fold: int
 ) -> list[Prediction]:
     """Train an explorer on ``learned`` and return what it says to ``asked``."""
-    from kgqa_core.explorer.fit import FitRun, FitSettings, fit_explorer
+    from kgqa_core.explorer.fit import FitRun, fit_explorer
 
     config, what = run.config, f"out-of-fold explorer {fold + 1}"
     section, encoder, device = config.exploration, make_encoder(config).name, device_of(config)
@@ -142,7 +142,7 @@ def _answer_unseen(
             device=device,
             progress=partial(run.progress, f"training {what}"),
         )
-        fit_explorer([learned], FitSettings(section, section.seeds[0], encoder), fit)
+        fit_explorer([learned], section, fit, seed=section.seeds[0], encoder=encoder)
         system = load_system(
             Path(scratch),
             graph=learned.graph,
