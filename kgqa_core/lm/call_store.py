@@ -37,13 +37,9 @@ _log = logging.getLogger(__name__)
 
 
 def text_key(model: str, prompt: Prompt, decoding: Decoding, index: int) -> str:
-    """Return the key of one generated text: SHA-256, hexadecimal.
+    """Return the key (SHA-256, hexadecimal) of a model's text number ``index`` (of a sample or beam).
 
-    Args:
-        model: the model's name, which stands for its content.
-        prompt: what is asked; whose question it is and which instruction do not matter.
-        decoding: only what shapes the text: greedy texts have no seed, and how many samples are drawn changes none.
-        index: of the sample or beam.
+    Only what shapes the text counts: greedy texts have no seed, and how many samples are drawn changes none.
     """
     shape: list[object] = [decoding.method, decoding.max_new_tokens, list(decoding.stop)]
     if decoding.method == "sample":
@@ -135,7 +131,7 @@ class CallStore:
         return dict(calls) if num_new == len(rows) else {**calls, **self.get(calls)}
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection; a forked child may not close its parent's."""
         with self._guard, self._told():
             if self._pid == os.getpid():
                 self._database.close()

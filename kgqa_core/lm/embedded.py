@@ -64,8 +64,7 @@ def make_embedded(
         out: gets what transformers writes.
         steps: relations as plans write them ("^label" backward), for ``relations: single``.
         markers: texts around them that are one token each.
-        names: more texts for the tokenizer: names of entities.
-        device: to train on.
+        names: of entities, for the tokenizer.
         progress: told (step, steps in all, loss).
 
     Raises:

@@ -211,10 +211,9 @@ def load(
         adapter: in peft's own format; one that brings a tokenizer is asked through that one.
         dtype: of the weights; "auto" is float32 on a CPU and elsewhere as they were saved.
         quantise: weights in 8 or 4 bits; needs bitsandbytes and a GPU.
-        device: as torch names it.
 
     Raises:
-        InputError: something of it cannot be used; the message says what and what to do.
+        InputError: something of it cannot be used; the message says what to do.
     """
     read_config(folder)
     if adapter is not None:
