@@ -1,1 +1,1 @@
-"""What is asked of a language model: one file per instruction, with its prompt, target, parse and constraint."""
+"""What is asked of a language model: each instruction with its prompt, target, parse and constraint."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.graph.formats import MAX_REJECT_TEXT, NOT_AN_OBJECT, NOT_JSON, NOT_UTF8, line_blocks, require_file
+from kgqa_core.graph.formats import MAX_REJECT_TEXT, NOT_AN_OBJECT, NOT_JSON
 from kgqa_core.graph.kg import write_step
 from kgqa_core.graph.supervision import Mode, read_supervision
 from kgqa_core.planners.types import LabelPath, PlanQuestion
+from kgqa_core.questions.formats import Fault, parse_lines
 from kgqa_core.schemas import ASKED, SUPERVISION
 from kgqa_core.types import Question, Reject, Split
 
@@ -117,14 +119,13 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
     """Read a plan file; InputError where it is missing, or no line of it can be used."""
     questions: dict[str, PlanQuestion] = {}
     rejects: list[Reject] = []
-    for number, line, row in _rows(path):
-        parsed = row if isinstance(row, str) else _question(row, f"{path.stem}-{number}", signed=signed)
-        if isinstance(parsed, tuple):
+    for number, line, parsed in parse_lines(path, partial(_parse, name=path.stem, signed=signed)):
+        if isinstance(parsed, Fault):
+            fault = parsed.reason
+        else:
             question, num_bad = parsed
             fault = DUPLICATE if question.id in questions else BAD_PATH if num_bad else ""
             questions.setdefault(question.id, question)
-        else:
-            fault = parsed
         if fault:
             rejects.append(Reject(str(path), number, fault, line[:MAX_REJECT_TEXT]))
     if not questions:
@@ -136,40 +137,25 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
     return PlanFile(tuple(questions.values()), tuple(rejects))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, object] | str]]:
-    """Yield (line number, line, its object or why it is none) for each line that is not blank."""
-    require_file(path, what="plan file")
-    before = 0
-    for lines, _ in line_blocks(path):
-        for number, line in enumerate(lines, before + 1):
-            if isinstance(line, bytes):
-                yield number, line.decode("utf-8", errors="replace"), NOT_UTF8
-            elif line.strip():
-                yield number, line, _object(line)
-        before += len(lines)
-
-
-def _object(line: str) -> dict[str, object] | str:
+def _parse(line: str, number: int, *, name: str, signed: bool) -> tuple[PlanQuestion, int] | Fault:
+    """Return the question of a line with the number of its paths that are none, or why the line cannot be used."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):  # ValueError: also a number of too many digits
-        return NOT_JSON
-    return row if isinstance(row, dict) else NOT_AN_OBJECT
-
-
-def _question(row: dict[str, object], default_id: str, *, signed: bool) -> tuple[PlanQuestion, int] | str:
-    """Return the question with the number of its paths that are none, or why the line cannot be used."""
+        return Fault(NOT_JSON)
+    if not isinstance(row, dict):
+        return Fault(NOT_AN_OBJECT)
     text, values, given = row.get("question"), row.get(PATHS), row.get("id")
-    name = str(given) if isinstance(given, str | int) and str(given) else default_id
+    id = str(given) if isinstance(given, str | int) and str(given) else f"{name}-{number}"
     if not isinstance(text, str) or not text.strip():
-        return NO_TEXT
-    if not _is_text(text) or not _is_text(name):
-        return NOT_TEXT
+        return Fault(NO_TEXT)
+    if not _is_text(text) or not _is_text(id):
+        return Fault(NOT_TEXT)
     if not isinstance(values, list | None):
-        return NO_LIST
+        return Fault(NO_LIST)
     paths = [_path(value, signed=signed) for value in values or []]
     good = tuple(dict.fromkeys(path for path in paths if path is not None))
-    return PlanQuestion(name, text, paths=good), paths.count(None)
+    return PlanQuestion(id, text, paths=good), paths.count(None)
 
 
 def _path(value: object, *, signed: bool) -> LabelPath | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -31,6 +31,7 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import SPLITS, Question, Reject, Split
 
 Text = Annotated[str, Field(min_length=1)]
+Parsed = TypeVar("Parsed")
 Span = tuple[int, int]  # characters of a text: start, one past the end
 
 
@@ -184,7 +185,7 @@ def _first_match(folder: Path, patterns: Sequence[str]) -> list[Path]:
 # ------ Reading a file: line by line, or one large JSON array.
 
 
-def parse_lines(path: Path, parse: Parser) -> Iterator[Placed]:
+def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iterator[tuple[int, str, Parsed | Fault]]:
     """Yield (line number, line, what it says) for each line of a question file that is not blank.
 
     Raises InputError where the file is missing.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.plan import parse_plan, parse_plans, render_plan, render_step
+from kgqa_core.instructions.plan import parse_plan, parse_plans, render_plan
 from kgqa_core.instructions.types import ParseFailure
 
 STEPS = st.text(min_size=1)
@@ -75,7 +75,3 @@ def test_a_plan_without_steps_is_not_written() -> None:
     for path in ((), ("a", "")):
         with pytest.raises(ValueError, match="non-empty steps"):
             render_plan(path)
-
-
-def test_a_plain_step_is_its_own_text() -> None:
-    assert render_step("^location.location.contains") == "^location.location.contains"

@@ -159,6 +159,8 @@ def test_without_questions_everything_is_zero() -> None:
     scores = score_plans([], [])
     assert scores.summary() == {"n": 0, "n_without_paths": 0, "hit@1": 0, "hit@3": 0, "valid": 0}
     assert set(scores.intervals().values()) == {0}
+    with pytest.raises(ValueError, match="longer"):  # as many lists of plans as questions
+        score_plans([], [[]])
 
 
 PATHS = st.lists(st.lists(st.sampled_from(["a", "^a", "b", "\\^a"]), max_size=2).map(tuple), max_size=4, unique=True)
