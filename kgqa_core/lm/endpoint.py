@@ -109,7 +109,7 @@ class Endpoint:
         if searches and not self._section.beams:
             raise ConfigError(
                 f"{decoding.num_returns} texts by beam search from {self._section.url}: most servers only draw "
-                "samples. Set the decoding method to sample, or lm.beams: true where the server is vLLM"
+                "samples. Set lm.beams: true where the server is vLLM, or take the plans of another planner"
             )
         model = self.model if prompts else ""
         streak = 0

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from kgqa_core.artifacts import hash_file
-from kgqa_core.errors import InputError, shorten
+from kgqa_core.errors import InputError
 from kgqa_core.lm.chat import Ending, encode_answers, encode_prompts, end_tokens
 from kgqa_core.lm.constraints import start_state
 from kgqa_core.lm.folders import (
@@ -119,23 +119,19 @@ class LocalModel:
 
 
 def check_decoding(decoding: Decoding) -> None:
-    """Raise InputError where a decoding makes no sense."""
+    """Raise InputError where a decoding makes no sense, with the rules that it breaks."""
     method, beams, returns = decoding.method, decoding.num_beams, decoding.num_returns
-    checks = [
-        (decoding.max_new_tokens >= 1, f"max_new_tokens is {decoding.max_new_tokens}; at least 1"),
-        (returns >= 1, f"num_returns is {returns}; at least 1"),
-        (method in ("greedy", "sample", "beam"), f"method is {shorten(method)}; legal: greedy, sample, beam"),
-        (method != "greedy" or returns == 1,
-         f"num_returns is {returns} with greedy decoding, which has one text; use beam or sample"),
-        (method == "beam" or beams == 1, f"num_beams is {beams} with {method} decoding; legal: 1 (use method beam)"),
-        (method != "beam" or beams >= returns, f"num_beams is {beams}, num_returns {returns}; at least as many beams"),
-        (decoding.temperature > 0, f"temperature is {decoding.temperature}; above 0"),
-        (0 < decoding.top_p <= 1, f"top_p is {decoding.top_p}; above 0 and at most 1"),
-        (all(decoding.stop), "an empty stop string would end every text; leave it out"),
-    ]  # fmt: skip
-    for fine, problem in checks:
-        if not fine:
-            raise InputError(problem)
+    rules = {
+        "max_new_tokens and num_returns are at least 1": decoding.max_new_tokens >= 1 and returns >= 1,
+        "method is greedy, sample or beam": method in ("greedy", "sample", "beam"),
+        "greedy decoding gives one text": method != "greedy" or returns == 1,
+        "num_beams is 1 where method is not beam": method == "beam" or beams == 1,
+        "num_beams is at least num_returns": method != "beam" or beams >= returns,
+        "temperature is above 0, top_p too and at most 1": decoding.temperature > 0 and 0 < decoding.top_p <= 1,
+        "no stop string is empty": all(decoding.stop),
+    }
+    if broken := [rule for rule, holds in rules.items() if not holds]:
+        raise InputError(f"{decoding} makes no sense. Make it so that {'; '.join(broken)}")
 
 
 def open_local(
