@@ -123,18 +123,15 @@ def read_published(path: Path) -> tuple[PublishedTable, ...]:
         fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
         what = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else error
         raise InputError(f"{path} is no index of published figures: {what}") from error
-    return tuple(
-        _table(key, name, item, paper, f"{path.name}: {key}, {name}")
-        for key, paper in papers.items()
-        for name, item in paper.items.items()
-    )
-
-
-def _table(key: str, name: str, item: _Item, paper: _Paper, where: str) -> PublishedTable:
-    if not item.runs and not item.reason:
-        raise InputError(f"{where}: give 'runs', or the 'reason' why there are none")
-    figures = tuple(_figures(item, paper, where))
-    return PublishedTable(key, name, item.about, item.runs, item.reason, item.care, figures)
+    tables = []
+    for key, paper in papers.items():
+        for name, item in paper.items.items():
+            where = f"{path.name}: {key}, {name}"
+            if not item.runs and not item.reason:
+                raise InputError(f"{where}: give 'runs', or the 'reason' why there are none")
+            figures = tuple(_figures(item, paper, where))
+            tables.append(PublishedTable(key, name, item.about, item.runs, item.reason, item.care, figures))
+    return tuple(tables)
 
 
 def _figures(item: _Item, paper: _Paper, where: str) -> Iterator[PublishedFigure]:

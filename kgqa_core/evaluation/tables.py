@@ -7,7 +7,7 @@ accuracy, cost and evidence in each row; the details follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -294,21 +294,19 @@ def _costs(found: SideBySide) -> TextTable:
 def _scoped(found: SideBySide) -> Iterator[TextTable]:
     """Yield the tables by hops and by the number of answers, where there is more than one group."""
     rows = [one.row for one in found.entrants]
-    hops = [scope for scope in report_scopes(rows) if any(scope in row.by_hops for row in rows)]
-    answers = list(dict.fromkeys(bucket for row in rows for bucket in row.by_answers))
-    groups: list[tuple[str, list[str], Callable[[ReportRow], Mapping[str, Mapping[str, float]]]]] = [
-        ("hops", hops, lambda row: row.by_hops),
-        ("answers", answers, lambda row: row.by_answers),
-    ]
-    for by, scopes, figures_of in groups:
+    by_hops = {row.system: row.by_hops for row in rows}
+    by_answers = {row.system: row.by_answers for row in rows}
+    hops = [scope for scope in report_scopes(rows) if any(scope in groups for groups in by_hops.values())]
+    answers = list(dict.fromkeys(bucket for groups in by_answers.values() for bucket in groups))
+    for by, scopes, found_by in (("hops", hops, by_hops), ("answers", answers, by_answers)):
         if len(scopes) < 2:
             continue
         header = (by, "system", "n", "Hits@1", "F1", "EM", "calls", "supported")
         cells = [
-            (scope, row.system, *_scope_cells(figures_of(row)[scope]))
+            (scope, system, *_scope_cells(groups[scope]))
             for scope in scopes
-            for row in rows
-            if scope in figures_of(row)
+            for system, groups in found_by.items()
+            if scope in groups
         ]
         yield TextTable(f"By the number of {by}", header, cells, 2)
 
@@ -349,16 +347,20 @@ def _overruled(found: SideBySide) -> TextTable:
 
 def _answerers(found: SideBySide) -> TextTable:
     rows = [
-        (one.name, _answerer(about), about.model[:SHOWN_MODEL], about.prompts, about.topics, about.pool, _seeds(one))
+        (
+            one.name,
+            _answerer(about),
+            about.model[:SHOWN_MODEL],
+            about.prompts,
+            about.topics,
+            about.pool,
+            ", ".join(str(run.about.seed) for run in one.runs if run.about is not None and run.about.seed is not None),
+        )
         for one in found.entrants
         if (about := one.about) is not None
     ]
     header = ("system", "answered by", "model", "prompts", "topics", "pool", "seeds")
     return TextTable(f"Who answered ({', '.join(STAND_INS)}: no language model)", header, rows, len(header))
-
-
-def _seeds(one: Entrant) -> str:
-    return ", ".join(str(run.about.seed) for run in one.runs if run.about is not None and run.about.seed is not None)
 
 
 def _number(value: float | None, decimals: int, *, sign: bool = False) -> str:
