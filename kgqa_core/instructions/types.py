@@ -104,7 +104,10 @@ def fit_prompt(
         count_tokens: as ``LanguageModel.count_tokens``.
         limit: tokens of the prompt.
     """
+    prompt = instruction.render(case)
     items = getattr(case, instruction.part) if instruction.part else ()
+    if not items or count_tokens([prompt])[0] <= limit:  # most prompts fit as they are
+        return prompt, case
     ranked = sorted(range(len(items)), key=lambda place: (-items[place].score, place))
 
     def cut(num: int) -> Any:
@@ -113,7 +116,7 @@ def fit_prompt(
     def is_too_long(num: int) -> bool:
         return count_tokens([instruction.render(cut(num))])[0] > limit
 
-    fitted = cut(bisect_left(range(1, len(items) + 1), True, key=is_too_long)) if items else case
+    fitted = cut(bisect_left(range(1, len(items)), True, key=is_too_long))
     return instruction.render(fitted), fitted
 
 

@@ -53,3 +53,14 @@ def test_candidates_that_do_not_fit_go_least_probable_first() -> None:
 def test_where_nothing_can_be_left_out_the_prompt_is_as_it_is() -> None:
     direct, case = DirectInstruction(read_prompts()), DirectCase("who?")
     assert fit_prompt(direct, case, count_words, limit=1) == (direct.render(case), case)
+
+
+def test_a_prompt_that_fits_is_counted_once() -> None:
+    counted: list[int] = []
+
+    def count(prompts: Sequence[Prompt]) -> list[int]:
+        counted.append(len(prompts))
+        return count_words(prompts)
+
+    fit_prompt(REASON, ReasonCase("who?", paths=PATHS), count, limit=FRAME + 6)
+    assert counted == [1]
