@@ -46,7 +46,7 @@ READ = (  # what one has to open to understand how a question becomes an answer 
     "systems/answering.py",
     "instructions/types.py",
     "instructions/reason.py",
-    "instructions/render.py",
+    "instructions/evidence.py",
 )
 TRIPLES = (
     "Ash\tdirected_by\tDan Oak\nBirch\tdirected_by\tDan Oak\nAsh\tstarred\tAnn Elm\nDan Oak\tborn_in\tPort Amber\n"

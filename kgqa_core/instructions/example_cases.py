@@ -15,6 +15,7 @@ from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.graph.supervision import Mode, TaughtPath
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
+from kgqa_core.instructions.evidence import Evidence, gather_evidence
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import (
     DirectCase,
@@ -23,7 +24,7 @@ from kgqa_core.instructions.reason import (
     ReasonCase,
     ReasonInstruction,
 )
-from kgqa_core.instructions.render import Evidence, Prompts, escape, gather_evidence, neighbour_triples, render_triples
+from kgqa_core.instructions.render import Prompts, escape, neighbour_triples, render_triples
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,

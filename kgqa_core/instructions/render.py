@@ -8,16 +8,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from kgqa_core.errors import ConfigError, nearest, shorten
-from kgqa_core.graph.follow import end_of, reasoning_paths
-from kgqa_core.graph.kg import to_relations, write_step
+from kgqa_core.graph.kg import write_step
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
-from kgqa_core.types import LabelPath, ReasoningPath
+from kgqa_core.types import ReasoningPath
 
 BREAKS = (
     r"^\s+|\s+\Z"  # blanks at the ends: parsing strips them
@@ -257,55 +255,3 @@ def neighbour_triples(search: SearchGraph, entity: int, *, limit: int) -> tuple[
         if turn < len(tails)
     ]
     return tuple(found[:limit])
-
-
-# ------ Evidence: what plans lead along.
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """The reasoning paths of one question's plans."""
-
-    paths: tuple[ScoredPath, ...]  # distinct texts
-    steps: tuple[ReasoningPath, ...]  # parallel to paths
-    ends: tuple[int, ...]  # entity ids, distinct, in the order of the paths
-    num_left_out: int  # plans that have more paths than are listed
-
-
-def gather_evidence(
-    search: SearchGraph, topics: Sequence[int], plans: Sequence[tuple[LabelPath, float]], *, max_paths: int
-) -> Evidence:
-    """Return the paths of all plans in turns, one of each plan, so that a cap starves none of them.
-
-    A path's score is its plan's weight shared out over the plan's paths, so that those of a question sum to 1 (EPERM
-    Fig. 4, with all entities on the way scored alike).
-
-    Args:
-        search: what is walked.
-        topics: entity ids.
-        plans: distinct relation paths by label, with weights; those that the graph cannot follow give nothing.
-        max_paths: listed at most.
-    """
-    graph, reenter = search.graph, search.reenter_topic
-    known = [(relations, weight) for path, weight in plans if (relations := to_relations(graph, path))]
-    walks = [reasoning_paths(graph, topics, relations, reenter_topic=reenter) for relations, _ in known]
-    listed: dict[str, tuple[ReasoningPath, int, ScoredPath]] = {}
-    counts = [0] * len(walks)
-    cut = 0
-    for turn in zip_longest(*walks):
-        for plan, path in enumerate(turn):
-            if path is not None and len(listed) < max_paths:
-                shown = show_path(search, path)
-                counts[plan] += shown.text not in listed
-                listed.setdefault(shown.text, (path, plan, shown))
-        if len(listed) >= max_paths:
-            cut = sum(next(walk, None) is not None for walk in walks)
-            break
-    total = sum(weight for count, (_, weight) in zip(counts, known, strict=True) if count) or 1.0
-    shares = [weight / total / max(count, 1) for count, (_, weight) in zip(counts, known, strict=True)]
-    return Evidence(
-        tuple(replace(shown, score=shares[plan]) for _, plan, shown in listed.values()),
-        tuple(path for path, _, _ in listed.values()),
-        tuple(dict.fromkeys(end_of(path) for path, _, _ in listed.values())),
-        cut,
-    )

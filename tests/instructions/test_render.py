@@ -9,10 +9,10 @@ import pytest
 
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.follow import reasoning_paths
+from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.render import (
     DEFAULT_FOLDER,
     PLACEHOLDERS,
-    gather_evidence,
     neighbour_triples,
     read_prompts,
     render_triples,

@@ -12,6 +12,7 @@ from kgqa_core.config_systems import OracleSection
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import Answers, Explained
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction, Shown
+from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction, parse_plan, render_plan
 from kgqa_core.instructions.reason import (
@@ -23,7 +24,7 @@ from kgqa_core.instructions.reason import (
     ReasonCase,
     ReasonInstruction,
 )
-from kgqa_core.instructions.render import ScoredPath, gather_evidence, read_prompts
+from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,
