@@ -197,10 +197,11 @@ def read_system_source(path: Path) -> SystemSource | None:
 def read_predictions(path: Path) -> Iterator[PredictionBatch]:
     """Yield a predictions table in batches. Raises ``InputError`` when it is damaged or lacks a column."""
     with readable(path), pq.ParquetFile(path) as file:
-        if missing := [name for name in PREDICTIONS.names if name not in file.schema_arrow.names]:
+        found = file.schema_arrow.names
+        if missing := [name for name in PREDICTIONS.names if name not in found]:
             raise InputError(
                 f"{shorten(str(path))} lacks the columns {shorten(missing)} of a predictions table; "
-                f"it has {shorten(file.schema_arrow.names)}"
+                f"it has {shorten(found)}"
             )
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=PREDICTIONS.names):
             yield _unpack(pa.Table.from_batches([batch]).cast(PREDICTIONS))

@@ -144,7 +144,8 @@ def is_picked_right(outcome: Outcome) -> bool:
 def _read_record(path: Path) -> Record:
     """Read what only a system's table has; lists are counted by their lengths, row by row it takes much longer."""
     with readable(path), pq.ParquetFile(path) as file:
-        if missing := [name for name in READ if name not in file.schema_arrow.names]:
+        found = file.schema_arrow.names
+        if missing := [name for name in READ if name not in found]:
             raise InputError(
                 f"{shorten(str(path))} lacks what a system's predictions say of costs and evidence: "
                 f"{shorten(missing)}; evaluate that system again"
