@@ -1,13 +1,5 @@
-"""What tests of stand-ins share."""
+"""What tests of stand-ins share with those of the systems that ask them."""
 
-from __future__ import annotations
+from tests.systems.conftest import forty, rows
 
-import pytest
-
-from tests.forty_triples import Forty, make_forty
-
-
-@pytest.fixture(scope="session")
-def forty(tmp_path_factory: pytest.TempPathFactory) -> Forty:
-    """Forty triples, with questions."""
-    return make_forty(tmp_path_factory.mktemp("forty"))
+__all__ = ["forty", "rows"]

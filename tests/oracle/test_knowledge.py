@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.follow import follow_path
-from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.graph.subgraph_build import build_subgraphs
-from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.instructions.path_constraint import PathConstraints
 from kgqa_core.lm.types import Prompt
 from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
-from kgqa_core.questions.build import load_question_file
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
-from tests.nsm import write_nsm
 
 Recall = Callable[[str], Known]
 
@@ -111,18 +104,13 @@ def test_a_masked_question_is_known_by_its_constraint(forty: Forty) -> None:
     assert golds("a", False) == golds("b", False) == {"Ida Moon"}  # equal prompts: the first of them is meant
 
 
-def test_a_question_with_a_subgraph_of_its_own_is_known_by_its_rows(tmp_path: Path) -> None:
-    path = write_nsm(tmp_path / "dev.jsonl")
-    build_graph(path, format="nsm", out_dir=tmp_path / "graph")
-    graph = open_graph(tmp_path / "graph")
-    build_subgraphs([path], graph=graph, out_dir=tmp_path)
-    subgraphs = open_subgraphs(tmp_path)
-    questions, _ = load_question_file(path, format="nsm", graph=graph)
+def test_a_question_with_a_subgraph_of_its_own_is_known_by_its_rows(rows: tuple[SearchGraph, list[Question]]) -> None:
+    walk, questions = rows
     asked = next(one for one in questions if one.topics and one.answers)
     elsewhere = replace(asked, id="elsewhere", text="what else?")  # has no subgraph
-    knowledge = Knowledge(SearchGraph(subgraphs.graph, graph, subgraphs, 2, False), [asked, elsewhere])
+    knowledge = Knowledge(walk, [asked, elsewhere])
     known = knowledge.of_prompt(Prompt("", question_id=asked.id), asked.text)
-    assert known is not None and known.golds == {graph.name_of(gold) for gold in asked.answers}
+    assert known is not None and known.golds == {walk.entities.name_of(gold) for gold in asked.answers}
     assert known.plans and known.layers[0][0] == set(known.topics) and known.layers[0][-1] <= known.golds
     other = knowledge.of_prompt(Prompt("", question_id="elsewhere"), "what else?")
     assert other is not None and other.golds == known.golds and other.plans == ()

@@ -10,32 +10,12 @@ import pytest
 
 from kgqa_core.config_systems import OracleSection
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions import choose, reason, scores
 from kgqa_core.instructions.answers import Answers, Explained
-from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction, Shown
 from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction, parse_plan, render_plan
-from kgqa_core.instructions.reason import (
-    ChainOfThoughtInstruction,
-    DirectCase,
-    DirectInstruction,
-    ExplainInstruction,
-    ExtractCluesInstruction,
-    ReasonCase,
-    ReasonInstruction,
-)
 from kgqa_core.instructions.render import ScoredPath, read_prompts
-from kgqa_core.instructions.scores import (
-    EntitiesCase,
-    EntityCandidate,
-    MapEntitiesCase,
-    MapEntitiesInstruction,
-    MapRelationsCase,
-    MapRelationsInstruction,
-    RelationsCase,
-    ScoreEntitiesInstruction,
-    ScoreRelationsInstruction,
-)
 from kgqa_core.lm.constraints import is_allowed
 from kgqa_core.lm.types import Decoding, Prompt
 from kgqa_core.oracle.knowledge import Knowledge
@@ -45,6 +25,17 @@ from tests.forty_triples import Forty
 
 PROMPTS = read_prompts()
 BEAM = Decoding(method="beam", num_returns=4, num_beams=4)
+
+CLUES = reason.ExtractCluesInstruction(PROMPTS)
+INSTRUCTIONS: dict[type, Any] = {  # unless another is named
+    choose.EnoughCase: choose.EnoughInstruction,
+    reason.ReasonCase: reason.ReasonInstruction,
+    reason.DirectCase: reason.DirectInstruction,
+    scores.RelationsCase: scores.ScoreRelationsInstruction,
+    scores.EntitiesCase: scores.ScoreEntitiesInstruction,
+    scores.MapRelationsCase: scores.MapRelationsInstruction,
+    scores.MapEntitiesCase: scores.MapEntitiesInstruction,
+}
 
 Open = Callable[..., Player]
 
@@ -58,11 +49,12 @@ def oracle(forty: Forty) -> Open:
 
 @pytest.fixture
 def say(oracle: Open, forty: Forty) -> Callable[..., Any]:
-    """Ask one instruction about a question; return its result, parsed."""
+    """Ask about a question: a case with these fields, in the form of an instruction; return its result, parsed."""
 
-    def ask(instruction: Any, case: Callable[[str], Any], id: str, **settings: Any) -> Any:
-        asked = case(forty.question(id).text)
-        ((given,),) = oracle(**settings).generate([instruction.render(asked)])
+    def ask(case: type, id: str, *fields: Any, form: Any = None, by: dict[str, Any] | None = None, **named: Any) -> Any:
+        instruction = form or INSTRUCTIONS[case](PROMPTS)
+        asked = case(forty.question(id).text, *fields, **named)
+        ((given,),) = oracle(**by or {}).generate([instruction.render(asked)])
         return instruction.parse(given.text, asked)
 
     return ask
@@ -106,101 +98,100 @@ def test_without_a_constraint_any_gold_plan_is_planned(oracle: Open, forty: Fort
     assert oracle().generate([prompt], stopped)[0][0].text == "<PATH>directed_by<SEP>born_in"
 
 
-def test_it_names_the_relations_that_go_on_along_the_plan(say: Say) -> None:
-    def scores(id: str, path: tuple[str, ...]) -> dict[str, float]:
-        relations = ("^directed_by", "born_in", "directed_by", "starred")
-        found = say(ScoreRelationsInstruction(PROMPTS), lambda text: RelationsCase(text, relations, path=path), id)
-        return {relations[index]: score for index, score in found.scores}
+RELATIONS = ("^directed_by", "born_in", "directed_by", "starred")
 
-    assert scores("born", ()) == {"directed_by": 0.95}
-    assert scores("born", ("directed_by",)) == {"born_in": 0.95}
-    assert scores("other", ("directed_by",)) == {"^directed_by": 0.95}
-    assert scores("born", ("starred",)) == {"^directed_by": 0.0}  # nothing is right: one that scores 0
-    assert scores("born", ("directed_by", "born_in")) == {"^directed_by": 0.0}
+
+def test_it_names_the_relations_that_go_on_along_the_plan(say: Say) -> None:
+    def scored(id: str, path: tuple[str, ...]) -> dict[str, float]:
+        found = say(scores.RelationsCase, id, RELATIONS, path=path)
+        return {RELATIONS[index]: score for index, score in found.scores}
+
+    assert scored("born", ()) == {"directed_by": 0.95}
+    assert scored("born", ("directed_by",)) == {"born_in": 0.95}
+    assert scored("other", ("directed_by",)) == {"^directed_by": 0.95}
+    assert scored("born", ("starred",)) == {"^directed_by": 0.0}  # nothing is right: one that scores 0
+    assert scored("born", ("directed_by", "born_in")) == {"^directed_by": 0.0}
 
 
 def test_a_budget_may_be_filled_up_with_what_is_not_right(say: Say) -> None:
-    relations = ("^directed_by", "born_in", "directed_by", "starred")
     for error, best in ((0.0, {2}), (1.0, {0, 1, 3})):
         for seed in range(5):
-            settings = {"fill_budget": True, "error": error, "seed": seed}
-            case = lambda text: RelationsCase(text, relations, budget=3)  # noqa: E731
-            scores = say(ScoreRelationsInstruction(PROMPTS), case, "born", **settings).scores
-            assert len(scores) == 3 and {index for index, score in scores if score > 0.9} <= best
-            assert (2 in dict(scores)) == (error == 0.0)
+            by = {"fill_budget": True, "error": error, "seed": seed}
+            found = say(scores.RelationsCase, "born", RELATIONS, budget=3, by=by).scores
+            assert len(found) == 3 and {index for index, score in found if score > 0.9} <= best
+            assert (2 in dict(found)) == (error == 0.0)
 
 
 def test_it_scores_the_entities_on_the_way_to_a_gold(say: Say) -> None:
-    def scores(id: str, plan: tuple[str, ...], *names: str) -> list[float]:
-        instruction = ScoreEntitiesInstruction(PROMPTS)
-        shown = tuple(EntityCandidate(name, ("(a, r, b)",)) for name in names)
-        return [score for _, score in say(instruction, lambda text: EntitiesCase(text, shown, plan=plan), id).scores]
+    def scored(plan: tuple[str, ...], *names: str) -> list[float]:
+        shown = tuple(scores.EntityCandidate(name, ("(a, r, b)",)) for name in names)
+        found = say(scores.EntitiesCase, "mayor", shown, plan=plan)
+        return [score for _, score in found.scores]
 
-    assert scores("mayor", ("mayor", "holder"), "m.1", "m.2") == [0.05, 0.95]
-    assert scores("mayor", ("mayor",), "m.1", "m.2") == [0.05, 0.95]
-    assert scores("mayor", (), "Mara Quill", "Oto Brandt", "Port Amber") == [0.95, 0.05, 0.05]
-    assert scores("mayor", ("located_in",), "m.2") == [0.05]  # it leads nowhere
-    assert scores("mayor", ("mayor", "holder"), "m.2") == [0.95]  # alone: a bare number
+    assert scored(("mayor", "holder"), "m.1", "m.2") == [0.05, 0.95]
+    assert scored(("mayor",), "m.1", "m.2") == [0.05, 0.95]
+    assert scored((), "Mara Quill", "Oto Brandt", "Port Amber") == [0.95, 0.05, 0.05]
+    assert scored(("located_in",), "m.2") == [0.05]  # it leads nowhere
+    assert scored(("mayor", "holder"), "m.2") == [0.95]  # alone: a bare number
 
 
 def test_it_answers_with_the_golds_that_paths_end_at_and_nothing_else(say: Say, forty: Forty) -> None:
     both = paths(forty, "Nightjar", ("starred", "^starred", "year"))
     for scored in (False, True):
-        instruction = ReasonInstruction(PROMPTS, scored=scored)
-        assert set(say(instruction, lambda text: ReasonCase(text, paths=both), "years").names) == {"1989", "1992"}
+        instruction = reason.ReasonInstruction(PROMPTS, scored=scored)
+        assert set(say(reason.ReasonCase, "years", paths=both, form=instruction).names) == {"1989", "1992"}
         half = tuple(path for path in both if path.text.endswith("1992"))
-        assert say(instruction, lambda text, half=half: ReasonCase(text, paths=half), "years").names == ("1992",)
-        wrong = paths(forty, "Nightjar", ("year",))
-        assert say(instruction, lambda text, wrong=wrong: ReasonCase(text, paths=wrong), "years").abstained
-        assert say(instruction, lambda text: ReasonCase(text), "years").abstained
-
-
-def test_a_gold_on_the_way_is_no_answer(say: Say, forty: Forty) -> None:
+        assert say(reason.ReasonCase, "years", paths=half, form=instruction).names == ("1992",)
+        assert say(reason.ReasonCase, "years", paths=paths(forty, "Nightjar", ("year",)), form=instruction).abstained
+        assert say(reason.ReasonCase, "years", form=instruction).abstained
     way = paths(forty, "Salt Road", ("directed_by", "born_in", "located_in"))
-    assert say(ReasonInstruction(PROMPTS), lambda text: ReasonCase(text, paths=way), "born").abstained
+    assert say(reason.ReasonCase, "born", paths=way).abstained  # a gold on the way is no answer
 
 
 def test_it_explains_as_it_reasons(say: Say, forty: Forty) -> None:
     shown = paths(forty, "Salt Road", ("directed_by", "born_in"), ("starred", "born_in"))
-    found = say(ExplainInstruction(PROMPTS), lambda text: ReasonCase(text, paths=shown), "born")
+    found = say(reason.ReasonCase, "born", paths=shown, form=reason.ExplainInstruction(PROMPTS))
     assert isinstance(found, Explained) and found.explanation and found.answers.names == ("Port Amber",)
 
 
-@pytest.mark.parametrize("shown", [Shown(), Shown(labels=False), Shown(names=False), Shown(False, True, False, False)])
-def test_it_chooses_the_golds_among_the_candidates(say: Say, shown: Shown) -> None:
+@pytest.mark.parametrize(
+    "shown",
+    [choose.Shown(), choose.Shown(labels=False), choose.Shown(names=False), choose.Shown(False, True, False, False)],
+)
+def test_it_chooses_the_golds_among_the_candidates(say: Say, shown: choose.Shown) -> None:
     candidates = (
-        Candidate("Westerby", 0.6, "(Salt Road, starred, Mara Quill), (Mara Quill, born_in, Westerby)", "Westerby"),
-        Candidate(
+        choose.Candidate(
+            "Westerby", 0.6, "(Salt Road, starred, Mara Quill), (Mara Quill, born_in, Westerby)", "Westerby"
+        ),
+        choose.Candidate(
             "Port Amber", 0.4, "(Salt Road, directed_by, Ida Moon), (Ida Moon, born_in, Port Amber)", "Port Amber"
         ),
     )
-    instruction = ChooseInstruction(PROMPTS, shown)
-    assert say(instruction, lambda text: ChooseCase(text, candidates=candidates), "born").chosen == (1,)
-    assert say(instruction, lambda text: ChooseCase(text, candidates=candidates[:1]), "born").by == "abstained"
+    instruction = choose.ChooseInstruction(PROMPTS, shown)
+    assert say(choose.ChooseCase, "born", candidates=candidates, form=instruction).chosen == (1,)
+    assert say(choose.ChooseCase, "born", candidates=candidates[:1], form=instruction).by == "abstained"
 
 
 def test_held_to_the_candidates_it_chooses_one(say: Say) -> None:
-    instruction = ChooseInstruction(PROMPTS, only_candidates=True)
-    candidates = tuple(Candidate(name, 0.2) for name in ("1995", "1992", "1989"))
-    assert say(instruction, lambda text: ChooseCase(text, candidates=candidates), "years").chosen == (1,)
-    assert say(instruction, lambda text: ChooseCase(text, candidates=candidates[:1]), "years").chosen == (0,)
+    instruction = choose.ChooseInstruction(PROMPTS, only_candidates=True)
+    candidates = tuple(choose.Candidate(name, 0.2) for name in ("1995", "1992", "1989"))
+    assert say(choose.ChooseCase, "years", candidates=candidates, form=instruction).chosen == (1,)
+    assert say(choose.ChooseCase, "years", candidates=candidates[:1], form=instruction).chosen == (0,)
 
 
 def test_paths_are_enough_once_one_ends_in_a_gold(say: Say, forty: Forty) -> None:
-    instruction = EnoughInstruction(PROMPTS)
     far, near = (paths(forty, "Salt Road", plan) for plan in (("directed_by", "born_in"), ("directed_by",)))
-    assert say(instruction, lambda text: EnoughCase(text, paths=far), "born") is True
-    assert say(instruction, lambda text: EnoughCase(text, paths=near), "born") is False
+    assert say(choose.EnoughCase, "born", paths=far) is True
+    assert say(choose.EnoughCase, "born", paths=near) is False
 
 
 def test_clues_are_mapped_step_by_step(say: Say) -> None:
     """The director of Salt Road, and then where that was: each clue to its own step, along the way to the gold."""
-    assert say(ExtractCluesInstruction(PROMPTS), DirectCase, "born") == ("Salt Road", "director", "born")
+    assert say(reason.DirectCase, "born", form=CLUES) == ("Salt Road", "director", "born")
     relations = ("starred", "directed_by", "born_in")
 
     def mapped(clues: tuple[str, ...], entity: str) -> list[tuple[str, str]]:
-        case = lambda text: MapRelationsCase(text, clues, relations, entity=entity)  # noqa: E731
-        found = say(MapRelationsInstruction(PROMPTS), case, "born")
+        found = say(scores.MapRelationsCase, "born", clues, relations, entity=entity)
         return [(clues[pair.clue], relations[pair.option]) for pair in found.pairs]
 
     assert mapped(("director", "born"), "Salt Road") == [("director", "directed_by")]
@@ -214,8 +205,8 @@ def test_entities_take_their_relations_clue(say: Say) -> None:
     names = ("Ida Moon", "Oto Brandt", "Salt Road")
 
     def mapped(clues: tuple[str, ...], relation: str) -> list[tuple[str, str]]:
-        case = lambda text: MapEntitiesCase(text, clues, names, entity="Salt Road", relation=relation)  # noqa: E731
-        found = say(MapEntitiesInstruction(PROMPTS), case, "born")
+        where = {"entity": "Salt Road", "relation": relation}
+        found = say(scores.MapEntitiesCase, "born", clues, names, **where)
         return [(clues[pair.clue], names[pair.option]) for pair in found.pairs]
 
     assert mapped(("director", "born"), "directed_by") == [("director", "Ida Moon")]
@@ -225,18 +216,17 @@ def test_entities_take_their_relations_clue(say: Say) -> None:
 
 
 def test_of_a_question_alone_it_knows_a_share_by_heart(say: Say, forty: Forty) -> None:
-    direct, thinking = DirectInstruction(PROMPTS), ChainOfThoughtInstruction(PROMPTS)
-    assert all(say(direct, DirectCase, one.id).abstained for one in forty.questions)
-    assert say(direct, DirectCase, "years", knows=1.0) == Answers(("1989", "1992"))
-    assert say(thinking, DirectCase, "years", knows=1.0).answers == Answers(("1989", "1992"))
-    told = [
-        [say(direct, DirectCase, one.id, knows=0.5, seed=seed).abstained for one in forty.questions] for seed in (0, 1)
-    ]
+    assert all(say(reason.DirectCase, one.id).abstained for one in forty.questions)
+    assert say(reason.DirectCase, "years", by={"knows": 1.0}) == Answers(("1989", "1992"))
+    thinking = reason.ChainOfThoughtInstruction(PROMPTS)
+    assert say(reason.DirectCase, "years", form=thinking, by={"knows": 1.0}).answers == Answers(("1989", "1992"))
+    half = [{"knows": 0.5, "seed": seed} for seed in (0, 1)]
+    told = [[say(reason.DirectCase, one.id, by=by).abstained for one in forty.questions] for by in half]
     assert told[0] != told[1] and 0 < sum(told[0]) < len(told[0])
 
 
-def test_of_a_question_that_nobody_told_of_it_knows_nothing(oracle: Open, forty: Forty) -> None:
-    prompt = DirectInstruction(PROMPTS).render(DirectCase("who shot the sheriff?"))
+def test_of_a_question_that_nobody_told_of_it_knows_nothing(oracle: Open) -> None:
+    prompt = reason.DirectInstruction(PROMPTS).render(reason.DirectCase("who shot the sheriff?"))
     assert oracle(knows=1.0).generate([prompt])[0][0].text == "I do not know"
 
 
@@ -249,7 +239,7 @@ def prompts_of(forty: Forty, num: int) -> list[Prompt]:
         right + tuple(ScoredPath(f"{one.text} → twin → {at}", 1.0, (*one.steps, "twin"), str(at)) for one in other)
         for at in range(num)
     ]
-    return [ReasonInstruction(PROMPTS).render(ReasonCase(text, "born", paths=own)) for own in shown]
+    return [reason.ReasonInstruction(PROMPTS).render(reason.ReasonCase(text, "born", paths=own)) for own in shown]
 
 
 def test_it_goes_wrong_as_often_as_told_whatever_was_asked_before(oracle: Open, forty: Forty) -> None:
@@ -268,16 +258,21 @@ def test_it_goes_wrong_as_often_as_told_whatever_was_asked_before(oracle: Open, 
 def test_wrong_answers_have_the_form_of_the_instruction(say: Say, oracle: Open, forty: Forty) -> None:
     question = forty.question("born")
     shown = paths(forty, "Salt Road", ("directed_by", "born_in"))
-    assert say(EnoughInstruction(PROMPTS), lambda text: EnoughCase(text, paths=shown), "born", error=1.0) is False
-    one = (EntityCandidate("Ida Moon"),)
-    found = say(ScoreEntitiesInstruction(PROMPTS), lambda text: EntitiesCase(text, one), "born", error=1.0)
+    wrong = {"error": 1.0}
+    assert say(choose.EnoughCase, "born", paths=shown, by=wrong) is False
+    found = say(
+        scores.EntitiesCase,
+        "born",
+        (scores.EntityCandidate("Ida Moon"),),
+        by=wrong,
+    )
     assert found.scores == ((0, 0.05),)
-    clues = say(ExtractCluesInstruction(PROMPTS), DirectCase, "born", error=1.0)
+    clues = say(reason.DirectCase, "born", form=CLUES, by=wrong)
     assert len(clues) == 2 and set(clues) < {"Salt Road", "director", "born"}
-    relations = ("directed_by", "starred")
     for seed in range(5):
-        case = lambda text: RelationsCase(text, relations)  # noqa: E731
-        (scored,) = say(ScoreRelationsInstruction(PROMPTS), case, "born", error=1.0, seed=seed).scores
+        relations = ("directed_by", "starred")
+        by = {"error": 1.0, "seed": seed}
+        (scored,) = say(scores.RelationsCase, "born", relations, by=by).scores
         assert scored in ((1, 0.95), (0, 0.0))
     around = PathConstraints(forty.graph).around(question.topics)
     prompt = PlanInstruction(PROMPTS).render(PlanCase(question.masked, "born", paths_allowed=around))
@@ -293,17 +288,17 @@ def test_options_that_are_right_weigh_most(oracle: Open, forty: Forty) -> None:
         return [round(math.exp(weight), 2) for weight in weights]
 
     text = forty.question("born").text
-    candidates = (Candidate("Westerby", 0.6), Candidate("Port Amber", 0.4))
-    choose = ChooseInstruction(PROMPTS).render(ChooseCase(text, candidates=candidates))
+    candidates = (choose.Candidate("Westerby", 0.6), choose.Candidate("Port Amber", 0.4))
+    chosen = choose.ChooseInstruction(PROMPTS).render(choose.ChooseCase(text, candidates=candidates))
     for options in (("A. Westerby", "B. Port Amber"), ("A", "B"), ("Westerby", "Port Amber")):
-        assert likeliest(choose, *options) == [0.1, 0.9]
-    assert likeliest(choose, "A. Westerby") == [1.0]
+        assert likeliest(chosen, *options) == [0.1, 0.9]
+    assert likeliest(chosen, "A. Westerby") == [1.0]
     plan = PlanInstruction(PROMPTS).render(PlanCase(text))
     plans = [render_plan(one) for one in (("starred", "born_in"), ("directed_by", "born_in"), ("year",))]
     assert likeliest(plan, *plans) == [0.05, 0.9, 0.05]
-    relations = ScoreRelationsInstruction(PROMPTS).render(RelationsCase(text, ("starred", "directed_by")))
+    relations = scores.ScoreRelationsInstruction(PROMPTS).render(scores.RelationsCase(text, ("starred", "directed_by")))
     assert likeliest(relations, "starred", "directed_by") == [0.1, 0.9]
-    wrong = likeliest(choose, "A. Westerby", "B. Port Amber", error=1.0)
+    wrong = likeliest(chosen, "A. Westerby", "B. Port Amber", error=1.0)
     assert wrong in ([0.9, 0.1], [0.5, 0.5])  # it weighs another, or none of them
 
 

@@ -11,7 +11,7 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.questions.build import load_question_file
-from kgqa_core.types import Question
+from kgqa_core.types import Question, Step
 from tests.forty_triples import Forty, make_forty
 from tests.nsm import write_nsm
 
@@ -64,6 +64,22 @@ Ids = Callable[..., tuple[int, ...]]
 def ids(graph: KnowledgeGraph) -> Ids:
     """Return a function from labels to sorted entity ids."""
     return lambda *labels: tuple(sorted(graph.entity_labels.index(label) for label in labels))
+
+
+@pytest.fixture(scope="session")
+def walk(graph: KnowledgeGraph) -> SearchGraph:
+    """Return what systems search: three hops, topics not re-entered."""
+    return SearchGraph(graph, graph, None, max_hops=3, reenter_topic=False)
+
+
+@pytest.fixture(scope="session")
+def edge(graph: KnowledgeGraph, ids: Ids) -> Callable[..., Step]:
+    """Return a function that makes a step of labels, be it in the graph or not."""
+
+    def make(head: str, relation: str, tail: str, reverse: bool = False) -> Step:
+        return Step(ids(head)[0], graph.relation_labels.index(relation), ids(tail)[0], reverse)
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -11,27 +11,23 @@ from kgqa_core.systems.types import Answered
 from tests.forty_triples import Forty
 from tests.scripted import script
 
-PROMPTS = read_prompts()
 THOUGHT = "Salt Road was shot by Lev Sand? No.\nAnswers:\n"
+pytestmark = pytest.mark.parametrize("name", ["direct", "cot"])
 
 
-def run(forty: Forty, name: str, text: str, id: str = "directed") -> Answered:
+def run(forty: Forty, name: str, text: str, id: str = "directed", thought: str = THOUGHT) -> Answered:
     """Ask one question; the thinker thinks before it says the text."""
-    system = Direct(forty.search, PROMPTS, thinks=name == "cot")
+    system = Direct(forty.search, read_prompts(), thinks=name == "cot")
     assert system.name == name
-    instruction = "direct" if name == "direct" else "chain_of_thought"
+    instruction, said = ("direct", text) if name == "direct" else ("chain_of_thought", thought + text)
     question = forty.question(id)
-    model = script((instruction, f"Question: {question.text}", text if name == "direct" else THOUGHT + text))
+    model = script((instruction, f"Question: {question.text}", said))
     (answered,) = answer_all(system, [question], forty.search, model)
     assert answered.error == ""
     model.check_done()
     return answered
 
 
-BOTH = pytest.mark.parametrize("name", ["direct", "cot"])
-
-
-@BOTH
 def test_one_call_names_entities_of_the_graph_without_any_evidence(forty: Forty, name: str) -> None:
     answered = run(forty, name, "Oto Brandt\nIda Moon")
     prediction = answered.answer.prediction
@@ -40,43 +36,30 @@ def test_one_call_names_entities_of_the_graph_without_any_evidence(forty: Forty,
     assert (prediction.paths, answered.faithful) == (((), ()), (False, False))
     assert prediction.covered
     assert answered.answer.counts == {"num_unsupported": 2}
+    (call,) = answered.calls
+    assert not any(word in call.prompt for word in ("Ida Moon", "directed_by", "→"))  # no fact and no candidate
 
 
-@BOTH
-def test_no_fact_and_no_candidate_is_shown(forty: Forty, name: str) -> None:
-    (call,) = run(forty, name, "Ida Moon").calls
-    assert not any(word in call.prompt for word in ("Ida Moon", "directed_by", "→"))
-
-
-@BOTH
 def test_a_name_is_found_whatever_its_case_and_an_unknown_one_is_told(forty: Forty, name: str) -> None:
     answered = run(forty, name, "port amber\nAtlantis", "born")
     assert forty.labels(answered.answer.prediction.answers) == ["Port Amber"]
     assert answered.answer.unmatched == ("Atlantis",)
 
 
-@BOTH
-@pytest.mark.parametrize("text", ["I do not know", "Atlantis"])
-def test_whoever_does_not_know_has_no_answer(forty: Forty, name: str, text: str) -> None:
-    answered = run(forty, name, text)
+@pytest.mark.parametrize(
+    ("text", "thought"),
+    [("I do not know", THOUGHT), ("Atlantis", THOUGHT), ("It was someone called Ida Moon, if I am right.", "")],
+)
+def test_whoever_does_not_know_has_no_answer(forty: Forty, name: str, text: str, thought: str) -> None:
+    answered = run(forty, name, text, thought=thought)
     assert answered.status == "abstained"
     assert answered.answer.prediction.abstained
 
 
-def test_thoughts_without_an_answer_are_an_abstention(forty: Forty) -> None:
-    model = script(("chain_of_thought", "", "It was someone called Ida Moon, if I am right."))
-    (answered,) = answer_all(
-        Direct(forty.search, PROMPTS, thinks=True), [forty.question("directed")], forty.search, model
-    )
-    assert answered.status == "abstained"
-
-
-@BOTH
 def test_no_topic_is_needed(forty: Forty, name: str) -> None:
     assert run(forty, name, "Ida Moon", "no topic").status == "answered"
 
 
-@BOTH
 @pytest.mark.parametrize(("said", "verdict"), [("Ida Moon", True), ("Oto Brandt", False), ("I do not know", None)])
 def test_a_claim_is_judged_by_the_answers(forty: Forty, name: str, said: str, verdict: bool | None) -> None:
     assert run(forty, name, said, "right").answer.prediction.verdict is verdict

@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.planners.types import Plan, PlanQuestion
 from kgqa_core.systems.eperm import Eperm, EpermSection
-from kgqa_core.systems.plans import GivenPlans, LmPlans, PlanSource
+from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, LmPlans, PlanSource
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
+from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
 
@@ -203,16 +205,17 @@ def test_without_scores_nobody_is_asked_and_nobody_filtered(forty: Forty) -> Non
     ]
 
 
-def test_plans_may_weigh_alike(forty: Forty) -> None:
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({"weighted_plans": False}, "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.52)"),  # .9 of 1.72
+        ({"path_scores": False}, "Port Amber → mayor → m.2 → holder → Mara Quill"),
+    ],
+)
+def test_plans_may_weigh_alike_and_scores_be_hidden(forty: Forty, settings: dict[str, object], first: str) -> None:
     model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
-    run(forty, model, weighted_plans=False)
-    assert paths_shown(model)[0].endswith("(score 0.52)")  # .9 of .9 + .5 + .3 + .02
-
-
-def test_scores_may_be_hidden_from_the_predictor(forty: Forty) -> None:
-    model = found(retrieved(ScriptedModel())).on("reason", "", "Mara Quill")
-    run(forty, model, path_scores=False)
-    assert "score" not in model.prompts_of("reason")[0]
+    run(forty, model, **settings)
+    assert paths_shown(model)[0] == first
 
 
 def test_without_the_predictor_all_ends_are_answers(forty: Forty) -> None:
@@ -346,12 +349,11 @@ def test_a_plan_that_has_to_be_asked_for_is_paid_before_exploration(forty: Forty
     assert [call.instruction for call in answered.calls] == ["score_relations", "plan", "reason"]
 
 
-def test_a_claim_is_judged_by_the_answers(forty: Forty) -> None:
-    plans = given(("directed_by", 1.0))
-    for id, verdict in (("right", True), ("wrong", False)):
-        model = ScriptedModel().on("reason", "", "Ida Moon")
-        answered = run(forty, model, id=id, plans=plans, retriever=False, entity_scores=False)
-        assert answered.answer.prediction.verdict is verdict
+@pytest.mark.parametrize(("id", "verdict"), [("right", True), ("wrong", False)])
+def test_a_claim_is_judged_by_the_answers(forty: Forty, id: str, verdict: bool) -> None:
+    model = ScriptedModel().on("reason", "", "Ida Moon")
+    answered = run(forty, model, id=id, plans=given(("directed_by", 1.0)), retriever=False, entity_scores=False)
+    assert answered.answer.prediction.verdict is verdict
 
 
 def test_topics_are_not_entered_again_unless_the_run_says_so(forty: Forty) -> None:
@@ -362,3 +364,23 @@ def test_topics_are_not_entered_again_unless_the_run_says_so(forty: Forty) -> No
     free = replace(system(forty, **how), search=replace(forty.search, reenter_topic=True))  # type: ignore[arg-type]
     (answered,) = answer_all(free, [forty.question("mayor")], free.search, model)
     assert answered.answer.counts["num_paths"] == 2
+
+
+def test_where_questions_have_subgraphs_it_walks_rows_and_answers_entities(
+    rows: tuple[SearchGraph, list[Question]],
+) -> None:
+    walk, questions = rows
+    model = ScriptedModel()
+    model.on("score_relations", "who is the brother of ann", "2: sibling = 0.90\n1: likes = 0.10")
+    model.on("score_entities", "", "0.80", times=None)
+    model.on("reason", "who is the brother of ann", "Bob")
+    model.on("reason", "what does ann like", "m.jazz\nm.rock")  # of q1's subgraph nothing is seen from here
+    plans = GivenPlans(HardNegativePlans({"q1": [("sibling", "sibling")], "q2": [("likes",)]}))
+    asked = [one for one in questions if one.id in ("q1", "q2", "q6")]
+    first, second, third = answer_all(Eperm(walk, read_prompts(), plans, EpermSection()), asked, walk, model)
+    assert third.status == "skipped"
+    assert first.answer.prediction.answers == walk.entities.ids_of_name("Bob")
+    assert first.faithful == (True,)
+    assert "m.ann → sibling → m.s1 → sibling → Bob (score 1.00)" in first.calls[-1].prompt
+    assert second.answer.prediction.answers == walk.entities.ids_of_name("m.rock")
+    assert second.answer.unmatched == ("m.jazz",)

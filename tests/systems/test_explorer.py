@@ -25,18 +25,17 @@ Ask = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]
 
 
+def untrained(graph: KnowledgeGraph, steps: int, **settings: int) -> ExplorerSystem:
+    """What it answers is accidental, where it looks is not."""
+    torch.manual_seed(0)
+    model = Explorer(encoding_dim=31, width=5, steps=steps)
+    card = Card("hash-v1-d31", 31, 5, steps, edge_budget=97, reenter_topic=False, answer_threshold=0.01)
+    return ExplorerSystem(graph, model, card, HashEncoder(31).encode, **settings)
+
+
 @pytest.fixture
 def system(graph: KnowledgeGraph) -> ExplorerSystem:
-    """An untrained explorer with one step: what it answers is accidental, where it looks is not."""
-    torch.manual_seed(0)
-    return ExplorerSystem(
-        graph=graph,
-        model=Explorer(encoding_dim=31, width=5, steps=1),
-        card=Card("hash-v1-d31", 31, 5, 1, edge_budget=97, reenter_topic=False, answer_threshold=0.01),
-        encode=HashEncoder(31).encode,
-        evidence_paths=2,
-        batch_size=3,
-    )
+    return untrained(graph, steps=1, evidence_paths=2, batch_size=3)
 
 
 def test_every_question_gets_a_prediction_in_order(system: ExplorerSystem, ask: Ask, ids: Ids) -> None:
@@ -48,6 +47,7 @@ def test_every_question_gets_a_prediction_in_order(system: ExplorerSystem, ask: 
     assert [prediction.question_id for prediction in predictions] == [question.id for question in questions]
     assert [prediction.abstained for prediction in predictions] == [False] * 5 + [True]
     assert done[-1] == (6, 6)
+    assert system.answer([]) == []
     # One step: the film, and all that is said of it.
     assert set(predictions[0].candidates) == set(ids("Elm", "Flo", "Gus", "2001", "Drama"))
     assert [prediction.covered for prediction in predictions] == [False, True, False, True, True, False]
@@ -100,10 +100,6 @@ def test_encodings_that_may_not_be_written_to_are_copied(graph: KnowledgeGraph) 
     assert texts.relations.shape == (graph.num_relations, 31)
 
 
-def test_no_questions_need_no_answers(system: ExplorerSystem) -> None:
-    assert system.answer([]) == []
-
-
 def test_limits_replace_those_of_the_checkpoint_and_none_leaves_them(system: ExplorerSystem) -> None:
     assert system.limited().card == system.card
     tight = system.limited(edge_budget=3, attention_threshold=0.25).card
@@ -130,32 +126,18 @@ def test_what_answering_costs_is_counted_over_the_batches(system: ExplorerSystem
 # As a system
 
 
-AskFor = Callable[..., Question]
-
-
 @pytest.fixture
 def explorer(graph: KnowledgeGraph) -> ExplorerSystem:
-    """An untrained explorer of two steps with a low threshold: many answers, all of them reached."""
-    torch.manual_seed(0)
-    return ExplorerSystem(
-        graph=graph,
-        model=Explorer(encoding_dim=31, width=5, steps=2),
-        card=Card("hash-v1-d31", 31, 5, 2, edge_budget=97, reenter_topic=False, answer_threshold=0.01),
-        encode=HashEncoder(31).encode,
-        evidence_paths=1,
-    )
-
-
-@pytest.fixture
-def walk(graph: KnowledgeGraph) -> SearchGraph:
-    return SearchGraph(graph, graph, None, max_hops=2, reenter_topic=False)
+    """Two steps and a low threshold: many answers, all of them reached."""
+    return untrained(graph, steps=2, evidence_paths=1)
 
 
 def test_every_answer_of_the_explorer_alone_has_its_evidence(
-    explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor
+    explorer: ExplorerSystem, walk: SearchGraph, ask: Ask
 ) -> None:
     question = ask("who made [topic]", "Ash", "Dan")
-    (answered,) = answer_all(ExplorerAlone(explorer), [question], walk, None)
+    answered, lone = answer_all(ExplorerAlone(explorer), [question, ask("who?", "")], walk, None)
+    assert lone.status == "skipped"  # there is nothing to explore without a topic
     (plain,) = explorer.answer([question])
     prediction = answered.answer.prediction
     assert (prediction.candidates, prediction.answers) == (plain.candidates, plain.answers)
@@ -167,14 +149,7 @@ def test_every_answer_of_the_explorer_alone_has_its_evidence(
     assert answered.calls == ()
 
 
-def test_without_a_topic_there_is_nothing_to_explore(explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor) -> None:
-    (answered,) = answer_all(ExplorerAlone(explorer), [ask("who?", "")], walk, None)
-    assert answered.status == "skipped"
-
-
-def test_as_many_candidates_as_are_shown_have_evidence(
-    explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor
-) -> None:
+def test_as_many_candidates_as_are_shown_have_evidence(explorer: ExplorerSystem, walk: SearchGraph, ask: Ask) -> None:
     question = ask("who made [topic]", "Ash")
     system = Etd(walk, read_prompts(), explorer, EtdSection(num_candidates=5))
     (prepared,) = system.prepare([question])
@@ -186,7 +161,7 @@ def test_as_many_candidates_as_are_shown_have_evidence(
     assert answered.answer.prediction.answers == prepared.candidates[:1]
 
 
-def test_dualr_is_etd_with_an_explorer_of_its_own(explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor) -> None:
+def test_dualr_is_etd_with_an_explorer_of_its_own(explorer: ExplorerSystem, walk: SearchGraph, ask: Ask) -> None:
     """The prompts that both papers print are the same, so with one explorer the rows are one method."""
     question = ask("who made [topic]", "Ash")
     prompts = read_prompts()

@@ -10,7 +10,7 @@ import pytest
 
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.build import build_graph
-from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.fiske import Fiske, FiskeSection, rewrite_question
@@ -30,18 +30,15 @@ BORN = "Salt Road → directed_by → Ida Moon → born_in → Port Amber"
 def run(
     forty: Forty, model: ScriptedModel, question: Question | str, *, max_calls: int | None = None, **settings: object
 ) -> Answered:
-    """Answer one question; the script must have been said to its end, in order."""
-    asked = forty.question(question) if isinstance(question, str) else question
+    """Answer one question, by its id or its text; the script must have been said to its end, in order."""
+    if isinstance(question, str):
+        own = Question("own", question, question, (), (), "test")  # without topics: FiSKE is given none
+        question = next((one for one in forty.questions if one.id == question), own)
     system = Fiske(forty.search, read_prompts(), FiskeSection.model_validate(settings), max_calls)
-    (answered,) = answer_all(system, [asked], forty.search, model)
+    (answered,) = answer_all(system, [question], forty.search, model)
     assert answered.error == ""
     model.check_done()
     return answered
-
-
-def ask(forty: Forty, text: str, *answers: str) -> Question:
-    """Return a question without topics: FiSKE is given none."""
-    return Question("own", text, text, (), tuple(sorted(forty.ids(*answers))), "test")
 
 
 def part(prompt: str, heading: str, until: str) -> list[str]:
@@ -99,9 +96,17 @@ def test_a_clue_that_no_relation_takes_is_looked_for_among_the_entities_before(f
         ("map_entities", "From: Mara Quill\nRelation: ^starred\n", "films -> The Ninth Kite\nfilms -> Salt Road"),
         ("reason", "Mara Quill → ^starred → Salt Road\nMara Quill → ^starred → The Ninth Kite", "Salt Road"),
     )
-    answered = run(forty, model, ask(forty, "which films starred Mara Quill?", "Salt Road", "The Ninth Kite"))
+    answered = run(forty, model, "which films starred Mara Quill?")
     assert answers(forty, answered) == ["Salt Road"]
     assert part(model.prompts_of("map_entities")[0], "Clues:", "From") == ["films"]
+
+
+FILM_OF_1989 = "which film of 1989 starred Mara Quill?"
+TO_1989 = [
+    ("extract_clues", "", "Mara Quill\nstarred\n1989"),
+    ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
+    ("map_relations", "Entity: 1989\n", "none"),
+]
 
 
 def test_of_two_branches_one_completes(forty: Forty) -> None:
@@ -110,15 +115,12 @@ def test_of_two_branches_one_completes(forty: Forty) -> None:
     The answer lies between what the question names: its evidence is the way up to it.
     """
     model = script(
-        ("extract_clues", "", "Mara Quill\nstarred\n1989"),
-        ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
-        ("map_relations", "Entity: 1989\n", "none"),
+        *TO_1989,
         ("map_entities", "From: Mara Quill\n", "starred -> Salt Road\nstarred -> The Ninth Kite"),
         ("map_relations", "Entity: The Ninth Kite\n", "none"),
         ("reason", "Mara Quill → ^starred → Salt Road → year → 1989", "Salt Road"),
     )
-    question = ask(forty, "which film of 1989 starred Mara Quill?", "Salt Road")
-    answered = run(forty, model, question, **PUBLISHED)
+    answered = run(forty, model, FILM_OF_1989, **PUBLISHED)
     assert answers(forty, answered) == ["Salt Road"]
     assert answered.faithful == (True,)
     assert answered.answer.counts["num_unsupported"] == 0
@@ -128,13 +130,8 @@ def test_of_two_branches_one_completes(forty: Forty) -> None:
 
 def test_merged_branches_are_asked_about_together(forty: Forty) -> None:
     """The same question: three calls less, and the same evidence, as only one of the films leads to the year."""
-    model = script(
-        ("extract_clues", "", "Mara Quill\nstarred\n1989"),
-        ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
-        ("map_relations", "Entity: 1989\n", "none"),
-        ("reason", "Mara Quill → ^starred → Salt Road → year → 1989", "Salt Road"),
-    )
-    answered = run(forty, model, ask(forty, "which film of 1989 starred Mara Quill?", "Salt Road"))
+    model = script(*TO_1989, ("reason", "Mara Quill → ^starred → Salt Road → year → 1989", "Salt Road"))
+    answered = run(forty, model, FILM_OF_1989)
     assert answers(forty, answered) == ["Salt Road"]
     assert len(paths_of(answered)) == 1
 
@@ -146,7 +143,7 @@ def test_the_relations_of_merged_branches_are_united(forty: Forty) -> None:
         ("map_relations", "Entity: Nightjar → starred\n", "born -> born_in = 9"),
         ("reason", "Lev Sand → born_in → Low Ferry", "Low Ferry\nPort Amber"),
     )
-    answered = run(forty, model, ask(forty, "where were those born who starred in Nightjar?", "Low Ferry"))
+    answered = run(forty, model, "where were those born who starred in Nightjar?")
     # Lev Sand is married, Oto Brandt is a mayor, and each directed and starred in films
     around = part(model.prompts_of("map_relations")[1], "Relations:", "none")
     assert around == ["born_in", "spouse", "^directed_by", "^holder", "^starred"]
@@ -166,7 +163,7 @@ def test_two_ways_to_one_entity_are_two_branches_unless_merged(forty: Forty, mer
     model.on("map_entities", "Relation: year\n", "year -> 1992", times=times)
     model.on("map_relations", "Clues:\nmayor\nEntity: 1992\n", "none", times=times)
     model.on("direct", "", "I do not know")
-    run(forty, model, ask(forty, "who was mayor when comedies were made?"), **PUBLISHED | {"merge_branches": merge})
+    run(forty, model, "who was mayor when comedies were made?", **PUBLISHED | {"merge_branches": merge})
 
 
 @pytest.mark.parametrize(
@@ -190,8 +187,7 @@ def test_two_topics(forty: Forty, meet: bool, paths: list[str]) -> None:
         ("map_relations", "Entity: Oto Brandt\n", "starred -> ^starred = 9"),
         ("reason", "", "Nightjar"),
     )
-    question = ask(forty, "which film starred both Lev Sand and Oto Brandt?", "Nightjar")
-    answered = run(forty, model, question, branches_meet=meet)
+    answered = run(forty, model, "which film starred both Lev Sand and Oto Brandt?", branches_meet=meet)
     assert answers(forty, answered) == ["Nightjar"]
     assert answered.faithful == (True,)
     assert paths_of(answered) == paths
@@ -208,8 +204,7 @@ def test_branches_meet_after_different_numbers_of_steps(forty: Forty) -> None:
         ("map_entities", "From: Veria\n", "none"),
         ("reason", "", "Low Ferry"),
     )
-    question = ask(forty, "which birthplace of those who starred in Nightjar lies in Veria?", "Low Ferry")
-    answered = run(forty, model, question)
+    answered = run(forty, model, "which birthplace of those who starred in Nightjar lies in Veria?")
     assert paths_of(answered) == [
         "Veria → ^located_in → Low Ferry",
         "Nightjar → starred → Lev Sand → born_in → Low Ferry",
@@ -226,15 +221,20 @@ def test_a_last_clue_that_is_a_relations_label_is_not_asked_about(forty: Forty) 
     assert answers(forty, run(forty, model, "born")) == ["Port Amber"]
 
 
-def test_what_is_missing_in_the_end_is_answered_directly(forty: Forty) -> None:
-    model = script(
-        ("extract_clues", "", "Salt Road\ndirector\nshoe size"),
-        ("map_relations", "Entity: Salt Road\n", "director -> directed_by = 9"),
-        ("map_relations", "Entity: Ida Moon\n", "none"),
-        ("map_entities", "From: Salt Road\nRelation: directed_by\n", "none"),
-        ("direct", "which place was the director", "Port Amber"),
-    )
-    answered = run(forty, model, "born")
+MISSING = [
+    ("extract_clues", "", "Salt Road\ndirector\nshoe size"),
+    ("map_relations", "Entity: Salt Road\n", "director -> directed_by = 9"),
+    ("map_relations", "Entity: Ida Moon\n", "none"),
+    ("map_entities", "From: Salt Road\nRelation: directed_by\n", "none"),
+]
+
+
+@pytest.mark.parametrize(("lines", "max_calls"), [(MISSING, None), ([], 1)])
+def test_what_is_missing_in_the_end_or_has_one_call_is_answered_directly(
+    forty: Forty, lines: list[tuple[str, str, str]], max_calls: int | None
+) -> None:
+    model = script(*lines, ("direct", "which place was the director", "Port Amber"))
+    answered = run(forty, model, "born", max_calls=max_calls)
     assert answers(forty, answered) == ["Port Amber"]
     assert answered.faithful == (False,)  # known by heart
     assert answered.answer.counts["num_complete"] == 0
@@ -249,19 +249,10 @@ def test_without_a_start_or_a_second_clue_nothing_is_explored(forty: Forty, clue
 
 def test_the_cap_stops_in_the_midst_of_a_round(forty: Forty) -> None:
     """Of two starts only one can be asked about if a call is to be left for the answer."""
-    model = script(
-        ("extract_clues", "", "Mara Quill\nstarred\n1989"),
-        ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
-        ("direct", "", "Salt Road"),
-    )
-    answered = run(forty, model, ask(forty, "which film of 1989 starred Mara Quill?"), max_calls=3, **PUBLISHED)
+    model = script(*TO_1989[:2], ("direct", "", "Salt Road"))
+    answered = run(forty, model, FILM_OF_1989, max_calls=3, **PUBLISHED)
     assert answered.answer.counts["num_refused_calls"] == 2  # the other start, and the entities of the first
     assert answered.answer.prediction.paths == ((),)
-
-
-def test_with_one_call_the_question_is_asked_directly(forty: Forty) -> None:
-    answered = run(forty, script(("direct", "", "Port Amber")), "born", max_calls=1)
-    assert answers(forty, answered) == ["Port Amber"]
 
 
 @pytest.mark.parametrize(
@@ -381,21 +372,17 @@ def test_without_both_rounds_go_on_after_a_complete_branch(forty: Forty) -> None
     model.on("map_relations", "", "country -> located_in = 9\nplace -> capital = 9", times=None)
     model.on("map_entities", "", "country -> Osmania\nplace -> Osmania\nplace -> Westerby", times=None)
     model.on("reason", "", "Osmania")
-    answered = run(
-        forty, model, ask(forty, "in which country is Port Amber?"), state=False, end_flag=False, **PUBLISHED
-    )
+    answered = run(forty, model, "in which country is Port Amber?", state=False, end_flag=False, **PUBLISHED)
     assert answered.answer.counts["num_rounds"] == 3
     assert answered.answer.counts["num_complete"] == 0
     assert paths_of(answered)[0] == "Port Amber → located_in → Osmania → capital → Westerby → located_in → Osmania"
 
 
 def test_the_same_run_twice_is_the_same(forty: Forty) -> None:
-    def once() -> Answered:
-        lines = [("extract_clues", "", "Nightjar\nstarred\nborn"), ("map_relations", "", "starred -> starred = 9")]
-        lines += [("map_relations", "", "born -> born_in = 9"), ("reason", "", "Low Ferry")]
-        return run(forty, script(*lines), ask(forty, "where were those born who starred in Nightjar?"))
-
-    assert once() == once()
+    lines = [("extract_clues", "", "Nightjar\nstarred\nborn"), ("map_relations", "", "starred -> starred = 9")]
+    lines += [("map_relations", "", "born -> born_in = 9"), ("reason", "", "Low Ferry")]
+    first, second = (run(forty, script(*lines), "where were those born who starred in Nightjar?") for _ in range(2))
+    assert first == second
 
 
 def test_each_question_is_explored_in_its_own_rows(rows: RowWorld) -> None:
@@ -454,7 +441,7 @@ def test_paths_are_listed_in_turns_up_to_so_many_triples(forty: Forty) -> None:
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> SearchGraph:
     """Return a graph with twelve things called "film", one "Film", and an entity with 45 relations."""
     folder: Path = tmp_path_factory.mktemp("crowded")
     triples = [f"Hub\trel {number:02}\tEnd {number:02}" for number in range(45)]
@@ -463,11 +450,11 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
     names = [f"thing {number:02}\t{'film' if number < 12 else 'Film'}" for number in range(13)]
     (folder / "names.tsv").write_text("\n".join(names) + "\n", encoding="utf-8")
     build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph", names=folder / "names.tsv")
-    return open_graph(folder / "graph")
+    graph = open_graph(folder / "graph")
+    return SearchGraph(graph, graph, None, 3, False)
 
 
-def test_relations_are_asked_about_in_batches(crowded: KnowledgeGraph) -> None:
-    walk = SearchGraph(crowded, crowded, None, 3, False)
+def test_relations_are_asked_about_in_batches(crowded: SearchGraph) -> None:
     model = script(
         ("extract_clues", "", "Hub\nwhat"),
         ("map_relations", "rel 00\n", "none"),
@@ -476,18 +463,17 @@ def test_relations_are_asked_about_in_batches(crowded: KnowledgeGraph) -> None:
         ("map_entities", "End 43", "what -> End 43"),
         ("reason", "Hub → rel 43 → End 43", "End 43"),
     )
-    system = Fiske(walk, read_prompts(), FiskeSection.model_validate(PUBLISHED))
-    (answered,) = answer_all(system, [Question("q", "what?", "what?", (), (), "test")], walk, model)
+    system = Fiske(crowded, read_prompts(), FiskeSection.model_validate(PUBLISHED))
+    (answered,) = answer_all(system, [Question("q", "what?", "what?", (), (), "test")], crowded, model)
     model.check_done()
-    assert crowded.name_of(answered.answer.prediction.answers[0]) == "End 43"
+    assert crowded.graph.name_of(answered.answer.prediction.answers[0]) == "End 43"
     sizes = [len(part(prompt, "Relations:", "none")) for prompt in model.prompts_of("map_relations")]
     assert sizes == [20, 20, 5]
     assert [call.round for call in answered.calls] == [1, 2, 2, 2, 3, 4]
 
 
-def test_names_that_many_things_bear_come_last_among_the_starts(crowded: KnowledgeGraph) -> None:
-    walk = SearchGraph(crowded, crowded, None, 3, False)
-    clues = look_up(walk, "q", ["film", "Hub"])
+def test_names_that_many_things_bear_come_last_among_the_starts(crowded: SearchGraph) -> None:
+    clues = look_up(crowded, "q", ["film", "Hub"])
     assert [len(own) for own in clues.exact] == [12, 1]
     starts = clues.starts(4)
     assert [sorted(branch.mapped) for branch in starts] == [[0], [0], [0], [1]]
@@ -495,11 +481,10 @@ def test_names_that_many_things_bear_come_last_among_the_starts(crowded: Knowled
     assert [sorted(branch.mapped) for branch in clues.starts(4, only_proper=True)] == [[1]]
 
 
-def test_case_counts_where_some_clue_is_a_name_as_it_is_written(crowded: KnowledgeGraph) -> None:
-    walk = SearchGraph(crowded, crowded, None, 3, False)
-    clues = look_up(walk, "q", ["hub", "Film"])
+def test_case_counts_where_some_clue_is_a_name_as_it_is_written(crowded: SearchGraph) -> None:
+    clues = look_up(crowded, "q", ["hub", "Film"])
     assert [sorted(branch.mapped) for branch in clues.starts(10)] == [[1]]  # the one called "Film"
-    only_folded = look_up(walk, "q", ["hub", "FILM"])
+    only_folded = look_up(crowded, "q", ["hub", "FILM"])
     assert len(only_folded.starts(50)) == 14
     assert [len(own) for own in clues.named] == [1, 1]
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from kgqa_core.evaluation.figures import system_figures
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.evaluation.runs import read_system_run
-from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.tables import write_answered
@@ -34,7 +32,6 @@ class Inventor:
 
     answers: Sequence[tuple[int, ReasoningPath]]
     verdict: bool | None = None
-    scores: tuple[float, ...] | None = None
     name: str = "inventor"
     needs_topic: bool = False
     on_rows: bool = False
@@ -44,25 +41,10 @@ class Inventor:
 
     def steps(self, question: Question, prepared: None) -> Steps:
         entities = tuple(entity for entity, _ in self.answers)
-        scores = self.scores or tuple(1 / (n + 1) for n in range(len(entities)))
+        scores = tuple(1 / (n + 1) for n in range(len(entities)))
         paths = tuple(path for _, path in self.answers)
         return SystemAnswer(Prediction(question.id, entities, scores, entities, paths, verdict=self.verdict))
         yield
-
-
-@pytest.fixture
-def walk(graph: KnowledgeGraph) -> SearchGraph:
-    return SearchGraph(graph, graph, None, max_hops=3, reenter_topic=False)
-
-
-@pytest.fixture
-def edge(graph: KnowledgeGraph, ids: Ids) -> Edge:
-    """Return a function that makes a step of labels, be it in the graph or not."""
-
-    def make(head: str, relation: str, tail: str, reverse: bool = False) -> Step:
-        return Step(ids(head)[0], graph.relation_labels.index(relation), ids(tail)[0], reverse)
-
-    return make
 
 
 def run(walk: SearchGraph, question: Question, system: Inventor) -> Answered:
@@ -106,24 +88,6 @@ def test_an_invented_path_decides_no_claim(walk: SearchGraph, ask: AskFor, ids: 
     for path, right in ((edge("Birch", "directed_by", "Eve"), True), (edge("Birch", "starred_actors", "Eve"), False)):
         answered = run(walk, claim, Inventor([(eve, (path,))], verdict=True))
         assert decides_claim(pair_outcome(claim, answered.answer.prediction)) == right
-
-
-def test_an_answer_that_is_no_ranking_of_entities_loses_its_own_question_only(
-    walk: SearchGraph, ask: AskFor, ids: Ids
-) -> None:
-    (eve,) = ids("Eve")
-    for system in (
-        Inventor([(eve, ()), (eve, ())]),
-        Inventor([(999, ())]),
-        Inventor([(-1, ())]),
-        Inventor([(eve, ()), (0, ())], scores=(0.1, 0.9)),
-        Inventor([(eve, ())], scores=(float("nan"),)),
-        Inventor([(eve, ())], scores=(0.1, 0.1)),
-    ):
-        answered = run(walk, ask("q", "Birch"), system)
-        assert answered.status == "failed"
-        assert "InputError" in answered.error
-        assert answered.answer.prediction.candidates == ()
 
 
 STEPS = st.builds(Step, st.integers(-1, 17), st.integers(-1, 9), st.integers(-1, 17), st.booleans())

@@ -114,26 +114,35 @@ def test_the_beam_is_as_wide_as_plans_are_wanted_and_held_to_those_that_exist(fo
     assert answered.answer.counts["num_plans"] == 1
 
 
-def test_relations_are_walked_backward_where_a_plan_says_so(forty: Forty) -> None:
-    """Which films starred Mara Quill? All paths end in golds; the order of the answers is the model's."""
-    model = script(("plan", "", "<PATH>^starred</PATH>"), ("reason", "", "The Ninth Kite\nSalt Road"))
-    answered = run(forty, "starred", model)
-    assert shown_paths(answered.calls[1].prompt) == [
-        "Mara Quill → ^starred → Salt Road",
-        "Mara Quill → ^starred → The Ninth Kite",
-    ]
-    assert answers(forty, answered) == ["The Ninth Kite", "Salt Road"]
-    assert answered.answer.prediction.scores == (1.0, 0.5)
-    assert answered.faithful == (True, True)
-
-
-def test_a_path_never_comes_back_to_a_topic(forty: Forty) -> None:
-    """What else did the director of Salt Road direct? Salt Road itself is one way along the plan."""
-    model = script(("plan", "", "<PATH>directed_by<SEP>^directed_by</PATH>"), ("reason", "", "Glass Harbour"))
-    answered = run(forty, "other", model)
-    assert shown_paths(answered.calls[1].prompt) == [
-        "Salt Road → directed_by → Ida Moon → ^directed_by → Glass Harbour"
-    ]
+@pytest.mark.parametrize(
+    ("id", "plan", "said", "paths"),
+    [
+        (
+            "starred",  # walked backward, as the plan says; the order of the answers is the model's
+            "^starred",
+            ["The Ninth Kite", "Salt Road"],
+            ["Mara Quill → ^starred → Salt Road", "Mara Quill → ^starred → The Ninth Kite"],
+        ),
+        (
+            "other",  # Salt Road itself is one way along the plan: no path comes back to a topic
+            "directed_by ^directed_by",
+            ["Glass Harbour"],
+            ["Salt Road → directed_by → Ida Moon → ^directed_by → Glass Harbour"],
+        ),
+        (
+            "mayor",  # nodes without a name stand between
+            "mayor holder",
+            ["Mara Quill"],
+            ["Port Amber → mayor → m.2 → holder → Mara Quill", "Port Amber → mayor → m.1 → holder → Oto Brandt"],
+        ),
+    ],
+)
+def test_paths_lead_along_a_plan(forty: Forty, id: str, plan: str, said: list[str], paths: list[str]) -> None:
+    answered = run(forty, id, script(("reason", "", "\n".join(said))), given(**{id: [plan]}))
+    assert shown_paths(answered.calls[0].prompt) == paths
+    assert answers(forty, answered) == said
+    assert answered.answer.prediction.scores[: len(said)] == (1.0, 0.5)[: len(said)]
+    assert answered.faithful == (True,) * len(said)
 
 
 def test_a_plan_starts_at_every_topic(forty: Forty) -> None:
@@ -145,15 +154,6 @@ def test_a_plan_starts_at_every_topic(forty: Forty) -> None:
     assert {"Nightjar → starred → Oto Brandt", "Salt Road → starred → Oto Brandt"} < set(paths)
     assert len(paths) == 4  # and Lev Sand, and Mara Quill
     assert answered.faithful == (True,)
-
-
-def test_nodes_without_a_name_stand_between(forty: Forty) -> None:
-    answered = run(forty, "mayor", script(("reason", "", "Mara Quill")), given(mayor=["mayor holder"]))
-    assert shown_paths(answered.calls[0].prompt) == [
-        "Port Amber → mayor → m.2 → holder → Mara Quill",
-        "Port Amber → mayor → m.1 → holder → Oto Brandt",
-    ]
-    assert answers(forty, answered) == ["Mara Quill"]
 
 
 def test_the_number_of_paths_is_capped_evenly_over_the_plans(forty: Forty) -> None:
@@ -173,34 +173,31 @@ def test_the_planner_reads_the_question_masked_or_as_it_was_asked(forty: Forty) 
 # What the reasoner says
 
 
-def test_of_two_people_of_one_name_the_one_is_meant_that_the_paths_end_at(forty: Forty) -> None:
-    answered = run(forty, "painted", script(("reason", "", "Ida Moon")), given(painted=["painted_by"]))
-    assert answers(forty, answered) == ["Ida Moon (painter)"]
-    assert answered.answer.counts["num_unsupported"] == 0
+@pytest.mark.parametrize(
+    ("id", "text", "found", "unmatched", "faithful"),
+    [
+        ("painted", "Ida Moon", ["Ida Moon (painter)"], (), True),  # of two of one name the one that paths end at
+        ("directed", "Lev Sand", ["Lev Sand"], (), False),  # the paths do not show him
+        ("directed", "Nobody Whatever\nIda Moon", ["Ida Moon"], ("Nobody Whatever",), True),
+    ],
+)
+def test_answers_are_entities_by_name_with_the_paths_that_end_in_them(
+    forty: Forty, id: str, text: str, found: list[str], unmatched: tuple[str, ...], faithful: bool
+) -> None:
+    plans = given(painted=["painted_by"], directed=["directed_by"])
+    answered = run(forty, id, script(("reason", "", text)), plans)
+    assert (answers(forty, answered), answered.answer.unmatched) == (found, unmatched)
+    assert answered.faithful == (faithful,)
+    assert answered.answer.counts["num_unsupported"] == (not faithful)
 
 
-def test_what_the_paths_do_not_show_is_an_answer_without_evidence(forty: Forty) -> None:
-    answered = run(forty, "directed", script(("reason", "", "Lev Sand")), given(directed=["directed_by"]))
-    assert answers(forty, answered) == ["Lev Sand"]
-    assert answered.faithful == (False,)
-    assert answered.answer.counts["num_unsupported"] == 1
-
-
-def test_what_nothing_in_the_graph_bears_is_told_and_no_answer(forty: Forty) -> None:
-    model = script(("reason", "", "Nobody Whatever\nIda Moon"))
-    answered = run(forty, "directed", model, given(directed=["directed_by"]))
-    assert answers(forty, answered) == ["Ida Moon"]
-    assert answered.answer.unmatched == ("Nobody Whatever",)
-    alone = run(forty, "directed", script(("reason", "", "Nobody Whatever")), given(directed=["directed_by"]))
-    assert (alone.status, alone.answer.unmatched) == ("abstained", ("Nobody Whatever",))
-
-
-@pytest.mark.parametrize("text", ["I do not know", "", "```"])
+@pytest.mark.parametrize("text", ["I do not know", "", "```", "Nobody Whatever"])
 def test_an_abstention_ranks_nothing_but_what_was_retrieved_counts_as_covered(forty: Forty, text: str) -> None:
     answered = run(forty, "directed", script(("reason", "", text)), given(directed=["directed_by"]))
     assert answered.status == "abstained"
     prediction = answered.answer.prediction
     assert (prediction.candidates, prediction.answers, prediction.covered) == ((), (), True)
+    assert answered.answer.unmatched == (("Nobody Whatever",) if text == "Nobody Whatever" else ())
 
 
 def test_without_a_plan_the_reasoner_is_shown_no_path(forty: Forty) -> None:
@@ -245,14 +242,9 @@ def test_votes_are_the_reasoning_paths_that_end_in_an_entity(forty: Forty) -> No
     answered = run(forty, "born", None, plans, reasoning="vote", vote_top=1)
     assert answers(forty, answered) == ["Port Amber"]
     assert forty.labels(answered.answer.prediction.candidates)[0] == "Port Amber"
-    both = run(forty, "born", None, plans, reasoning="vote")
+    both = run(forty, "born", None, plans, reasoning="vote", max_paths=1)
     assert answers(forty, both) == ["Port Amber", "1989", "Westerby"]  # of equals the first found
-
-
-def test_votes_count_paths_beyond_those_that_a_prompt_would_hold(forty: Forty) -> None:
-    plans = given(born=["starred born_in", "directed_by born_in"])
-    answered = run(forty, "born", None, plans, reasoning="vote", vote_top=1, max_paths=1)
-    assert answered.answer.counts["num_paths"] == 3
+    assert both.answer.counts["num_paths"] == 4  # beyond those that a prompt would hold
 
 
 def test_nothing_that_is_reached_is_an_abstention_without_reasoning(forty: Forty) -> None:

@@ -65,11 +65,13 @@ class Steered:
     name: str = "steered"
     needs_topic: bool = True
     on_rows: bool = False
+    got: dict[str, Any] = field(default_factory=dict)  # what was prepared, by question
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Any]:
         return self.prepared(questions)
 
     def steps(self, question: Question, prepared: Any) -> Steps:
+        self.got[question.id] = prepared
         return self.plot(question)
 
 
@@ -92,6 +94,19 @@ def asks_in_turns(*rounds: int) -> Callable[[Question], Steps]:
 def run(forty: Forty, plot: Callable[[Question], Steps], model: Any, *ids: str, **more: Any) -> list[Answered]:
     asked = [forty.question(id) for id in ids or (ONE, TWO, THREE)]
     return answer_all(Steered(plot), asked, forty.search, model, **more)
+
+
+def hear(forty: Forty, model: Any, *asks: Ask[Any], **more: Any) -> tuple[Answered, Sequence[Reply[Any]]]:
+    """Ask calls in one round of one question; return what was kept, and the replies that the system got."""
+    got: list[Reply[Any]] = []
+
+    def plot(question: Question) -> Steps:
+        got.extend((yield asks))
+        return abstain(question)
+
+    (answered,) = run(forty, plot, model, ONE, **more)
+    assert answered.status == "abstained"
+    return answered, got
 
 
 def statuses(answered: Sequence[Answered]) -> list[str]:
@@ -153,34 +168,15 @@ def test_a_round_without_calls_is_skipped(forty: Forty) -> None:
 
 def test_a_system_that_never_asks_needs_no_model(forty: Forty) -> None:
     assert statuses(run(forty, asks_in_turns(), None)) == ["abstained"] * 3
+    assert answer_all(Steered(asks_in_turns(1)), [], forty.search, None) == []
     with pytest.raises(ValueError, match="needs one"):
         run(forty, asks_in_turns(1), None)
 
 
-def test_no_questions_are_no_answers(forty: Forty) -> None:
-    assert answer_all(Steered(asks_in_turns(1)), [], forty.search, Batches()) == []
-
-
 def test_what_is_prepared_for_many_reaches_each_its_own(forty: Forty) -> None:
-    got: dict[str, str] = {}
-
-    @dataclass(frozen=True)
-    class Prepares:
-        name: str = "prepares"
-        needs_topic: bool = True
-        on_rows: bool = False
-
-        def prepare(self, questions: Sequence[Question]) -> list[str]:
-            return [question.text for question in questions]
-
-        def steps(self, question: Question, prepared: str) -> Steps:
-            got[question.id] = prepared
-            return abstain(question)
-            yield
-
-    asked = [forty.question(id) for id in ("no topic", TWO, ONE)]
-    answer_all(Prepares(), asked, forty.search, None)
-    assert got == {id: forty.question(id).text for id in (TWO, ONE)}
+    system = Steered(asks_in_turns(), lambda questions: [question.text for question in questions])
+    answer_all(system, [forty.question(id) for id in ("no topic", TWO, ONE)], forty.search, None)
+    assert system.got == {id: forty.question(id).text for id in (TWO, ONE)}
 
 
 # Failures
@@ -190,20 +186,18 @@ def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
     """Return a plot that goes wrong on one question."""
 
     def plot(question: Question) -> Steps:
-        if question.id == bad and place == "first step":
+        here = place if question.id == bad else ""
+        if here == "first step":
             raise KeyError("no such thing")
         yield [direct(question.text)]
-        if question.id == bad and place == "second step":
+        if here == "second step":
             raise KeyError("no such thing")
-        if question.id == bad and place == "prompt":
+        if here == "prompt":
             yield [Ask(ChooseInstruction(PROMPTS), DirectCase("of another instruction"))]  # type: ignore[arg-type]
-        if question.id == bad and place == "no calls":
+        if here == "no calls":
             yield [42]  # type: ignore[list-item]
-        if question.id == bad and place == "no answer":
-            return None  # type: ignore[return-value]
-        return answer_with(question, forty_answer, ())
+        return answer_with(question, (0,), ()) if here != "no answer" else None  # type: ignore[return-value]
 
-    forty_answer = (0,)
     return plot
 
 
@@ -251,6 +245,8 @@ def test_a_reply_that_its_instruction_cannot_read_loses_one_question(forty: Fort
         lambda right: Prediction(right.question_id, (0, 0), (1.0, 0.5), (0,)),  # a candidate twice
         lambda right: Prediction(right.question_id, (0, 1), (0.5, 1.0), (0,)),  # scores that increase
         lambda right: Prediction(right.question_id, (0,), (), (0,)),  # a candidate without a score
+        lambda right: Prediction(right.question_id, (0,), (0.1, 0.1), (0,)),  # a score without a candidate
+        lambda right: Prediction(right.question_id, (0,), (float("nan"),), (0,)),
         lambda right: Prediction(right.question_id, (10_000,), (1.0,), (10_000,)),  # no entity
         lambda right: Prediction(right.question_id, (0,), (1.0,), (-1,)),
         lambda right: Prediction("another question", (0,), (1.0,), (0,)),
@@ -267,6 +263,7 @@ def test_an_answer_that_is_no_ranking_of_entities_is_lost_alone(
     answered = run(forty, plot, None)
     assert statuses(answered) == ["answered", "failed", "answered"]
     assert "InputError" in answered[1].error
+    assert answered[1].answer.prediction.candidates == ()
 
 
 def test_what_cannot_be_prepared_for_all_is_prepared_one_by_one(forty: Forty) -> None:
@@ -314,14 +311,7 @@ def test_what_stops_the_model_stops_the_run(forty: Forty) -> None:
 
 
 def test_a_text_without_a_result_is_a_failure_that_the_system_gets(forty: Forty) -> None:
-    got: list[Reply[Any]] = []
-
-    def plot(question: Question) -> Steps:
-        got.extend((yield [direct(question.text)]))
-        return abstain(question)
-
-    (answered,) = run(forty, plot, Batches(text=""), ONE)
-    assert answered.status == "abstained"
+    answered, got = hear(forty, Batches(text=""), direct("who?"))
     assert got[0].result == ParseFailure("no answer", "")
     assert answered.calls[0].problem == "no answer"
 
@@ -346,45 +336,31 @@ def test_a_budget_of_calls_stops_each_question_by_itself(forty: Forty) -> None:
 
 
 def test_options_are_weighed_and_shown_with_their_logs(forty: Forty) -> None:
-    got: list[Reply[Any]] = []
-
-    def plot(question: Question) -> Steps:
-        got.extend((yield [direct(question.text, options=("yes", "no"))]))
-        return abstain(question)
-
-    (answered,) = run(forty, plot, ScriptedModel().on("direct", scores=(-0.5, -2.25)), ONE)
-    assert (got[0].result, got[0].log_probs, got[0].texts) == (None, (-0.5, -2.25), ())
+    weighed = direct("who?", options=("yes", "no"))
+    answered, (reply,) = hear(forty, ScriptedModel().on("direct", scores=(-0.5, -2.25)), weighed)
+    assert (reply.result, reply.log_probs, reply.texts) == (None, (-0.5, -2.25), ())
     assert answered.calls[0].texts == ("yes\t-0.5000", "no\t-2.2500")
-    lost = Metered(Batches(), meter=Meter(), budget=Budget(calls=0))
-    run(forty, plot, lost, ONE)
-    assert got[1].result == ParseFailure("no likelihood", "")
+    _, (lost,) = hear(forty, Metered(Batches(), meter=Meter(), budget=Budget(calls=0)), weighed)
+    assert lost.result == ParseFailure("no likelihood", "")
 
 
 def test_a_call_is_kept_as_it_was_asked(forty: Forty) -> None:
     (answered,) = run(forty, asks_in_turns(1), Batches(), ONE)
     (call,) = answered.calls
-    assert (call.round, call.instruction, call.texts, call.problem, call.num_tokens) == (
-        1,
-        "direct",
-        ("Ida Moon",),
-        "",
-        2,
-    )
+    assert (call.round, call.instruction, call.texts) == (1, "direct", ("Ida Moon",))
+    assert (call.problem, call.num_tokens) == ("", 2)
     assert call.prompt.endswith("Question: 0.0 who directed Salt Road?")
 
 
 def test_texts_may_be_limited_but_plans_end_by_themselves(forty: Forty) -> None:
-    def plot(question: Question) -> Steps:
-        yield [
-            direct(decoding=Decoding(max_new_tokens=200)),
-            direct(decoding=Decoding(max_new_tokens=7)),
-            Ask(PlanInstruction(PROMPTS), PlanCase(question.text), Decoding(max_new_tokens=160)),
-        ]
-        return abstain(question)
-
+    asks = (
+        direct(decoding=Decoding(max_new_tokens=200)),
+        direct(decoding=Decoding(max_new_tokens=7)),
+        Ask(PlanInstruction(PROMPTS), PlanCase("who?"), Decoding(max_new_tokens=160)),
+    )
     for limit, wanted in ((None, {200, 7, 160}), (50, {50, 7, 160})):
         model = Batches()
-        run(forty, plot, model, ONE, max_new_tokens=limit)
+        hear(forty, model, *asks, max_new_tokens=limit)
         assert {decoding.max_new_tokens for decoding in model.decodings if decoding} == wanted
 
 
@@ -404,29 +380,18 @@ def test_of_a_prompt_that_is_too_long_the_paths_of_the_lowest_scores_are_left_ou
 ) -> None:
     instruction, case = ReasonInstruction(PROMPTS), ReasonCase("who?", ONE, PATHS)
     shown = tuple(PATHS[place] for place in kept)
-    got: list[tuple[ScoredPath, ...]] = []
-
-    def plot(question: Question) -> Steps:
-        got.extend(reply.case.paths for reply in (yield [Ask(instruction, case, SHORT)]))
-        return abstain(question)
-
     model = Batches(context=context_for(instruction.render(replace(case, paths=shown))))
-    run(forty, plot, model, ONE)
-    assert got == [shown]
+    _, (reply,) = hear(forty, model, Ask(instruction, case, SHORT))
+    assert reply.case.paths == shown
     assert [f"way {place}" in model.together[0][0].text for place in range(3)] == [at in kept for at in range(3)]
 
 
 def test_of_a_choice_that_is_too_long_the_least_probable_candidates_are_left_out(forty: Forty) -> None:
     instruction, case = ChooseInstruction(PROMPTS), ChooseCase("who?", ONE, CANDIDATES)
-    got: list[tuple[Candidate, ...]] = []
-
-    def plot(question: Question) -> Steps:
-        got.extend(reply.case.candidates for reply in (yield [Ask(instruction, case, SHORT)]))
-        return abstain(question)
-
     shown = (CANDIDATES[0], CANDIDATES[2])
-    run(forty, plot, Batches(context=context_for(instruction.render(replace(case, candidates=shown)))), ONE)
-    assert got == [shown]
+    model = Batches(context=context_for(instruction.render(replace(case, candidates=shown))))
+    _, (reply,) = hear(forty, model, Ask(instruction, case, SHORT))
+    assert reply.case.candidates == shown
 
 
 # Evidence

@@ -80,6 +80,7 @@ def test_aliases_are_names_of_last_resort(tmp_path: Path) -> None:
     (tmp_path / "triples.tsv").write_text("Ash\tby\tDan Oak\nBirch\tby\tDan Oak\n", encoding="utf-8")
     build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
     ash, birch, dan = range(3)
+    assert open_graph(tmp_path / "graph").ids_of_alias("White Tree") == ()  # a graph without aliases has none
     rows = [(dan, "Big Ö"), (birch, "Ash"), (birch, "White Tree"), (ash, "white tree"), (ash, "White tree")]
     table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=["entity_id", "alias"])
     pq.write_table(table.cast(schemas.ALIASES), tmp_path / "graph" / "aliases.parquet")
@@ -95,9 +96,3 @@ def test_aliases_are_names_of_last_resort(tmp_path: Path) -> None:
     assert named("white tree", True) == [ash, birch]
     assert named("ash", True) == [ash]  # somebody's name: its alias does not count
     assert named("nobody", True) == []
-
-
-def test_a_graph_without_aliases_has_none(tmp_path: Path) -> None:
-    (tmp_path / "triples.tsv").write_text("Ash\tby\tDan Oak\n", encoding="utf-8")
-    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
-    assert open_graph(tmp_path / "graph").ids_of_alias("Ash") == ()

@@ -68,14 +68,10 @@ def test_what_a_question_spent_is_the_sum_over_instructions_and_models(tmp_path:
     meter = Meter()
     for model, price in (("dear", Price(input=1.0, output=2.0, as_of=date(2026, 1, 1))), ("unknown", None)):
         meter.know_price(model, price)
-    spent = {"num_calls": 2, "num_prompt_tokens": 300, "num_tokens": 50, "seconds": 0.5}
-    for question, model, instruction in (
-        ("q1", "dear", "plan"),
-        ("q1", "dear", "reason"),
-        ("q2", "dear", "plan"),
-        ("q2", "unknown", "reason"),
-    ):
-        meter.charge(Account("rog", model, instruction, question), Usage(**spent))  # type: ignore[arg-type]
+    spent = Usage(num_calls=2, num_prompt_tokens=300, num_tokens=50, seconds=0.5)
+    for question, models in (("q1", ("dear", "dear")), ("q2", ("dear", "unknown"))):
+        for model, instruction in zip(models, ("plan", "reason"), strict=True):
+            meter.charge(Account("rog", model, instruction, question), spent)
     totals = sum_usage(meter.table())
     assert totals["q1"] == {
         "num_calls": 4,
@@ -133,13 +129,10 @@ def test_parts_come_together_to_the_same_bytes_however_they_were_cut(
     assert (tmp_path / "merged.parquet").read_bytes() == (tmp_path / "again.parquet").read_bytes()
 
 
-def test_without_any_part_there_is_nothing_to_make(tmp_path: Path) -> None:
+def test_no_parts_are_nothing_to_make_and_empty_ones_leave_an_empty_table(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no part to make p\.parquet of"):
         merge_parts([], tmp_path / "p.parquet")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_empty_parts_leave_an_empty_table(tmp_path: Path) -> None:
     write_calls(tmp_path / "1.parquet", [])
     merge_parts([tmp_path / "1.parquet"] * 2, tmp_path / "c.parquet")
     assert pq.read_table(tmp_path / "c.parquet").equals(pa.Table.from_pylist([], schema=SYSTEM_CALLS))
