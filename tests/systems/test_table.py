@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.journey import journey, num_lines
+from benchmarks.journey import READ, journey, num_lines
 from benchmarks.places import RUN, write_places
 from kgqa_core.config_base import Section
 from kgqa_core.config_file import read_config
@@ -126,5 +127,9 @@ def test_the_way_of_a_question_is_short(tmp_path: Path) -> None:
     assert len(found.functions) <= 33 and found.num_functions <= 165
 
 
-def test_what_has_to_be_read_to_understand_it_is_little() -> None:
+def test_what_the_readme_gives_to_read_is_little() -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    section = readme[readme.index("## Reading the code") :]
+    listed = re.findall(r"`([a-z_/]+\.py)`", section[: section.index("```")])
+    assert listed == list(READ)
     assert num_lines() <= 1_500
