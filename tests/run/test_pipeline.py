@@ -456,6 +456,7 @@ def test_no_setting_is_forgotten_here() -> None:
         "cluster.fan_out_bytes=5",
         "cluster.fan_out_questions=5",
         "runtime.device=cpu",
+        "runtime.processes=2",
         "tracking.enabled=false",
         "tracking.register_models=false",
         "name=another",
@@ -468,6 +469,7 @@ def test_a_setting_of_the_machine_or_a_label_changes_nothing(films: Path, overri
 
 def test_the_list_above_has_every_setting_of_the_machine() -> None:
     tried = {
+        "processes",
         "threads",
         "batch_size",
         "workers",

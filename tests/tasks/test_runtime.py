@@ -18,7 +18,7 @@ ROOT = Path(tasks.runtime.__file__).parents[1]
 
 def test_the_rooms_around_a_run_are_entered_without_loading_what_is_heavy() -> None:
     program = (
-        "import sys, tasks.cluster, tasks.runtime, tasks.server, tasks.tracking, tasks.registry\n"
+        "import sys, kgqa_core.run.cluster, tasks.runtime, tasks.server, tasks.tracking, tasks.registry\n"
         "print([name for name in ('prefect', 'mlflow', 'dask', 'distributed', 'torch', 'matplotlib', 'pandas') "
         "if name in sys.modules])"
     )
