@@ -6,10 +6,10 @@ import pytest
 
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.direct import Direct
-from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from tests.forty_triples import Forty
 from tests.scripted import script
+from tests.systems.following import answer_one
 
 THOUGHT = "Salt Road was shot by Lev Sand? No.\nAnswers:\n"
 pytestmark = pytest.mark.parametrize("name", ["direct", "cot"])
@@ -22,10 +22,7 @@ def run(forty: Forty, name: str, text: str, id: str = "directed", thought: str =
     instruction, said = ("direct", text) if name == "direct" else ("chain_of_thought", thought + text)
     question = forty.question(id)
     model = script((instruction, f"Question: {question.text}", said))
-    (answered,) = answer_all(system, [question], forty.search, model)
-    assert answered.error == ""
-    model.check_done()
-    return answered
+    return answer_one(forty, system, question, model)
 
 
 def test_one_call_names_entities_of_the_graph_without_any_evidence(forty: Forty, name: str) -> None:

@@ -25,6 +25,7 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+from tests.systems.following import lines_under
 
 MAYOR, BORN, UNTIL = "mayor > holder", "^born_in", "mayor > until"
 
@@ -61,13 +62,13 @@ def run(forty: Forty, model: ScriptedModel, *, id: str = "mayor", **how: object)
 
 def shown(model: ScriptedModel, instruction: str, heading: str) -> list[list[str]]:
     """Return the lines under a heading of each prompt of an instruction."""
-    return [text.rsplit(f"{heading}\n", 1)[1].split("\n\n")[0].split("\n") for text in model.prompts_of(instruction)]
+    return [lines_under(text, heading) for text in model.prompts_of(instruction)]
 
 
 def paths_shown(model: ScriptedModel) -> list[str]:
     """Return the evidence paths of the predictor's only prompt."""
-    (prompt,) = model.prompts_of("reason")
-    return prompt.rsplit("Paths:\n", 1)[1].split("\n\nQuestion")[0].split("\n")
+    (lines,) = shown(model, "reason", "Paths:")
+    return lines
 
 
 def retrieved(model: ScriptedModel) -> ScriptedModel:

@@ -20,6 +20,7 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
+from tests.systems.following import answer_one, answers
 
 RowWorld = tuple[SearchGraph, list[Question]]
 
@@ -35,10 +36,7 @@ def run(
         own = Question("own", question, question, (), (), "test")  # without topics: FiSKE is given none
         question = next((one for one in forty.questions if one.id == question), own)
     system = Fiske(forty.search, read_prompts(), FiskeSection.model_validate(settings), max_calls)
-    (answered,) = answer_all(system, [question], forty.search, model)
-    assert answered.error == ""
-    model.check_done()
-    return answered
+    return answer_one(forty, system, question, model)
 
 
 def part(prompt: str, heading: str, until: str) -> list[str]:
@@ -49,10 +47,6 @@ def part(prompt: str, heading: str, until: str) -> list[str]:
 def paths_of(answered: Answered) -> list[str]:
     """Return the paths of the last prompt."""
     return part(answered.calls[-1].prompt, "Paths:", "\nQuestion")
-
-
-def answers(forty: Forty, answered: Answered) -> list[str]:
-    return forty.labels(answered.answer.prediction.answers)
 
 
 def test_a_whole_run_as_published(forty: Forty) -> None:

@@ -29,6 +29,7 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+from tests.systems.following import answer_one, answers
 
 LABELS = ("directed_by", "starred", "year", "born_in", "genre", "^directed_by", "^starred", "^year", "located_in")
 Weighted = Sequence[tuple[str, float]]  # plans, their steps parted by blanks, with their log-probabilities
@@ -99,15 +100,7 @@ def run(
 ) -> Answered:
     """Answer one question; plans None: they are asked for."""
     system = ours(forty.search, Explored(forty.search, {id: explored}), None if plans is None else {id: plans}, fusion)
-    (answered,) = answer_all(system, [forty.question(id)], forty.search, model)
-    assert answered.error == ""
-    if isinstance(model, ScriptedModel):
-        model.check_done()
-    return answered
-
-
-def answers(forty: Forty, answered: Answered) -> list[str]:
-    return forty.labels(answered.answer.prediction.answers)
+    return answer_one(forty, system, id, model)
 
 
 PLANNER, LM = Fusion(0.6), Fusion(0.6, "lm")

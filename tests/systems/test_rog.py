@@ -24,6 +24,7 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.types import LabelPath, Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
+from tests.systems.following import answer_one, answers, lines_under
 
 PROMPTS = read_prompts()
 
@@ -46,23 +47,13 @@ def run(
     source: PlanSource | None = None,
     **settings: object,
 ) -> Answered:
-    """Answer one question; a script must have been said to its end."""
-    asked = forty.question(question) if isinstance(question, str) else question
     system = Rog(forty.search, PROMPTS, source or lm_plans(forty), RogSection.model_validate(settings))
-    (answered,) = answer_all(system, [asked], forty.search, model)
-    assert answered.error == ""
-    if isinstance(model, ScriptedModel):
-        model.check_done()
-    return answered
-
-
-def answers(forty: Forty, answered: Answered) -> list[str]:
-    return forty.labels(answered.answer.prediction.answers)
+    return answer_one(forty, system, question, model)
 
 
 def shown_paths(prompt: str) -> list[str]:
     """Return the paths that the prompt of ``reason`` or ``explain`` shows."""
-    return prompt.rsplit("Paths:\n", 1)[1].split("\n\n")[0].split("\n")
+    return lines_under(prompt, "Paths:")
 
 
 # Plan, retrieve, reason

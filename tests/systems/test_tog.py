@@ -15,6 +15,7 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
+from tests.systems.following import answer_one, answers, lines_under
 
 RowWorld = tuple[SearchGraph, list[Question]]
 
@@ -24,21 +25,8 @@ TWO = {"width": 2, "depth": 2}
 def run(
     forty: Forty, model: ScriptedModel, question: Question | str, *, max_calls: int | None = None, **settings: object
 ) -> Answered:
-    """Answer one question; the script must have been said to its end, in order."""
-    asked = forty.question(question) if isinstance(question, str) else question
     system = Tog(forty.search, read_prompts(), TogSection.model_validate(settings), max_calls)
-    (answered,) = answer_all(system, [asked], forty.search, model)
-    assert answered.error == ""
-    model.check_done()
-    return answered
-
-
-def lines_after(prompt: str, heading: str) -> list[str]:
-    return prompt.rsplit(f"{heading}\n", 1)[1].split("\n\n")[0].split("\n")
-
-
-def answers(forty: Forty, answered: Answered) -> list[str]:
-    return forty.labels(answered.answer.prediction.answers)
+    return answer_one(forty, system, question, model)
 
 
 FIRST_STEP = [
@@ -68,9 +56,9 @@ def test_a_whole_run(forty: Forty) -> None:
     assert answered.faithful == (True,)
     assert [call.round for call in answered.calls] == [1, 2, 3, 4, 4, 5, 6]
     first, second, third = model.prompts_of("score_relations")
-    assert lines_after(first, "Relations:") == ["directed_by", "genre", "starred", "year"]
-    assert lines_after(second, "Relations:") == ["born_in", "^directed_by", "^starred"]  # others of hers than Salt Road
-    assert lines_after(third, "Relations:") == ["born_in", "^directed_by", "^holder", "^starred"]
+    assert lines_under(first, "Relations:") == ["directed_by", "genre", "starred", "year"]
+    assert lines_under(second, "Relations:") == ["born_in", "^directed_by", "^starred"]  # others of hers than Salt Road
+    assert lines_under(third, "Relations:") == ["born_in", "^directed_by", "^holder", "^starred"]
     assert "Starts at: Salt Road\n" in first and "at most 2 of them" in first
     assert answered.answer.counts["num_steps"] == 2
 
@@ -139,7 +127,7 @@ def test_entities_may_be_kept_without_a_call(forty: Forty) -> None:
     """In order of id, and within the width."""
     lines = [("score_relations", "", "1: starred = 1.00"), ("enough_information", "", "yes"), ("reason", "", "x")]
     answered = run(forty, script(*lines), "directed", width=1, entity_prune="none")
-    assert lines_after(answered.calls[-1].prompt, "Paths:") == ["Salt Road → starred → Mara Quill"]
+    assert lines_under(answered.calls[-1].prompt, "Paths:") == ["Salt Road → starred → Mara Quill"]
 
 
 def test_the_model_sees_so_many_candidates(forty: Forty) -> None:

@@ -1,0 +1,30 @@
+"""How tests follow a system on forty triples: one question answered, and what its prompts showed."""
+
+from __future__ import annotations
+
+from kgqa_core.lm.types import LanguageModel
+from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.types import Answered, System
+from kgqa_core.types import Question
+from tests.forty_triples import Forty
+from tests.scripted import ScriptedModel
+
+
+def answer_one(forty: Forty, system: System, question: Question | str, model: LanguageModel | None) -> Answered:
+    """Answer one question, given whole or by its id; a script must have been said to its end."""
+    asked = forty.question(question) if isinstance(question, str) else question
+    (answered,) = answer_all(system, [asked], forty.search, model)
+    assert answered.error == ""
+    if isinstance(model, ScriptedModel):
+        model.check_done()
+    return answered
+
+
+def answers(forty: Forty, answered: Answered) -> list[str]:
+    """Return the labels of what was answered."""
+    return forty.labels(answered.answer.prediction.answers)
+
+
+def lines_under(prompt: str, heading: str) -> list[str]:
+    """Return a prompt's lines between its last such heading and the next empty line."""
+    return prompt.rsplit(f"{heading}\n", 1)[1].split("\n\n")[0].split("\n")
