@@ -198,6 +198,36 @@ def _by_attention(preference: Any, message: Ints) -> I64:
 
 
 @njit(cache=True, nogil=True)
+def _stay(
+    at: tuple[int, int, int, int, int],
+    nodes: tuple[I64, I64, I64],
+    codes: I64,
+    place: I32,
+    reached: tuple[I64, I64, I64],
+    edges: tuple[I32, I32, I32],
+    keep_heads: bool,
+) -> tuple[int, int]:
+    """Walk the identity edges of the nodes begin..end of one question; return how many nodes and edges there are."""
+    begin, end, identity, used, edge = at
+    node_question, node_entity, node_class = nodes
+    reached_question, reached_entity, hashes = reached
+    head, target, sent = edges
+    for stay in range(begin, end):
+        entity, code = node_entity[stay], identity + node_class[stay]
+        if place[entity] == EMPTY:
+            place[entity] = used
+            reached_question[used], reached_entity[used] = node_question[stay], entity
+            used += 1
+        hashes[place[entity], 0] += codes[code, 0]
+        hashes[place[entity], 1] += codes[code, 1]
+        target[edge], sent[edge] = place[entity], code
+        if keep_heads:
+            head[edge] = stay
+        edge += 1
+    return used, edge
+
+
+@njit(cache=True, nogil=True)
 def walk_edges(
     csr: tuple[Ints, Ints, Ints],
     nodes: tuple[I64, I64, I64, I64],
@@ -263,18 +293,15 @@ def walk_edges(
                     edge += 1
             end += 1
         place[blocked] = EMPTY
-        for stay in range(begin, end):
-            entity, code = node_entity[stay], identity + node_class[stay]
-            if place[entity] == EMPTY:
-                place[entity] = used
-                reached_question[used], reached_entity[used] = question, entity
-                used += 1
-            hashes[place[entity], 0] += codes[code, 0]
-            hashes[place[entity], 1] += codes[code, 1]
-            target[edge], sent[edge] = place[entity], code
-            if keep_heads:
-                head[edge] = stay
-            edge += 1
+        used, edge = _stay(
+            (begin, end, identity, used, edge),
+            (node_question, node_entity, node_class),
+            codes,
+            place,
+            (reached_question, reached_entity, hashes),
+            (head, target, sent),
+            keep_heads,
+        )
         for at in range(first_reached, used):
             place[reached_entity[at]] = EMPTY
     return reached_question[:used], reached_entity[:used], hashes[:used], head[:edge], target[:edge], sent[:edge]

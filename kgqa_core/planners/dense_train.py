@@ -173,13 +173,7 @@ def train_vectors(
         "bias": torch.zeros(num_paths, requires_grad=True),
     }
     upper = list(encoder.upper.parameters())
-    optimiser = torch.optim.AdamW(
-        [
-            {"params": upper, "lr": settings.learning_rate, "weight_decay": settings.weight_decay},
-            {"params": [parts["map"]], "lr": settings.learning_rate, "weight_decay": 0.0},
-            {"params": [parts["free"], parts["bias"]], "lr": settings.path_learning_rate, "weight_decay": 0.0},
-        ]
-    )
+    optimiser = _optimiser(upper, parts, settings)
     num_steps = count_steps(len(states), settings)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, num_steps, settings.warmup))
     bank = encoder.encode_all(states) if settings.neighbour_loss else None
@@ -205,6 +199,19 @@ def train_vectors(
         progress(step + 1, num_steps, float(loss.detach()))
     encoder.upper.eval()
     return {name: part.detach() for name, part in parts.items()}
+
+
+def _optimiser(upper: list[Any], parts: Parts, settings: DensePlannerSection) -> Any:
+    """Return AdamW with a rate of its own for the free parts of the path vectors."""
+    import torch
+
+    return torch.optim.AdamW(
+        [
+            {"params": upper, "lr": settings.learning_rate, "weight_decay": settings.weight_decay},
+            {"params": [parts["map"]], "lr": settings.learning_rate, "weight_decay": 0.0},
+            {"params": [parts["free"], parts["bias"]], "lr": settings.path_learning_rate, "weight_decay": 0.0},
+        ]
+    )
 
 
 def path_vectors(path_texts: Tensor, parts: Parts) -> Tensor:

@@ -49,6 +49,7 @@ def test_the_oracle_and_the_parser_keep_the_same(tmp_path: Path) -> None:
     assert rejects == oracle["malformed"] == made["malformed"] != []
 
 
+@pytest.mark.slow
 def test_the_loop_walks_what_the_compiled_walk_walks(graph: Path) -> None:
     topics = draw_topics(World(TRIPLES), 20)
     for hops in (2, 3):

@@ -40,6 +40,7 @@ def graph_of(triples: list[Triple]) -> KnowledgeGraph:
     return KnowledgeGraph(Path(), LAST + 1, NUM_RELATIONS, len(triples), *arrays)
 
 
+@pytest.mark.slow
 @given(multigraphs, st.integers(0, LAST), st.sets(st.integers(0, LAST)))
 def test_the_multigraph_and_the_kernels_find_the_same_paths(triples: list[Triple], topic: int, golds: set[int]) -> None:
     found = PathFinder(graph_of(triples), max_hops=LAST + 1).find([topic], golds)
