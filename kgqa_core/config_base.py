@@ -12,6 +12,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from kgqa_core.errors import ConfigError, nearest, shorten
 
+_PACKAGED, _BESIDE = Path(__file__).parent / "conf", Path(__file__).parents[1] / "conf"
+CONF = _PACKAGED if _PACKAGED.is_dir() else _BESIDE
+"""The project's configurations, prompts and prices: inside the installed package, or beside it in a clone."""
+
 SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
 
 

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kgqa_core.config import RunConfig
-from kgqa_core.config_base import Section
+from kgqa_core.config_base import CONF, Section
 from kgqa_core.errors import ConfigError, nearest, shorten
 
 MAX_PROBLEMS = 5
@@ -183,6 +183,7 @@ def configure(path: Path, settings: Iterable[Setting], *, source: str | None = N
 
     ``source`` says in errors what was read, by default ``path``. Raises as ``read_config``.
     """
+    path = packaged(path)
     raw = read_yaml(path)
     raw.setdefault("name", path.stem)
     paths = machine_paths(path.parent)
@@ -231,6 +232,13 @@ def machine_paths(folder: Path) -> dict[str, str]:
 def home_folder() -> Path:
     """Return KGQA_HOME where no run configuration is at hand: that of the environment, else the default."""
     return Path(_absolute(os.environ.get("KGQA_HOME") or DEFAULT_HOME, Path()))
+
+
+def packaged(path: Path) -> Path:
+    """Return ``path``; where nothing is there and it is called conf/..., the project's own file of that name."""
+    folder, *rest = path.parts or ("",)
+    ours = CONF.joinpath(*rest)
+    return ours if folder == "conf" and not path.exists() and ours.is_file() else path
 
 
 def config_hash(config: RunConfig) -> str:

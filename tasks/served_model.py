@@ -16,9 +16,10 @@ from mlflow.models import ModelSignature, set_model
 from mlflow.pyfunc import PythonModel, PythonModelContext
 from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema
 
+# Every version carries this file: what it imports of kgqa has to stay where it is.
+from kgqa_core.ask import Answer, Answerer, Asked
 from kgqa_core.config_file import home_folder
-from kgqa_core.run.ask import Answer, Answerer, Asked
-from kgqa_core.run.serve import open_served
+from kgqa_core.served import open_served
 
 EXPLORER = "explorer"  # the artifact: a folder that kgqa_core.run.serve wrote
 ENCODER_PATH = "encoder_path"  # the one setting at load: the folder of a local text encoder, where it is another

@@ -294,6 +294,19 @@ def test_what_is_wrong_is_named_with_key_value_and_what_is_legal(write: Write, t
         assert part in message
 
 
+def test_our_own_run_files_are_found_by_name_from_anywhere_unless_the_user_has_one(
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = read_config(Path("conf/own-graph-example.yaml"))
+    assert shipped.dataset.questions.path.is_dir()
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "own-graph-example.yaml").write_text("name: mine\n" + FILES, encoding="utf-8")
+    assert read_config(Path("conf/own-graph-example.yaml")).name == "mine"
+    with pytest.raises(ConfigError, match=r"no configuration file .*conf/own-graph\.yaml"):
+        read_config(Path("conf/own-graph.yaml"))
+
+
 def test_many_problems_and_long_values_do_not_flood_the_terminal(write: Write) -> None:
     keys = "\n".join(f"key{number}: {'x' * 5000}" for number in range(11))
     message = refused(write(EMBEDDED + keys))

@@ -1,6 +1,7 @@
 """The lock, the package list, the dependencies and the scripts around make: what breaks on other people's machines."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,11 @@ ROOTS = ("flows", "tasks", "kgqa_core")
 SUPPORTED = ("3.11", "3.12", "3.13")
 
 
+def git_files(*folders: str) -> list[str]:
+    command = ["git", "ls-files", *folders]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def locked() -> list[Requirement]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
@@ -37,22 +43,68 @@ def names_of(requirements: list[Requirement]) -> set[str]:
 
 def test_every_package_of_the_tree_is_listed():
     folders = {init.parent.relative_to(ROOT) for root in ROOTS for init in (ROOT / root).rglob("__init__.py")}
-    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(".".join(folder.parts) for folder in folders)
+    listed = [".".join(folder.parts) for folder in folders]
+    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted([*listed, "kgqa_core.conf"])
 
 
 def test_every_file_beside_the_modules_goes_into_the_wheel():
-    tracked = subprocess.run(["git", "ls-files", *ROOTS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    data = {name for name in tracked.splitlines() if not name.endswith(".py")}
-    globs = PYPROJECT["tool"]["setuptools"]["package-data"].items()
-    listed = {
-        path for package, names in globs for name in names for path in ROOT.glob(f"{package.replace('.', '/')}/{name}")
-    }
+    data = {name for name in git_files(*ROOTS) if not name.endswith(".py")}
+    data |= set(git_files("conf"))
+    globs, at = PYPROJECT["tool"]["setuptools"]["package-data"].items(), PYPROJECT["tool"]["setuptools"]["package-dir"]
+    folders = {package: at.get(package, package.replace(".", "/")) for package, _ in globs}
+    listed = {path for package, names in globs for name in names for path in ROOT.glob(f"{folders[package]}/{name}")}
+    listed.discard(ROOT / "conf" / "local.yaml")
     assert data == {path.relative_to(ROOT).as_posix() for path in listed}
 
 
 def test_every_folder_with_modules_is_a_package():
     folders = {module.parent for root in ROOTS for module in (ROOT / root).rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+def call(*command: str | Path, folder: Path, **environment: str) -> str:
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which the built wheel is installed, without what it needs: that is here."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in git_files():
+        (folder / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, folder / "clone" / name)
+    (folder / "clone" / "conf" / "local.yaml").write_text("data: /mine\n", encoding="utf-8")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+    build = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder / "dist")
+    call(*pip, *build, folder / "clone", folder=folder)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    call(*pip, "install", "--no-deps", "--no-index", "--target", folder / "site", wheel, folder=folder)
+    shutil.rmtree(folder / "clone")
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_the_wheel_works_outside_the_clone(installed, tmp_path):
+    shipped = {path.relative_to(installed / "kgqa_core").as_posix() for path in (installed / "kgqa_core").rglob("*.*")}
+    assert {*git_files("conf")} <= shipped
+    assert "conf/local.yaml" not in shipped
+
+    def kgqa(*arguments: str) -> str:
+        environment = {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1", "KGQA_HOME": str(tmp_path / "home")}
+        return call(sys.executable, installed / "bin" / "kgqa", *arguments, folder=tmp_path, **environment)
+
+    assert "train-explorer" in kgqa("--help")
+    built = json.loads(kgqa("build", "conf/demo.yaml", "--json"))
+    assert built, "the demo's data came with the wheel"
+    settings = [part for one in ("encoder.kind=hash", "explorer.epochs=1") for part in ("--set", one)]
+    compared = kgqa("evaluate", "conf/own-graph-example.yaml", "--systems", "direct,explorer", "--answered-by", "oracle", *settings)
+    assert "direct" in compared
+    asked = json.loads(kgqa("ask", "conf/own-graph-example.yaml", "Where was Charles Babbage born?", "--json", *settings))
+    assert asked
 
 
 def test_the_lock_pins_one_published_version_of_each_package():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from kgqa_core.config_base import CONF
 from kgqa_core.errors import ConfigError, nearest, shorten
 from kgqa_core.graph.kg import write_step
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
@@ -49,7 +50,7 @@ def _character(found: re.Match[str]) -> str:
 # ------ Prompt files, one per instruction, checked when they are read.
 
 
-DEFAULT_FOLDER = Path(__file__).parents[2] / "conf" / "prompts"
+DEFAULT_FOLDER = CONF / "prompts"
 SUFFIX, SYSTEM_SUFFIX = ".txt", ".system.txt"
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgqa_core.config import RunConfig
-from kgqa_core.config_base import open_entry
+from kgqa_core.config_base import CONF, open_entry
 from kgqa_core.config_lm import BACKENDS
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.backends import Backend, Machine, Weights
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapter"  # inside the artifacts of lm and reasoner
 DENSE_FOLDER = "planner"  # inside the artifact of dense
 INSTRUCTIONS_FILE = "instructions.parquet"
-PRICES = Path(__file__).resolve().parents[2] / "conf" / "prices.yaml"
+PRICES = CONF / "prices.yaml"
 
 
 # ------ What the configuration says of them: parts of recipes.

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from kgqa_core.config import RunConfig
-from kgqa_core.config_file import Setting, configure, explain, machine_paths, parse_setting, read_yaml, resolve_paths
+from kgqa_core.config_file import Setting, configure, explain, machine_paths, packaged, parse_setting, read_yaml, resolve_paths
 from kgqa_core.errors import ConfigError
 from kgqa_core.sweeps.config import BASE, COSTS, CURVES, POINT, PointSection, SweepFile, label_of
 from kgqa_core.tracking import hop_metric, read_record
@@ -172,6 +172,7 @@ def read_sweep(path: Path, overrides: Iterable[str] = ()) -> Sweep:
     Raises:
         ConfigError: the sweep file, or a run that it asks for, is not usable; every problem is named.
     """
+    path = packaged(path)
     raw = resolve_paths(read_yaml(path), SweepFile, path.parent.resolve(), machine_paths(path.parent))
     try:
         file = SweepFile.model_validate(raw)

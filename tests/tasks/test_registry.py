@@ -154,6 +154,17 @@ def test_nothing_that_is_logged_is_pickled_and_no_place_of_the_graph_is_in_it(
     assert [set(row) for row in examples] == [{"question", "topic"}, {"question"}]
 
 
+def test_what_registered_code_imports_of_kgqa_stays_where_it_was(registered: Path) -> None:
+    """Each version carries its code, so one of an earlier kgqa opens only while these names stay."""
+    (version,) = client_of(registered).search_model_versions("name = 'kgqa-tiny'")
+    code = (Path(version.source.removeprefix("file://")) / "served_model.py").read_text(encoding="utf-8")
+    assert [line for line in code.splitlines() if line.startswith("from kgqa_core")] == [
+        "from kgqa_core.ask import Answer, Answerer, Asked",
+        "from kgqa_core.config_file import home_folder",
+        "from kgqa_core.served import open_served",
+    ]
+
+
 def test_the_files_that_travel_are_those_of_a_checkpoint() -> None:
     assert set(EXPLORER_FILES) == {CARD, WEIGHTS}
 

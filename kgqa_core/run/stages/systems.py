@@ -8,7 +8,7 @@ from typing import Any
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.config import RunConfig
-from kgqa_core.config_base import Section
+from kgqa_core.config_base import CONF, Section
 from kgqa_core.config_file import read_config
 from kgqa_core.config_systems import SYSTEMS, Answerer, system_type
 from kgqa_core.run.models import answering_model, has_generator, model_files, model_stages, plan_stages, prompt_hashes
@@ -19,7 +19,7 @@ from kgqa_core.run.stages.data import ground_keys
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.tracking import Recorder
 
-PUBLISHED = Path(__file__).resolve().parents[3] / "conf" / "papers" / "tables.yaml"
+PUBLISHED = CONF / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
 SHARED = {"topics", "pool", "num_questions", "draw", "max_calls", "max_new_tokens"}  # settings that shape each answer
 
