@@ -64,7 +64,12 @@ def test_every_folder_with_modules_is_a_package():
 
 def call(*command: str | Path, folder: Path, **environment: str) -> str:
     done = subprocess.run(
-        list(map(str, command)), cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        list(map(str, command)),
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -101,9 +106,13 @@ def test_the_wheel_works_outside_the_clone(installed, tmp_path):
     built = json.loads(kgqa("build", "conf/demo.yaml", "--json"))
     assert built, "the demo's data came with the wheel"
     settings = [part for one in ("encoder.kind=hash", "explorer.epochs=1") for part in ("--set", one)]
-    compared = kgqa("evaluate", "conf/own-graph-example.yaml", "--systems", "direct,explorer", "--answered-by", "oracle", *settings)
+    compared = kgqa(
+        "evaluate", "conf/own-graph-example.yaml", "--systems", "direct,explorer", "--answered-by", "oracle", *settings
+    )
     assert "direct" in compared
-    asked = json.loads(kgqa("ask", "conf/own-graph-example.yaml", "Where was Charles Babbage born?", "--json", *settings))
+    asked = json.loads(
+        kgqa("ask", "conf/own-graph-example.yaml", "Where was Charles Babbage born?", "--json", *settings)
+    )
     assert asked
 
 

@@ -19,7 +19,16 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from kgqa_core.config import RunConfig
-from kgqa_core.config_file import Setting, configure, explain, machine_paths, packaged, parse_setting, read_yaml, resolve_paths
+from kgqa_core.config_file import (
+    Setting,
+    configure,
+    explain,
+    machine_paths,
+    packaged,
+    parse_setting,
+    read_yaml,
+    resolve_paths,
+)
 from kgqa_core.errors import ConfigError
 from kgqa_core.sweeps.config import BASE, COSTS, CURVES, POINT, PointSection, SweepFile, label_of
 from kgqa_core.tracking import hop_metric, read_record
