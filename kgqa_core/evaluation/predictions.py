@@ -1,6 +1,6 @@
 """The predictions table: what one system answered, readable by people (names, paths) and by metrics (ids, scores).
 
-The file says itself on which graph it was made and who answered: which system, with which language model or stand-in,
+The file says itself on which graph it was made and who answered: which system, with which language model or player,
 prompts, topics and settings.
 """
 
@@ -25,7 +25,7 @@ from kgqa_core.types import Prediction, Question, ReasoningPath
 
 ROWS_AT_ONCE = 4096  # rows held as Python objects while writing and reading
 GRAPH_KEY, SYSTEM_KEY, ABOUT_KEY = b"kgqa.graph", b"kgqa.system", b"kgqa.about"  # of the Parquet schema's metadata
-STAND_INS = ("random", "first")  # answerers that know nothing: what does not beat them is not the model's merit
+CHANCE = ("random", "first")  # answerers that know nothing: what does not beat them is not the model's merit
 
 
 @dataclass(frozen=True, slots=True)

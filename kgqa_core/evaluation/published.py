@@ -194,12 +194,12 @@ def published_beside(
 ) -> dict[Metric, dict[str, str]]:
     """Return by metric and row what is published for its system on all of ``datasets``, the best method of it.
 
-    Rows whose language model was a stand-in of ours have none.
+    Rows whose language model was chance have none.
     """
     rows = {
         entrant.name: entrant.about.system
         for entrant in entrants
-        if entrant.about is not None and entrant.about.system in METHODS and not entrant.is_stand_in
+        if entrant.about is not None and entrant.about.system in METHODS and not entrant.is_chance
     }
     found: dict[Metric, dict[str, str]] = {}
     for metric in BESIDE if datasets else ():

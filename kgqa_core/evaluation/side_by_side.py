@@ -21,7 +21,7 @@ from kgqa_core.evaluation.compare import (
     mcnemar,
 )
 from kgqa_core.evaluation.figures import EXPLORER_FIRST, ReportRow, lift_figures, system_row
-from kgqa_core.evaluation.predictions import STAND_INS, SystemSource
+from kgqa_core.evaluation.predictions import CHANCE, SystemSource
 from kgqa_core.evaluation.runs import EvaluatedRun, SystemRun, mean_run, require_comparable, with_direct
 
 NOBODY = -1  # ``EXPLORER_FIRST`` of a question for which the explorer found nothing
@@ -48,9 +48,9 @@ class Entrant:
         return self.runs[0].about
 
     @property
-    def is_stand_in(self) -> bool:
+    def is_chance(self) -> bool:
         """Was the language model one that knows nothing?"""
-        return self.about is not None and self.about.answered_by in STAND_INS
+        return self.about is not None and self.about.answered_by in CHANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Merit:
 
     system: str  # name of the row
     hits1: float
-    against: dict[str, float]  # Hits@1 by stand-in
-    p_holm: dict[str, float]  # by stand-in
+    against: dict[str, float]  # Hits@1 by player
+    p_holm: dict[str, float]  # by player
     adds: bool  # better than both
 
 
@@ -185,8 +185,8 @@ class _Tests:
 
 
 def _best(metric: str, entrants: Sequence[Entrant], tests: _Tests) -> frozenset[str]:
-    """Return the rows whose figure is within noise of the highest; stand-ins are no rivals."""
-    rivals = [entrant for entrant in entrants if not entrant.is_stand_in]
+    """Return the rows whose figure is within noise of the highest; chance is no rival."""
+    rivals = [entrant for entrant in entrants if not entrant.is_chance]
     if len(rivals) < 2:
         return frozenset()
     first = max(rivals, key=lambda entrant: entrant.row.overall[metric])
@@ -208,7 +208,7 @@ def _direct_of(entrant: Entrant, entrants: Sequence[Entrant]) -> Entrant | None:
     """Return the row of ``direct`` to compare with: of the same model, or the only one for a system that asks none."""
     if entrant.about is None or entrant.about.system == DIRECT:
         return None
-    rows = [one for one in entrants if one.about is not None and one.about.system == DIRECT and not one.is_stand_in]
+    rows = [one for one in entrants if one.about is not None and one.about.system == DIRECT and not one.is_chance]
     same = [one for one in rows if one.about is not None and one.about.model == entrant.about.model]
     asks = bool(entrant.about.answered_by)
     return same[0] if same else rows[0] if len(rows) == 1 and not asks else None
@@ -217,7 +217,7 @@ def _direct_of(entrant: Entrant, entrants: Sequence[Entrant]) -> Entrant | None:
 def _united(entrant: Entrant, entrants: Sequence[Entrant]) -> list[ReportRow]:
     """Return the row of a system whose answers are joined by those of ``direct``, seed by seed."""
     direct = _direct_of(entrant, entrants)
-    if direct is None or entrant.is_stand_in:
+    if direct is None or entrant.is_chance:
         return []
     by_seed = {run.about.seed: run for run in direct.runs if run.about is not None}
     seeds = [run.about.seed if run.about is not None else None for run in entrant.runs]
@@ -229,9 +229,7 @@ def _united(entrant: Entrant, entrants: Sequence[Entrant]) -> list[ReportRow]:
 def _merits(entrants: Sequence[Entrant], tests: _Tests) -> list[Merit]:
     """Return for each row with a language model and both stand-ins beside it what the model adds."""
     judged = [
-        (entrant, beside)
-        for entrant in entrants
-        if not entrant.is_stand_in and (beside := _stand_ins_of(entrant, entrants))
+        (entrant, beside) for entrant in entrants if not entrant.is_chance and (beside := _chance_of(entrant, entrants))
     ]
     pairs = [(entrant, other) for entrant, beside in judged for other in beside.values()]
     rows = {(row.first, row.second): row.metrics["hits1"] for row in tests.corrected(pairs, "hits1")}
@@ -250,7 +248,7 @@ def _merits(entrants: Sequence[Entrant], tests: _Tests) -> list[Merit]:
     return merits
 
 
-def _stand_ins_of(entrant: Entrant, entrants: Sequence[Entrant]) -> dict[str, Entrant]:
+def _chance_of(entrant: Entrant, entrants: Sequence[Entrant]) -> dict[str, Entrant]:
     """Return the rows of the same system, pool, topics and settings whose model knows nothing, by player.
 
     Empty unless all are there, and where the system asked nothing.
@@ -261,9 +259,9 @@ def _stand_ins_of(entrant: Entrant, entrants: Sequence[Entrant]) -> dict[str, En
     alike = {
         other.about.answered_by: other
         for other in entrants
-        if other.about is not None and other.is_stand_in and _task(other.about) == _task(about)
+        if other.about is not None and other.is_chance and _task(other.about) == _task(about)
     }
-    return {player: alike[player] for player in STAND_INS} if len(alike) == len(STAND_INS) else {}
+    return {player: alike[player] for player in CHANCE} if len(alike) == len(CHANCE) else {}
 
 
 def _task(about: SystemSource) -> SystemSource:

@@ -14,7 +14,7 @@ from typing import Any
 from kgqa_core.evaluation.compare import interval_names
 from kgqa_core.evaluation.figures import ANSWERABLE, COSTS, ENDS, OVERALL, Figures, ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
-from kgqa_core.evaluation.predictions import STAND_INS, SystemSource
+from kgqa_core.evaluation.predictions import CHANCE, SystemSource
 from kgqa_core.evaluation.published import Metric
 from kgqa_core.evaluation.side_by_side import DIRECT, Entrant, Merit, SideBySide
 
@@ -215,7 +215,7 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
 
 
 def merit_sentences(found: SideBySide) -> list[str]:
-    """Return for each language model with both stand-ins beside it whether it adds anything."""
+    """Return for each language model with both chance players beside it whether it adds anything."""
     return [_sentence(merit) for merit in found.merits]
 
 
@@ -360,7 +360,7 @@ def _answerers(found: SideBySide) -> TextTable:
         if (about := one.about) is not None
     ]
     header = ("system", "answered by", "model", "prompts", "topics", "pool", "seeds")
-    return TextTable(f"Who answered ({', '.join(STAND_INS)}: no language model)", header, rows, len(header))
+    return TextTable(f"Who answered ({', '.join(CHANCE)}: no language model)", header, rows, len(header))
 
 
 def _number(value: float | None, decimals: int, *, sign: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 A chunk is a slice of one file that is parsed apart from the others, in this process or in any that sees the same
 folders: memory stays flat. ``parse`` writes its rows and its rejects beside the other parts. Formats of their own:
-``rdf``, ``nsm``; ``config.GRAPH_FORMATS`` names them all.
+``rdf``, ``nsm``; ``config_data.GRAPH_FORMATS`` names them all.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class GraphFormat:
 
 
 def open_format(name: str) -> GraphFormat:
-    """Return the format of ``config.GRAPH_FORMATS`` that has this name; ConfigError where none has."""
+    """Return the format of ``config_data.GRAPH_FORMATS`` that has this name; ConfigError where none has."""
     found: GraphFormat = open_entry(GRAPH_FORMATS, name, what="graph format")
     return found
 

@@ -1,4 +1,4 @@
-"""What a question format is, and reading the files of any; ``config.QUESTION_FORMATS`` lists the formats.
+"""What a question format is, and reading the files of any; ``config_data.QUESTION_FORMATS`` lists the formats.
 
 A format says which files of a folder are its own, and how a file is read (``QuestionFormat``). Linking, splits,
 rejects, lint and coverage are the same for all of them.
@@ -113,7 +113,7 @@ class QuestionFormat:
 
 
 def open_format(name: str) -> QuestionFormat:
-    """Return the format of a name in ``config.QUESTION_FORMATS``; ConfigError where there is none."""
+    """Return the format of a name in ``config_data.QUESTION_FORMATS``; ConfigError where there is none."""
     found = open_entry(QUESTION_FORMATS, name, what="question format")
     assert isinstance(found, QuestionFormat)
     return found
