@@ -207,10 +207,12 @@ def test_a_format_of_your_own_is_a_file_and_a_line(tmp_path: Path) -> None:
     package = tmp_path / "kgqa_core"
     shutil.copytree(Path(schemas.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "graph" / "toy.py").write_text(TOY, encoding="utf-8")
-    config = package / "config.py"
+    config = package / "config_data.py"
     table = "GRAPH_FORMATS = {\n"
     line = '    "toy": "kgqa_core.graph.toy:FORMAT",\n'
-    config.write_text(config.read_text("utf-8").replace(table, table + line), "utf-8")
+    text = config.read_text("utf-8")
+    assert table in text
+    config.write_text(text.replace(table, table + line), "utf-8")
     (tmp_path / "kb").write_text("a;r;b\nc;r\nd;s;e\n", encoding="utf-8")
     (tmp_path / "my.yaml").write_text(RUN, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "KGQA_HOME": str(tmp_path / "home")}
