@@ -77,7 +77,7 @@ def main(ledger: Path, seconds: float, conf: Path, settings: Sequence[str]) -> N
     from kgqa_core.config_file import read_config
     from kgqa_core.run import compare as comparing
     from kgqa_core.run.ensure import ensure
-    from kgqa_core.run.models import metered
+    from kgqa_core.run.open import metered
     from kgqa_core.run.pipeline import Pipeline
     from kgqa_core.run.stages.systems import COMPARISON
 

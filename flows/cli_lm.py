@@ -93,7 +93,7 @@ def lm_info(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
     pipeline = Pipeline(read_config(conf, settings or ()))
     with working("measuring"):
         from flows.run import run_missing
-        from kgqa_core.run.models import model_facts
+        from kgqa_core.run.open import model_facts
 
         if "lm" in pipeline.specs:
             run_missing("train_reasoner", pipeline, "lm")

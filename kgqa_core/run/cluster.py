@@ -6,6 +6,7 @@ Importing this module does not import Dask: a run whose input is small never pay
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ SETTINGS = {
     # A worker above a share of its memory would be paused. What Arrow and numba hold is not freed by waiting, so it
     # would be paused for ever. It works on, and is ended where it outgrows the limit.
     "distributed.worker.memory.pause": False,
-    "distributed.worker.preload": ["kgqa_core.run.worker_setup"],
+    "distributed.worker.preload": ["kgqa_core.run.cluster"],
     # Dask looks this long after every loss of a worker whether there is one of that name, and else closes its nanny
     # for good. Where that moment falls into the restart after a later loss, the worker would never come back.
     "distributed.deploy.lost-worker-timeout": "365 days",
@@ -122,3 +123,13 @@ def _check_workers(client: Client, address: str, home: Path, timeout: float) -> 
 
 def _is_folder(path: str) -> bool:
     return Path(path).is_dir()
+
+
+# ------ What a local worker does when it starts; named in ``cluster.SETTINGS``, called by Dask.
+
+
+def dask_setup(worker: Any) -> None:
+    """Leave Ctrl-C, which a terminal sends to workers as well, to the process that started them: it ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Where it ends them in the middle of a task, that is no news.
+    logging.getLogger("distributed.worker.state_machine").setLevel(logging.ERROR)

@@ -22,8 +22,16 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PlanInstruction
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.run.models import has_generator, metered, open_model, open_planner, path_constraints, planner_seed
-from kgqa_core.run.open import open_system, search_graph
+from kgqa_core.run.open import (
+    has_generator,
+    metered,
+    open_model,
+    open_planner,
+    open_system,
+    path_constraints,
+    planner_seed,
+    search_graph,
+)
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.schemas import METER

@@ -40,7 +40,7 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
     """
     from kgqa_core.planners.cases import read_plan_file
     from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures
-    from kgqa_core.run.models import open_planner, plan_graph, validity
+    from kgqa_core.run.open import open_planner, plan_graph, validity
 
     plans = plans_of(pipeline)
     search = plan_graph(pipeline)

@@ -17,8 +17,8 @@ import pytest
 from benchmarks.killed_evaluation import copy_base
 from kgqa_core.run import compare
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.stages import answers
-from kgqa_core.run.stages.answers import Chunk, answer_chunk
+from kgqa_core.run.stages import systems as answers
+from kgqa_core.run.stages.systems import Chunk, answer_chunk
 
 pytestmark = pytest.mark.slow
 

@@ -67,7 +67,7 @@ import sys
 from pathlib import Path
 from kgqa_core.config_lm import BACKENDS  # the line that its author adds to the table stands in its place here
 from kgqa_core.config_file import read_config
-from kgqa_core.run.models import model_facts, open_model
+from kgqa_core.run.open import model_facts, open_model
 from kgqa_core.run.pipeline import Pipeline
 
 pipeline = Pipeline(read_config(Path(sys.argv[1]), ["lm={kind: echo, times: 2}", "systems={run: [direct]}"]))

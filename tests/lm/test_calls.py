@@ -16,7 +16,7 @@ from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Budget, Meter, Metered, Price, Prices, read_prices
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Problem, Prompt
-from kgqa_core.run.models import PRICES
+from kgqa_core.run.open import PRICES
 
 LOGICAL = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")  # equal when a run is repeated
 PRICE = Price(input=3.0, output=7.0, as_of=date(2025, 1, 1))

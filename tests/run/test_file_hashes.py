@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.artifacts import hash_file
-from kgqa_core.run import file_hashes
-from kgqa_core.run.file_hashes import FileHashes
+from kgqa_core.run import pipeline as file_hashes
+from kgqa_core.run.pipeline import FileHashes
 
 
 @pytest.fixture

@@ -18,18 +18,19 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_data import PlansDataset
 from kgqa_core.config_lm import Planner
 from kgqa_core.errors import InputError
-from kgqa_core.run.models import (
+from kgqa_core.run.open import (
     DENSE_FOLDER,
     answering_model,
+    graph_of,
     is_made_here,
     model_files,
     open_planner,
     plan_graph,
     prompt_hashes,
+    search_graph,
     taught,
     validity,
 )
-from kgqa_core.run.open import graph_of, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys

@@ -14,19 +14,23 @@ from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.lm.backends.embedded import EmbeddedLmSection
-from kgqa_core.run.models import (
+from kgqa_core.run.open import (
     INSTRUCTIONS_FILE,
     MODEL_FOLDER,
     answering_model,
     base_folder,
+    device_of,
+    encode_all,
     has_generator,
     is_made_here,
     known_steps,
+    load_system,
+    make_encoder,
     model_files,
     plan_graph,
     prompt_hashes,
+    search_graph,
 )
-from kgqa_core.run.open import device_of, encode_all, load_system, make_encoder, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys
