@@ -8,6 +8,8 @@ PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt
+# More workers than four hold more memory than they save time.
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 # A tasks.py in the current folder must not win over ours, and nothing is fetched at run time.
 export PYTHONSAFEPATH := 1
@@ -25,10 +27,10 @@ demo: install ## run the whole flow on the embedded dataset
 	$(BIN)/kgqa run conf/demo.yaml
 
 test: $(VENV)/dev.stamp $(VENV)/scatter.stamp check ## set up, check, then every test that needs no GPU
-	$(BIN)/python -m pytest -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 test-fast: $(VENV)/dev.stamp ## the tests for every minute: no slow ones, no real data
-	$(BIN)/python -m pytest -m "not slow and not gpu and not realdata"
+	$(PYTEST) -m "not slow and not gpu and not realdata"
 
 check: $(VENV)/dev.stamp ## format, lint, types (strict on kgqa_core) and layers
 	$(BIN)/python -m ruff format --check
