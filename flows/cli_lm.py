@@ -11,7 +11,7 @@ import typer
 from flows.cli_session import with_exit_code, working
 
 if TYPE_CHECKING:
-    from kgqa_core.run.score_plans import PlannerScore
+    from kgqa_core.run.compare import PlannerScore
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration with a section plans or lm.")]
 Settings = Annotated[
@@ -41,8 +41,8 @@ def score_plans(
     """
     from flows.cli_output import print_json, print_rejects
     from kgqa_core.config_file import read_config
+    from kgqa_core.run.compare import planner_keys, plans_of, score_plan_file
     from kgqa_core.run.pipeline import Pipeline
-    from kgqa_core.run.score_plans import planner_keys, plans_of, score_plan_file
 
     pipeline = Pipeline(read_config(conf, settings or ()))
     plans_of(pipeline)
@@ -61,7 +61,7 @@ def score_plans(
 def print_planner_scores(scores: Mapping[str, PlannerScore]) -> None:
     """Print one row per planner and seed, and their mean."""
     from flows.cli_output import PERCENT, print_table
-    from kgqa_core.run.score_plans import FIGURES
+    from kgqa_core.run.compare import FIGURES
 
     rows = []
     for name, score in scores.items():

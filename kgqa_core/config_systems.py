@@ -22,10 +22,10 @@ SYSTEMS: dict[str, str] = {  # name: module and its SystemType
     "rog": "kgqa_core.systems.rog:ROG",
     "eperm": "kgqa_core.systems.eperm:EPERM",
     "fiske": "kgqa_core.systems.fiske:FISKE",
-    "direct": "kgqa_core.systems.direct:DIRECT",
-    "cot": "kgqa_core.systems.direct:COT",
-    "tog": "kgqa_core.systems.tog:TOG",
-    "explorer": "kgqa_core.systems.explorer:EXPLORER",
+    "direct": "kgqa_core.systems.baselines:DIRECT",
+    "cot": "kgqa_core.systems.baselines:COT",
+    "tog": "kgqa_core.systems.baselines:TOG",
+    "explorer": "kgqa_core.systems.etd:EXPLORER",
     "ours": "kgqa_core.systems.ours:OURS",
 }
 PlanSourceName = Literal["lm", "generator", "dense", "mixture", "random", "none"]

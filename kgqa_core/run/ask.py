@@ -19,7 +19,7 @@ from kgqa_core.systems.types import AskedCall
 from kgqa_core.types import Prediction, Question, Reject
 
 if TYPE_CHECKING:
-    from kgqa_core.systems.explorer import ExplorerSystem
+    from kgqa_core.systems.etd import ExplorerSystem
 
 
 @dataclass(frozen=True, slots=True)

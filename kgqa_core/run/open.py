@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kgqa_core.planners.evaluate import IsValid
     from kgqa_core.planners.generator import GeneratorPlanner
     from kgqa_core.planners.types import Planner, PlanQuestion
-    from kgqa_core.systems.explorer import ExplorerSystem
+    from kgqa_core.systems.etd import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 
 ENCODINGS_FILE = "encodings.parquet"
@@ -198,7 +198,7 @@ def load_system(
         ArtifactError: the checkpoint is missing, damaged or of another encoder.
     """
     from kgqa_core.explorer.checkpoint import load_explorer
-    from kgqa_core.systems.explorer import ExplorerSystem
+    from kgqa_core.systems.etd import ExplorerSystem
 
     model, card = load_explorer(folder, encoder=encoder)
     system = ExplorerSystem(

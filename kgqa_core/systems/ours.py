@@ -28,7 +28,7 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import render_plan
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.planners.types import Plan, weigh_plans
-from kgqa_core.systems.explorer import ExplorerSystem
+from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.systems.plans import LmPlans, PlanSource
 from kgqa_core.systems.types import Ask, Parts, Steps, SystemAnswer
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath

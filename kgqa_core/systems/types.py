@@ -21,7 +21,7 @@ from kgqa_core.lm.types import GREEDY, Decoding, Generation
 from kgqa_core.types import Prediction, Question
 
 if TYPE_CHECKING:
-    from kgqa_core.systems.explorer import ExplorerSystem
+    from kgqa_core.systems.etd import ExplorerSystem
     from kgqa_core.systems.plans import LmPlans, PlanSource
 
 Result = TypeVar("Result")

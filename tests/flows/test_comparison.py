@@ -20,7 +20,7 @@ from kgqa_core.errors import KgqaError
 from kgqa_core.oracle.player import Player
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
-from kgqa_core.systems.direct import Direct
+from kgqa_core.systems.baselines import Direct
 from tasks.run_content import FlowRun
 from tasks.tracking import publish
 

@@ -13,9 +13,9 @@ from flows.summary import summarise
 from kgqa_core.config_file import read_config
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.run.compare import score_plan_file
 from kgqa_core.run.open import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_model
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
-from kgqa_core.run.score_plans import score_plan_file
 from kgqa_core.tracking import read_record
 
 pytestmark = pytest.mark.slow

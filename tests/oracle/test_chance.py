@@ -34,8 +34,7 @@ from kgqa_core.instructions.scores import (
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.constraints import is_allowed
 from kgqa_core.lm.types import Decoding
-from kgqa_core.oracle.chance import open_first, open_random
-from kgqa_core.oracle.player import Player
+from kgqa_core.oracle.player import Player, open_first, open_random
 from tests.forty_triples import Forty
 
 PROMPTS = read_prompts()

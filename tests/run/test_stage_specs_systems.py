@@ -11,12 +11,12 @@ from kgqa_core.config_file import read_config
 from kgqa_core.config_systems import SYSTEMS, OracleSection, SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.run.stages import StageSpec, known_stages, stage_specs
+from kgqa_core.systems.baselines import TogSection
 from kgqa_core.systems.eperm import EpermSection
 from kgqa_core.systems.etd import DualrSection, EtdSection
 from kgqa_core.systems.fiske import FiskeSection
 from kgqa_core.systems.ours import OursSection
 from kgqa_core.systems.rog import RogSection
-from kgqa_core.systems.tog import TogSection
 
 PLANNING = """\
 dataset: {name: tiny, source: embedded, seed: 0}

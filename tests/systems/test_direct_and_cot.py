@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.systems.direct import Direct
+from kgqa_core.systems.baselines import Direct
 from kgqa_core.systems.types import Answered
 from tests.forty_triples import Forty
 from tests.scripted import script

@@ -13,8 +13,7 @@ from kgqa_core.explorer.model import Explorer, texts_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.systems.etd import DualrSection, Etd, EtdSection
-from kgqa_core.systems.explorer import AnswerCost, ExplorerAlone, ExplorerSystem
+from kgqa_core.systems.etd import AnswerCost, DualrSection, Etd, EtdSection, ExplorerAlone, ExplorerSystem
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Question, Step

@@ -13,8 +13,16 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.systems.fiske import Fiske, FiskeSection, rewrite_question
-from kgqa_core.systems.fiske_branches import Branch, list_paths, look_up, merge_branches, split_branches
+from kgqa_core.systems.fiske import (
+    Branch,
+    Fiske,
+    FiskeSection,
+    list_paths,
+    look_up,
+    merge_branches,
+    rewrite_question,
+    split_branches,
+)
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question

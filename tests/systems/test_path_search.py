@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.systems.path_search import follow_topics, pick_evenly, score_paths
+from kgqa_core.systems.controls import follow_topics, pick_evenly, score_paths
 from kgqa_core.types import Question, RelationPath
 
 Ask = Callable[..., Question]

@@ -19,7 +19,7 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.build import load_question_file
 from kgqa_core.questions.coverage import fill_hops, find_answerable, gold_hops
 from kgqa_core.systems.controls import answer_by_path, gold_chain_ceiling
-from kgqa_core.systems.explorer import ExplorerSystem
+from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Prediction, Question
 from tests.explorer.plain_walk import PLAIN

@@ -9,8 +9,8 @@ import pytest
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
+from kgqa_core.systems.baselines import Tog, TogSection
 from kgqa_core.systems.runner import answer_all
-from kgqa_core.systems.tog import Tog, TogSection
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty

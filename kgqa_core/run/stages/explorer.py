@@ -235,7 +235,7 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     from kgqa_core.evaluation.predictions import Source, write_predictions
     from kgqa_core.questions.build import read_questions
     from kgqa_core.questions.coverage import fill_hops, find_answerable
-    from kgqa_core.systems.explorer import AnswerCost
+    from kgqa_core.systems.etd import AnswerCost
 
     config, system = run.config, open_system(run, spec.seed)
     graph, subgraphs, name = system.graph, system.subgraphs, f"{EXPLORER} (seed {spec.seed})"

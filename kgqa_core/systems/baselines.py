@@ -1,7 +1,6 @@
-"""Think-on-Graph: a beam search over relations and entities, pruned by the language model (Sun et al., 2024).
+"""direct and cot: the question alone, in one call. What they get right the model knows without any graph.
 
-At most 2ND + D + 1 calls for a beam of N and D steps: per step N relation calls, N entity calls and one whether what
-was found suffices; then the answer.
+direct is the IO baseline; cot (chain of thought) thinks the question through before it answers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kgqa_core.graph.follow import leave
 from kgqa_core.graph.search_graph import SearchGraph, relations_around
 from kgqa_core.instructions.answers import Explained
 from kgqa_core.instructions.choose import EnoughCase, EnoughInstruction
-from kgqa_core.instructions.reason import ChainOfThoughtInstruction, DirectCase
+from kgqa_core.instructions.reason import ChainOfThoughtInstruction, DirectCase, DirectInstruction
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.scores import (
     EntitiesCase,
@@ -30,9 +29,56 @@ from kgqa_core.instructions.scores import (
     Scores,
 )
 from kgqa_core.lm.types import Decoding
-from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, show_paths
+from kgqa_core.systems.answering import answer_alone, answer_by_name, answer_on_paths, ask_reason, show_paths
 from kgqa_core.systems.types import Ask, CallsLeft, Parts, Reply, Rounds, Steps, room_for
 from kgqa_core.types import Question, ReasoningPath
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """The question, and nothing else. Implements ``System``."""
+
+    search: SearchGraph
+    prompts: Prompts
+    thinks: bool = False  # aloud, before it answers
+    needs_topic: bool = False
+    on_rows: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return its name in tables."""
+        return "cot" if self.thinks else "direct"
+
+    def prepare(self, questions: Sequence[Question]) -> Sequence[None]:
+        """Return nothing for each question: there is nothing to prepare."""
+        return [None] * len(questions)
+
+    def steps(self, question: Question, prepared: None) -> Steps:
+        """Ask once."""
+        if self.thinks:
+            (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), DirectCase(question.text))]
+        else:
+            (reply,) = yield [Ask(DirectInstruction(self.prompts), DirectCase(question.text))]
+        said = reply.result.answers if isinstance(reply.result, Explained) else reply.result
+        return answer_by_name(self.search, question, said, ())
+
+
+def open_direct(parts: Parts) -> Direct:
+    """Open direct."""
+    return Direct(parts.search, parts.prompts)
+
+
+def open_cot(parts: Parts) -> Direct:
+    """Open cot."""
+    return Direct(parts.search, parts.prompts, thinks=True)
+
+
+DIRECT = SystemType(open_direct)
+COT = SystemType(open_cot)
+
+
+# ------ Think-on-Graph: a beam search over relations and entities, pruned by the language model (Sun et al., 2024).
+
 
 VERDICT = Decoding(max_new_tokens=16)
 
