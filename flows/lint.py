@@ -14,10 +14,10 @@ from kgqa_core.run.stages.data import DUMP
 def read_lint(pipeline: Pipeline) -> dict[str, Any]:
     """Return findings and coverage (see ``questions.lint.LintReport``), what the graph holds, and rejected lines.
 
-    Of the graph (see ``graph.lint.GraphLint``) it also says how many topics of questions have no triple in it.
+    Of the graph (see ``graph.diff.GraphLint``) it also says how many topics of questions have no triple in it.
     Rejected lines are counted by reason. Raises ``ArtifactError`` where graph or questions are not built.
     """
-    from kgqa_core.graph.lint import lint_graph
+    from kgqa_core.graph.diff import lint_graph
 
     graph, questions = (pipeline.artifact(key).folder for key in ("graph", "questions"))
     report = json.loads((questions / "lint.json").read_text(encoding="utf-8"))

@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, ConfigError
-from kgqa_core.graph.build import BuildLimits, GraphReport, write_facts
+from kgqa_core.graph.build import BATCH_ROWS, ROW_GROUP_ROWS, BuildLimits, GraphReport, connect, rebatch, write_facts
 from kgqa_core.graph.closure_walk import MID, Closure, Query, open_query
 from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, remove_runs, write_bucket, write_run
-from kgqa_core.graph.rejects import write_rejects
-from kgqa_core.graph.shards import BATCH_ROWS, ROW_GROUP_ROWS, connect, rebatch
+from kgqa_core.graph.input_files import write_rejects
 from kgqa_core.graph.strings import write_string_indexes
 
 MAX_HOPS = 30

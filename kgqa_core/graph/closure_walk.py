@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.graph.build import BuildLimits
-from kgqa_core.graph.shards import BATCH_ROWS, ROW_GROUP_ROWS, connect, rebatch
+from kgqa_core.graph.build import BATCH_ROWS, ROW_GROUP_ROWS, BuildLimits, connect, rebatch
 
 GROUP_ROWS = 2**25  # rows of the files that one task reads, about: it builds a table of what it looks up
 MID = r"[mg]\.[0-9_b-df-hj-np-tv-z]{1,11}"

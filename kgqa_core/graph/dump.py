@@ -28,8 +28,7 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import write_json
 from kgqa_core.errors import InputError
 from kgqa_core.graph.dump_rows import OUTCOMES, TABLES, USES, DumpOptions, Rows, column, read_rows, strings
-from kgqa_core.graph.gzip_files import BlockReader
-from kgqa_core.graph.rejects import NUM_SHOWN, too_many_rejects, write_rejects
+from kgqa_core.graph.input_files import NUM_SHOWN, BlockReader, too_many_rejects, write_rejects
 from kgqa_core.types import Reject
 
 REPORT = "dump.json"

@@ -37,7 +37,7 @@ from kgqa_core.graph.formats import (
     report_chunk,
     texts_table,
 )
-from kgqa_core.graph.gzip_files import open_maybe_gzip
+from kgqa_core.graph.input_files import open_maybe_gzip
 
 SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,

@@ -9,12 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numba import njit
 from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import open_array, read_only, write_array_header
+from kgqa_core.graph.csr import Ints, open_array, read_only, write_array_header
 
 SLICE_ROWS = 2**20  # strings that are compared at a time
 StringBuffers = tuple[NDArray[np.uint8], NDArray[np.int64]]  # bytes and offsets, as in a StringTable
@@ -150,3 +152,66 @@ class SortedIndex:
     def starts_with(self, row: int, prefix: bytes) -> bool:
         """Does the key of ``row`` (one past the last included) start with ``prefix``?"""
         return row < self.num_rows and self.key(row).startswith(prefix)
+
+
+# ------ A hash of a set of labelled triples: the same for the same labels, whatever their ids and their order.
+
+
+U64 = npt.NDArray[np.uint64]
+
+FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a, 64 bits
+MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # the finaliser of splitmix64
+LANES = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)  # a start for each of the two sums
+
+
+@njit(cache=True, nogil=True)
+def _mix(bits: np.uint64) -> np.uint64:
+    bits = (bits ^ (bits >> np.uint64(30))) * MIX_1
+    bits = (bits ^ (bits >> np.uint64(27))) * MIX_2
+    return bits ^ (bits >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _hash_strings(data: npt.NDArray[np.uint8], offsets: Ints, which: Ints, known: U64) -> U64:
+    hashes = np.empty(len(which), np.uint64)
+    for place in range(len(which)):
+        string = which[place]
+        if known[string] == 0:
+            found = FNV_START
+            for at in range(offsets[string], offsets[string + 1]):
+                found = (found ^ np.uint64(data[at])) * FNV_PRIME
+            known[string] = _mix(found)
+        hashes[place] = known[string]
+    return hashes
+
+
+def hash_strings(strings: StringTable, which: Ints, known: U64 | None = None) -> U64:
+    """Return a hash of the UTF-8 of each of the strings ``which`` [n].
+
+    ``known``: what was hashed before, by string, 0 where it was not; of many strings only pages in use take memory.
+    """
+    table = np.zeros(len(strings), dtype=np.uint64) if known is None else known
+    return _hash_strings(strings.data, strings.offsets, which, table)
+
+
+@njit(cache=True, nogil=True)
+def _add_up(heads: U64, relations: U64, tails: U64, owner: Ints, sums: U64) -> None:
+    for place in range(len(owner)):
+        for lane in range(2):
+            mixed = _mix(_mix(_mix(heads[place] + LANES[lane]) + relations[place]) + tails[place])
+            sums[owner[place], lane] += mixed
+
+
+def digest_triples(heads: U64, relations: U64, tails: U64, owner: Ints, num_owners: int) -> list[str]:
+    """Return the digest of each owner's triples, 32 hexadecimal digits.
+
+    Args:
+        heads: [E] label hashes (``hash_strings``); of every owner no triple twice.
+        relations: [E].
+        tails: [E].
+        owner: [E] 0..num_owners-1.
+        num_owners: how many there are, also those without a triple, whose digest is 0.
+    """
+    sums = np.zeros((num_owners, 2), dtype=np.uint64)
+    _add_up(heads, relations, tails, owner, sums)
+    return [f"{first:016x}{second:016x}" for first, second in sums.tolist()]

@@ -27,9 +27,8 @@ from kgqa_core.graph.csr import Bools, Ints, build_csr, counts_before, open_arra
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, open_format, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import NsmLine, default_id, read_nsm_chunk, read_tuples
-from kgqa_core.graph.strings import StringTable, open_strings, string_buffers
+from kgqa_core.graph.strings import U64, StringTable, digest_triples, hash_strings, open_strings, string_buffers
 from kgqa_core.graph.subgraphs import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
-from kgqa_core.graph.triple_digest import U64, digest_triples, hash_strings
 
 Value = TypeVar("Value")
 MAX_ROWS = 2**31 - 1  # rows are int32

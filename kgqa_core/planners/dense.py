@@ -25,7 +25,7 @@ from kgqa_core.planners.dense_train import (
     render_path_text,
 )
 from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
-from kgqa_core.text.split_encoder import Floats, SplitEncoder
+from kgqa_core.text.transformer import Floats, SplitEncoder
 
 if TYPE_CHECKING:
     from kgqa_core.instructions.path_constraint import PathConstraints

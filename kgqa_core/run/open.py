@@ -99,7 +99,7 @@ def cache_folder(pipeline: Pipeline) -> Path:
 
 def encode_all(pipeline: Pipeline, texts: Sequence[str]) -> np.ndarray:
     """Return unit-norm encodings [n, encoding_dim], computing only those never seen before."""
-    from kgqa_core.text.cache import encode_cached
+    from kgqa_core.text.encoder import encode_cached
 
     def progress(done: int, total: int) -> None:
         pipeline.progress("encoding texts", done, total)

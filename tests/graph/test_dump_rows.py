@@ -11,9 +11,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.graph import dump_rows
-from kgqa_core.graph.dump_rows import OUTCOMES, DumpOptions, Rows, read_rows
+from kgqa_core.graph.dump_rows import (
+    OUTCOMES,
+    DumpOptions,
+    Rows,
+    Statement,
+    decode,
+    label_of_iri,
+    parse_line,
+    read_rows,
+)
 from kgqa_core.graph.formats import NOT_UTF8, TRUNCATED
-from kgqa_core.graph.ntriples import Statement, decode, label_of_iri, parse_line
 from tests.graph import dump_lines as lines
 
 OPTIONS = DumpOptions(types_as_triples=True)

@@ -19,7 +19,7 @@ from kgqa_core import schemas
 from kgqa_core.config_data import GRAPH_FORMATS
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, GraphFormat, list_chunks, open_format
-from kgqa_core.graph.rejects import collect_rejects
+from kgqa_core.graph.input_files import collect_rejects
 
 Row = tuple[str, ...]
 Rejected = tuple[int, str]  # line, reason

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph import gzip_files
+from kgqa_core.graph import input_files as gzip_files
 from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.graph.gzip_files import BlockReader
+from kgqa_core.graph.input_files import BlockReader
 
 TSV = "".join(f"a{n}\tr\tb{n % 5}\n" for n in range(97)) + "bad\n"
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from flows.cli_lint import graph_rows
 from kgqa_core import schemas
+from kgqa_core.graph.diff import Hub, lint_graph
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.lint import Hub, lint_graph
 
 HUBS = [
     {"label": "m.0a", "relation": "r", "direction": "forward", "hop": 1, "degree": 7, "kept": 5},

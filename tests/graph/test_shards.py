@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.graph.build import BuildLimits, build_graph
+from kgqa_core.graph.build import BuildLimits, InverseCounts, build_graph, find_inverses
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.graph.shards import InverseCounts, find_inverses
 
 CLUBS = """\
 Ann	plays_in	Reds

@@ -30,8 +30,7 @@ from kgqa_core.planners.dense import (
 from kgqa_core.planners.dense_train import Taught, count_steps, fit_dense, neighbour_loss, set_loss
 from kgqa_core.planners.evaluate import score_plans
 from kgqa_core.planners.types import LabelPath, PlanQuestion
-from kgqa_core.text.split_encoder import SplitEncoder
-from kgqa_core.text.transformer import LocalEncoder
+from kgqa_core.text.transformer import LocalEncoder, SplitEncoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

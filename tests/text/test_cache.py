@@ -16,9 +16,8 @@ import pytest
 
 from kgqa_core.errors import ArtifactError
 from kgqa_core.schemas import ENCODINGS
-from kgqa_core.text import cache as cache_module
-from kgqa_core.text.cache import EncodingCache, EncodingCacheWarning, encode_cached
-from kgqa_core.text.encoder import HashEncoder
+from kgqa_core.text import encoder as cache_module
+from kgqa_core.text.encoder import EncodingCache, EncodingCacheWarning, HashEncoder, encode_cached
 
 
 class CountingEncoder:
@@ -110,7 +109,7 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_a_usable_cache(tmp_pat
     code = """
         import os, signal, sys
         from pathlib import Path
-        from kgqa_core.text import cache
+        from kgqa_core.text import encoder as cache
         from kgqa_core.text.encoder import HashEncoder
         cache.PART_TEXTS = 5
         real, calls = Path.write_bytes, []
@@ -142,7 +141,7 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
         import sys, time
         from pathlib import Path
         import numpy as np
-        from kgqa_core.text import cache
+        from kgqa_core.text import encoder as cache
         from kgqa_core.text.encoder import HashEncoder
         cache.PART_TEXTS = 7
         folder, first = Path(sys.argv[1]), int(sys.argv[2])
@@ -244,7 +243,7 @@ def test_a_warm_cache_loads_neither_torch_nor_transformers(tmp_path: Path) -> No
     code = """
         import sys
         from pathlib import Path
-        from kgqa_core.text.cache import encode_cached
+        from kgqa_core.text.encoder import encode_cached
         from kgqa_core.text.transformer import LocalEncoder
         from kgqa_core.text.transformer import MiniLmEncoder
         print(encode_cached(["bb", "a"], encoder=MiniLmEncoder, cache_dir=Path(sys.argv[1])).sum())

@@ -145,7 +145,7 @@ def _evaluation_specs(config: RunConfig) -> Iterator[StageSpec]:
 def _encode(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Encode the distinct texts and relations that the cache does not hold yet, and keep what this run needs."""
     from kgqa_core.questions.build import read_questions
-    from kgqa_core.text.cache import hash_text
+    from kgqa_core.text.encoder import hash_text
 
     graph, masked = graph_of(run), run.config.exploration.mask_topics
     asked = {question.asked(masked) for question in read_questions(run.artifact("questions").folder)}
