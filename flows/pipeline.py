@@ -11,14 +11,13 @@ from prefect.runtime import flow_run
 
 from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.config import RunConfig
-from kgqa_core.config_data import FileDataset
+from kgqa_core.config_base import FileDataset
 from kgqa_core.config_file import config_hash, read_config
 from kgqa_core.errors import ConfigError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from tasks.run_content import FlowRun, Serving
-from tasks.runtime import write_results_artifact
-from tasks.stage import run_as_task
+from tasks.runtime import run_as_task, write_results_artifact
 from tasks.tracking import git_commit, publish
 
 PROJECT = Path(__file__).resolve().parents[1]

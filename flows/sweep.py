@@ -14,8 +14,8 @@ from kgqa_core.artifacts import Artifact
 from kgqa_core.errors import KgqaError
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.sweeps.points import SweepPoint, join_repetitions, read_sweep
+from tasks.run_content import SweepRun, sweep_content
 from tasks.sweep import compare_runs, read_point
-from tasks.sweep_content import SweepRun, sweep_content
 from tasks.tracking import git_commit, publish_sweep
 
 _log = logging.getLogger(__name__)

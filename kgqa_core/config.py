@@ -14,15 +14,17 @@ from pydantic import Field, model_validator
 
 from kgqa_core.config_base import (
     EdgeBudget,
+    EmbeddedDataset,
+    FileDataset,
     FilePath,
     Name,
+    PlansDataset,
     Section,
     Seeds,
     Share,
     Size,
     open_entry,
 )
-from kgqa_core.config_data import EmbeddedDataset, FileDataset, PlansDataset
 from kgqa_core.config_lm import BACKENDS, DensePlannerSection, LmSection, PlansSection, ReasonerSection
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError

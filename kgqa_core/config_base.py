@@ -1,4 +1,4 @@
-"""What all sections of a run configuration are made of: their base class and the types of their values."""
+"""What all sections of a run configuration are made of, and those about data: where triples and questions come from."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from kgqa_core.errors import ConfigError, nearest, shorten
+from kgqa_core.types import Split
 
 _PACKAGED, _BESIDE = Path(__file__).parent / "conf", Path(__file__).parents[1] / "conf"
 CONF = _PACKAGED if _PACKAGED.is_dir() else _BESIDE
@@ -109,3 +110,190 @@ class ModelSection(Section):
     """Base of the sections about one kind of language model."""
 
     kind: str
+
+
+# Format of triples -> what reads it (a graph.formats.GraphFormat). A format of your own is a module and a line here.
+GRAPH_FORMATS = {
+    "wikimovies": "kgqa_core.graph.formats:WIKIMOVIES",
+    "tsv": "kgqa_core.graph.formats:TSV",
+    "csv": "kgqa_core.graph.formats:CSV",
+    "parquet": "kgqa_core.graph.formats:PARQUET",
+    "nsm": "kgqa_core.graph.nsm:FORMAT",
+    "rog": "kgqa_core.graph.rog:FORMAT",
+    "rdf": "kgqa_core.graph.rdf:FORMAT",
+}
+if TYPE_CHECKING:
+    GraphFormatName = str
+else:
+    GraphFormatName = Literal[tuple(GRAPH_FORMATS)]
+
+
+class GraphSection(Section):
+    """The triples."""
+
+    format: GraphFormatName
+    path: FilePath | None = None  # left out with formats nsm and rog alone: the question files hold the triples
+    names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
+    inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards
+    max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
+
+    @model_validator(mode="after")
+    def _has_source(self) -> GraphSection:
+        if self.path is None and self.format not in ("nsm", "rog"):
+            raise ValueError("give 'path'; only triples of format nsm or rog may come from the question files instead")
+        return self
+
+
+class FreebaseSection(Section):
+    """A dump of Freebase. The graph is what the questions' topics reach in it."""
+
+    format: Literal["freebase"]
+    path: FilePath  # N-Triples, gzipped or plain: one file, or a folder of *.nt and *.gz
+    hops: Annotated[int, Field(ge=1, le=9)] | None = 2  # steps from a topic; None: the whole dump
+    cvt_is_hop: bool = True  # does a step to a CVT node count?
+    hub_cap: Annotated[int, Field(ge=1)] | None = None  # triples per (entity, relation, direction) that are walked
+    language: Annotated[str, Field(pattern=r"^[a-z]{2,3}$")] = "en"  # of names and of literals that have one
+    keep_types: bool = False  # are type.object.type triples walked as well?
+    noise: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # prefixes of relations left out; None: ours
+    max_reject_ratio: Share = 0.001
+
+
+# Format of questions -> what reads it (a questions.formats.QuestionFormat). Your own is a module, and a line here.
+QUESTION_FORMATS = {
+    "metaqa": "kgqa_core.questions.metaqa:FORMAT",
+    "jsonl": "kgqa_core.questions.jsonl:FORMAT",
+    "nsm": "kgqa_core.questions.nsm:FORMAT",
+    "wc2014": "kgqa_core.questions.wc2014:FORMAT",
+    "webqsp": "kgqa_core.questions.webqsp:FORMAT",
+    "cwq": "kgqa_core.questions.webqsp:CWQ",
+    "webquestions": "kgqa_core.questions.webqsp:WEBQUESTIONS",
+    "mooc": "kgqa_core.questions.mooc:FORMAT",
+    "rog": "kgqa_core.questions.nsm:ROG",
+}
+
+
+class QuestionSection(Section):
+    """The questions."""
+
+    format: Annotated[str, AfterValidator(name_in(QUESTION_FORMATS))]
+    path: FilePath | None = None  # a folder of splits, or one file to be split 80/10/10
+    files: Annotated[dict[Split, FilePath], Field(min_length=1)] | None = None  # or one file per split
+    hops: Hops | None = None  # MetaQA and WorldCup2014: which of their folders or files 1-hop, 2-hop, 3-hop
+    variant: Literal["official", "etd", "rog"] = "official"  # WebQSP and CWQ: which questions, in which splits
+    dev_ids: FilePath | None = None  # of a variant: the training questions that are its dev split; None: drawn by hash
+    max_reject_ratio: Share = 0.001
+    train_size: Annotated[int, Field(ge=1)] | None = None  # training questions, drawn at random; None: all
+    hold_out_templates: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of masked texts that only test asks
+    draw: Annotated[int, Field(ge=0)] = 0  # the seed of both
+
+    @model_validator(mode="after")
+    def _one_source(self) -> QuestionSection:
+        if (self.path is None) == (self.files is None):
+            raise ValueError("give either 'path' or 'files'")
+        if self.hops is not None and not self._format.has_hops:
+            raise ValueError(
+                "'hops' chooses folders of MetaQA or files of WorldCup2014; leave it out for another format"
+            )
+        if self.variant != "official" and not self._format.has_variants:
+            raise ValueError("'variant' is one of WebQSP or ComplexWebQuestions; leave it out for another format")
+        if self.dev_ids is not None and self.variant == "official":
+            raise ValueError("'dev_ids' is the dev split of a variant: say 'variant: etd' or 'variant: rog' as well")
+        return self
+
+    @property
+    def _format(self) -> Any:
+        """The format's module is imported where a setting goes with some formats only."""
+        return open_entry(QUESTION_FORMATS, self.format, what="question format")
+
+
+def _as_section(given: Any) -> Any:
+    return {"method": given} if isinstance(given, str) else given
+
+
+class SubgraphSection(Section):
+    """A subgraph for each question, to explore instead of the graph. A word stands for a section with that method."""
+
+    method: Literal["none", "question", "expand", "pagerank"] = "none"  # question: what its file gives it; else cut
+    hops: Annotated[int, Field(ge=1, le=9)] = 2  # k: steps from the topics, in both directions
+    group_cap: Annotated[int, Field(ge=1)] | None = 200  # triples walked per (entity, relation, direction); None: all
+    cvt_is_hop: bool = True  # does a step to a CVT node count? (graphs of format freebase know them)
+    drop_relations: Annotated[
+        tuple[str, ...], Field(strict=False)
+    ] = ()  # labels, or starts of labels with a last . or /
+    max_triples: Annotated[int, Field(ge=1)] | None = (
+        None  # of one question: walking ends with the entity that has more
+    )
+    max_entities: Annotated[int, Field(ge=1)] | None = None  # pagerank keeps so many per question; None: 2,000, as NSM
+
+    @property
+    def is_cut(self) -> bool:
+        """Are they cut from the graph?"""
+        return self.method in ("expand", "pagerank")
+
+    @model_validator(mode="after")
+    def _says_what_counts(self) -> SubgraphSection:
+        others = [name for name in type(self).model_fields if name not in ("method", "max_entities")]
+        changed = [name for name in others if getattr(self, name) != type(self).model_fields[name].default]
+        if not self.is_cut and changed:
+            raise ValueError("settings of subgraphs that are cut go with 'method: expand' or 'method: pagerank'")
+        if self.method != "pagerank" and self.max_entities is not None:
+            raise ValueError("'max_entities' goes with 'method: pagerank'")
+        return self
+
+
+class DriftSection(Section):
+    """How much a new build may differ from the last one before a run stops; None: not checked."""
+
+    max_triples_change: Annotated[float, Field(ge=0)] | None = 0.2  # that came or went, as a share of the last build's
+    max_entities_change: Annotated[float, Field(ge=0)] | None = 0.2
+    max_relation_change: Annotated[float, Field(ge=0)] | None = 0.5  # of one relation's triples
+    relation_min_triples: Annotated[int, Field(ge=1)] = 1000  # relations that had fewer are not checked
+    max_questions_change: Annotated[float, Field(ge=0)] | None = 0.2  # that came, went or were reworded
+    max_coverage_drop: Annotated[float, Field(ge=0)] | None = 5.0  # points: questions with an answer within reach
+    max_name_coverage_drop: Annotated[float, Field(ge=0)] | None = 5.0  # points: entities with a name
+    min_changed: Annotated[int, Field(ge=0)] = 100  # fewer changed triples, entities or questions pass at any share
+
+
+def _only_zero(seed: int) -> int:
+    if seed:
+        raise ValueError("must be 0: the dataset comes as files, and is no longer drawn from a seed. Leave it out")
+    return seed
+
+
+class EmbeddedDataset(Section):
+    """The demo's small dataset, which the package carries."""
+
+    name: Name
+    source: Literal["embedded"]
+    seed: Annotated[int, AfterValidator(_only_zero)] = 0
+    reenter_topic: bool = False
+
+
+class FileDataset(Section):
+    """A graph and questions from files."""
+
+    name: Name  # the MLflow experiment
+    source: Literal["files"]
+    graph: Annotated[GraphSection | FreebaseSection, Field(discriminator="format")]
+    questions: QuestionSection
+    reenter_topic: bool = False  # may a path come back to a topic entity? (on MetaQA 3-hop only "no" keeps golds exact)
+    subgraphs: Annotated[SubgraphSection, BeforeValidator(_as_section)] = SubgraphSection()
+    drift: DriftSection | None = DriftSection()  # None: whatever changes, runs go on
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> FileDataset:
+        if self.graph.path is None and self.questions.format != self.graph.format:
+            raise ValueError("graph: give 'path'; only questions of its own format, nsm or rog, hold triples")
+        if self.subgraphs.method == "question" and self.graph.path is not None:
+            raise ValueError("subgraphs: 'question' needs graph: {format: nsm} or {format: rog}, without a path")
+        return self
+
+
+class PlansDataset(Section):
+    """Questions with the relation paths that answer them, from files; no graph."""
+
+    name: Name
+    source: Literal["plans"]
+    plan_files: Annotated[dict[Split, FilePath], Field(min_length=1)]  # JSON lines: id, question, relation_paths
+    max_reject_ratio: Share = 0.001
+    reenter_topic: Literal[False] = False  # paths are as the files have them

@@ -1,14 +1,29 @@
-"""The plots of a system's run: learning curves, and Hits@1 by the number of hops. Matplotlib only, and no display."""
+"""The plots of runs: learning curves, Hits@1 by hops, and a sweep's figures against what it varied. No display."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from kgqa_core.sweeps.config import (
+    BASE,
+    CONTROLS,
+    POINT,
+    SETTINGS,
+    PlotSection,
+    curve_label,
+    is_number,
+    is_score,
+    label_of,
+)
+from kgqa_core.sweeps.points import WHOLE_FROM, PointRow, Spread, short_names, show_spread, show_value
 from kgqa_core.tracking import HOP_METRIC, Point
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_PANELS = 6
@@ -72,3 +87,280 @@ def _figure(num_panels: int, title: str) -> Figure:
     figure.subplots(num_panels, 1, sharex=True)
     figure.suptitle(title)
     return figure
+
+
+SWEEP_PANEL_INCHES = (4.6, 3.4)
+LEGEND_INCHES = 0.3  # per line of the legend
+MAX_COLUMNS = 3
+LEGEND_FONT = 0.085  # inches of a letter
+MARKERS = "osD^vP*X"
+DODGE = 0.7, 0.22  # of the distance between two names on the x axis: all dots of a name share it, two are no further
+LETTERS = 45  # that fit along the x axis of a panel; more are turned
+MAX_VALUES = 9  # that stand beside each other without being turned
+APART = 1.18  # ticks of a logarithmic axis that are nearer than this factor would print over each other
+DASHED_DOTS = {"template_control": ("_", 15), "ceiling": ("o", 13)}  # marker and its size
+DASHES = {"template_control": (0, (4, 2)), "ceiling": (0, (1, 1.5))}
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One dot of a line."""
+
+    x: float
+    y: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel: lines of dots by their names; ``names`` are on the x axis where it has no numbers."""
+
+    title: str
+    y_label: str
+    figure: str
+    lines: Mapping[str, Sequence[Dot]]
+    beside: Mapping[tuple[str, str], Sequence[Dot]]  # (line, control) -> dots
+
+
+def draw_sweep(plot: PlotSection, rows: Sequence[PointRow], sweep: str) -> Figure | None:
+    """Return the figure of one plot; None where no run has anything of what it shows.
+
+    Means are drawn, and where a row stands for several explorers, bars (or a band) of one standard deviation.
+    ``sweep`` is the title of a plot that has none.
+    """
+    from matplotlib.figure import Figure
+
+    panels = [panel for panel in _panels(plot, rows) if any(panel.lines.values())]
+    if not panels:
+        return None
+    columns = min(len({panel.title for panel in panels}) if plot.panels else len(panels), MAX_COLUMNS)
+    num_rows = -(-len(panels) // columns)
+    lines = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    height = num_rows * SWEEP_PANEL_INCHES[1] + LEGEND_INCHES * (2 + len(lines) // 2)
+    figure = Figure(figsize=(columns * SWEEP_PANEL_INCHES[0], height), layout="constrained", dpi=120)
+    axes = list(figure.subplots(num_rows, columns, squeeze=False).flatten())
+    for place, panel in zip(axes, panels, strict=False):
+        _draw_panel(place, panel, plot, lines, _ticks(plot, rows))
+    for place in axes[len(panels) :]:
+        place.set_axis_off()
+    figure.suptitle(plot.title or sweep)
+    shown = axes[: len(panels)]
+    title = "\n".join(filter(None, (_note(plot, rows), _legend_title(plot, rows))))
+    has_legend = _add_legend(figure, shown, title, plot)
+    for place in shown[-columns:]:
+        place.set_xlabel("\n".join(filter(None, (_x_label(plot, rows), "" if has_legend else _note(plot, rows)))))
+    return figure
+
+
+def _panels(plot: PlotSection, rows: Sequence[PointRow]) -> Iterable[Panel]:
+    """Yield a panel per figure in ``y`` and, side by side, value of the dimension that ``panels`` names."""
+    values = list(dict.fromkeys(show_value(row.place[plot.panels]) for row in rows)) if plot.panels else [""]
+    for figure, value in itertools.product(plot.y, values):
+        shown = [row for row in rows if not plot.panels or show_value(row.place[plot.panels]) == value]
+        if plot.kind == "curves":
+            curves = {_line_name(plot, row): [Dot(step, y) for step, y in row.curves.get(figure, ())] for row in shown}
+            yield Panel(value, curve_label(figure), figure, curves, {})
+        else:
+            beside: dict[tuple[str, str], list[Dot]] = {
+                (line, control): dots
+                for control in plot.beside
+                if is_score(figure)
+                for line, dots in _lines(plot, shown, rows, f"{control}.{figure}").items()
+            }
+            yield Panel(value, label_of(figure), figure, _lines(plot, shown, rows, figure), beside)
+
+
+def _lines(plot: PlotSection, shown: Sequence[PointRow], rows: Sequence[PointRow], figure: str) -> dict[str, list[Dot]]:
+    """Return the dots of each line, by ascending x; ``rows`` are those of all panels, which share their x axis."""
+    ticks = _ticks(plot, rows)
+    lines: dict[str, list[Dot]] = {}
+    for row in shown:
+        line = lines.setdefault(_line_name(plot, row), [])
+        x = _x_value(plot, row, ticks)
+        if x is not None and figure in row.figures:
+            line.append(Dot(x, row.figures[figure]))
+    return {name: sorted(dots, key=lambda dot: dot.x) for name, dots in lines.items()}
+
+
+def _ticks(plot: PlotSection, rows: Sequence[PointRow]) -> list[str]:
+    """Return the names along the x axis, empty where it has numbers."""
+    if plot.x is None or not all(plot.x in row.place for row in rows):
+        return []
+    values = [row.place[plot.x] for row in rows]
+    if plot.kind == "lines" and not plot.even_x and all(map(is_number, values)):
+        return []
+    return list(dict.fromkeys(map(show_value, values)))
+
+
+def _x_value(plot: PlotSection, row: PointRow, ticks: Sequence[str]) -> float | None:
+    x = plot.x or ""
+    if x in row.place:
+        return float(ticks.index(show_value(row.place[x]))) if ticks else float(row.place[x])
+    found = row.figures.get(x)
+    return None if found is None else found.mean
+
+
+def _line_dimensions(plot: PlotSection, row: PointRow) -> list[str]:
+    chosen = plot.lines if plot.lines is not None else tuple(row.place)
+    return [name for name in chosen if name not in (plot.x, plot.panels)]
+
+
+def _line_name(plot: PlotSection, row: PointRow) -> str:
+    dimensions = _line_dimensions(plot, row)
+    if len(dimensions) == 1:
+        return show_value(row.place[dimensions[0]])
+    short = short_names(name for name in dimensions if name not in (BASE, POINT))
+    return ", ".join(
+        f"{short[name]}={show_value(row.place[name])}" if name in short else show_value(row.place[name])
+        for name in dimensions
+    )
+
+
+def _draw_panel(axes: Axes, panel: Panel, plot: PlotSection, lines: Sequence[str], ticks: Sequence[str]) -> None:
+    dodge = min(DODGE[0] / len(lines), DODGE[1]) if plot.kind == "points" else 0.0
+    for number, name in enumerate(lines):
+        style = (f"C{number % 10}", MARKERS[number % len(MARKERS)], (number - (len(lines) - 1) / 2) * dodge)
+        _draw_line(axes, panel, name, plot, style)
+        for control in plot.beside if panel.beside else ():
+            dots = panel.beside.get((name, control), ())
+            xs, ys = [dot.x + style[2] for dot in dots], [dot.y.mean for dot in dots]
+            axes.plot(xs, ys, color=style[0], alpha=0.8, **_control_style(plot, control))
+        if plot.kind == "points":
+            _write_values(axes, panel, name, style[2], len(lines) * len(ticks))
+    axes.set_title(panel.title, fontsize="medium")
+    axes.set_ylabel(panel.y_label)
+    axes.grid(alpha=0.3)
+    _set_y_axis(axes, panel, plot)
+    _set_x_axis(axes, panel, plot, ticks)
+
+
+def _control_style(plot: PlotSection, control: str) -> dict[str, Any]:
+    """Return how a control is drawn: dashed, or where lines are not joined, by marks of its own."""
+    if plot.kind != "points":
+        return {"linestyle": DASHES[control]}
+    marker, size = DASHED_DOTS[control]
+    return {"linestyle": "none", "marker": marker, "markersize": size, "markeredgewidth": 1.4, "fillstyle": "none"}
+
+
+def _draw_line(axes: Axes, panel: Panel, name: str, plot: PlotSection, style: tuple[str, str, float]) -> None:
+    """Draw one line with its bars or its band; ``style`` is colour, marker and how far the dots are moved aside."""
+    color, marker, shift = style
+    dots = panel.lines.get(name, ())
+    xs, means = [dot.x + shift for dot in dots], [dot.y.mean for dot in dots]
+    deviations = [dot.y.deviation for dot in dots]
+    joined = "none" if plot.kind == "points" else "-"
+    size = 4 if plot.kind == "curves" else 6
+    axes.plot(xs, means, color=color, marker=marker, markersize=size, linestyle=joined, label=name or "explorer")
+    if plot.kind == "curves" and any(deviations):
+        low, high = ([mean + sign * by for mean, by in zip(means, deviations, strict=True)] for sign in (-1, 1))
+        axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0)
+    elif any(deviations):
+        axes.errorbar(xs, means, yerr=deviations, fmt="none", ecolor=color, capsize=3)
+
+
+def _write_values(axes: Axes, panel: Panel, name: str, shift: float, crowd: int) -> None:
+    """Write its value at each dot of a line, where there is room for it; ``crowd`` is how many dots a panel has."""
+    alone, turned = len(panel.lines) == 1, crowd > MAX_VALUES
+    for dot in panel.lines.get(name, ()):
+        axes.annotate(
+            show_spread(panel.figure, Spread(dot.y.mean, 0.0, 1)),
+            (dot.x + shift, dot.y.mean + (0.0 if alone else dot.y.deviation)),
+            (10, 0) if alone else (0, 9),
+            textcoords="offset points",
+            ha="left" if alone or turned else "center",
+            va="center" if alone else "baseline",
+            rotation=45 if turned and not alone else 0,
+            rotation_mode="anchor",
+            fontsize="x-small",
+        )
+
+
+def _set_y_axis(axes: Axes, panel: Panel, plot: PlotSection) -> None:
+    from matplotlib.ticker import StrMethodFormatter
+
+    if plot.kind == "points":
+        axes.margins(y=0.18)  # room for the values
+    if plot.log_y:
+        axes.set_yscale("log")
+    high = max((abs(dot.y.mean) for dots in panel.lines.values() for dot in dots), default=0.0)
+    if high >= WHOLE_FROM or (plot.log_y and high > 1):
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    elif not plot.log_y:
+        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+
+
+def _set_x_axis(axes: Axes, panel: Panel, plot: PlotSection, ticks: Sequence[str]) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
+    if ticks:
+        long = sum(len(tick) + 2 for tick in ticks) > LETTERS
+        axes.set_xticks(range(len(ticks)), ticks, rotation=20 if long else 0, ha="right" if long else "center")
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
+        return
+    whole = all(dot.x == int(dot.x) for dots in panel.lines.values() for dot in dots)
+    if plot.log_x:
+        axes.set_xscale("log")
+        if whole:
+            axes.set_xticks(_apart({dot.x for dots in panel.lines.values() for dot in dots}))
+        else:
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+    elif whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}" if whole else "{x:,g}"))
+
+
+def _apart(values: Iterable[float]) -> list[float]:
+    """Return the values that are far enough from the one before to be printed side by side on a logarithmic axis."""
+    kept: list[float] = []
+    for value in sorted(values):
+        if not kept or value >= APART * kept[-1]:
+            kept.append(value)
+    return kept
+
+
+def _x_label(plot: PlotSection, rows: Sequence[PointRow]) -> str:
+    if plot.x is None:
+        return "training step"
+    if not all(plot.x in row.place for row in rows):
+        return label_of(plot.x)
+    return SETTINGS.get(plot.x, plot.x)
+
+
+def _note(plot: PlotSection, rows: Sequence[PointRow]) -> str:
+    """Say what bars and bands are, where there are any."""
+    counts = sorted({row.count for row in rows})
+    if counts[-1] == 1:
+        return ""
+    several = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"mean of {several} explorers; {'bands' if plot.kind == 'curves' else 'bars'}: ± one standard deviation"
+
+
+def _legend_title(plot: PlotSection, rows: Sequence[PointRow]) -> str:
+    dimensions = _line_dimensions(plot, rows[0])
+    return SETTINGS.get(dimensions[0], dimensions[0]) if len(dimensions) == 1 else ""
+
+
+def _add_legend(figure: Figure, panels: Sequence[Axes], title: str, plot: PlotSection) -> bool:
+    """Add one legend for all panels below them, unless there is but one line; say whether there is one."""
+    from matplotlib.lines import Line2D
+
+    found: dict[str, Any] = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        found |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in found}
+    for control in plot.beside:
+        found[CONTROLS[control]] = Line2D([], [], color="0.4", **_control_style(plot, control))
+    if len(found) < 2:
+        return False
+    longest = (max(map(len, found)) + 6) * LEGEND_FONT
+    figure.legend(
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=max(1, min(len(found), int(figure.get_figwidth() / longest))),
+        title=title or None,
+        fontsize="small",
+        title_fontsize="small",
+        frameon=False,
+    )
+    return True

@@ -74,3 +74,13 @@ def write_results_artifact(markdown: str, *, description: str = "What this run m
 
     made = create_markdown_artifact(markdown, key=RESULTS_KEY, description=description)
     return cast("UUID", made)  # a coroutine only where called from one
+
+
+def run_as_task(work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
+    """Do a piece of work as one Prefect task, whose run is called by the stage's key."""
+
+    @pipeline_task(title, io=io, run_name=key)
+    def stage() -> R:
+        return work()
+
+    return stage()

@@ -27,8 +27,8 @@ from kgqa_core.sweeps.points import (
     show_value,
 )
 from kgqa_core.tracking import Recorder, write_record
+from tasks.plots import draw_sweep
 from tasks.runtime import pipeline_task
-from tasks.sweep_plots import draw_sweep
 
 STAGE = "sweep"
 VERSION = 1  # raised whenever the same runs would give other tables or plots

@@ -26,16 +26,18 @@ from tasks.plots import draw_hits_by_hops, draw_learning_curves
 from tasks.registry import register_explorers
 from tasks.run_content import (
     FLOW_KIND,
+    POINT_KIND,
+    SWEEP_KIND,
     SYSTEM_KIND,
     FlowRun,
     RunContent,
     Stage,
+    SweepContent,
     SystemContent,
     flow_content,
     read_stages,
     system_contents,
 )
-from tasks.sweep_content import POINT_KIND, SWEEP_KIND, SweepContent
 from tasks.traces import delete_traces, log_traces
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kgqa_core.config import RunConfig
-from kgqa_core.config_data import EmbeddedDataset, FileDataset
+from kgqa_core.config_base import EmbeddedDataset, FileDataset
 from kgqa_core.config_file import Setting, config_hash, configure, machine_paths, read_config
 from kgqa_core.errors import ConfigError
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from benchmarks.child import folder_bytes
 from benchmarks.measure import peak_megabytes
 from kgqa_core import schemas
-from kgqa_core.config_data import SubgraphSection
+from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph.expand import Expander
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, cut_subgraphs

@@ -2,7 +2,7 @@
 
 A chunk is a slice of one file that is parsed apart from the others, in this process or in any that sees the same
 folders: memory stays flat. ``parse`` writes its rows and its rejects beside the other parts. Formats of their own:
-``rdf``, ``nsm``; ``config_data.GRAPH_FORMATS`` names them all.
+``rdf``, ``nsm``; ``config_base.GRAPH_FORMATS`` names them all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
-from kgqa_core.config_base import open_entry
-from kgqa_core.config_data import GRAPH_FORMATS
+from kgqa_core.config_base import GRAPH_FORMATS, open_entry
 from kgqa_core.errors import InputError, nearest, shorten
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, unpack
 
@@ -98,7 +97,7 @@ class GraphFormat:
 
 
 def open_format(name: str) -> GraphFormat:
-    """Return the format of ``config_data.GRAPH_FORMATS`` that has this name; ConfigError where none has."""
+    """Return the format of ``config_base.GRAPH_FORMATS`` that has this name; ConfigError where none has."""
     found: GraphFormat = open_entry(GRAPH_FORMATS, name, what="graph format")
     return found
 

@@ -26,7 +26,7 @@ from scipy.sparse import coo_array, csr_array
 
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
-from kgqa_core.config_data import SubgraphSection
+from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph.csr import Bools, Floats, Ints, sorted_distinct
 from kgqa_core.graph.expand import Expander, Expansion, match_relations, read_cvts
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.config_data import QuestionSection
+from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.formats import MAX_REJECT_TEXT
 from kgqa_core.graph.input_files import NUM_SHOWN, rejects_table, too_many_rejects

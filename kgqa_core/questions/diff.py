@@ -11,7 +11,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgqa_core.config_data import DriftSection
+from kgqa_core.config_base import DriftSection
 from kgqa_core.graph.diff import Change, GraphDiff, compare_graphs
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraphs import BLOCKS_FILE

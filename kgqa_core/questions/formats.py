@@ -1,4 +1,4 @@
-"""What a question format is, and reading the files of any; ``config_data.QUESTION_FORMATS`` lists the formats.
+"""What a question format is, and reading the files of any; ``config_base.QUESTION_FORMATS`` lists the formats.
 
 A format says which files of a folder are its own, and how a file is read (``QuestionFormat``). Linking, splits,
 rejects, lint and coverage are the same for all of them.
@@ -15,8 +15,7 @@ from typing import Annotated, NoReturn, TypeVar
 
 from pydantic import Field, ValidationError
 
-from kgqa_core.config_base import open_entry
-from kgqa_core.config_data import QUESTION_FORMATS, QuestionSection
+from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
 from kgqa_core.errors import ConfigError, InputError, nearest, shorten
 from kgqa_core.graph.formats import (
     NOT_AN_OBJECT,
@@ -113,7 +112,7 @@ class QuestionFormat:
 
 
 def open_format(name: str) -> QuestionFormat:
-    """Return the format of a name in ``config_data.QUESTION_FORMATS``; ConfigError where there is none."""
+    """Return the format of a name in ``config_base.QUESTION_FORMATS``; ConfigError where there is none."""
     found = open_entry(QUESTION_FORMATS, name, what="question format")
     assert isinstance(found, QuestionFormat)
     return found

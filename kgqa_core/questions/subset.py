@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgqa_core.config_data import QuestionSection
+from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.formats import NOT_UTF8, line_blocks, require_file
 from kgqa_core.questions.formats import RawQuestion, list_files, open_format

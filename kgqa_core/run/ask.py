@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgqa_core.config_data import EmbeddedDataset, PlansDataset
+from kgqa_core.config_base import EmbeddedDataset, PlansDataset
 from kgqa_core.errors import ConfigError, InputError, LinkError
 from kgqa_core.run.compare import Bench, open_bench, section_of
 from kgqa_core.run.open import open_system, search_graph

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kgqa_core.artifacts import Artifact, Recipe, hash_json, write_json
-from kgqa_core.config_data import FileDataset
+from kgqa_core.config_base import FileDataset
 from kgqa_core.errors import DriftError
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages import known_stages

@@ -23,7 +23,7 @@ from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import PROGRESS, Pipeline, StageOutcome
 from kgqa_core.run.stages import StageSpec, known_stages
 from kgqa_core.tracking import read_record
-from tasks.stage import run_as_task
+from tasks.runtime import run_as_task
 
 R = TypeVar("R")
 KEYS = ["dataset", "graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.config_data import SubgraphSection
+from kgqa_core.config_base import SubgraphSection
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
 from kgqa_core.questions.build import read_questions

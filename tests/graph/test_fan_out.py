@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.config import ClusterSection
-from kgqa_core.config_data import SubgraphSection
+from kgqa_core.config_base import SubgraphSection
 from kgqa_core.errors import InputError, KgqaError
 from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.graph.fan_out import fan_out, name_of

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
-from kgqa_core.config_data import GRAPH_FORMATS
+from kgqa_core.config_base import GRAPH_FORMATS
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, GraphFormat, list_chunks, open_format
 from kgqa_core.graph.input_files import collect_rejects
@@ -207,7 +207,7 @@ def test_a_format_of_your_own_is_a_file_and_a_line(tmp_path: Path) -> None:
     package = tmp_path / "kgqa_core"
     shutil.copytree(Path(schemas.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "graph" / "toy.py").write_text(TOY, encoding="utf-8")
-    config = package / "config_data.py"
+    config = package / "config_base.py"
     table = "GRAPH_FORMATS = {\n"
     line = '    "toy": "kgqa_core.graph.toy:FORMAT",\n'
     text = config.read_text("utf-8")

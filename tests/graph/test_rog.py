@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.config_data import QuestionSection
+from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph, list_chunks
 from kgqa_core.graph.formats import TRIPLE_COLUMNS

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
-from kgqa_core.config_data import SubgraphSection
+from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph import subgraph_cut
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core import schemas
-from kgqa_core.config_data import QuestionSection
+from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.config_data import QUESTION_FORMATS, FileDataset, QuestionSection
+from kgqa_core.config_base import QUESTION_FORMATS, FileDataset, QuestionSection
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.formats import line_blocks

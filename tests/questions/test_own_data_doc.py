@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgqa_core.config_data import FileDataset
+from kgqa_core.config_base import FileDataset
 from kgqa_core.config_file import read_config
 from kgqa_core.graph import formats, nsm
 from kgqa_core.graph.build import build_graph

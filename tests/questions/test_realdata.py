@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgqa_core.config_data import QuestionSection
+from kgqa_core.config_base import QuestionSection
 from kgqa_core.graph.build import InverseCounts, build_graph
 from kgqa_core.graph.follow import follow_path, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.config_data import QuestionSection
+from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions

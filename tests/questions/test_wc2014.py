@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kgqa_core.config_data import QuestionSection
+from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph

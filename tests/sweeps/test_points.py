@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.config import LocalEncoderSection, RunConfig
-from kgqa_core.config_data import FileDataset
+from kgqa_core.config_base import FileDataset
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.sweeps.points import (
     SeedRow,

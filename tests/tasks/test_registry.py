@@ -16,7 +16,7 @@ import tasks.registry
 from flows.pipeline import describe_serving
 from kgqa_core.artifacts import Artifact, read_artifact
 from kgqa_core.config import RunConfig
-from kgqa_core.config_data import FileDataset, SubgraphSection
+from kgqa_core.config_base import FileDataset, SubgraphSection
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.checkpoint import CARD, WEIGHTS
 from kgqa_core.run.ask import Answer, open_answerer

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from kgqa_core.sweeps.config import PlotSection
 from kgqa_core.sweeps.points import PointRow, Spread
-from tasks.sweep_plots import draw_sweep
+from tasks.plots import draw_sweep
 
 SIZE, BUDGET = "dataset.questions.train_size", "evaluation.edge_budget"
 Dots = dict[str, tuple[list[float], list[float]]]

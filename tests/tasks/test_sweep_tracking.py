@@ -15,7 +15,7 @@ from kgqa_core.artifacts import Artifact, Recipe
 from kgqa_core.sweeps.points import PointRow, Spread, Sweep, read_sweep
 from kgqa_core.tracking import TrackingRecord, write_record
 from tasks.mlflow_store import tracking_uri
-from tasks.sweep_content import SweepContent, SweepRun, sweep_content
+from tasks.run_content import SweepContent, SweepRun, sweep_content
 from tasks.tracking import publish_sweep
 
 RUN = """\

@@ -16,8 +16,7 @@ from mlflow.entities import SpanStatusCode, Trace, TraceState
 from kgqa_core.systems.tables import write_calls
 from kgqa_core.types import Question
 from tasks.mlflow_store import import_mlflow, tracking_uri
-from tasks.trace_content import share_out, traced_questions
-from tasks.traces import delete_traces, log_traces
+from tasks.traces import delete_traces, log_traces, share_out, traced_questions
 from tests.evaluation.made_up import Reply, ask, write_system
 
 ASKED: list[tuple[Question, Reply]] = [

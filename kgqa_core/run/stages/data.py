@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
-from kgqa_core.config_base import size_in_bytes
-from kgqa_core.config_data import (
+from kgqa_core.config_base import (
     EmbeddedDataset,
     FileDataset,
     FreebaseSection,
@@ -26,6 +25,7 @@ from kgqa_core.config_data import (
     PlansDataset,
     QuestionSection,
     SubgraphSection,
+    size_in_bytes,
 )
 from kgqa_core.errors import ConfigError
 from kgqa_core.questions.formats import list_files, question_files

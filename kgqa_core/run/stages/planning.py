@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import write_json
 from kgqa_core.config import RunConfig
-from kgqa_core.config_data import PlansDataset
+from kgqa_core.config_base import PlansDataset
 from kgqa_core.config_lm import Planner
 from kgqa_core.errors import InputError
 from kgqa_core.run.open import (
