@@ -94,8 +94,9 @@ def side_by_side_of(named: Mapping[str, Sequence[SystemRun]]) -> dict[str, Any] 
 
 def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> dict[str, Any]:
     """Return the comparison as one document."""
-    from kgqa_core.evaluation.compare import ALPHA, CONFIDENCE
+    from kgqa_core.evaluation.compare import ALPHA
     from kgqa_core.evaluation.figures import make_figures
+    from kgqa_core.evaluation.metrics import CONFIDENCE
 
     return {
         "n": len(runs[0].asked),

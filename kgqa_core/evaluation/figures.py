@@ -13,9 +13,15 @@ from typing import Literal
 
 import numpy as np
 
-from kgqa_core.evaluation.compare import PairRow, bootstrap_bounds, interval_figures, interval_names
-from kgqa_core.evaluation.metrics import Floats, Mask, QuestionScores
-from kgqa_core.evaluation.runs import STATUSES, EvaluatedRun, Record, SystemRun
+from kgqa_core.evaluation.metrics import (
+    Floats,
+    Mask,
+    QuestionScores,
+    bootstrap_bounds,
+    interval_figures,
+    interval_names,
+)
+from kgqa_core.evaluation.runs import STATUSES, Record, SystemRun
 
 Role = Literal["learned", "seed", "template control", "ceiling", "other"]
 """``seed``: one of several runs of a learned system, whose mean is the ``learned`` row that is judged."""
@@ -200,22 +206,4 @@ def _evidence_figures(record: Record, some: Mask) -> dict[str, float]:
         known = column[some & ~np.isnan(column)]
         if len(known) and name != EXPLORER_FIRST:
             figures[f"{COUNT}{name}"] = float(known.mean())
-    return figures
-
-
-def lift_figures(against_direct: PairRow, run: EvaluatedRun, direct: EvaluatedRun) -> dict[str, float]:
-    """Return what a system adds to the model's own knowledge, as ``direct`` shows it, in points.
-
-    Beside the differences, with bounds, stands Hits@1 on the questions that ``direct`` gets right, and on the others.
-    """
-    figures: dict[str, float] = {}
-    for metric, found in against_direct.metrics.items():
-        name = f"lift.{metric}"
-        figures[name] = found.difference
-        figures |= dict(zip(interval_names(name), (found.low, found.high), strict=True))
-    known = direct.picked_right > 0
-    hits = run.scores.values["hits1"]
-    for name, some in (("hits1.known", known), ("hits1.unknown", ~known)):
-        if some.any():
-            figures[name] = float(hits[some].mean())
     return figures

@@ -12,7 +12,7 @@ import string
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
@@ -316,3 +316,62 @@ def summarise_rog(shares: Sequence[tuple[float, ...]]) -> dict[str, float]:
     """
     totals = np.cumsum([(0.0,) * len(ROG_METRICS), *shares], axis=0)[-1].tolist()
     return {name: total * 100 / max(len(shares), 1) for name, total in zip(ROG_METRICS, totals, strict=True)}
+
+
+INTERVAL_METRICS = ("hits1", "f1", "em")
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+SEED = 0
+CELLS_AT_ONCE = 2**20  # numbers drawn at once
+COUNT_COST = 16  # times what it takes to draw a question, it takes to draw a count
+DIGITS = 6  # of a bound: the last digits of a sum depend on the processor, and equal input shall give equal bytes
+
+
+def resampled_means(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+    """Return the means [resamples, M] of ``values`` [B, M] over B rows drawn with replacement; B is at least 1."""
+    num = len(values)
+    rows, counts = np.unique(values, axis=0, return_counts=True)
+    by_counts = COUNT_COST * len(rows) < num
+    columns = np.repeat(rows, counts, axis=0).T.copy()  # sorted, so that the order of the questions changes nothing
+    random = np.random.default_rng(seed)
+    means = np.empty((resamples, values.shape[1]))
+    step = max(1, CELLS_AT_ONCE // (len(rows) if by_counts else num))
+    for start in range(0, resamples, step):
+        size = min(step, resamples - start)
+        if by_counts:
+            means[start : start + size] = random.multinomial(num, counts / num, size=size) @ rows / num
+        else:
+            drawn = random.integers(num, size=(size, num))
+            for place, column in enumerate(columns):  # one by one: rows of a table are several times slower to gather
+                means[start : start + size, place] = column.take(drawn).mean(axis=1)
+    return means
+
+
+def bootstrap_bounds(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
+    """Return the lower and the upper bound [2, M] of the mean of each column of ``values`` [B, M]; zeros without rows.
+
+    All columns see the same resamples.
+    """
+    if not len(values):
+        return np.zeros((2, values.shape[1]))
+    tail = (1 - CONFIDENCE) / 2
+    bounds = np.quantile(resampled_means(values, resamples=resamples, seed=seed), [tail, 1 - tail], axis=0)
+    return np.round(bounds, DIGITS) + 0.0  # no -0.0
+
+
+def interval_names(metric: str) -> tuple[str, str]:
+    """Return the names of a metric's bounds, as they stand beside it in a summary: ``hits1.low`` and ``hits1.high``."""
+    return f"{metric}.low", f"{metric}.high"
+
+
+def interval_figures(values: Mapping[str, Floats], chosen: Mask | None = None) -> dict[str, float]:
+    """Return the bounds of ``INTERVAL_METRICS`` over all questions or those ``chosen`` [B].
+
+    ``values`` holds the figures question by question, by name [B], in percent.
+    """
+    columns = np.stack([values[name] for name in INTERVAL_METRICS], axis=1)
+    bounds = bootstrap_bounds(columns if chosen is None else columns[chosen])
+    figures: dict[str, float] = {}
+    for place, metric in enumerate(INTERVAL_METRICS):
+        figures |= dict(zip(interval_names(metric), bounds[:, place].tolist(), strict=True))
+    return figures

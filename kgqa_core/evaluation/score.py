@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from kgqa_core.errors import InputError, nearest, shorten
-from kgqa_core.evaluation.compare import interval_figures
 from kgqa_core.evaluation.metrics import (
     METRICS,
     Outcome,
+    interval_figures,
     normalise_name,
     score_outcomes,
     score_rog_question,

@@ -12,15 +12,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kgqa_core.evaluation.compare import (
-    INTERVAL_METRICS,
-    PairRow,
-    Scope,
-    compare_pair,
-    correct_for_number,
-    mcnemar,
-)
-from kgqa_core.evaluation.figures import EXPLORER_FIRST, ReportRow, lift_figures, system_row
+from kgqa_core.evaluation.compare import PairRow, Scope, compare_pair, correct_for_number, mcnemar
+from kgqa_core.evaluation.figures import EXPLORER_FIRST, ReportRow, system_row
+from kgqa_core.evaluation.metrics import INTERVAL_METRICS, interval_names
 from kgqa_core.evaluation.predictions import CHANCE, SystemSource
 from kgqa_core.evaluation.runs import EvaluatedRun, SystemRun, mean_run, require_comparable, with_direct
 
@@ -299,3 +293,21 @@ def count_lm_vs_explorer(num_shown: int, decisions: Sequence[Decision]) -> LmVsE
         both_wrong=cells[False, False],
         p=mcnemar(cells[True, False], cells[False, True]),
     )
+
+
+def lift_figures(against_direct: PairRow, run: EvaluatedRun, direct: EvaluatedRun) -> dict[str, float]:
+    """Return what a system adds to the model's own knowledge, as ``direct`` shows it, in points.
+
+    Beside the differences, with bounds, stands Hits@1 on the questions that ``direct`` gets right, and on the others.
+    """
+    figures: dict[str, float] = {}
+    for metric, found in against_direct.metrics.items():
+        name = f"lift.{metric}"
+        figures[name] = found.difference
+        figures |= dict(zip(interval_names(name), (found.low, found.high), strict=True))
+    known = direct.picked_right > 0
+    hits = run.scores.values["hits1"]
+    for name, some in (("hits1.known", known), ("hits1.unknown", ~known)):
+        if some.any():
+            figures[name] = float(hits[some].mean())
+    return figures

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kgqa_core.evaluation.compare import interval_names
 from kgqa_core.evaluation.figures import ANSWERABLE, COSTS, ENDS, OVERALL, Figures, ReportRow
-from kgqa_core.evaluation.metrics import ANSWER_BUCKETS
+from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, interval_names
 from kgqa_core.evaluation.predictions import CHANCE, SystemSource
 from kgqa_core.evaluation.published import Metric
 from kgqa_core.evaluation.side_by_side import DIRECT, Entrant, Merit, SideBySide

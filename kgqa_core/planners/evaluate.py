@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
-from kgqa_core.evaluation.compare import bootstrap_bounds, interval_names
+from kgqa_core.evaluation.metrics import bootstrap_bounds, interval_names
 from kgqa_core.evaluation.tables import markdown_table
 from kgqa_core.graph.execute import Follower
 from kgqa_core.graph.kg import golds_of, to_relations, unsigned

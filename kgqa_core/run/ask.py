@@ -172,7 +172,7 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
 
 
 def _headline(figures: Mapping[str, float]) -> dict[str, float]:
-    from kgqa_core.evaluation.compare import INTERVAL_METRICS, interval_names
+    from kgqa_core.evaluation.metrics import INTERVAL_METRICS, interval_names
 
     bounds = [name for metric in INTERVAL_METRICS for name in interval_names(metric)]
     return {"n": int(figures["n"])} | {name: figures[name] for name in (*INTERVAL_METRICS, "coverage", *bounds)}

@@ -18,20 +18,22 @@ from scipy.stats import binom, binomtest
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation import compare
 from kgqa_core.evaluation.compare import (
-    INTERVAL_METRICS,
     PairRow,
-    bootstrap_bounds,
     compare_in_scope,
     compare_runs,
     comparison_scopes,
     holm,
-    interval_figures,
     judge,
     mcnemar,
     randomisation_test,
-    resampled_means,
 )
-from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.evaluation.metrics import (
+    INTERVAL_METRICS,
+    bootstrap_bounds,
+    interval_figures,
+    resampled_means,
+    score_predictions,
+)
 from kgqa_core.evaluation.predictions import Source
 from kgqa_core.evaluation.runs import Asked, EvaluatedRun
 from kgqa_core.types import Prediction, Question
