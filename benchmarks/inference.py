@@ -9,9 +9,8 @@ from pathlib import Path
 from benchmarks.measure import write_section
 from benchmarks.workload import WHOLE, Workload, cpu_seconds, interleaved, median, open_workload
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.explorer.checkpoint import Card, load_explorer
 from kgqa_core.explorer.explore import ExploreOptions
-from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.model import Card, Explorer, load_explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.run.open import make_encoder
 from kgqa_core.types import Prediction, Question

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.measure import write_section
 from benchmarks.workload import interleaved, median
-from kgqa_core.explorer.scatter import has_torch_scatter, scatter_sum_extension, scatter_sum_torch, spread_sum
+from kgqa_core.explorer.batch import has_torch_scatter, scatter_sum_extension, scatter_sum_torch, spread_sum
 
 Sum = Callable[[Tensor], Tensor]
 """Rows to sums of rows."""

@@ -80,7 +80,7 @@ def side_by_side_of(named: Mapping[str, Sequence[SystemRun]]) -> dict[str, Any] 
         named: the runs that each of the user's words stands for. Rows are named by the systems; where there are several
             words, by letters too, since runs of two configurations are never seeds of one row.
     """
-    from kgqa_core.evaluation.side_by_side import group_runs, side_by_side
+    from kgqa_core.evaluation.compare import group_runs, side_by_side
     from kgqa_core.evaluation.tables import side_by_side_document
 
     if not any(run.about for runs in named.values() for run in runs):

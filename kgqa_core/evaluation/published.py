@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.side_by_side import Entrant
+from kgqa_core.evaluation.compare import Entrant
 
 Metric = Literal[
     "hit",  # a gold anywhere in the answer (RoG and EPERM print it as Hits@1)

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kgqa_core.evaluation.compare import DIRECT, Entrant, Merit, SideBySide
 from kgqa_core.evaluation.figures import ANSWERABLE, COSTS, ENDS, OVERALL, Figures, ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, interval_names
 from kgqa_core.evaluation.predictions import CHANCE, SystemSource
 from kgqa_core.evaluation.published import Metric
-from kgqa_core.evaluation.side_by_side import DIRECT, Entrant, Merit, SideBySide
 
 COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
 HEADER = ("hops", "system", *COLUMNS.values(), "remark")

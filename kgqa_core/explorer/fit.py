@@ -18,9 +18,8 @@ from kgqa_core.artifacts import hash_json
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.batch import explorer_golds, question_arrays
-from kgqa_core.explorer.checkpoint import Card, save_explorer, start_from
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, gold_mask
-from kgqa_core.explorer.model import Explorer, look_up, texts_of
+from kgqa_core.explorer.model import Card, Explorer, look_up, save_explorer, start_from, texts_of
 from kgqa_core.explorer.predict import TIE, explore_all
 from kgqa_core.explorer.train import Journal, Lessons, Trainer, TrainStep
 from kgqa_core.graph.kg import KnowledgeGraph

@@ -197,7 +197,7 @@ def load_system(
     Raises:
         ArtifactError: the checkpoint is missing, damaged or of another encoder.
     """
-    from kgqa_core.explorer.checkpoint import load_explorer
+    from kgqa_core.explorer.model import load_explorer
     from kgqa_core.systems.etd import ExplorerSystem
 
     model, card = load_explorer(folder, encoder=encoder)

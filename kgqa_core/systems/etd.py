@@ -14,8 +14,8 @@ from pydantic import Field
 
 from kgqa_core.config_base import FilePath, Section
 from kgqa_core.config_systems import SystemType
+from kgqa_core.evaluation.compare import NOBODY
 from kgqa_core.evaluation.predictions import render_path
-from kgqa_core.evaluation.side_by_side import NOBODY
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.subgraphs import Subgraphs
@@ -28,10 +28,8 @@ from kgqa_core.systems.types import Ask, CandidateSource, Parts, Reply, Steps, S
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 if TYPE_CHECKING:
-    from kgqa_core.explorer.checkpoint import Card
-    from kgqa_core.explorer.explore import Exploration
-    from kgqa_core.explorer.model import EncodeTexts, Explorer
-    from kgqa_core.explorer.walk import WalkStep
+    from kgqa_core.explorer.explore import Exploration, WalkStep
+    from kgqa_core.explorer.model import Card, EncodeTexts, Explorer
 
 
 @dataclass(slots=True)
@@ -91,10 +89,9 @@ class ExplorerSystem:
         Raises:
             InputError: a question has no subgraph, where each explores its own.
         """
-        from kgqa_core.explorer.explore import ExploreOptions
+        from kgqa_core.explorer.explore import MERGED, ExploreOptions
         from kgqa_core.explorer.model import texts_of
         from kgqa_core.explorer.predict import predict
-        from kgqa_core.explorer.walk import MERGED
 
         inside = self.subgraphs
         asked = sorted({question.asked(self.card.mask_topics) for question in questions})

@@ -17,7 +17,7 @@ from benchmarks.scaling import Curve, draw, in_fresh_process
 from benchmarks.scatter import Case, Size, differences
 from benchmarks.scatter import measure as measure_scatter
 from benchmarks.workload import interleaved, ratio_of
-from kgqa_core.explorer.scatter import has_torch_scatter
+from kgqa_core.explorer.batch import has_torch_scatter
 from tests.conftest import Start
 from tests.explorer.worlds import make_question
 

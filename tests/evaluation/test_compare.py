@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation import compare
+from kgqa_core.evaluation import compare, metrics
 from kgqa_core.evaluation.compare import (
     PairRow,
     compare_in_scope,
@@ -91,10 +91,10 @@ def test_columns_see_the_same_resamples() -> None:
 
 @pytest.mark.parametrize("cost", [0, 1_000])
 def test_memory_is_bounded_and_that_changes_nothing(cost: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "COUNT_COST", cost)
+    monkeypatch.setattr(metrics, "COUNT_COST", cost)
     values = np.random.default_rng(0).normal(size=(31, 2))
     whole = bootstrap_bounds(values, resamples=100)
-    monkeypatch.setattr(compare, "CELLS_AT_ONCE", 31 * 7)
+    monkeypatch.setattr(metrics, "CELLS_AT_ONCE", 31 * 7)
     assert np.array_equal(bootstrap_bounds(values, resamples=100), whole)
 
 
@@ -103,7 +103,7 @@ def test_drawing_questions_and_drawing_their_counts_come_to_the_same(monkeypatch
     values = np.stack([chance.choice([0.0, 100.0], 211), chance.choice([0.0, 40.0, 100.0], 211)], axis=1)
     found = []
     for cost in (0, 1_000):
-        monkeypatch.setattr(compare, "COUNT_COST", cost)
+        monkeypatch.setattr(metrics, "COUNT_COST", cost)
         found.append(bootstrap_bounds(values, resamples=20_000))
     assert found[0] == pytest.approx(found[1], abs=0.6)
     assert not np.array_equal(*found)

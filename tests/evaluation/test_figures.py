@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation import compare as intervals
-from kgqa_core.evaluation.compare import Scope, compare_pair
+from kgqa_core.evaluation import metrics
+from kgqa_core.evaluation.compare import Scope, compare_pair, lift_figures
 from kgqa_core.evaluation.figures import system_figures, system_row
-from kgqa_core.evaluation.side_by_side import lift_figures
 from kgqa_core.evaluation.tables import show_figure
 from kgqa_core.types import Question
 from tests.evaluation.made_up import Reply, ask, make_system
@@ -77,7 +76,7 @@ def slow_figures(questions: Sequence[Question], replies: Sequence[Reply]) -> dic
 @pytest.fixture
 def no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no questions: bounds are not what is tested, and take most of the time."""
-    monkeypatch.setattr(intervals, "resampled_means", lambda values, **settings: values.mean(axis=0)[None])
+    monkeypatch.setattr(metrics, "resampled_means", lambda values, **settings: values.mean(axis=0)[None])
 
 
 @pytest.mark.usefixtures("no_intervals")

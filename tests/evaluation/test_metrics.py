@@ -29,7 +29,7 @@ from kgqa_core.evaluation.metrics import (
     score_rog_question,
     summarise_rog,
 )
-from kgqa_core.evaluation.score import score_file
+from kgqa_core.evaluation.predictions import score_file
 from kgqa_core.types import Prediction, Question, Step
 
 PATH = (Step(head=0, relation=0, tail=1),)

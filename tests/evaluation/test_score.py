@@ -10,8 +10,7 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import METRICS, ROG_METRICS, score_predictions
-from kgqa_core.evaluation.predictions import write_predictions
-from kgqa_core.evaluation.score import score_file, score_names
+from kgqa_core.evaluation.predictions import score_file, score_names, write_predictions
 from kgqa_core.types import Prediction, Question, Step
 
 NAMES = ["Ann", "Bob", "The Cat", "Ann", "Eve"]  # two entities share a name

@@ -11,17 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.evaluation.compare import Scope, compare_pair, holm
-from kgqa_core.evaluation.runs import SystemRun
-from kgqa_core.evaluation.side_by_side import (
+from kgqa_core.evaluation.compare import (
     Decision,
     Entrant,
     LmVsExplorer,
+    Scope,
     SideBySide,
+    compare_pair,
     count_lm_vs_explorer,
     group_runs,
+    holm,
     side_by_side,
 )
+from kgqa_core.evaluation.runs import SystemRun
 from kgqa_core.evaluation.tables import comparison_tables, merit_sentences, render_side_by_side
 from tests.evaluation.made_up import Reply, ask, make_system
 

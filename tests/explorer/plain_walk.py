@@ -1,6 +1,6 @@
 """The plain reading of one exploration step: every node is a class of its own, every edge a row of numpy.
 
-The oracle of ``kgqa_core.explorer.walk``, which does the same over state classes with compiled kernels; benchmarks
+The oracle of ``kgqa_core.explorer.explore``, which does the same over state classes with compiled kernels; benchmarks
 measure how much the classes save.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.explorer.batch import Bool, Int, compact, contains, expand_ranges
-from kgqa_core.explorer.walk import Attention, Edges, Inbox, Messages, Nodes, Rules, WalkStep, check_size
+from kgqa_core.explorer.explore import Attention, Edges, Inbox, Messages, Nodes, Rules, WalkStep, check_size
 from kgqa_core.graph.kg import KnowledgeGraph
 
 

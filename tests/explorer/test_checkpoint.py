@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.explorer.checkpoint import Card, load_explorer, save_explorer, start_from
 from kgqa_core.explorer.explore import ExploreOptions, explore
-from kgqa_core.explorer.model import Explorer, Texts
+from kgqa_core.explorer.model import Card, Explorer, Texts, load_explorer, save_explorer, start_from
 from tests.explorer.worlds import make_batch, make_graph, make_question, unit_vectors
 
 CARD = Card(

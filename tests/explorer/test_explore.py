@@ -11,10 +11,18 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.explorer import walk
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, logit, loss_sum
+from kgqa_core.explorer import explore as walk
+from kgqa_core.explorer.explore import (
+    MERGED,
+    Exploration,
+    ExploreOptions,
+    TooManyEdges,
+    WalkStep,
+    explore,
+    logit,
+    loss_sum,
+)
 from kgqa_core.explorer.model import Texts
-from kgqa_core.explorer.walk import MERGED, TooManyEdges, WalkStep
 from tests.explorer.oracle import Edge, Walk, explore_one, loss_of
 from tests.explorer.plain_walk import PLAIN
 from tests.explorer.worlds import World, make_batch, make_graph, make_model, make_question, unit_vectors, worlds

@@ -14,7 +14,6 @@ from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer import train as journal_module
-from kgqa_core.explorer.checkpoint import load_explorer
 from kgqa_core.explorer.fit import (
     ANSWER_THRESHOLDS,
     ATTENTION_THRESHOLDS,
@@ -25,7 +24,7 @@ from kgqa_core.explorer.fit import (
     fit_explorer,
     measure,
 )
-from kgqa_core.explorer.model import Explorer
+from kgqa_core.explorer.model import Explorer, load_explorer
 from kgqa_core.explorer.predict import predict
 from kgqa_core.explorer.train import Trainer
 from kgqa_core.graph.build import build_graph

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from kgqa_core.explorer.batch import question_arrays
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, loss_sum
+from kgqa_core.explorer.explore import MERGED, Exploration, ExploreOptions, explore, loss_sum
 from kgqa_core.explorer.model import Explorer, Texts
-from kgqa_core.explorer.walk import MERGED
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import load_question_file

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgqa_core.explorer.scatter import (
+from kgqa_core.explorer.batch import (
     has_torch_scatter,
     scatter_sum,
     scatter_sum_extension,
@@ -60,8 +60,8 @@ def test_no_rows_leave_every_group_zero(back_end: BackEnd) -> None:
 
 
 def test_on_the_cpu_torch_serves_though_the_extension_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgqa_core.explorer.scatter.has_torch_scatter", lambda: True)
-    monkeypatch.setattr("kgqa_core.explorer.scatter.scatter_sum_extension", None)
+    monkeypatch.setattr("kgqa_core.explorer.batch.has_torch_scatter", lambda: True)
+    monkeypatch.setattr("kgqa_core.explorer.batch.scatter_sum_extension", None)
     assert scatter_sum(torch.ones(11), INDEX, 7).tolist() == [3.0, 0.0, 0.0, 2.0, 0.0, 5.0, 1.0]
 
 

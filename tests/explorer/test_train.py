@@ -14,10 +14,10 @@ import torch
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError
 from kgqa_core.explorer.batch import QuestionArrays
+from kgqa_core.explorer.explore import MERGED, WalkStep
 from kgqa_core.explorer.fit import measure
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.train import Lessons, Trainer, TrainState, TrainStep
-from kgqa_core.explorer.walk import MERGED, WalkStep
 from tests.explorer import films
 from tests.explorer.plain_walk import PLAIN
 from tests.explorer.worlds import make_question

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.explorer import kernels
 from kgqa_core.explorer.batch import expand_ranges
-from kgqa_core.explorer.walk import message_codes
+from kgqa_core.explorer.explore import message_codes
 from kgqa_core.graph.kg import KnowledgeGraph
 from tests.explorer.plain_walk import select_groups
 from tests.explorer.worlds import World, make_graph, make_model, make_question, unit_vectors, worlds

@@ -16,7 +16,7 @@ from flows import cli_session
 from flows.cli import app
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
-from kgqa_core.evaluation.score import score_file
+from kgqa_core.evaluation.predictions import score_file
 
 COMMANDS = (
     "run",

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgqa_core.explorer.checkpoint import Card
-from kgqa_core.explorer.model import Explorer, texts_of
+from kgqa_core.explorer.model import Card, Explorer, texts_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.render import read_prompts

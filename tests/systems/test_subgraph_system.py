@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from kgqa_core.errors import InputError
-from kgqa_core.explorer.checkpoint import Card
-from kgqa_core.explorer.model import Explorer
-from kgqa_core.explorer.walk import MERGED, WalkStep
+from kgqa_core.explorer.explore import MERGED, WalkStep
+from kgqa_core.explorer.model import Card, Explorer
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph

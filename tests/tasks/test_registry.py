@@ -18,7 +18,7 @@ from kgqa_core.artifacts import Artifact, read_artifact
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import FileDataset, SubgraphSection
 from kgqa_core.errors import InputError
-from kgqa_core.explorer.checkpoint import CARD, WEIGHTS
+from kgqa_core.explorer.model import CARD, WEIGHTS
 from kgqa_core.run.ask import Answer, open_answerer
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.serve import EXPLORER_FILES
