@@ -13,7 +13,7 @@ from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.networkx_paths import follow_multi, follow_simple, multi_graph, simple_graph
 from benchmarks.path_cases import Cut, build_folders, cut_subgraphs, sample
-from kgqa_core.graph.execute import execute_plans
+from kgqa_core.graph.follow import execute_plans
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.questions.build import read_questions

@@ -15,7 +15,7 @@ from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.networkx_paths import multi_graph, search_multi, search_simple, simple_graph
 from benchmarks.path_cases import build_folders, cut_subgraphs, sample, triples_of
-from kgqa_core.graph.execute import Follower
+from kgqa_core.graph.follow import Follower
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, open_graph
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.graph.supervision import write_supervision

@@ -119,7 +119,7 @@ GRAPH_FORMATS = {
     "csv": "kgqa_core.graph.formats:CSV",
     "parquet": "kgqa_core.graph.formats:PARQUET",
     "nsm": "kgqa_core.graph.nsm:FORMAT",
-    "rog": "kgqa_core.graph.rog:FORMAT",
+    "rog": "kgqa_core.graph.nsm:ROG",
     "rdf": "kgqa_core.graph.rdf:FORMAT",
 }
 if TYPE_CHECKING:

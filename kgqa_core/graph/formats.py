@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ from kgqa_core.errors import InputError, nearest, shorten
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, unpack
 
 if TYPE_CHECKING:
-    from kgqa_core.graph.nsm import ReadChunk
+    from kgqa_core.graph.nsm import QuestionLine
 
 TRIPLE_COLUMNS = ("head", "relation", "tail")
 NAME_COLUMNS = ("label", "name")
@@ -93,7 +93,7 @@ class GraphFormat:
     parse: Callable[[Chunk], ChunkReport]  # writes a chunk's rows and rejects
     cut: Callable[[Path, tuple[str, ...], int], Iterator[tuple[int, int]]] = line_cuts  # (file, columns, bytes)
     unpacks: bool = False  # is a gzip unpacked before it is cut?
-    read: ReadChunk | None = None  # where each line is a question with its subgraph: how they are read
+    read: Callable[[Chunk], ReadRows[QuestionLine]] | None = None  # of lines that are questions with a subgraph each
 
 
 def open_format(name: str) -> GraphFormat:
@@ -116,6 +116,9 @@ def list_chunks(path: Path, *, format: str, columns: tuple[str, ...], parts: Pat
 
 
 RawReject = tuple[int, str, str]  # line inside the chunk (1-based), reason, text
+Value = TypeVar("Value")
+ReadRows = tuple[list[tuple[int, Value]], list[RawReject], int, int]
+"""(line inside the chunk, what it says) of the usable lines; the rejects; how many lines there are; how many blank ones."""
 
 
 def write_rows(
@@ -203,6 +206,28 @@ def _decode(line: bytes) -> str | bytes:
         return line
 
 
+def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *, unfinished: str) -> ReadRows[Value]:
+    """Read a chunk line by line.
+
+    ``parse``: from a line and its number inside the chunk to what it says, why it cannot be used, or None where nothing
+    is in it. ``unfinished``: the reason that a last line without an end is rejected for where it was cut off.
+    """
+    lines, complete = split_lines(read_slice(chunk.path, chunk.start, chunk.end))
+    usable: list[tuple[int, Value]] = []
+    rejects: list[RawReject] = []
+    for number, line in enumerate(lines, 1):
+        if isinstance(line, bytes):
+            rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
+            continue
+        found = parse(number, line) if line.strip() else None
+        if isinstance(found, str):
+            cut_off = found == unfinished and number == len(lines) and not complete
+            rejects.append((number, TRUNCATED if cut_off else found, line))
+        elif found is not None:
+            usable.append((number, found))
+    return usable, rejects, len(lines), len(lines) - len(usable) - len(rejects)
+
+
 def parse_lines(chunk: Chunk, *, separator: str, quotes: bool = False, has_header: bool = True) -> ChunkReport:
     """Parse lines of fields: at once where nothing is wrong with any, else line by line, so that each fault is told.
 
@@ -221,7 +246,7 @@ def parse_lines(chunk: Chunk, *, separator: str, quotes: bool = False, has_heade
         table = fields.append_column("position", positions)
         return write_rows(chunk, table, [], num_lines=begin + table.num_rows, num_blank=begin)
     split: Callable[[str], list[str] | None] = _split_csv if quotes else partial(str.split, sep=separator)
-    return _parse_each(chunk, data, split, has_header)
+    return _parse_each(chunk, split, has_header)
 
 
 def _read_fields(data: bytes, separator: str, columns: tuple[str, ...], *, skip: int) -> pa.Table | None:
@@ -253,31 +278,23 @@ def _are_filled(table: pa.Table) -> pa.ChunkedArray:
     return kept
 
 
-def _parse_each(chunk: Chunk, data: bytes, split: Callable[[str], list[str] | None], has_header: bool) -> ChunkReport:
+def _parse_each(chunk: Chunk, split: Callable[[str], list[str] | None], has_header: bool) -> ChunkReport:
     """Parse line by line."""
-    lines, complete = split_lines(data)
-    rows: list[tuple[object, ...]] = []
-    rejects: list[RawReject] = []
-    num_blank = 0
-    for number, line in enumerate(lines, 1):
-        if isinstance(line, bytes):
-            rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
-            continue
+    columns = list(chunk.columns)
+
+    def parse(number: int, line: str) -> tuple[object, ...] | str | None:
         fields = split(line)
-        is_header = has_header and number == 1 and chunk.start == 0 and fields == list(chunk.columns)
-        if not line.strip() or is_header:
-            num_blank += 1
-        elif fields is None:
-            rejects.append((number, BAD_QUOTES, line))
-        elif len(fields) != len(chunk.columns):
-            cut_off = number == len(lines) and not complete
-            rejects.append((number, TRUNCATED if cut_off else WRONG_FIELDS, line))
-        elif not all(map(str.strip, fields)):
-            rejects.append((number, EMPTY_FIELD, line))
-        else:
-            rows.append((*fields, chunk.start + number))
-    table = texts_table(rows, (*chunk.columns, "position"))
-    return write_rows(chunk, table, rejects, num_lines=len(lines), num_blank=num_blank)
+        if fields is None:
+            return BAD_QUOTES
+        if has_header and chunk.start + number == 1 and fields == columns:
+            return None
+        if len(fields) != len(columns):
+            return WRONG_FIELDS
+        return (*fields, chunk.start + number) if all(map(str.strip, fields)) else EMPTY_FIELD
+
+    rows, rejects, num_lines, num_blank = read_lines(chunk, parse, unfinished=WRONG_FIELDS)
+    table = texts_table([row for _, row in rows], (*columns, "position"))
+    return write_rows(chunk, table, rejects, num_lines=num_lines, num_blank=num_blank)
 
 
 def _split_csv(line: str) -> list[str] | None:

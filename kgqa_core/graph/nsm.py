@@ -1,4 +1,6 @@
-"""NSM and GraftNet files: one question per line, as JSON, with the subgraph that was retrieved for it.
+"""Question files whose lines bring a subgraph each: those of NSM and GraftNet, and those of RoG.
+
+NSM: one question per line, as JSON, with the subgraph that was retrieved for it.
 
     {"id": "WebQTrn-9", "question": "...", "entities": ["m.0c9c0"], "answers": [{"kb_id": "1971-10-13", "text": null}],
      "subgraph": {"tuples": [["m.0j_y2l6", "people.sibling_relationship.sibling", "m.0c9c0"], ...], "entities": [...]}}
@@ -6,6 +8,13 @@
 An entity or relation is a label, or an object whose ``kb_id`` (``rel_id`` of a relation; else ``text``) is the label. A
 topic may also be a number: its place in ``subgraph.entities``. Where ``entities.txt`` and ``relations.txt`` lie beside
 the file, as published sets have them, every number is instead a line of these (from 0). Other keys are ignored.
+
+RoG (Luo et al. 2024), the form in which WebQSP and CWQ are on the model hubs: Parquet rows or JSON lines.
+
+    {"id": "WebQTrn-9", "question": "…", "answer": ["London"], "q_entity": ["Ada Lovelace"], "a_entity": ["London"],
+     "graph": [["Ada Lovelace", "people.person.place_of_birth", "London"], …]}
+
+Names are the labels here, so entities of one name are one. Answers are ``a_entity``, where that is empty ``answer``.
 """
 
 from __future__ import annotations
@@ -27,18 +36,17 @@ from kgqa_core.graph.formats import (
     NAME_COLUMNS,
     NOT_AN_OBJECT,
     NOT_JSON,
-    NOT_UTF8,
     TRIPLE_COLUMNS,
-    TRUNCATED,
     WRONG_FIELDS,
     Chunk,
     ChunkReport,
     GraphFormat,
     RawReject,
+    ReadRows,
     line_cuts,
     listed_part,
-    read_slice,
-    split_lines,
+    open_parquet,
+    read_lines,
     texts_table,
     write_rows,
 )
@@ -48,63 +56,23 @@ NO_SUBGRAPH = "no subgraph with tuples"
 BAD_TOPIC = "field entities: neither labels nor places in subgraph.entities"
 BAD_ANSWER = "field answers: not a list of labels"
 NUMBERED = "tuple of numbers, not of labels"
-VOCABULARY_FILES = ("entities.txt", "relations.txt")
+NO_ROG_GRAPH = "field graph: not a list of triples"
+BAD_ROG_TOPIC = "field q_entity: not a list of names"
+BAD_ROG_ANSWER = "fields a_entity and answer: not lists of names"
 
+VOCABULARY_FILES = ("entities.txt", "relations.txt")
+ROG_NEEDED = ("question", "q_entity", "graph")  # of a Parquet file
+ROG_COLUMNS = ("id", "question", "answer", "q_entity", "a_entity", "graph")
+ROWS_AT_ONCE = 64
 JSON = TypeAdapter[Any](Any)  # unlike the standard library's, it refuses text that is no Unicode
 
 LabelledTriple = tuple[str, str, str]  # head, relation, tail
+Vocabulary = tuple[Sequence[str], Sequence[str]]  # entities and relations that the numbers of a file stand for
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """What the numbers of a file stand for."""
-
-    entities: list[str]
-    relations: list[str]
-
-    def spell(self, record: dict[str, Any]) -> None:
-        """Write labels for the numbers of a line; a number that stands for nothing stays, and is rejected later."""
-        entities, relations = self.entities, self.relations
-        for holder in (record, record.get("subgraph")):
-            if isinstance(holder, dict) and isinstance(holder.get("entities"), list):
-                holder["entities"] = [_look_up(value, entities) for value in holder["entities"]]
-        subgraph = record.get("subgraph")
-        if isinstance(subgraph, dict) and isinstance(subgraph.get("tuples"), list):
-            subgraph["tuples"] = [
-                [_look_up(value[0], entities), _look_up(value[1], relations), _look_up(value[2], entities)]
-                if isinstance(value, list) and len(value) == 3
-                else value
-                for value in subgraph["tuples"]
-            ]
-
-
-def _look_up(value: object, labels: list[str]) -> object:
-    return labels[value] if type(value) is int and 0 <= value < len(labels) else value
-
-
-def vocabulary_files(path: Path) -> list[Path]:
-    """Return entities.txt and relations.txt beside a file, empty where not both are there."""
-    files = [path.parent / name for name in VOCABULARY_FILES]
-    return files if all(file.is_file() for file in files) else []
-
-
-def vocabulary_of(path: Path) -> Vocabulary | None:
-    """Return what the numbers of a file stand for, None where nothing beside it says so."""
-    files = vocabulary_files(path)
-    return _read_vocabulary(*((file, file.stat().st_mtime_ns) for file in files)) if files else None
-
-
-@lru_cache(maxsize=2)
-def _read_vocabulary(entities: tuple[Path, int], relations: tuple[Path, int]) -> Vocabulary:
-    def lines(path: Path) -> list[str]:
-        return [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").split("\n")]
-
-    return Vocabulary(lines(entities[0]), lines(relations[0]))
-
-
-@dataclass(frozen=True, slots=True)
-class NsmLine:
-    """One usable line."""
+class QuestionLine:
+    """One usable line or row."""
 
     id: str | None  # as given
     question: str
@@ -114,41 +82,100 @@ class NsmLine:
     subgraph: list[Any]  # tuples as they stand in the file: see read_tuples
 
 
-def parse_line(line: str, vocabulary: Vocabulary | None = None) -> NsmLine | str:
-    """Return what a line says, or why it cannot be used. ``vocabulary``: what numbers stand for.
+Parse = Callable[[Any], QuestionLine | str]  # of what a line or row holds: what it says, or why it cannot be used
+Fields = tuple[tuple[str, ...], tuple[str, ...], dict[str, str], list[Any]]  # topics, answers, names, subgraph
 
-    The graph, the subgraphs and the questions are read by this one function, so all three use the same lines.
+
+def parse_line(line: str, parse: Parse) -> QuestionLine | str:
+    """Return what a line of JSON says, or why it cannot be used.
+
+    The graph, the subgraphs and the questions are read by the same functions, so all three use the same lines.
     """
     try:
         record = JSON.validate_json(line)
     except ValueError:
         return NOT_JSON
+    return parse(record)
+
+
+def parse_nsm(record: Any, vocabulary: Vocabulary = ((), ())) -> QuestionLine | str:
+    """Return what an NSM line holds; ``vocabulary``: see ``vocabulary_of``."""
+    return _parse(record, lambda record: _nsm_fields(record, *vocabulary))
+
+
+def parse_rog(record: Any) -> QuestionLine | str:
+    """Return what a RoG row holds."""
+    return _parse(record, _rog_fields)
+
+
+def _parse(record: Any, read_fields: Callable[[dict[str, Any]], Fields | str]) -> QuestionLine | str:
     if not isinstance(record, dict):
         return NOT_AN_OBJECT
-    if vocabulary:
-        vocabulary.spell(record)
-    text, subgraph, given_id = record.get("question"), record.get("subgraph"), record.get("id")
+    text, given_id = record.get("question"), record.get("id")
     if not isinstance(text, str) or not text.strip():
         return NO_QUESTION
-    if not isinstance(subgraph, dict) or not isinstance(subgraph.get("tuples"), list):
+    fields = read_fields(record)
+    has_id = isinstance(given_id, str | int) and str(given_id).strip()
+    return fields if isinstance(fields, str) else QuestionLine(str(given_id) if has_id else None, text, *fields)
+
+
+def _nsm_fields(record: dict[str, Any], entities: Sequence[str], relations: Sequence[str]) -> Fields | str:
+    subgraph, topics, answers = record.get("subgraph"), record.get("entities"), record.get("answers")
+    tuples = subgraph.get("tuples") if isinstance(subgraph, dict) else None
+    if not isinstance(subgraph, dict) or not isinstance(tuples, list):
         return NO_SUBGRAPH
+    if entities:
+        kinds = (entities, relations, entities)
+        tuples = [list(map(_spell, one, kinds)) if isinstance(one, list) and len(one) == 3 else one for one in tuples]
     listed = subgraph.get("entities")
-    places = listed if isinstance(listed, list) else []
-    given_topics = [_at_place(topic, places) for topic in _as_list(record.get("entities"))]
-    topics = _labels(given_topics)
-    answers = _labels(record.get("answers"))
-    if topics is None:
+    places = [_spell(one, entities) for one in listed] if isinstance(listed, list) else []
+    named = [_spell(_spell(one, entities), places) for one in topics] if isinstance(topics, list) else [None]
+    topic_labels = _labels(named)
+    if topic_labels is None:
         return BAD_TOPIC
-    if answers is None:
+    answer_labels = _labels(answers)
+    if answer_labels is None:
         return BAD_ANSWER
-    return NsmLine(
-        id=str(given_id) if isinstance(given_id, str | int) and str(given_id).strip() else None,
-        question=text,
-        topics=topics,
-        answers=answers,
-        names=_names([*places, *given_topics, *record["answers"]]),
-        subgraph=subgraph["tuples"],
-    )
+    return topic_labels, answer_labels, _texts([*places, *named, *(answers or ())]), tuples
+
+
+def _spell(value: Any, labels: Sequence[Any]) -> Any:
+    """Return what a number stands for; one that stands for nothing stays, and is rejected later."""
+    return labels[value] if type(value) is int and 0 <= value < len(labels) else value
+
+
+def _labels(values: Any) -> tuple[str, ...] | None:
+    labels = [read_label(value) for value in values] if isinstance(values, list) else [None]
+    return tuple(label for label in labels if label is not None) if None not in labels else None
+
+
+def _texts(values: Sequence[Any]) -> dict[str, str]:
+    """Return label -> text of the objects that have both; of two texts for one label the first counts."""
+    texts: dict[str, str] = {}
+    for value in values:
+        label, text = read_label(value), value.get("text") if isinstance(value, dict) else None
+        if label is not None and isinstance(text, str) and text.strip() and text != label:
+            texts.setdefault(label, text)
+    return texts
+
+
+def _rog_fields(record: dict[str, Any]) -> Fields | str:
+    if not isinstance(record.get("graph"), list):
+        return NO_ROG_GRAPH
+    topics, linked, given = (_distinct_names(record.get(key)) for key in ("q_entity", "a_entity", "answer"))
+    if topics is None:
+        return BAD_ROG_TOPIC
+    if linked is None and given is None:
+        return BAD_ROG_ANSWER
+    return topics, linked or given or (), {}, record["graph"]
+
+
+def _distinct_names(values: Any) -> tuple[str, ...] | None:
+    """Return distinct names, a single one as well; None where it is neither a name nor a list of names."""
+    listed = [values] if isinstance(values, str) else values
+    if not isinstance(listed, list) or not all(isinstance(value, str) for value in listed):
+        return None
+    return tuple(dict.fromkeys(value for value in listed if value.strip()))
 
 
 def default_id(path: Path, number: int) -> str:
@@ -156,7 +183,7 @@ def default_id(path: Path, number: int) -> str:
     return f"{path.stem}-{number}"
 
 
-def read_label(value: object) -> str | None:
+def read_label(value: Any) -> str | None:
     """Return the label of an entity or relation, None where there is none (numbers included)."""
     if isinstance(value, dict):
         given = (value.get(key) for key in ("kb_id", "rel_id", "text"))
@@ -169,84 +196,88 @@ def read_tuples(values: Sequence[Any]) -> tuple[list[LabelledTriple], list[tuple
     triples: list[LabelledTriple] = []
     faults: list[tuple[str, str]] = []
     for value in values:
-        triple = _read_tuple(value)
-        if isinstance(triple, str):
-            faults.append((triple, json.dumps(value, ensure_ascii=False)))
+        is_triple = isinstance(value, list) and len(value) == 3
+        head, relation, tail = map(read_label, value) if is_triple else (None, None, None)
+        if head and relation and tail:
+            triples.append((head, relation, tail))
         else:
-            triples.append(triple)
+            has_number = is_triple and any(isinstance(part, int) for part in value)
+            reason = NUMBERED if has_number else EMPTY_FIELD if is_triple else WRONG_FIELDS
+            faults.append((reason, json.dumps(value, ensure_ascii=False)))
     return triples, faults
 
 
-def _read_tuple(value: object) -> LabelledTriple | str:
-    if not isinstance(value, list) or len(value) != 3:
-        return WRONG_FIELDS
-    head, relation, tail = map(read_label, value)
-    if head and relation and tail:
-        return head, relation, tail
-    return NUMBERED if any(isinstance(part, int) for part in value) else EMPTY_FIELD
+# ------ Files.
 
 
-def _as_list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else [None]  # None: not a label, so the line is rejected
+def vocabulary_files(path: Path) -> list[Path]:
+    """Return entities.txt and relations.txt beside a file, empty where not both are there."""
+    files = [path.parent / name for name in VOCABULARY_FILES]
+    return files if all(file.is_file() for file in files) else []
 
 
-def _at_place(topic: object, places: list[Any]) -> object:
-    """Return the entity that a number stands for, anything else as it is."""
-    if not isinstance(topic, int) or isinstance(topic, bool):
-        return topic
-    return places[topic] if 0 <= topic < len(places) else None
+def vocabulary_of(path: Path) -> Vocabulary:
+    """Return what the numbers of a file stand for, nothing where no files beside it say so."""
+    return _read_vocabulary(*((file, file.stat().st_mtime_ns) for file in vocabulary_files(path)))
 
 
-def _labels(values: object) -> tuple[str, ...] | None:
-    if not isinstance(values, list):
-        return None
-    labels = [read_label(value) for value in values]
-    return tuple(label for label in labels if label is not None) if None not in labels else None
+@lru_cache(maxsize=2)
+def _read_vocabulary(*files: tuple[Path, int]) -> Vocabulary:
+    texts = [path.read_text(encoding="utf-8", errors="replace").split("\n") for path, _ in files]
+    entities, relations = ([line.strip() for line in lines] for lines in texts or ([], []))
+    return entities, relations
 
 
-def _names(values: Sequence[object]) -> dict[str, str]:
-    """Return label -> text of the objects that have both; of two texts for one label the first counts."""
-    names: dict[str, str] = {}
-    for value in values:
-        label, text = read_label(value), value.get("text") if isinstance(value, dict) else None
-        if label is not None and isinstance(text, str) and text.strip() and text != label:
-            names.setdefault(label, text)
-    return names
+def nsm_parser(path: Path) -> Parse:
+    """Return how the lines of an NSM file are parsed."""
+    return partial(parse_nsm, vocabulary=vocabulary_of(path))
 
 
-ReadChunk = Callable[[Chunk], tuple[list[tuple[int, NsmLine]], int, int, list[RawReject]]]
-"""Returns (line number inside the chunk, what it says) of the usable lines, the number of all lines, of blank ones, and
-the rejected ones."""
+def rog_parser(path: Path) -> Parse:
+    """Return how the lines or rows of a RoG file are parsed."""
+    return parse_rog
 
 
-def read_nsm_chunk(
-    chunk: Chunk, *, parse: Callable[[str], NsmLine | str] | None = None
-) -> tuple[list[tuple[int, NsmLine]], int, int, list[RawReject]]:
-    """Read a chunk of JSON lines: see ``ReadChunk``.
-
-    ``parse`` says what is in a line, or why it cannot be used; by default ``parse_line`` with the file's vocabulary.
-    """
-    lines, complete = split_lines(read_slice(chunk.path, chunk.start, chunk.end))
-    parse = parse or partial(parse_line, vocabulary=vocabulary_of(chunk.path))
-    usable: list[tuple[int, NsmLine]] = []
+def read_chunk(chunk: Chunk, *, parser_of: Callable[[Path], Parse] = nsm_parser) -> ReadRows[QuestionLine]:
+    """Read a chunk of JSON lines, or of the rows of a Parquet file, which count as lines."""
+    parse = parser_of(chunk.path)
+    if chunk.path.suffix != ".parquet":
+        return read_lines(chunk, lambda _, line: parse_line(line, parse), unfinished=NOT_JSON)
+    usable: list[tuple[int, QuestionLine]] = []
     rejects: list[RawReject] = []
-    num_blank = 0
-    for number, line in enumerate(lines, 1):
-        if isinstance(line, bytes):
-            rejects.append((number, NOT_UTF8, line.decode("utf-8", errors="replace")))
-        elif not line.strip():
-            num_blank += 1
-        elif isinstance(parsed := parse(line), NsmLine):
-            usable.append((number, parsed))
+    for number, row in enumerate(parquet_rows(chunk.path, chunk.start, chunk.end), 1):
+        if isinstance(parsed := parse(row), str):
+            rejects.append((number, parsed, row_text(row)))
         else:
-            cut_off = parsed == NOT_JSON and number == len(lines) and not complete
-            rejects.append((number, TRUNCATED if cut_off else parsed, line))
-    return usable, len(lines), num_blank, rejects
+            usable.append((number, parsed))
+    return usable, rejects, chunk.end - chunk.start, 0
 
 
-def parse_nsm_chunk(chunk: Chunk, *, read: ReadChunk = read_nsm_chunk) -> ChunkReport:
+def parquet_rows(path: Path, start: int = 0, end: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows ``start`` to ``end`` of a Parquet file; InputError where it is none."""
+    file = open_parquet(path)
+    columns = [name for name in ROG_COLUMNS if name in file.schema_arrow.names]
+    stop = file.metadata.num_rows if end is None else end
+    at = 0
+    for group in range(file.num_row_groups):
+        size = file.metadata.row_group(group).num_rows
+        if at + size <= start or at >= stop:
+            at += size
+            continue
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, row_groups=[group], columns=columns):
+            first, last = max(start - at, 0), min(stop - at, batch.num_rows)
+            yield from batch.slice(first, max(last - first, 0)).to_pylist()
+            at += batch.num_rows
+
+
+def row_text(row: Any) -> str:
+    """Return a row as it is kept among the rejects."""
+    return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def parse_chunk(chunk: Chunk, *, parser_of: Callable[[Path], Parse]) -> ChunkReport:
     """Write a chunk's triples and rejects, and to ``listed_part`` its topics, answers and names."""
-    usable, num_lines, num_blank, rejects = read(chunk)
+    usable, rejects, num_lines, num_blank = read_chunk(chunk, parser_of=parser_of)
     rows: list[tuple[object, ...]] = []
     listed: set[str] = set()
     names: set[tuple[str, str]] = set()
@@ -263,16 +294,32 @@ def parse_nsm_chunk(chunk: Chunk, *, read: ReadChunk = read_nsm_chunk) -> ChunkR
     return write_rows(chunk, table, sorted(rejects), num_lines=num_lines, num_blank=num_blank)
 
 
-def cut_lines(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut a question file at line ends; InputError where it is a gzip."""
+def cut_rows(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut at line ends, or inside row groups: a row with a subgraph may take 100 kB, a group of them a gigabyte."""
     if path.suffix == ".gz":
         raise InputError(f"{path}: question files are not read from a gzip. Unpack it: gunzip --keep {path.name}")
-    return line_cuts(path, columns, chunk_bytes)
+    if path.suffix != ".parquet":
+        yield from line_cuts(path, columns, chunk_bytes)
+        return
+    metadata = open_parquet(path, ROG_NEEDED).metadata
+    start = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        end = start + group.num_rows
+        step = max(1, group.num_rows * chunk_bytes // max(group.total_byte_size, 1))
+        yield from ((first, min(first + step, end)) for first in range(start, end, step))
+        start = end
 
 
-FORMAT = GraphFormat(
-    '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}',
-    parse_nsm_chunk,
-    cut_lines,
-    read=read_nsm_chunk,
+def _format(example: str, parser_of: Callable[[Path], Parse]) -> GraphFormat:
+    return GraphFormat(
+        example, partial(parse_chunk, parser_of=parser_of), cut_rows, read=partial(read_chunk, parser_of=parser_of)
+    )
+
+
+FORMAT = _format(
+    '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}', nsm_parser
+)
+ROG = _format(
+    '{"question": "…", "q_entity": ["Ada"], "a_entity": ["London"], "graph": [["Ada", "born_in", "London"]]}',
+    rog_parser,
 )

@@ -1,4 +1,4 @@
-"""The graph of rows in which every question has its subgraph (see ``subgraphs``): packed block by block, then joined.
+"""The graph of rows in which every question has its subgraph (see ``search_graph``): packed block by block, then joined.
 
 A block is a run of questions, small enough for memory, packed into a folder of its own; joining writes the blocks'
 arrays behind one another, each shifted by what lies before it, and holds one array of one block at a time.
@@ -26,7 +26,7 @@ from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.csr import Bools, Ints, build_csr, counts_before, open_array, sorted_distinct, write_csr
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, open_format, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.nsm import NsmLine, default_id, read_nsm_chunk, read_tuples
+from kgqa_core.graph.nsm import QuestionLine, default_id, read_chunk, read_tuples
 from kgqa_core.graph.strings import U64, StringTable, digest_triples, hash_strings, open_strings, string_buffers
 from kgqa_core.graph.subgraphs import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
 
@@ -203,7 +203,7 @@ def _write_joined(pieces: Sequence[Path], shifts: Ints, path: Path, *, dtype: ty
     joined.flush()
 
 
-# ------ Build the subgraphs of all questions of NSM files or RoG rows: see ``subgraphs`` for what is written.
+# ------ Build the subgraphs of all questions of NSM files or RoG rows: see ``search_graph`` for what is written.
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +266,8 @@ def name_lines(chunks: Iterable[Packed], path: Path) -> list[str]:
 
 def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:
     """Pack the subgraphs of one chunk into a folder beside ``chunk.part``."""
-    read = open_format(chunk.format).read or read_nsm_chunk
-    usable, num_lines, _, _ = read(chunk)
+    read = open_format(chunk.format).read or read_chunk
+    usable, _, num_lines, _ = read(chunk)
     folder = chunk.part.with_suffix("")
     with written_whole(folder) as partial:
         partial.mkdir()
@@ -307,7 +307,7 @@ def number_labels(labels: Sequence[str], vocabulary: pa.Array) -> Ints:
     return places
 
 
-def _number(lines: Sequence[NsmLine], vocabulary: Vocabulary) -> Block:
+def _number(lines: Sequence[QuestionLine], vocabulary: Vocabulary) -> Block:
     """Return the subgraphs of these lines in ids."""
     owner, triples = flatten([read_tuples(line.subgraph)[0] for line in lines])
     heads, relations, tails = zip(*triples, strict=True) if triples else ((), (), ())

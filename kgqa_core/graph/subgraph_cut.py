@@ -30,6 +30,7 @@ from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph.csr import Bools, Floats, Ints, sorted_distinct
 from kgqa_core.graph.expand import Expander, Expansion, match_relations, read_cvts
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import RELATIONS_FILE
 from kgqa_core.graph.subgraph_build import (
     Block,
     Listed,
@@ -40,7 +41,6 @@ from kgqa_core.graph.subgraph_build import (
     pack_block,
     write_report,
 )
-from kgqa_core.graph.subgraphs import RELATIONS_FILE
 
 RESTART = 0.8
 NUM_STEPS = 8

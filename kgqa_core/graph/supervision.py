@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
-from kgqa_core.graph.execute import Follower
+from kgqa_core.graph.follow import Follower
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.schemas import SUPERVISION

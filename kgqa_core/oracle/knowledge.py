@@ -16,8 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.execute import Follower
-from kgqa_core.graph.follow import follow_layers, leave
+from kgqa_core.graph.follow import Follower, follow_layers, leave
 from kgqa_core.graph.kg import golds_of, read_step, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import PathFinder

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.metrics import bootstrap_bounds, interval_names
 from kgqa_core.evaluation.tables import markdown_table
-from kgqa_core.graph.execute import Follower
+from kgqa_core.graph.follow import Follower
 from kgqa_core.graph.kg import golds_of, to_relations, unsigned
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.planners.types import LabelPath, Plan, Planner, PlanQuestion

@@ -12,9 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kgqa_core import schemas
-from kgqa_core.graph.hop_counts import hops_to_answers, hops_to_many
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.subgraphs import Subgraphs
+from kgqa_core.graph.search_graph import Subgraphs
+from kgqa_core.graph.shortest import hops_to_answers, hops_to_many
 from kgqa_core.types import SPLITS, LintFinding, Question
 
 Hops = NDArray[np.int64]

@@ -6,12 +6,22 @@ a topic or a known answer, or whose answers lie in no triple, is kept: it counts
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from kgqa_core.graph import rog
 from kgqa_core.graph.formats import require_file
-from kgqa_core.graph.nsm import NsmLine, default_id, parse_line, vocabulary_files, vocabulary_of
+from kgqa_core.graph.nsm import (
+    Parse,
+    QuestionLine,
+    default_id,
+    nsm_parser,
+    parquet_rows,
+    parse_line,
+    rog_parser,
+    row_text,
+    vocabulary_files,
+)
 from kgqa_core.questions.formats import (
     Fault,
     Placed,
@@ -24,28 +34,17 @@ from kgqa_core.questions.formats import (
 from kgqa_core.types import SPLITS
 
 
-def read_nsm(file: QuestionFile) -> Iterator[Placed]:
-    """Yield the questions of a file; ``entities.txt`` and ``relations.txt`` beside it say what its numbers mean."""
-    vocabulary = vocabulary_of(file.path)
-    return parse_lines(file.path, lambda line, number: _question(parse_line(line, vocabulary), file.path, number))
-
-
-def read_rog(file: QuestionFile) -> Iterator[Placed]:
+def _read(file: QuestionFile, parser_of: Callable[[Path], Parse]) -> Iterator[Placed]:
     """Yield the questions of a file of JSON lines, or of Parquet rows."""
-    path = file.path
+    path, parse = file.path, parser_of(file.path)
     if path.suffix != ".parquet":
-        return parse_lines(path, lambda line, number: _question(rog.parse_line(line), path, number))
-    return _parquet_rows(path)
-
-
-def _parquet_rows(path: Path) -> Iterator[Placed]:
+        return parse_lines(path, lambda line, number: _question(parse_line(line, parse), path, number))
     require_file(path, what="question file")
-    for number, row in enumerate(rog.parquet_rows(path), 1):
-        parsed = _question(rog.parse_row(row), path, number)
-        yield number, rog.row_text(row) if isinstance(parsed, Fault) else "", parsed
+    rows = ((number, row, _question(parse(row), path, number)) for number, row in enumerate(parquet_rows(path), 1))
+    return ((number, row_text(row) if isinstance(read, Fault) else "", read) for number, row, read in rows)
 
 
-def _question(read: NsmLine | str, path: Path, number: int) -> RawQuestion | Fault:
+def _question(read: QuestionLine | str, path: Path, number: int) -> RawQuestion | Fault:
     if isinstance(read, str):
         return Fault(read)
     return RawQuestion(
@@ -59,7 +58,7 @@ def _question(read: NsmLine | str, path: Path, number: int) -> RawQuestion | Fau
 
 FORMAT = QuestionFormat(
     files_by_split({split: (f"{split}.jsonl", f"{split}_simple.json", f"{split}.json") for split in SPLITS}),
-    read_nsm,
+    partial(_read, parser_of=nsm_parser),
     beside=vocabulary_files,
 )
 ROG = QuestionFormat(
@@ -70,5 +69,5 @@ ROG = QuestionFormat(
             "test": ("test.jsonl", "test-*.parquet", "test.parquet"),
         }
     ),
-    read_rog,
+    partial(_read, parser_of=rog_parser),
 )

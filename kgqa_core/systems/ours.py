@@ -204,7 +204,7 @@ def reached_by(
     search: SearchGraph, topics: Sequence[Sequence[int]], plans: Sequence[Sequence[Plan]]
 ) -> list[list[tuple[int, ...]]]:
     """Return the entities that each plan of each question reaches; ``topics`` are of the graph that is walked."""
-    from kgqa_core.graph.execute import execute_plans
+    from kgqa_core.graph.follow import execute_plans
 
     paths = [[plan.path for plan in own] for own in plans]
     found = execute_plans(search.graph, topics, paths, reenter_topic=search.reenter_topic)

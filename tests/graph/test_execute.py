@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.execute import execute_plans
-from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.follow import execute_plans, follow_path
 from kgqa_core.graph.kg import KnowledgeGraph
 
 Triples = list[tuple[int, int, int]]

@@ -23,9 +23,9 @@ from kgqa_core.graph.nsm import (
     NO_QUESTION,
     NO_SUBGRAPH,
     NUMBERED,
-    NsmLine,
-    Vocabulary,
+    QuestionLine,
     parse_line,
+    parse_nsm,
     read_label,
     read_tuples,
 )
@@ -34,9 +34,9 @@ from tests.nsm import ROWS, line, read_neighbours, write_nsm
 Contents = Callable[[Path], dict[str, bytes]]
 
 
-def parsed(row: dict[str, Any]) -> NsmLine:
-    found = parse_line(json.dumps(row))
-    assert isinstance(found, NsmLine), found
+def parsed(row: dict[str, Any]) -> QuestionLine:
+    found = parse_nsm(row)
+    assert isinstance(found, QuestionLine), found
     return found
 
 
@@ -72,8 +72,8 @@ def test_a_topic_may_be_a_place_in_the_subgraphs_entities() -> None:
     row = ROWS[0]
     places = row["subgraph"]["entities"]
     assert parsed({**row, "entities": [places.index("m.ann")]}).topics == ("m.ann",)
-    assert parse_line(json.dumps({**row, "entities": [len(places)]})) == BAD_TOPIC
-    assert parse_line(json.dumps({**row, "entities": [-1]})) == BAD_TOPIC
+    assert parse_nsm({**row, "entities": [len(places)]}) == BAD_TOPIC
+    assert parse_nsm({**row, "entities": [-1]}) == BAD_TOPIC
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_a_topic_may_be_a_place_in_the_subgraphs_entities() -> None:
     ],
 )
 def test_a_line_that_cannot_be_used_says_why(change: dict[str, Any], reason: str) -> None:
-    assert parse_line(json.dumps({**ROWS[0], **change})) == reason
+    assert parse_nsm({**ROWS[0], **change}) == reason
 
 
 @pytest.mark.parametrize("text", ["{", "[1, 2]", "7", '{"question": "\\ud800"}', "", "{'id': 1}"])
 def test_what_is_no_json_object_is_rejected(text: str) -> None:
-    assert parse_line(text) in ("not JSON", "not a JSON object")
+    assert parse_line(text, parse_nsm) in ("not JSON", "not a JSON object")
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["id", "question", "entities", "answers", "subgraph"]), json_values))
 def test_no_json_object_ends_in_an_error(row: dict[str, Any]) -> None:
-    read = parse_line(json.dumps(row))
-    if isinstance(read, NsmLine):
+    read = parse_nsm(row)
+    if isinstance(read, QuestionLine):
         triples, faults = read_tuples(read.subgraph)
         assert len(triples) + len(faults) == len(read.subgraph)
         assert all(read_label(label) == label for label in (*read.topics, *read.answers))
@@ -165,15 +165,15 @@ def test_numbers_are_lines_of_the_files_beside(tmp_path: Path, contents: Content
 
 
 def test_a_number_that_stands_for_nothing_is_rejected(tmp_path: Path) -> None:
-    vocabulary = Vocabulary(["m.ann", "m.bob"], ["likes"])
+    vocabulary = (["m.ann", "m.bob"], ["likes"])
     row = {**ROWS[0], "entities": [1], "subgraph": {"tuples": [[0, 0, 1], [0, 1, 1], [0, 0, 2], [-1, 0, 0]]}}
-    read = parse_line(json.dumps(row), vocabulary)
-    assert isinstance(read, NsmLine)
+    read = parse_nsm(row, vocabulary)
+    assert isinstance(read, QuestionLine)
     assert read.topics == ("m.bob",)
     triples, faults = read_tuples(read.subgraph)
     assert triples == [("m.ann", "likes", "m.bob")]
     assert [reason for reason, _ in faults] == [NUMBERED] * 3
-    assert parse_line(json.dumps({**row, "entities": [2]}), vocabulary) == BAD_TOPIC
+    assert parse_nsm({**row, "entities": [2]}, vocabulary) == BAD_TOPIC
 
 
 # Graphs

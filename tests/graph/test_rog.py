@@ -15,9 +15,9 @@ from kgqa_core.errors import InputError
 from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph, list_chunks
 from kgqa_core.graph.formats import TRIPLE_COLUMNS
 from kgqa_core.graph.kg import open_graph
-from kgqa_core.graph.rog import parquet_rows
+from kgqa_core.graph.nsm import parquet_rows
+from kgqa_core.graph.search_graph import open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
-from kgqa_core.graph.subgraphs import open_subgraphs
 from kgqa_core.questions.build import build_questions, read_questions
 from kgqa_core.questions.formats import list_files
 

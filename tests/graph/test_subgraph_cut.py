@@ -19,9 +19,9 @@ from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph import subgraph_cut
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import Subgraphs, open_subgraphs
 from kgqa_core.graph.subgraph_build import Block, Listed
 from kgqa_core.graph.subgraph_cut import MIN_SCORE, choose_best, cut_subgraphs, personal_rank, prune_block
-from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
 from kgqa_core.questions.build import questions_table
 from kgqa_core.types import Question
 

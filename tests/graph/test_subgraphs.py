@@ -18,8 +18,8 @@ from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import Subgraphs, open_subgraphs
 from kgqa_core.graph.subgraph_build import SubgraphReport, build_subgraphs
-from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
 from kgqa_core.types import Prediction, Question, Step
 from tests.nsm import ROWS, Neighbours, line, read_neighbours, write_nsm
 

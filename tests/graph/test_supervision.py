@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.graph.execute import Follower
-from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.follow import Follower, follow_path
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.supervision import NO_ANSWER, NO_TOPIC, UNREACHABLE, Mode, read_supervision, write_supervision
 from kgqa_core.schemas import SUPERVISION

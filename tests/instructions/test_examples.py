@@ -14,7 +14,7 @@ import pytest
 
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.graph.subgraphs import Subgraphs
+from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.supervision import Mode, TaughtPath
 from kgqa_core.instructions.example_cases import CASES, Source, explain_paths, fold_of
 from kgqa_core.instructions.examples import make_examples, write_examples

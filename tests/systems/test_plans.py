@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.graph.execute import execute_plans
-from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.follow import execute_plans, follow_path
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import is_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints
