@@ -20,7 +20,7 @@ from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.formats import MAX_REJECT_TEXT
 from kgqa_core.graph.input_files import NUM_SHOWN, rejects_table, too_many_rejects
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.subgraphs import Subgraphs
+from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions.coverage import LintReport, lint_questions, reach_table
 from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, list_files, open_format
 from kgqa_core.questions.link import Resolver, nearest_names

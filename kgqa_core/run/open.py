@@ -17,8 +17,7 @@ from kgqa_core.config_base import CONF, open_entry
 from kgqa_core.config_lm import BACKENDS
 from kgqa_core.errors import ConfigError, nearest
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.graph.subgraphs import Subgraphs, open_subgraphs
+from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
 from kgqa_core.lm.backends import Backend, Machine, Weights
 from kgqa_core.run.pipeline import FileHashes, Pipeline
 from kgqa_core.types import Split

@@ -17,8 +17,7 @@ from kgqa_core.config_systems import SystemType
 from kgqa_core.evaluation.compare import NOBODY
 from kgqa_core.evaluation.predictions import render_path
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.graph.subgraphs import Subgraphs
+from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
 from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
 from kgqa_core.instructions.render import Prompts, render_triples
