@@ -118,7 +118,7 @@ def list_chunks(path: Path, *, format: str, columns: tuple[str, ...], parts: Pat
 RawReject = tuple[int, str, str]  # line inside the chunk (1-based), reason, text
 Value = TypeVar("Value")
 ReadRows = tuple[list[tuple[int, Value]], list[RawReject], int, int]
-"""(line inside the chunk, what it says) of the usable lines; the rejects; how many lines there are; how many blank ones."""
+"""(line inside the chunk, what it says) of the usable lines; the rejects; how many lines there are, how many blank."""
 
 
 def write_rows(

@@ -1,4 +1,4 @@
-"""The graph of rows in which every question has its subgraph (see ``search_graph``): packed block by block, then joined.
+"""The graph of rows in which every question has its subgraph (``search_graph``): packed block by block, then joined.
 
 A block is a run of questions, small enough for memory, packed into a folder of its own; joining writes the blocks'
 arrays behind one another, each shifted by what lies before it, and holds one array of one block at a time.
@@ -27,8 +27,8 @@ from kgqa_core.graph.csr import Bools, Ints, build_csr, counts_before, open_arra
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, open_format, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import QuestionLine, default_id, read_chunk, read_tuples
+from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
 from kgqa_core.graph.strings import U64, StringTable, digest_triples, hash_strings, open_strings, string_buffers
-from kgqa_core.graph.subgraphs import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
 
 Value = TypeVar("Value")
 MAX_ROWS = 2**31 - 1  # rows are int32

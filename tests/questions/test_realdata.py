@@ -12,6 +12,7 @@ from kgqa_core.config_base import QuestionSection
 from kgqa_core.graph.build import InverseCounts, build_graph
 from kgqa_core.graph.follow import follow_path, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.graph.search_graph import open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
 from kgqa_core.questions.link_text import link_topics
