@@ -125,7 +125,7 @@ def learn(
 ) -> dict[str, Any]:
     """Make a model and let it plan for the test questions; ``draw``: for wordings that training never has."""
     from kgqa_core.config_lm import ReasonerSection
-    from kgqa_core.lm.backends.embedded import EmbeddedLmSection
+    from kgqa_core.lm.backends import EmbeddedLmSection
     from kgqa_core.lm.embedded import make_embedded
     from kgqa_core.lm.local import open_local
 

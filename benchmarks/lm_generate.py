@@ -19,7 +19,7 @@ import torch
 from benchmarks.measure import write_section
 from benchmarks.workload import cpu_seconds, interleaved, median, ratio_of
 from kgqa_core.demo import DATA
-from kgqa_core.lm.chat import encode_prompts
+from kgqa_core.lm.folders import encode_prompts
 from kgqa_core.lm.local import LocalModel, open_local
 from kgqa_core.lm.types import Decoding, Prompt
 

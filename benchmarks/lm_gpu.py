@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import write_section
-from kgqa_core.lm.chat import Ending
-from kgqa_core.lm.generate import generate_batch, read_prompts
+from kgqa_core.lm.generate import Ending, generate_batch, read_prompts
 from kgqa_core.lm.tune_loop import target_nll
 from kgqa_core.lm.types import Decoding
 

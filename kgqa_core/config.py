@@ -23,9 +23,8 @@ from kgqa_core.config_base import (
     Seeds,
     Share,
     Size,
-    open_entry,
 )
-from kgqa_core.config_lm import BACKENDS, DensePlannerSection, LmSection, PlansSection, ReasonerSection
+from kgqa_core.config_lm import DensePlannerSection, LmSection, PlansSection, ReasonerSection
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.types import Split
@@ -140,10 +139,6 @@ class ClusterSection(Section):
     fan_out_questions: Annotated[int, Field(ge=1)] = 20_000  # so many questions of a system go to the cluster
 
 
-def _backend(lm: LmSection) -> Any:
-    return open_entry(BACKENDS, lm.kind, what="kind of lm")
-
-
 class RunConfig(Section):
     """One complete run."""
 
@@ -188,7 +183,7 @@ class RunConfig(Section):
             raise ValueError(
                 "plans.planners: give 'dense', how the dense planner is trained (an empty section will do)"
             )
-        if self.reasoner is not None and (self.lm is None or not _backend(self.lm).is_tunable):
+        if self.reasoner is not None and (self.lm is None or not self.lm.is_tunable):
             raise ValueError("reasoner: adapters are trained on a model that is here: lm.kind embedded or local")
         if self.reasoner is not None and self.plans is None:
             raise ValueError("missing key 'plans': a reasoner learns from the relation paths that it says how to find")
@@ -204,7 +199,7 @@ class RunConfig(Section):
                 "systems.answered_by: give 'lm', the language model that answers; or let one answer that needs no "
                 "model: systems.answered_by: [oracle]"
             )
-        if _backend(self.lm).is_made_here and (self.plans is None or "generator" not in self.plans.trained):
+        if self.lm.is_made_here and (self.plans is None or "generator" not in self.plans.trained):
             raise ValueError("systems: the embedded model is trained on plans: give 'plans' with a generator")
 
     @property

@@ -106,12 +106,6 @@ class Section(BaseModel):
         return cls.model_fields[key].annotation if key in cls.model_fields else None
 
 
-class ModelSection(Section):
-    """Base of the sections about one kind of language model."""
-
-    kind: str
-
-
 # Format of triples -> what reads it (a graph.formats.GraphFormat). A format of your own is a module and a line here.
 GRAPH_FORMATS = {
     "wikimovies": "kgqa_core.graph.formats:WIKIMOVIES",

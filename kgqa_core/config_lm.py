@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from kgqa_core.config_base import ModelSection, Section, Seeds, Share, open_entry
+from kgqa_core.config_base import Section, Seeds, Share, open_entry
 
 Planner = Literal["generator", "dense", "mixture"]
 
-# Kind of language model -> its settings and how it is opened (an lm.backends.Backend). A kind of your own is a module
-# and a line here.
+# Kind of language model -> its settings and how it is opened: an lm.backends.ModelSection. A kind of your own is a
+# module and a line here.
 BACKENDS = {
-    "embedded": "kgqa_core.lm.backends.embedded:BACKEND",
-    "local": "kgqa_core.lm.backends.local:BACKEND",
-    "endpoint": "kgqa_core.lm.backends.endpoint:BACKEND",
+    "embedded": "kgqa_core.lm.backends:EmbeddedLmSection",
+    "local": "kgqa_core.lm.backends:LocalLmSection",
+    "endpoint": "kgqa_core.lm.backends:EndpointLmSection",
 }
 if TYPE_CHECKING:
-    LmSection = ModelSection
+    LmSection: TypeAlias = Any
 else:  # their modules are light: they import what they open when they open it
-    LmSection = reduce(or_, (open_entry(BACKENDS, kind, what="kind of lm").section for kind in BACKENDS))
+    LmSection = reduce(or_, (open_entry(BACKENDS, kind, what="kind of lm") for kind in BACKENDS))
 
 
 class PlansSection(Section):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.lm.backends.embedded import EmbeddedLmSection
+from kgqa_core.lm.backends import EmbeddedLmSection
 from kgqa_core.lm.constraints import shared_start
 from kgqa_core.lm.tune_data import Tokens, collate, encode_examples
 

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import httpx
 
 from kgqa_core.errors import ConfigError, EndpointError, nearest, shorten
-from kgqa_core.lm.backends.endpoint import EndpointLmSection
+from kgqa_core.lm.backends import EndpointLmSection
 from kgqa_core.lm.call_store import later_seed
 from kgqa_core.lm.calls import Answer
 from kgqa_core.lm.constraints import finite_texts
 from kgqa_core.lm.endpoint_http import Reply, Server, dig, whole
-from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
+from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 
 MAX_COUNTS = 100_000  # prompts whose number of tokens is remembered
 DEFAULT_CONTEXT = 4096  # tokens, where nobody says: what Ollama gives
@@ -38,7 +38,7 @@ class Served(NamedTuple):
 
 
 class Endpoint:
-    """Implements LanguageModel and StreamingModel.
+    """Implements LanguageModel and StreamingModel. The key is in no text that leaves here.
 
     ``Generation.problem`` says why one prompt got nothing. EndpointError is raised where no prompt can get anything:
     nobody answers, the key is refused, the model is not served, a parameter is not taken. With ``model`` and
@@ -79,9 +79,9 @@ class Endpoint:
             EndpointError: the server counted before, and does not any more. Estimates in between would fit other
                 prompts into the context, and calls that are kept would be paid again.
         """
-        if not self._counter:
+        if self._counter is None:
             self._counter = next(self._server.each([Prompt("a few words")], self._find_counter))
-        if self._counter == "estimate":
+        if not self._counter:
             return [estimate_tokens(plain_text(prompt)) for prompt in prompts]
         if len(self._counts) > MAX_COUNTS:
             self._counts.clear()
@@ -105,10 +105,10 @@ class Endpoint:
             EndpointError: no prompt can get anything, or as many in a row as are asked at a time could not reach the
                 server; what was yielded before stays good.
         """
-        searches = decoding.method != "sample" and max(decoding.num_returns, decoding.num_beams) > 1
-        if searches and not self._section.beams:
+        section = self._section
+        if decoding.method != "sample" and max(decoding.num_returns, decoding.num_beams) > 1 and not section.beams:
             raise ConfigError(
-                f"{decoding.num_returns} texts by beam search from {self._section.url}: most servers only draw "
+                f"{decoding.num_returns} texts by beam search from {section.url}: most servers only draw "
                 "samples. Set lm.beams: true where the server is vLLM, or take the plans of another planner"
             )
         model = self.model if prompts else ""
@@ -118,13 +118,12 @@ class Endpoint:
             nonlocal streak
             begun = time.perf_counter()
             generations, size = await self._ask(client, model, placed[1], decoding)
-            lost = all(generation.problem == "unreachable" for generation in generations)
-            streak = streak + 1 if lost else 0
-            if streak >= min(len(prompts), self._section.concurrency):
+            streak = streak + 1 if all(generation.problem == "unreachable" for generation in generations) else 0
+            if streak >= min(len(prompts), section.concurrency):
                 streak = 0
                 if (await self._server.request(client, "/models")).problem == "unreachable":  # else: poisonous prompts
                     raise EndpointError(
-                        f"{self._section.url} cannot be reached any more. Start the server and run again: answers "
+                        f"{section.url} cannot be reached any more. Start the server and run again: answers "
                         "that are in the call store are not asked for twice"
                     )
             return Answer(placed[0], generations, size, time.perf_counter() - begun)
@@ -140,9 +139,10 @@ class Endpoint:
         Raises:
             EndpointError: the chat API, or a server that does not tell the log-probabilities of given texts.
         """
-        if self._section.api != "completions":
+        section = self._section
+        if section.api != "completions":
             raise EndpointError(
-                f"{self._section.url}: the chat API cannot tell the log-likelihood of given texts. Set lm.api: "
+                f"{section.url}: the chat API cannot tell the log-likelihood of given texts. Set lm.api: "
                 "completions where the server is vLLM, or use a local model"
             )
         texts = [plain_text(prompt) for prompt in prompts]
@@ -152,30 +152,34 @@ class Endpoint:
         async def weigh(client: httpx.AsyncClient, text: str) -> tuple[str, float]:
             # One token has to be generated: vLLM had versions that refuse 0.
             how = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
-            body = {**self._section.extra, "model": model, "prompt": text, **how}
-            reply = await self._post(client, "/completions", body)
+            reply = await self._post(client, {**section.extra, "model": model, "prompt": text, **how})
             total = -math.inf if reply.problem else read_echo(reply.content)
             if total is None:
                 raise EndpointError(
-                    f"{self._section.url} does not tell the log-probabilities of given texts (echo with logprobs on "
+                    f"{section.url} does not tell the log-probabilities of given texts (echo with logprobs on "
                     "/completions, as vLLM does). Use another server, or a local model"
                 )
             return text, total
 
         totals = {"": 0.0, **dict(self._server.each(sorted(wanted), weigh))}
-
-        def added(text: str, option: str) -> float:
-            whole, part = totals[text + option], totals[text]
-            return whole - part if whole > -math.inf and part > -math.inf else -math.inf
-
-        return [[added(text, one) for one in own] for text, own in zip(texts, options, strict=True)]
+        return [
+            [totals[text + one] - totals[text] if min(totals[text + one], totals[text]) > -math.inf else -math.inf
+             for one in own]
+            for text, own in zip(texts, options, strict=True)
+        ]  # fmt: skip
 
     async def _ask(
         self, client: httpx.AsyncClient, model: str, prompt: Prompt, decoding: Decoding
     ) -> tuple[list[Generation], int]:
         """Return ``num_returns`` texts or problems, and the tokens read; asks again where too few texts come."""
-        section, wanted, chat = self._section, decoding.num_returns, self._section.api == "chat"
-        base = {**section.extra, "model": model, **choice_fields(prompt.constraint, section.choices)}
+        section, chat = self._section, self._section.api == "chat"
+        base = {**section.extra, "model": model}
+        texts = None if prompt.constraint is None or section.choices == "none" else finite_texts(prompt.constraint)
+        if texts:  # in the server's own words; a constraint that cannot be said so is left out
+            said = {"structured_outputs": {"choice": texts}, "guided_choice": texts}
+            # GBNF takes the escapes of JSON strings, all but those of characters outside the first plane.
+            said["grammar"] = "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+            base[section.choices] = said[section.choices]
         base |= {"messages": messages(prompt)} if chat else {"prompt": plain_text(prompt)}
         base |= {section.limit_field: decoding.max_new_tokens, "temperature": 0}
         if decoding.stop:
@@ -184,8 +188,8 @@ class Endpoint:
             base["logprobs"] = True if chat else 1
         got: list[Generation] = []
         size = 0
-        while len(got) < wanted:
-            body, left = dict(base), wanted - len(got)
+        while (left := decoding.num_returns - len(got)) > 0:
+            body = dict(base)
             if decoding.method == "sample":
                 seed = later_seed(decoding.seed, len(got))
                 body |= {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": seed}
@@ -193,17 +197,17 @@ class Endpoint:
                 body |= {"use_beam_search": True, "n": decoding.num_beams}
             elif left > 1:
                 body["n"] = left
-            reply = await self._post(client, "/chat/completions" if chat else "/completions", body)
+            reply = await self._post(client, body)
             read = None if reply.problem else read_completion(reply.content, decoding.stop)
             if read is None:
                 return got + [Generation("", problem=reply.problem or "bad_response")] * left, size
             size += estimate_tokens(plain_text(prompt)) if read[1] is None else read[1]
             got += read[0]
-        return got[:wanted], size
+        return got[: decoding.num_returns], size
 
-    async def _post(self, client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Reply:
+    async def _post(self, client: httpx.AsyncClient, body: dict[str, Any]) -> Reply:
         """Ask for texts; raises EndpointError where there is no such model, or no such API."""
-        reply = await self._server.request(client, path, body)
+        reply = await self._server.request(client, "/chat/completions" if "messages" in body else "/completions", body)
         if reply.status == 404:
             served = await self._ask_served(client, None)  # which raises where it is the model that is missing
             raise EndpointError(
@@ -248,24 +252,24 @@ class Endpoint:
             props = await self._server.request(client, f"{self._root}/props")
             told = dig(props.content, "default_generation_settings", "n_ctx")
         if not whole(told) and not section.context:
-            _log.warning(
-                "%s does not say how many tokens it takes; %d are assumed: set lm.context", section.url, DEFAULT_CONTEXT
-            )
+            _log.warning("%s does not say how many tokens it takes; %d are assumed: set lm.context", section.url,
+                         DEFAULT_CONTEXT)  # fmt: skip
         parts = [model, models[model].get("root"), models[model].get("parent")]
         name = " ".join(dict.fromkeys(part for part in parts if isinstance(part, str) and part))
         return Served(model, name, whole(told) or DEFAULT_CONTEXT)
 
     async def _find_counter(self, client: httpx.AsyncClient, prompt: Prompt) -> str:
-        for counter in ("vllm", "llama.cpp"):
-            if (await self._count(client, prompt, counter))[1]:
-                return counter
+        """Return how the server counts tokens; "" where it does not."""
+        for self._counter in ("vllm", "llama.cpp"):
+            if (await self._count(client, prompt))[1]:
+                return self._counter
         _log.warning("%s does not count tokens; they are estimated, rather too many", self._section.url)
-        return "estimate"
+        return ""
 
-    async def _count(self, client: httpx.AsyncClient, prompt: Prompt, counter: str = "") -> tuple[Prompt, int]:
-        """Return a prompt's tokens, chat template included, as ``counter`` (empty: ours) tells them; 0: not told."""
+    async def _count(self, client: httpx.AsyncClient, prompt: Prompt) -> tuple[Prompt, int]:
+        """Return a prompt's tokens, chat template included; 0: the server does not tell."""
         chat, text = self._section.api == "chat", plain_text(prompt)
-        if (counter or self._counter) == "vllm":
+        if self._counter == "vllm":
             body = {"messages": messages(prompt), "add_generation_prompt": True} if chat else {"prompt": text}
             reply = await self._server.request(client, f"{self._root}/tokenize", {"model": self.model, **body})
             return prompt, whole(dig(reply.content, "count")) or 0
@@ -286,19 +290,6 @@ def messages(prompt: Prompt) -> list[dict[str, str]]:
 def plain_text(prompt: Prompt) -> str:
     """Return a prompt as one text, for servers without a chat template."""
     return f"{prompt.system}\n\n{prompt.text}" if prompt.system else prompt.text
-
-
-def choice_fields(constraint: Constraint | None, kind: str) -> dict[str, Any]:
-    """Return a constraint with finitely many texts in the server's own words; nothing where it cannot be said."""
-    texts = None if constraint is None or kind == "none" else finite_texts(constraint)
-    if not texts:
-        return {}
-    if kind == "structured_outputs":
-        return {"structured_outputs": {"choice": texts}}
-    if kind == "guided_choice":
-        return {"guided_choice": texts}
-    # GBNF takes the escapes of JSON strings, all but those of characters outside the first plane.
-    return {"grammar": "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)}
 
 
 def estimate_tokens(text: str) -> int:

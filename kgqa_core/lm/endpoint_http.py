@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import httpx
 
 from kgqa_core.errors import ConfigError, EndpointError, shorten
-from kgqa_core.lm.backends.endpoint import EndpointLmSection
+from kgqa_core.lm.backends import EndpointLmSection
 from kgqa_core.lm.types import Problem
 
 MAX_BYTES = 64 * 2**20  # of a reply; no answer is that long
@@ -32,8 +32,8 @@ TOO_LONG = re.compile(
 )
 RETRIED = {408, 409, 425, 429, *range(500, 600)} - {501, 505}  # statuses that may go better the next time
 PASSING = ("timeout", "rate_limit", "unreachable", "bad_response")  # problems that may
-SAMPLING = ("temperature", "top_p", "seed", "stop", "max_tokens", "use_beam_search")
-OUR_FIELDS = (*SAMPLING, "logprobs", "top_logprobs", "echo")  # parameters that a server may not take
+OUR_FIELDS = ("temperature", "top_p", "seed", "stop", "max_tokens", "use_beam_search", "logprobs", "top_logprobs",
+              "echo")  # fmt: skip
 T = TypeVar("T")
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ class Server:
     """One server: attempts, waits, and what each kind of failure means. The key is in no text that leaves here."""
 
     def __init__(self, section: EndpointLmSection) -> None:
-        self.section, self._warned = section, set[str]()
+        """Read the key from the environment; raises ConfigError where it is not set."""
+        self._section, self._warned = section, set[str]()
         self._key = os.environ.get(section.key_variable, "").strip() if section.key_variable else ""
         if section.key_variable and not self._key:
             raise ConfigError(
@@ -71,15 +72,22 @@ class Server:
         The requests have an event loop in a thread of their own, so it does not matter whether the caller has one.
         What ``work`` raises is raised here. A caller that stops early cancels it, and waits until it is gone.
         """
-        left, emitted = iter(items), queue.SimpleQueue[tuple[bool, Any]]()  # (is it the end?, result or problem)
+        section, left, emitted = self._section, iter(items), queue.SimpleQueue[tuple[bool, Any]]()  # (at the end?, …)
 
         async def worker(client: httpx.AsyncClient) -> None:
             for item in left:  # shared: each takes the next that nobody has
                 emitted.put((False, await work(client, item)))
 
         async def run() -> None:
-            async with self._client() as client, asyncio.TaskGroup() as group:
-                for _ in range(min(self.section.concurrency, len(items))):
+            client = httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+                timeout=httpx.Timeout(section.read_timeout, connect=section.connect_timeout, pool=None),
+                verify=self._trust,
+                limits=httpx.Limits(max_connections=section.concurrency),
+                follow_redirects=False,  # they would carry the key away
+            )
+            async with client, asyncio.TaskGroup() as group:
+                for _ in range(min(section.concurrency, len(items))):
                     group.create_task(worker(client))
 
         loop = asyncio.new_event_loop()
@@ -89,10 +97,8 @@ class Server:
             problem: BaseException | None = None
             try:
                 loop.run_until_complete(task)
-            except BaseExceptionGroup as group:
-                problem = group.exceptions[0]
             except BaseException as raised:  # handed on to the caller's thread
-                problem = raised
+                problem = raised.exceptions[0] if isinstance(raised, BaseExceptionGroup) else raised
             loop.close()
             emitted.put((True, problem))
 
@@ -108,22 +114,12 @@ class Server:
                 loop.call_soon_threadsafe(task.cancel)
             thread.join()
 
-    def _client(self) -> httpx.AsyncClient:
-        section = self.section
-        return httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-            timeout=httpx.Timeout(section.read_timeout, connect=section.connect_timeout, pool=None),
-            verify=self._trust,
-            limits=httpx.Limits(max_connections=section.concurrency),
-            follow_redirects=False,  # they would carry the key away
-        )
-
     async def request(self, client: httpx.AsyncClient, path: str, body: dict[str, Any] | None = None) -> Reply:
         """POST ``body``, or GET where there is none, until it goes well, makes no sense, or the attempts are used up.
 
         ``path`` is below ``lm.url``, or a whole address. Raises EndpointError where no prompt could get a good reply.
         """
-        section, url = self.section, path if "://" in path else self.section.url + path
+        section, url = self._section, path if "://" in path else self._section.url + path
         for attempt in range(1, section.attempts + 1):
             reply = await self._attempt(client, url, body)
             wait = min(section.first_wait * 2.0 ** (attempt - 1), section.longest_wait)
@@ -141,7 +137,7 @@ class Server:
         method, content = ("GET", None) if body is None else ("POST", json.dumps(body).encode("ascii"))
         try:
             async with (
-                asyncio.timeout(self.section.total_timeout),
+                asyncio.timeout(self._section.total_timeout),
                 client.stream(method, url, content=content, headers={"Content-Type": "application/json"}) as response,
             ):
                 begun = True
@@ -151,7 +147,7 @@ class Server:
                         return Reply("bad_response", message=f"a reply of more than {MAX_BYTES} bytes")
                 return self._judge(response, bytes(raw))
         except httpx.ConnectTimeout:
-            return Reply("unreachable", message=f"no connection within {self.section.connect_timeout:g} s")
+            return Reply("unreachable", message=f"no connection within {self._section.connect_timeout:g} s")
         except (httpx.TimeoutException, TimeoutError):
             return Reply("timeout", message="no complete reply in time")
         except (httpx.TransportError, httpx.DecodingError) as problem:
@@ -161,7 +157,7 @@ class Server:
 
     def _judge(self, response: httpx.Response, raw: bytes) -> Reply:
         """Say what a complete reply means; raises EndpointError for a wrong key, address or parameter."""
-        status, url, variable = response.status_code, self.section.url, self.section.key_variable
+        status, url, variable = response.status_code, self._section.url, self._section.key_variable
         try:
             content = json.loads(raw)
         except (ValueError, RecursionError):
@@ -175,11 +171,9 @@ class Server:
         if 200 <= status < 300:
             return Reply("bad_response", None, message, status)
         if status in (401, 403) or (status == 429 and "insufficient_quota" in code):
-            cure = (
-                f"Check the key in the environment variable {variable}"
-                if variable
-                else ("No key was sent: name the environment variable that holds it in lm.key_variable")
-            )
+            cure = f"Check the key in the environment variable {variable}"
+            if not variable:
+                cure = "No key was sent: name the environment variable that holds it in lm.key_variable"
             raise EndpointError(f"{url} refuses us: {message}. {cure}")
         if status in (300, 301, 302, 303, 307, 308, 405):
             target = self._clean(response.headers.get("location", ""))
@@ -192,7 +186,7 @@ class Server:
         if status in RETRIED:
             problem: Problem = "rate_limit" if status == 429 else "timeout" if status in (408, 504) else "bad_response"
             return Reply(problem, content, message, status, _retry_after(response.headers.get("retry-after", "")))
-        if param.split(".")[0] in (*OUR_FIELDS, *self.section.extra):
+        if param.split(".")[0] in (*OUR_FIELDS, *self._section.extra):
             raise EndpointError(
                 f"{url} does not take the parameter {shorten(param)}: {message}. Legal ways around: lm.log_probs: "
                 "false, lm.limit_field, lm.choices: none, lm.beams: false, or another lm.extra"

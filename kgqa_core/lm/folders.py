@@ -1,8 +1,9 @@
-"""Transformers folders and adapters: what they must be, what they are called, and their loading.
+"""Transformers folders and adapters: what they must be, what they are called, their loading, and text to tokens.
 
 Safetensors only, no network, no code of theirs. Every error says what to do. A name is a hash of all content that
 decides a model's texts, wherever it lies. Another format (GGUF) is a change of three places: what ``read_config``
-accepts, what ``hash_model`` hashes, and the arguments of ``from_pretrained`` in ``load``.
+accepts, what ``hash_model`` hashes, and the arguments of ``from_pretrained`` in ``_load_weights``. Training, generating
+and scoring all encode with ``encode_prompts`` and ``encode_answers``, so that a model is asked as it was trained.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
 from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.lm.types import Prompt
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantise = Literal["none", "int8", "int4"]
@@ -36,6 +38,7 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave beside them
 _TOKENIZER = {*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
               "chat_template.jinja", "chat_template.json"}  # fmt: skip
+_REFUSALS = (OSError, ValueError, KeyError, ImportError, TypeError, RuntimeError, AttributeError, SafetensorError)
 
 
 @contextmanager
@@ -43,41 +46,34 @@ def _refused(message: str) -> Iterator[None]:
     """Turn whatever a library raises into an InputError; what it says replaces SAID in ``message``."""
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        ImportError,
-        TypeError,
-        RuntimeError,
-        AttributeError,
-        SafetensorError,
-    ) as error:
+    except _REFUSALS as error:
         raise InputError(message.replace("SAID", shorten(str(error)))) from error
 
 
 def hash_model(folder: Path, hash_file: HashFile) -> str:
-    """Return the hash of weights, configuration, tokenizer and chat template."""
-    weights = {file.name for file in folder.glob("*.safetensors") if not file.name.startswith("adapter_")}
-    return _hash(folder, weights | {"config.json", "generation_config.json"} | _TOKENIZER, hash_file)
-
-
-def hash_adapter(folder: Path, hash_file: HashFile) -> str:
-    """Return the hash of an adapter, with the tokenizer that it may bring."""
-    return _hash(folder, {"adapter_config.json", "adapter_model.safetensors"} | _TOKENIZER, hash_file)
-
-
-def _hash(folder: Path, names: set[str], hash_file: HashFile) -> str:
+    """Return the hash of a model's weights, or an adapter's, with configuration, tokenizer and chat template."""
+    is_adapter = (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
+    own = (
+        {"adapter_config.json", "adapter_model.safetensors"}
+        if is_adapter
+        else {"config.json", "generation_config.json"}
+    )
+    if not is_adapter:
+        own |= {file.name for file in folder.glob("*.safetensors") if not file.name.startswith("adapter_")}
     digest = hashlib.sha256()
-    for name in sorted(names):
+    for name in sorted(own | _TOKENIZER):
         if (folder / name).is_file():
             digest.update(f"{name}\0{hash_file(folder / name)}\n".encode())
     return digest.hexdigest()
 
 
-def has_tokenizer(folder: Path) -> bool:
-    """Say whether a folder brings a tokenizer."""
-    return any((folder / name).is_file() for name in VOCABULARIES)
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a JSON object. Raises InputError where there is none."""
+    with _refused(f"{file} is not readable JSON: SAID. Copy the model again"):
+        value = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise InputError(f"{file} holds {shorten(value)}, not a JSON object. Copy the model again")
+    return value
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -91,58 +87,30 @@ def read_config(folder: Path) -> dict[str, Any]:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise InputError(f"{folder} is not a folder{hint}. A local model is a transformers folder: config.json, "
                          "a tokenizer and *.safetensors")  # fmt: skip
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+    other = ""
+    if any(folder.glob("*.gguf")):
+        other = " but GGUF files: serve them with llama.cpp or Ollama and name that endpoint"
+    elif any(folder.glob("consolidated*")):
+        other = " but weights in their maker's own format: convert them with transformers first"
+    if not (folder / "config.json").is_file():
+        if not (folder / "adapter_config.json").is_file():
+            raise InputError(f"{folder} is no model folder: it has no config.json{other}")
         base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
         raise InputError(f"{folder} is an adapter, no model. Give its base model ({shorten(base)} when it was trained) "
                          "as the folder and this one as the adapter")  # fmt: skip
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} is no model folder: it has no config.json{_other_formats(folder)}")
     config = read_json(folder / "config.json")
     _check_causal(folder, config)
-    _check_weights(folder)
-    return config
-
-
-def check_adapter(folder: Path) -> None:
-    """Raise InputError unless a folder holds a peft adapter in safetensors."""
-    if not (folder / "adapter_config.json").is_file():
-        raise InputError(f"{folder} is no adapter: it has no adapter_config.json. An adapter is a folder in peft's own "
-                         "format: adapter_config.json and adapter_model.safetensors")  # fmt: skip
-    read_json(folder / "adapter_config.json")
-    if (folder / "adapter_model.safetensors").is_file():
-        return
-    if (folder / "adapter_model.bin").is_file():
+    if any(folder.glob("*.safetensors")):
+        return config
+    pickled = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLED)
+    if pickled := [name for name in pickled if not name.startswith(_NO_WEIGHTS)]:
         raise InputError(
-            f"{folder} has adapter_model.bin, which is pickled: reading it would run whatever program is in it. "
-            "If you trust who made it, convert it once: torch.load(..., weights_only=True), then "
-            "safetensors.torch.save_file(..., 'adapter_model.safetensors')"
+            f"{folder} has its weights in {pickled[0]}, which is pickled: reading it would run whatever program is in "
+            "it. Take the model's safetensors; or, if you trust who made it, convert it once on a machine you can "
+            "spare: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), and copy the tokenizer's "
+            "files"
         )
-    raise InputError(f"{folder} has no adapter_model.safetensors: the adapter was not saved whole. Save it again")
-
-
-def check_same_base(adapter: Path, folder: Path, found: str) -> None:
-    """Raise InputError where an adapter says that it was trained for another content than ``found``, this folder's.
-
-    Adapters of others do not say; they are only held against the shapes of the model.
-    """
-    if not (adapter / ABOUT).is_file():
-        return
-    told = read_json(adapter / ABOUT).get("base_sha256")
-    if isinstance(told, str) and told != found:
-        raise InputError(
-            f"the adapter {adapter} is for another base: it was trained on a model of content {told[:12]}…, {folder} "
-            f"is {found[:12]}… (weights, configuration, tokenizer and chat template count). Give the base model that "
-            "it was trained for, or train it again"
-        )
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON object. Raises InputError where there is none."""
-    with _refused(f"{file} is not readable JSON: SAID. Copy the model again"):
-        value = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(value, dict):
-        raise InputError(f"{file} holds {shorten(value)}, not a JSON object. Copy the model again")
-    return value
+    raise InputError(f"{folder} has no *.safetensors{other}. Copy the model whole")
 
 
 def _check_causal(folder: Path, config: dict[str, Any]) -> None:
@@ -163,27 +131,35 @@ def _check_causal(folder: Path, config: dict[str, Any]) -> None:
         raise InputError(f"{folder} holds an encoder-decoder model ({kind}). Use a causal language model")
 
 
-def _check_weights(folder: Path) -> None:
-    if any(folder.glob("*.safetensors")):
-        return
-    files = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLED)
-    pickled = [name for name in files if not name.startswith(_NO_WEIGHTS)]
-    if pickled:
+def check_adapter(folder: Path, base: Path, base_sha256: str = "") -> None:
+    """Check that a folder holds a peft adapter in safetensors, and for which base.
+
+    An adapter that was trained here says which content it is for. Others are only held against the shapes of the model.
+
+    Raises:
+        InputError: it holds none; or ``base`` has the content ``base_sha256`` (empty: not asked), and it wants another.
+    """
+    if not (folder / "adapter_config.json").is_file():
+        raise InputError(f"{folder} is no adapter: it has no adapter_config.json. An adapter is a folder in peft's own "
+                         "format: adapter_config.json and adapter_model.safetensors")  # fmt: skip
+    read_json(folder / "adapter_config.json")
+    if not (folder / "adapter_model.safetensors").is_file():
+        if not (folder / "adapter_model.bin").is_file():
+            raise InputError(
+                f"{folder} has no adapter_model.safetensors: the adapter was not saved whole. Save it again"
+            )
         raise InputError(
-            f"{folder} has its weights in {pickled[0]}, which is pickled: reading it would run whatever program is in "
-            "it. Take the model's safetensors; or, if you trust who made it, convert it once on a machine you can "
-            "spare: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), and copy the tokenizer's "
-            "files"
+            f"{folder} has adapter_model.bin, which is pickled: reading it would run whatever program is in it. "
+            "If you trust who made it, convert it once: torch.load(..., weights_only=True), then "
+            "safetensors.torch.save_file(..., 'adapter_model.safetensors')"
         )
-    raise InputError(f"{folder} has no *.safetensors{_other_formats(folder)}. Copy the model whole")
-
-
-def _other_formats(folder: Path) -> str:
-    if any(folder.glob("*.gguf")):
-        return " but GGUF files: serve them with llama.cpp or Ollama and name that endpoint"
-    if any(folder.glob("consolidated*")):
-        return " but weights in their maker's own format: convert them with transformers first"
-    return ""
+    told = read_json(folder / ABOUT).get("base_sha256") if base_sha256 and (folder / ABOUT).is_file() else None
+    if isinstance(told, str) and told != base_sha256:
+        raise InputError(
+            f"the adapter {folder} is for another base: it was trained on a model of content {told[:12]}…, {base} "
+            f"is {base_sha256[:12]}… (weights, configuration, tokenizer and chat template count). Give the base model "
+            "that it was trained for, or train it again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +187,15 @@ def load(
         adapter: in peft's own format; one that brings a tokenizer is asked through that one.
         dtype: of the weights; "auto" is float32 on a CPU and elsewhere as they were saved.
         quantise: weights in 8 or 4 bits; needs bitsandbytes and a GPU.
+        device: "cpu" or "cuda".
 
     Raises:
         InputError: something of it cannot be used; the message says what to do.
     """
     read_config(folder)
     if adapter is not None:
-        check_adapter(adapter)
-    tokenizer = load_tokenizer(adapter if adapter is not None and has_tokenizer(adapter) else folder)
+        check_adapter(adapter, folder)
+    tokenizer = load_tokenizer(folder, adapter)
     model = _load_weights(folder, dtype, quantise, device)
     num_rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > num_rows and adapter is None:
@@ -229,44 +206,58 @@ def load(
                          "it cannot be asked in batches. Use a model with attention")  # fmt: skip
     loaded_as = str(model.dtype).removeprefix("torch.")
     if adapter is not None:
-        model = _add_adapter(model, adapter, num_tokens=len(tokenizer), merge=loaded_as == "float32")
+        if len(tokenizer) > num_rows:
+            model.resize_token_embeddings(len(tokenizer))
+        model = _add_adapter(model, adapter, merge=loaded_as == "float32")
     text = model.config.get_text_config(decoder=True)
     context = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
     return Loaded(model.eval(), tokenizer, int(context or min(tokenizer.model_max_length, 1 << 20)), loaded_as)
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """Return the folder's tokenizer. Raises InputError where there is none, or none with an end token."""
-    if not has_tokenizer(folder):  # for some architectures transformers would make an empty one
+def load_tokenizer(folder: Path, adapter: Path | None = None) -> Any:
+    """Return the tokenizer that an adapter brings, else the folder's.
+
+    Raises:
+        InputError: there is none, or none with an end token.
+    """
+    holders = [one for one in (adapter, folder) if one and any((one / name).is_file() for name in VOCABULARIES)]
+    if not holders:  # for some architectures transformers would make an empty one
         raise InputError(f"{folder} has no tokenizer: none of {', '.join(VOCABULARIES)}. Copy the model whole")
     with _refused(
-        f"{folder} has no tokenizer that transformers can read: SAID. Copy tokenizer.json and tokenizer_config.json "
-        "(or tokenizer.model) into it"
+        f"{holders[0]} has no tokenizer that transformers can read: SAID. Copy tokenizer.json and "
+        "tokenizer_config.json (or tokenizer.model) into it"
     ):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
+            str(holders[0]), local_files_only=True, trust_remote_code=False
         )
     if tokenizer.eos_token_id is None:
-        raise InputError(f"the tokenizer of {folder} names no end token. Add eos_token to tokenizer_config.json")
+        raise InputError(f"the tokenizer of {holders[0]} names no end token. Add eos_token to tokenizer_config.json")
     return tokenizer
 
 
 def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -> Any:
     """Return the transformers model on its device; missing weights are an error."""
     wanted: Any = getattr(torch, dtype) if dtype != "auto" else torch.float32 if device == "cpu" else "auto"
-    options = {"dtype": wanted, **_quantisation(quantise, device)}
+    options: dict[str, Any] = {"dtype": wanted}
+    if quantise != "none":
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise InputError(f"quantise is {quantise!r}, but bitsandbytes is not installed. `pip install "
+                             "bitsandbytes`, or set quantise to none")  # fmt: skip
+        if device == "cpu":
+            raise InputError(f"quantise is {quantise!r}, which needs a GPU; the device is cpu. Set device to cuda, or "
+                             "quantise to none")  # fmt: skip
+        int4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+        settings = {"load_in_8bit": True} if quantise == "int8" else int4
+        quantisation = transformers.BitsAndBytesConfig(**settings)  # type: ignore[no-untyped-call]
+        options |= {"quantization_config": quantisation, "device_map": {"": device}}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with _refused(
         f"{folder} is not a model folder that transformers can read: SAID. Copy the model whole; it must be of an "
         "architecture that transformers has itself"
     ):
+        safe = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
         made: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            str(folder),
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **options,
+            str(folder), **safe, output_loading_info=True, **options
         )
     model, report = made
     if report["missing_keys"]:
@@ -278,31 +269,13 @@ def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -
     return model.to(device) if quantise == "none" else model
 
 
-def _quantisation(quantise: Quantise, device: str) -> dict[str, Any]:
-    """Return the arguments of ``from_pretrained`` that quantise."""
-    if quantise == "none":
-        return {}
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise InputError(f"quantise is {quantise!r}, but bitsandbytes is not installed. `pip install bitsandbytes`, or "
-                         "set quantise to none")  # fmt: skip
-    if device == "cpu":
-        raise InputError(f"quantise is {quantise!r}, which needs a GPU; the device is cpu. Set device to cuda, or "
-                         "quantise to none")  # fmt: skip
-    int4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
-    settings = {"load_in_8bit": True} if quantise == "int8" else int4
-    quantisation = transformers.BitsAndBytesConfig(**settings)  # type: ignore[no-untyped-call]
-    return {"quantization_config": quantisation, "device_map": {"": device}}
-
-
-def _add_adapter(model: Any, adapter: Path, *, num_tokens: int, merge: bool) -> Any:
-    """Return the model with an adapter on it, which may bring a tokenizer of more tokens than the base has rows for.
+def _add_adapter(model: Any, adapter: Path, *, merge: bool) -> Any:
+    """Return the model with an adapter on it.
 
     ``merge`` adds it into the weights, which is faster but rounds: only where weights are float32.
     """
     import peft
 
-    if num_tokens > model.get_input_embeddings().weight.shape[0]:
-        model.resize_token_embeddings(num_tokens)
     kind = model.config.model_type
     with _refused(
         f"the adapter {adapter} cannot be put on this model ({kind}): SAID. It is for another base, or damaged: give "
@@ -323,9 +296,58 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor of the folder's safetensors, from the files' heads."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with (
-            _refused(f"{path} is damaged: SAID. Copy it again"),
-            safe_open(str(path), framework="pt") as file,
-        ):
+        with _refused(f"{path} is damaged: SAID. Copy it again"), safe_open(str(path), framework="pt") as file:
             shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     return shapes
+
+
+def render(tokenizer: Any, prompt: Prompt) -> str:
+    """Return the whole text that the model continues.
+
+    With a chat template: its turns, the system turn merged into the user's where the template knows none. Without one:
+    the system text, an empty line, the user's text; nothing follows, so a prompt's text ends as the answer shall begin.
+
+    Raises:
+        InputError: the template fails on a single user turn.
+    """
+    import jinja2
+
+    joined = "\n\n".join(part for part in (prompt.system, prompt.text) if part)
+    if not tokenizer.chat_template:
+        return joined
+    turns = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}]
+    problem: Exception | None = None
+    for asked in (turns, [{"role": "user", "content": joined}]) if prompt.system else (turns[1:],):
+        try:
+            text = str(tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True))
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            problem = error  # a template is somebody's program
+            continue
+        if asked is not turns or prompt.system.strip() in text:  # some templates drop the system's turn without a word
+            return text
+    raise InputError(
+        f"the chat template of {tokenizer.name_or_path} fails on a single user turn: {shorten(str(problem))}. "
+        "Repair chat_template.jinja in the model's folder, or delete it to ask without a template"
+    ) from problem
+
+
+def encode_prompts(tokenizer: Any, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """Return each prompt's tokens as the model reads them, with what the tokenizer puts before a text."""
+    if not prompts:
+        return []
+    # A chat template writes its own special tokens.
+    texts = [render(tokenizer, prompt) for prompt in prompts]
+    rows = tokenizer(texts, add_special_tokens=not tokenizer.chat_template)["input_ids"]
+    end, begin = tokenizer.eos_token_id, tokenizer.bos_token_id
+    rows = [row[:-1] if row and row[-1] == end and not text.endswith(tokenizer.eos_token) else row
+            for row, text in zip(rows, texts, strict=True)]  # fmt: skip
+    nothing = [int(end if begin is None else begin)]  # a model must read something
+    return [[int(token) for token in row] or list(nothing) for row in rows]
+
+
+def encode_answers(tokenizer: Any, answers: Sequence[str]) -> list[list[int]]:
+    """Return each answer's tokens, tokenised apart from any prompt, without special tokens and without the end."""
+    if not answers:
+        return []
+    rows = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
+    return [[int(token) for token in row] for row in rows]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import InputError
-from kgqa_core.lm.chat import Ending, encode_answers, encode_prompts, end_tokens
 from kgqa_core.lm.constraints import start_state
 from kgqa_core.lm.folders import (
     Dtype,
@@ -21,16 +20,15 @@ from kgqa_core.lm.folders import (
     Loaded,
     Quantise,
     check_adapter,
-    check_same_base,
-    has_tokenizer,
-    hash_adapter,
+    encode_answers,
+    encode_prompts,
     hash_model,
     load,
     load_tokenizer,
     read_config,
     tensor_shapes,
 )
-from kgqa_core.lm.generate import Batcher, generate_batch, read_prompts, score_batch
+from kgqa_core.lm.generate import Batcher, Ending, generate_batch, read_prompts, score_batch
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
@@ -48,13 +46,13 @@ class LocalModel:
 
     def __init__(self, loaded: Loaded, name: str, *, batch_size: int = BATCH_SIZE) -> None:
         """Take what ``load`` gave; ``batch_size`` is how many texts (beams and samples count) grow at a time."""
-        self.name = name
-        self.context = loaded.context
-        self.model = loaded.model
-        self.tokenizer = loaded.tokenizer
-        self.ends = end_tokens(loaded.tokenizer, loaded.model.generation_config)
-        self._batcher = Batcher(batch_size)
-        self._option_batcher = Batcher(batch_size)
+        self.name, self.context = name, loaded.context
+        self.model, self.tokenizer = loaded.model, loaded.tokenizer
+        told = getattr(loaded.model.generation_config, "eos_token_id", None)
+        told = [told] if isinstance(told, int) else list(told or [])
+        # Tokens that end an answer: the tokenizer's end first, which is the one that scores count.
+        self.ends: list[int] = list(dict.fromkeys([loaded.tokenizer.eos_token_id, *told]))
+        self._batcher, self._option_batcher = Batcher(batch_size), Batcher(batch_size)
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
         """Return the tokens of each prompt as the model reads it, chat template included."""
@@ -154,37 +152,13 @@ def open_local(
     read_config(folder)
     base = hash_model(folder, hash_file)
     if adapter is not None:
-        check_same_base(adapter, folder, base)
+        check_adapter(adapter, folder, base)
     loaded = load(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
     name = f"local-v{VERSION}-{loaded.dtype}-{quantise}-{base}"
     if adapter is not None:
-        name += f"+{hash_adapter(adapter, hash_file)}"
+        name += f"+{hash_model(adapter, hash_file)}"
     is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
     return LocalModel(loaded, name, batch_size=batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE))
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What ``kgqa lm-info`` tells of a local model."""
-
-    folder: str
-    adapter: str  # empty: none
-    architecture: str
-    parameters: int  # the base's; a table that is the head too counts once
-    adapter_parameters: int
-    vocabulary: int  # tokens of the tokenizer
-    context: int  # tokens of prompt and answer together
-    has_chat_template: bool
-    dtype: str
-    quantise: str
-    device: str
-    weight_bytes: int  # as loaded
-    cache_bytes_per_token: int
-    memory_bytes: int  # weights and the cache of BATCH_SIZE texts of TEXT_TOKENS, without what a step needs beside
-    free_bytes: int  # of the device's memory now; 0: not known
-    read_tokens_per_second: float | None = None  # of prompts, measured; None: the weights do not fit what is free
-    new_tokens_per_second: float | None = None  # of answers, all texts of a batch together
-    name: str = ""  # its identity; known once it was loaded
 
 
 def describe(
@@ -195,18 +169,20 @@ def describe(
     quantise: Quantise = "none",
     device: str = "cpu",
     timed: bool = True,
-) -> ModelFacts:
+) -> dict[str, Any]:
     """Return a local model's facts; if ``timed`` and its weights fit the free memory, it is loaded and timed.
+
+    Speeds are None where it was not loaded; ``free_bytes`` is 0 where the system does not tell.
 
     Raises:
         InputError: the folder or the adapter cannot be used.
     """
     read_config(folder)
     if adapter is not None:
-        check_adapter(adapter)
+        check_adapter(adapter, folder)
     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     text = config.get_text_config(decoder=True)
-    tokenizer = load_tokenizer(adapter if adapter is not None and has_tokenizer(adapter) else folder)
+    tokenizer = load_tokenizer(folder, adapter)
     shapes, added = tensor_shapes(folder), tensor_shapes(adapter) if adapter is not None else {}
     saved = str(getattr(config, "dtype", None)).removeprefix("torch.")
     loaded_as = dtype if dtype != "auto" else saved if device != "cpu" and saved in _BYTES else "float32"
@@ -219,28 +195,32 @@ def describe(
     cache = round(2 * text.num_hidden_layers * heads * width * _BYTES[loaded_as])  # a key and a value per layer
     context = int(getattr(text, "max_position_embeddings", None) or tokenizer.model_max_length)
     num_added = sum(math.prod(shape) for shape in added.values())
-    facts = ModelFacts(
-        folder=str(folder),
-        adapter=str(adapter or ""),
-        architecture=str((config.architectures or [config.model_type])[0]),
-        parameters=sum(math.prod(shape) for shape in shapes.values()),
-        adapter_parameters=num_added,
-        vocabulary=len(tokenizer),
-        context=context,
-        has_chat_template=bool(tokenizer.chat_template),
-        dtype=loaded_as,
-        quantise=quantise,
-        device=device,
-        weight_bytes=round(weights),
-        cache_bytes_per_token=cache,
-        memory_bytes=round(weights + num_added * _BYTES[loaded_as]) + cache * BATCH_SIZE * min(context, TEXT_TOKENS),
-        free_bytes=free_memory(device),
-    )
-    if not timed or facts.weight_bytes > (facts.free_bytes or math.inf):
-        return facts
-    model = open_local(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
-    read, new = measure(model)
-    return replace(facts, name=model.name, read_tokens_per_second=read, new_tokens_per_second=new)
+    facts = {
+        "folder": str(folder),
+        "adapter": str(adapter or ""),  # empty: none
+        "architecture": str((config.architectures or [config.model_type])[0]),
+        "parameters": sum(math.prod(shape) for shape in shapes.values()),  # a table that is the head too counts once
+        "adapter_parameters": num_added,
+        "vocabulary": len(tokenizer),
+        "context": context,  # tokens of prompt and answer together
+        "has_chat_template": bool(tokenizer.chat_template),
+        "dtype": loaded_as,
+        "quantise": quantise,
+        "device": device,
+        "weight_bytes": round(weights),  # as loaded
+        "cache_bytes_per_token": cache,
+        # Weights and the cache of BATCH_SIZE texts of TEXT_TOKENS, without what a step needs beside.
+        "memory_bytes": round(weights + num_added * _BYTES[loaded_as]) + cache * BATCH_SIZE * min(context, TEXT_TOKENS),
+        "free_bytes": free_memory(device),  # of the device's memory now
+        "read_tokens_per_second": None,  # of prompts, measured
+        "new_tokens_per_second": None,  # of answers, all texts of a batch together
+        "name": "",  # its identity; known once it was loaded
+    }
+    if timed and round(weights) <= (facts["free_bytes"] or math.inf):
+        model = open_local(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
+        facts["read_tokens_per_second"], facts["new_tokens_per_second"] = measure(model)
+        facts["name"] = model.name
+    return facts
 
 
 def measure(model: LocalModel) -> tuple[float, float]:

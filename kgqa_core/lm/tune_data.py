@@ -24,7 +24,7 @@ from torch import Tensor
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.lm.chat import encode_answers, encode_prompts
+from kgqa_core.lm.folders import encode_answers, encode_prompts
 from kgqa_core.lm.types import Prompt
 
 Int = NDArray[np.int64]

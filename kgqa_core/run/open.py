@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from kgqa_core.config import EncoderSection, EvaluationSection, HashEncoderSection, LocalEncoderSection, RunConfig
-from kgqa_core.config_base import CONF, open_entry
-from kgqa_core.config_lm import BACKENDS
+from kgqa_core.config_base import CONF
 from kgqa_core.errors import ConfigError, nearest
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
-from kgqa_core.lm.backends import Backend, Machine, Weights
+from kgqa_core.lm.backends import Machine, ModelSection, Weights
 from kgqa_core.run.pipeline import FileHashes, Pipeline
 from kgqa_core.types import Split
 
@@ -223,32 +222,32 @@ PRICES = CONF / "prices.yaml"
 # ------ What the configuration says of them: parts of recipes.
 
 
-def backend_of(config: RunConfig) -> Backend:
-    """Return the backend of the run's language model.
+def model_section(config: RunConfig) -> ModelSection:
+    """Return the section of the run's language model, which opens it.
 
     Raises:
         ConfigError: it has none.
     """
     if config.lm is None:
         raise ConfigError(f"run {config.name!r} has no language model: give its configuration a section 'lm'")
-    backend: Backend = open_entry(BACKENDS, config.lm.kind, what="kind of lm")
-    return backend
+    section: ModelSection = config.lm
+    return section
 
 
 def is_made_here(config: RunConfig) -> bool:
     """Say whether the run makes its language model in a stage of its own."""
-    return config.lm is not None and backend_of(config).is_made_here
+    return config.lm is not None and model_section(config).is_made_here
 
 
 def answering_model(config: RunConfig) -> dict[str, Any]:
     """Return what the configuration says of a model that is not made here; its files, or its name, say the rest."""
-    recipe = backend_of(config).recipe(config.lm) if config.lm else {}
+    recipe = config.lm.recipe() if config.lm else {}
     return {"lm": recipe} if recipe else {}
 
 
 def model_files(config: RunConfig) -> dict[str, Path]:
     """Return the files of a model that is on this machine, and of its adapter."""
-    weights = backend_of(config).weights(config.lm, None) if config.lm else None
+    weights = config.lm.weights(None) if config.lm else None
     if weights is None:
         return {}
     files = folder_files(weights.folder, "lm.path", "lm")
@@ -300,7 +299,7 @@ def _weights(pipeline: Pipeline) -> Weights | None:
     """Return the files of the run's model before tuning; None where it is elsewhere."""
     config = pipeline.config
     made = pipeline.artifact("lm").folder / MODEL_FOLDER if is_made_here(config) else None
-    return backend_of(config).weights(config.lm, made)
+    return model_section(config).weights(made)
 
 
 def base_folder(pipeline: Pipeline) -> Path:
@@ -328,7 +327,7 @@ def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
         trained = pipeline.artifact(f"reasoner-seed{seed}").folder
         is_adapter = (trained / ADAPTER_FOLDER).is_dir()
         weights = Weights(weights.folder, trained / ADAPTER_FOLDER) if is_adapter else Weights(trained / MODEL_FOLDER)
-    return backend_of(config).open(config.lm, weights, _machine(pipeline))
+    return model_section(config).open(weights, _machine(pipeline))
 
 
 def _machine(pipeline: Pipeline) -> Machine:
@@ -446,7 +445,7 @@ def metered(
     from kgqa_core.lm.calls import UNLIMITED, Meter, Metered, read_prices
 
     config = pipeline.config
-    name = backend_of(config).price_name(config.lm) if config.lm else ""
+    name = config.lm.price_name() if config.lm else ""
     price = read_prices(PRICES).models.get(name)
     with CallStore(pipeline.home / "cache" / "calls") as store:
         yield Metered(model, meter=Meter(), store=store, budget=budget or UNLIMITED, system=system, price=price)
@@ -467,5 +466,4 @@ def model_facts(pipeline: Pipeline) -> dict[str, Any]:
         ConfigError: the run has none.
         ArtifactError: it is not made.
     """
-    backend = backend_of(pipeline.config)
-    return backend.facts(pipeline.config.lm, _weights(pipeline), _machine(pipeline))
+    return model_section(pipeline.config).facts(_weights(pipeline), _machine(pipeline))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import lm_generate, lm_gpu, measure
-from kgqa_core.lm.chat import encode_prompts
+from kgqa_core.lm.folders import encode_prompts
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.types import Decoding, Prompt
 

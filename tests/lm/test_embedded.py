@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.lm.backends.embedded import EmbeddedLmSection
+from kgqa_core.lm.backends import EmbeddedLmSection
 from kgqa_core.lm.embedded import EmbeddedReport, draw_chances, find_frames, make_embedded, read_distinct
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune_data import Tokens

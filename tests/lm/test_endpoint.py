@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ConfigError, EndpointError
-from kgqa_core.lm.backends.endpoint import EndpointLmSection
+from kgqa_core.lm.backends import EndpointLmSection
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered, StreamingModel
 from kgqa_core.lm.constraints import Choices

@@ -17,8 +17,7 @@ from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm import tune_data
-from kgqa_core.lm.chat import encode_prompts
-from kgqa_core.lm.folders import load_tokenizer
+from kgqa_core.lm.folders import encode_prompts, load_tokenizer
 from kgqa_core.lm.tune_data import BUCKET_UNITS, Tokens, apportion, draw_batches, pack, read_tokens, write_tokens
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_models import make_examples, write_examples

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.lm.backends.embedded import EmbeddedLmSection
+from kgqa_core.lm.backends import EmbeddedLmSection
 from kgqa_core.run.open import (
     INSTRUCTIONS_FILE,
     MODEL_FOLDER,
