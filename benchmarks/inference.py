@@ -12,7 +12,7 @@ from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer.explore import ExploreOptions
 from kgqa_core.explorer.model import Card, Explorer, load_explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.run.open import make_encoder
+from kgqa_core.run.open import encoder_of
 from kgqa_core.types import Prediction, Question
 
 
@@ -35,7 +35,7 @@ def run(home: Path, size: Size = FULL) -> None:
     workload = open_workload(home, command="train-explorer", settings=size.settings)
     seed = workload.config.explorer.seeds[0]
     folder = workload.pipeline.artifact(f"explorer-seed{seed}").folder
-    model, card = load_explorer(folder, encoder=make_encoder(workload.config).name)
+    model, card = load_explorer(folder, encoder=encoder_of(workload.config.encoding).name)
     questions = distinct([*workload.questions("test", size.questions), *workload.questions("dev", size.questions)])
     rows = [
         "| edges walked | batch | answers only, questions per CPU s | with evidence paths | asked | Hits@1 | F1 |",

@@ -1,6 +1,7 @@
 """The Dask cluster of a run: a local one for as long as it is needed, or one that is there, by its address.
 
-Importing this module does not import Dask: a run whose input is small never pays for it.
+Importing this module does not import Dask: a run whose input is small never pays for it. Local workers load it when
+they start.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ SETTINGS = {
     # A worker above a share of its memory would be paused. What Arrow and numba hold is not freed by waiting, so it
     # would be paused for ever. It works on, and is ended where it outgrows the limit.
     "distributed.worker.memory.pause": False,
-    "distributed.worker.preload": ["kgqa_core.run.cluster"],
+    "distributed.worker.preload": [__name__],
     # Dask looks this long after every loss of a worker whether there is one of that name, and else closes its nanny
     # for good. Where that moment falls into the restart after a later loss, the worker would never come back.
     "distributed.deploy.lost-worker-timeout": "365 days",
     "distributed.comm.timeouts.connect": "300s",  # a machine that is busy with something else starts workers slowly
 }
+
+
+def dask_setup(worker: Any) -> None:
+    """Leave Ctrl-C, which a terminal sends to workers as well, to the process that started them: it ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Where it ends them in the middle of a task, that is no news.
+    logging.getLogger("distributed.worker.state_machine").setLevel(logging.ERROR)
 
 
 @contextmanager
@@ -67,8 +75,7 @@ def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) 
     logging.getLogger("distributed").setLevel(logging.WARNING)
     if cluster.address is not None:
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # a lost scheduler is told by fan_out
-        with _remote_client(cluster.address, timeout) as client:
-            _check_workers(client, cluster.address, home, timeout)
+        with _remote_client(cluster.address, home, timeout) as client:
             yield client
         return
     import dask
@@ -91,45 +98,35 @@ def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) 
         yield client
 
 
-def _remote_client(address: str, timeout: float) -> Client:
+@contextmanager
+def _remote_client(address: str, home: Path, timeout: float) -> Iterator[Client]:
+    """Yield a client of the scheduler at ``address``, which has a worker, and whose workers see the run's folder."""
     from distributed import Client
 
     try:
-        return Client(address, timeout=timeout)
+        opened = Client(address, timeout=timeout)
     except (OSError, ValueError) as problem:
         raise KgqaError(
             f"cluster.address: no Dask scheduler answers at {address!r} ({problem}). Start one with `dask scheduler`, "
             "or leave the address out to use a local cluster."
         ) from problem
-
-
-def _check_workers(client: Client, address: str, home: Path, timeout: float) -> None:
-    """Raise ``KgqaError`` unless there is a worker, and every worker sees the folder of this run."""
-    try:
-        client.wait_for_workers(1, timeout=timeout)
-    except TimeoutError as problem:
-        raise KgqaError(
-            f"cluster.address: the scheduler at {address!r} has had no worker for {timeout:.0f} s. "
-            f"Start some with `dask worker {address}`."
-        ) from problem
-    home.mkdir(parents=True, exist_ok=True)
-    blind = [worker for worker, sees in client.run(_is_folder, str(home)).items() if not sees]
-    if blind:
-        raise KgqaError(
-            f"cluster.address: worker {blind[0]} does not see the folder {home}. Workers read and write the run's "
-            "files: mount KGQA_HOME and the input files under the same paths on every machine."
-        )
+    with opened as client:
+        try:
+            client.wait_for_workers(1, timeout=timeout)
+        except TimeoutError as problem:
+            raise KgqaError(
+                f"cluster.address: the scheduler at {address!r} has had no worker for {timeout:.0f} s. "
+                f"Start some with `dask worker {address}`."
+            ) from problem
+        home.mkdir(parents=True, exist_ok=True)
+        blind = [worker for worker, sees in client.run(_is_folder, str(home)).items() if not sees]
+        if blind:
+            raise KgqaError(
+                f"cluster.address: worker {blind[0]} does not see the folder {home}. Workers read and write the run's "
+                "files: mount KGQA_HOME and the input files under the same paths on every machine."
+            )
+        yield client
 
 
 def _is_folder(path: str) -> bool:
     return Path(path).is_dir()
-
-
-# ------ What a local worker does when it starts; named in ``cluster.SETTINGS``, called by Dask.
-
-
-def dask_setup(worker: Any) -> None:
-    """Leave Ctrl-C, which a terminal sends to workers as well, to the process that started them: it ends them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Where it ends them in the middle of a task, that is no news.
-    logging.getLogger("distributed.worker.state_machine").setLevel(logging.ERROR)

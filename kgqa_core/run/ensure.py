@@ -1,9 +1,13 @@
-"""A new build against the last accepted one: what changed is kept as an artifact; too much change stops the run."""
+"""Making what a run lacks: the stages that are asked for, and first whatever they read.
+
+A new build of graph and questions is compared with the last accepted one: what changed is kept as an artifact, and too
+much change stops the run.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,143 +21,14 @@ from kgqa_core.run.stages import known_stages
 from kgqa_core.tracking import Recorder, write_record
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kgqa_core.questions.diff import Build, BuildDiff, Moved
 
-STAGE = "changes"
+CHANGES = "changes"  # the stage of the comparison
 VERSION = 1  # raised whenever the same builds would give other tables
 DOCUMENT, RELATIONS, QUESTIONS = "changes.json", "relations.parquet", "questions.parquet"
 COMPARED = ("graph", "subgraphs", "questions")
 NEEDED = {"graph", "questions"}
 _log = logging.getLogger(__name__)
-
-Builds = tuple[dict[str, Artifact], dict[str, Artifact]]
-"""The last accepted build and the new one: their artifacts by stage."""
-
-
-def find_changes(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> Builds | None:
-    """Return the last accepted build and the new one, where both are whole and differ; else accept the new one.
-
-    Args:
-        pipeline: the run.
-        outcomes: its data stages, graph and questions among them.
-    """
-    now = {outcome.key: outcome.artifact for outcome in outcomes if outcome.key in COMPARED}
-    last = pipeline.accepted()
-    both = [key for key in COMPARED if key in last and key in now]  # a run may come to cut subgraphs, or cease to
-    if last and not set(both) >= NEEDED:
-        _log.warning("the last accepted build is not whole any more: nothing to compare with")
-    if not set(both) >= NEEDED or all(last[key].content == now[key].content for key in both):
-        pipeline.accept(now)
-        return None
-    return last, now
-
-
-def compare_builds(pipeline: Pipeline, builds: Builds) -> StageOutcome:
-    """Write what differs between two builds, unless it is there: so it is found once, and shown."""
-    from kgqa_core.questions.diff import compare_builds
-
-    last, now = builds
-    both = [key for key in COMPARED if key in last and key in now]
-    hops = pipeline.config.exploration.steps
-    inputs = {f"{when} {key}": build[key].content for when, build in (("last", last), ("now", now)) for key in both}
-    recipe = Recipe(STAGE, VERSION, {"hops": hops}, inputs)
-
-    def write(folder: Path) -> None:
-        import pyarrow.parquet as pq
-
-        recorder = Recorder(STAGE)
-        diff, questions = compare_builds(_build(last, both), _build(now, both), hops=hops)
-        write_json(folder / DOCUMENT, asdict(diff))
-        pq.write_table(_relations(diff), folder / RELATIONS, compression="zstd")
-        pq.write_table(questions, folder / QUESTIONS, compression="zstd")
-        _record(diff, recorder)
-        write_record(folder, recorder.record(recipe.fingerprint))
-
-    artifact, built = pipeline.store.build(recipe, write)
-    pipeline.remember(STAGE, artifact)
-    return StageOutcome(STAGE, artifact, built)
-
-
-def accept_changes(pipeline: Pipeline, builds: Builds, changes: Artifact, *, accept: bool = False) -> None:
-    """Take the new build as the accepted one.
-
-    Args:
-        pipeline: the run.
-        builds: the last accepted build and the new one.
-        changes: what ``compare_builds`` made of them.
-        accept: whatever changed.
-
-    Raises:
-        DriftError: more changed than the limits allow. The new artifacts are kept; the last build stays the accepted.
-    """
-    from kgqa_core.questions.diff import moved_table
-
-    moved = _find_moved(pipeline, read_diff(changes), *builds)
-    if moved and not accept:
-        raise DriftError(
-            f"the new build of {pipeline.config.name!r} differs from the last one by more than dataset.drift allows:\n"
-            f"{moved_table(moved)}\n"
-            f"All differences: {changes.folder}. What was built is kept. To go on from it: "
-            "kgqa build CONF --accept; to let such changes pass, raise the limits"
-        )
-    pipeline.accept(builds[1])
-
-
-def read_diff(artifact: Artifact) -> BuildDiff:
-    """Return what ``compare_builds`` found."""
-    from pydantic import TypeAdapter
-
-    from kgqa_core.questions.diff import BuildDiff
-
-    return TypeAdapter(BuildDiff).validate_json((artifact.folder / DOCUMENT).read_bytes())
-
-
-def _find_moved(
-    pipeline: Pipeline, diff: BuildDiff, last: Mapping[str, Artifact], now: Mapping[str, Artifact]
-) -> list[Moved]:
-    """Return what moved beyond the limits; what other settings made is not held against the data."""
-    from kgqa_core.questions.diff import find_drift
-
-    dataset = pipeline.config.dataset
-    if not isinstance(dataset, FileDataset) or dataset.drift is None:
-        return []
-    settings = [{key: hash_json(artifact.recipe.config) for key, artifact in build.items()} for build in (last, now)]
-    same_graph = settings[0]["graph"] == settings[1]["graph"]
-    return find_drift(diff, dataset.drift, guard_graph=same_graph, guard_questions=settings[0] == settings[1])
-
-
-def _build(artifacts: Mapping[str, Artifact], both: Sequence[str]) -> Build:
-    from kgqa_core.questions.diff import Build
-
-    subgraphs = artifacts["subgraphs"].folder if "subgraphs" in both else None
-    return Build(artifacts["graph"].folder, artifacts["questions"].folder, subgraphs)
-
-
-def _relations(diff: BuildDiff) -> pa.Table:
-    import pyarrow as pa
-
-    rows = [{"relation": label, **asdict(change)} for label, change in diff.graph.per_relation.items()]
-    counts = [(name, pa.int64()) for name in ("before", "after", "came", "gone")]
-    return pa.Table.from_pylist(rows, schema=pa.schema([("relation", pa.string()), *counts]))
-
-
-def _record(diff: BuildDiff, recorder: Recorder) -> None:
-    graph = diff.graph
-    sets = {"triples": graph.triples, "entities": graph.entities, "relations": graph.relations}
-    for name, change in {**sets, "questions": diff.questions}.items():
-        recorder.metric(f"{name}_in", change.came)
-        recorder.metric(f"{name}_out", change.gone)
-    recorder.metric("entities_renamed", graph.num_renamed)
-    recorder.metric("questions_reworded", diff.num_reworded)
-    recorder.metric("subgraphs_changed", diff.num_subgraphs_changed)
-    for row in diff.coverage:
-        recorder.metric(f"coverage_gained.{row.split}.{row.hops or 'all'}", row.any_after - row.any_before)
-
-
-# ------ Making what a run lacks: the stages that are asked for, and first whatever they read.
-
 
 R = TypeVar("R")
 
@@ -193,12 +68,7 @@ def ensure(
     data = [key for key, spec in pipeline.specs.items() if stages[spec.stage].is_data]
     rest = [key for key in pipeline.needed_for(goals) if key not in data]
     outcomes = _make_all(pipeline, data, worker)
-    if data and (builds := find_changes(pipeline, outcomes)):
-        compare = partial(compare_builds, pipeline, builds)
-        changes = worker(compare, title="compare builds", key="changes", io=False)
-        accept_changes(pipeline, builds, changes.artifact, accept=accept)
-        outcomes.append(changes)
-    return [*outcomes, *_make_all(pipeline, rest, worker)]
+    return [*outcomes, *_guard(pipeline, outcomes, accept, worker), *_make_all(pipeline, rest, worker)]
 
 
 def _make_all(pipeline: Pipeline, keys: Sequence[str], worker: Worker) -> list[StageOutcome]:
@@ -222,3 +92,99 @@ def _make_all(pipeline: Pipeline, keys: Sequence[str], worker: Worker) -> list[S
         name = key if len(alike) == 1 else f"{stage.name} ({len(alike)})"
         made |= {outcome.key: outcome for outcome in worker(work, title=stage.title, key=name, io=stage.io)}
     return [made[key] for key in keys]
+
+
+# ------ The new build against the last accepted one.
+
+
+def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worker: Worker) -> list[StageOutcome]:
+    """Accept the build that the data stages made; return its comparison with the last one, where they differ."""
+    from kgqa_core.questions.diff import moved_table
+
+    now = {outcome.key: outcome.artifact for outcome in data if outcome.key in COMPARED}
+    if not now:
+        return []
+    last = pipeline.accepted()
+    both = [key for key in COMPARED if key in last and key in now]  # a run may come to cut subgraphs, or cease to
+    if last and not set(both) >= NEEDED:
+        _log.warning("the last accepted build is not whole any more: nothing to compare with")
+    if not set(both) >= NEEDED or all(last[key].content == now[key].content for key in both):
+        pipeline.accept(now)
+        return []
+    compare = partial(_compare, pipeline, *({key: build[key] for key in both} for build in (last, now)))
+    changes = worker(compare, title="compare builds", key=CHANGES, io=False)
+    moved = [] if accept else _find_moved(pipeline, changes.artifact, last, now)
+    if moved:
+        raise DriftError(
+            f"the new build of {pipeline.config.name!r} differs from the last one by more than dataset.drift allows:\n"
+            f"{moved_table(moved)}\n"
+            f"All differences: {changes.artifact.folder}. What was built is kept. To go on from it: "
+            "kgqa build CONF --accept; to let such changes pass, raise the limits"
+        )
+    pipeline.accept(now)
+    return [changes]
+
+
+def _compare(pipeline: Pipeline, last: dict[str, Artifact], now: dict[str, Artifact]) -> StageOutcome:
+    """Write what differs between two builds, unless it is there: so it is found once, and shown."""
+    from kgqa_core.questions.diff import compare_builds
+
+    hops = pipeline.config.exploration.steps
+    inputs = {f"{when} {key}": build[key].content for when, build in (("last", last), ("now", now)) for key in build}
+    recipe = Recipe(CHANGES, VERSION, {"hops": hops}, inputs)
+
+    def write(folder: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        recorder = Recorder(CHANGES)
+        diff, questions = compare_builds(_folders(last), _folders(now), hops=hops)
+        write_json(folder / DOCUMENT, asdict(diff))
+        rows = [{"relation": label, **asdict(change)} for label, change in diff.graph.per_relation.items()]
+        counts = [(name, pa.int64()) for name in ("before", "after", "came", "gone")]
+        relations = pa.Table.from_pylist(rows, schema=pa.schema([("relation", pa.string()), *counts]))
+        pq.write_table(relations, folder / RELATIONS, compression="zstd")
+        pq.write_table(questions, folder / QUESTIONS, compression="zstd")
+        _record(diff, recorder)
+        write_record(folder, recorder.record(recipe.fingerprint))
+
+    artifact, built = pipeline.store.build(recipe, write)
+    pipeline.remember(CHANGES, artifact)
+    return StageOutcome(CHANGES, artifact, built)
+
+
+def _folders(artifacts: dict[str, Artifact]) -> Build:
+    from kgqa_core.questions.diff import Build
+
+    subgraphs = artifacts["subgraphs"].folder if "subgraphs" in artifacts else None
+    return Build(artifacts["graph"].folder, artifacts["questions"].folder, subgraphs)
+
+
+def _find_moved(
+    pipeline: Pipeline, changes: Artifact, last: dict[str, Artifact], now: dict[str, Artifact]
+) -> list[Moved]:
+    """Return what moved beyond the limits; what other settings made is not held against the data."""
+    from pydantic import TypeAdapter
+
+    from kgqa_core.questions.diff import BuildDiff, find_drift
+
+    dataset = pipeline.config.dataset
+    if not isinstance(dataset, FileDataset) or dataset.drift is None:
+        return []
+    diff = TypeAdapter(BuildDiff).validate_json((changes.folder / DOCUMENT).read_bytes())
+    before, after = ({key: hash_json(build[key].recipe.config) for key in build} for build in (last, now))
+    same_graph = before["graph"] == after["graph"]
+    return find_drift(diff, dataset.drift, guard_graph=same_graph, guard_questions=before == after)
+
+
+def _record(diff: BuildDiff, recorder: Recorder) -> None:
+    graph = diff.graph
+    sets = {"triples": graph.triples, "entities": graph.entities, "relations": graph.relations}
+    for name, change in {**sets, "questions": diff.questions}.items():
+        recorder.metric(f"{name}_in", change.came)
+        recorder.metric(f"{name}_out", change.gone)
+    recorder.metric("entities_renamed", graph.num_renamed)
+    recorder.metric("questions_reworded", diff.num_reworded)
+    recorder.metric("subgraphs_changed", diff.num_subgraphs_changed)
+    for row in diff.coverage:
+        recorder.metric(f"coverage_gained.{row.split}.{row.hops or 'all'}", row.any_after - row.any_before)

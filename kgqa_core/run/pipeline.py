@@ -1,4 +1,8 @@
-"""Content hashes of the user's own files, so that a file that did not change is not read again."""
+"""The stages of a run: what each is made of, which are done, and why one is not.
+
+Nothing here builds anything: a stage's recipe follows from the configuration, the content of the artifacts it reads
+and the external files; whether it has to run follows from whether the store has that recipe's artifact.
+"""
 
 from __future__ import annotations
 
@@ -18,65 +22,16 @@ from kgqa_core.errors import ArtifactError, ConfigError, InputError, shorten
 from kgqa_core.run.stages import Build, StageSpec, known_stages, stage_specs
 from kgqa_core.tracking import Recorder, write_record
 
-_log = logging.getLogger(__name__)
-SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
-LARGE_BYTES = 2 * 10**9  # from here on hashing takes seconds, and whoever waits is told
-
-
-class FileHashes:
-    """Hashes of external files, remembered in one JSON file by path, size and modification time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known = self._read()
-
-    def hash(self, file: Path) -> str:
-        """Return the SHA-256 of ``file``, from memory where its size and modification time are unchanged.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        key, stamp = str(file.resolve()), _stamp(file)
-        known = self._known.get(key)
-        if isinstance(known, list) and known[:2] == stamp and len(known) == 3:
-            return str(known[2])
-        if stamp[0] >= LARGE_BYTES:
-            _log.info("reading %s (%.1f GB) once, to know its content", file, stamp[0] / 1e9)
-        digest = hash_file(file)
-        if _stamp(file) == stamp and time.time_ns() - stamp[1] > SETTLED_NS:
-            self._remember(key, [*stamp, digest])
-        return digest
-
-    def _remember(self, key: str, entry: list[Any]) -> None:
-        self._known = {**self._read(), key: entry}  # others write too; a lost race costs one more hashing
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._path, self._known)
-        except OSError as problem:  # a full or read-only disk: the hash itself is right
-            _log.debug("%s is not remembered: %s", key, problem)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            known = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
-
-
-def _stamp(file: Path) -> list[int]:
-    status = file.stat()
-    return [status.st_size, status.st_mtime_ns]
-
-
-# ------ The stages of a run: what each is made of, which are done, and why one is not.
-
-
 Progress = Callable[[str, int, int], None]
 """Called with (what is going on, done, total)."""
 
+_log = logging.getLogger(__name__)
 
 PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
 """Who is told of progress. Not a parameter: a flow's parameters are data, which Prefect stores."""
+
+SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
+LARGE_BYTES = 2 * 10**9  # from here on hashing takes seconds, and whoever waits is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +62,8 @@ class Pipeline:
         self.home = config.runtime.home
         self.specs = {spec.key: spec for spec in stage_specs(config)}
         self.store = ArtifactStore(self.home / "artifacts")
+        self.hashes = FileHashes(self.home / "cache" / "file_hashes.json")
         self._others: dict[Path, Pipeline] = {}
-        self._hashes = FileHashes(self.home / "cache" / "file_hashes.json")
         self._last = self.home / "runs" / f"{config.name}.json"
         self._accepted = self.home / "runs" / "accepted" / f"{config.name}.json"
 
@@ -130,11 +85,7 @@ class Pipeline:
         return self._find(key, {})
 
     def artifact(self, key: str) -> Artifact:
-        """Return a stage's artifact.
-
-        Raises:
-            ArtifactError: the stage is not done.
-        """
+        """Return a stage's artifact; ArtifactError where it is not done."""
         found = self.find(key)
         if found is None:
             raise ArtifactError(
@@ -158,12 +109,10 @@ class Pipeline:
 
     def needed_for(self, goals: Iterable[str]) -> list[str]:
         """Return the stages ``goals`` with all that they read, each after what it reads."""
-        wanted: set[str] = set()
-        waiting = list(goals)
-        while waiting:
-            if (key := waiting.pop()) not in wanted:
-                wanted.add(key)
-                waiting += self.specs[key].needs
+        wanted = set(goals)
+        for key in reversed(self.specs):  # each comes after what it reads
+            if key in wanted:
+                wanted.update(self.specs[key].needs)
         return [key for key in self.specs if key in wanted]
 
     def make(self, key: str, build: Build | None = None) -> StageOutcome:
@@ -219,8 +168,7 @@ class Pipeline:
 
     def remembered(self, stage: str) -> Artifact | None:
         """Return what ``remember`` noted of a stage that has no spec, such as the last comparison of two builds."""
-        fingerprint = _read_note(self._last).get(stage)
-        return read_artifact(self.store.root / stage / fingerprint) if fingerprint else None
+        return self._read(stage, _read_note(self._last).get(stage))
 
     def accept(self, artifacts: Mapping[str, Artifact]) -> None:
         """Note these stages' artifacts as the build that the next one is compared with."""
@@ -230,12 +178,8 @@ class Pipeline:
 
     def accepted(self) -> dict[str, Artifact]:
         """Return the stages of the last accepted build that are still there."""
-        note = _read_note(self._accepted)
-        found = {
-            key: read_artifact(self.store.root / self.specs[key].stage / fingerprint)
-            for key, fingerprint in note.items()
-            if key in self.specs
-        }
+        note = {key: fingerprint for key, fingerprint in _read_note(self._accepted).items() if key in self.specs}
+        found = {key: self._read(self.specs[key].stage, fingerprint) for key, fingerprint in note.items()}
         return {key: artifact for key, artifact in found.items() if artifact}
 
     def status(self) -> list[StageStatus]:
@@ -259,8 +203,7 @@ class Pipeline:
             if artifact is None:
                 return None
             inputs[name] = artifact.content
-        for name, path in spec.files.items():
-            inputs[name] = self._hash(path, name)
+        inputs |= {name: self._hash(path, name) for name, path in spec.files.items()}
         return Recipe(spec.stage, known_stages()[spec.stage].version, spec.section, inputs)
 
     def _find(self, key: str, found: dict[str, Artifact | None]) -> Artifact | None:
@@ -269,12 +212,14 @@ class Pipeline:
             found[key] = self.store.find(recipe) if recipe else None
         return found[key]
 
+    def _read(self, stage: str, fingerprint: str | None) -> Artifact | None:
+        return read_artifact(self.store.root / stage / fingerprint) if fingerprint else None
+
     def _status(self, spec: StageSpec, last: str | None, found: dict[str, Artifact | None]) -> StageStatus:
         """Say where one stage stands; ``found`` has all that it reads, and gets this one."""
         waits = [need for need in spec.needs if found[need] is None]
-        for other in spec.depends_on_run.values():
-            if not self.other_run(other.conf).find(other.key):
-                waits.append(f"{other.key} of {other.conf.name}")
+        others = spec.depends_on_run.values()
+        waits += [f"{it.key} of {it.conf.name}" for it in others if not self.other_run(it.conf).find(it.key)]
         recipe, why = None, f"waits for {', '.join(waits)}"
         if not waits:
             try:
@@ -284,14 +229,16 @@ class Pipeline:
         found[spec.key] = done = self.store.find(recipe) if recipe else None
         if done:
             return StageStatus(spec.key, spec.stage, "done", "", done.folder)
-        old = read_artifact(self.store.root / spec.stage / last) if last else None
-        if recipe:
-            why = "; ".join(differences(old.recipe, recipe)) if old else _why_missing(last)
+        old = self._read(spec.stage, last)
+        if recipe and old:
+            why = "; ".join(differences(old.recipe, recipe))
+        elif recipe:
+            why = "its artifact is gone or damaged" if last else "never built"
         return StageStatus(spec.key, spec.stage, "stale" if old else "missing", why, old.folder if old else None)
 
     def _hash(self, path: Path, name: str) -> str:
         try:
-            return self._hashes.hash(path)
+            return self.hashes.hash(path)
         except OSError as problem:
             if isinstance(problem, FileNotFoundError):
                 from kgqa_core.graph.formats import require_file
@@ -300,25 +247,54 @@ class Pipeline:
             raise InputError(f"{name}: cannot read {path}: {problem.strerror or problem}") from None
 
 
-def _read_note(path: Path) -> dict[str, str]:
-    """Return stage -> fingerprint of a note of ours; empty where there is none, or rubbish."""
+class FileHashes:
+    """SHA-256 of external files, remembered in one JSON file by path, size and time: what is unchanged is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = _read_json(path)
+
+    def hash(self, file: Path) -> str:
+        """Return the hash of ``file``, from memory where its size and modification time are unchanged; or OSError."""
+        key, stamp = str(file.resolve()), _stamp(file)
+        known = self._known.get(key)
+        if isinstance(known, list) and known[:2] == stamp and len(known) == 3:
+            return str(known[2])
+        if stamp[0] >= LARGE_BYTES:
+            _log.info("reading %s (%.1f GB) once, to know its content", file, stamp[0] / 1e9)
+        digest = hash_file(file)
+        if _stamp(file) == stamp and time.time_ns() - stamp[1] > SETTLED_NS:
+            # Others write too; a lost race costs one more hashing.
+            self._known = {**_read_json(self._path), key: [*stamp, digest]}
+            _write_note(self._path, self._known)
+        return digest
+
+
+def _stamp(file: Path) -> list[int]:
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object of ours; empty where there is none, or rubbish."""
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {key: value for key, value in note.items() if isinstance(value, str)} if isinstance(note, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
-def _write_note(path: Path, note: Mapping[str, str]) -> None:
+def _read_note(path: Path) -> dict[str, str]:
+    """Return stage -> fingerprint."""
+    return {key: value for key, value in _read_json(path).items() if isinstance(value, str)}
+
+
+def _write_note(path: Path, note: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, note)
     except OSError as problem:  # a full or read-only disk: the artifacts themselves are whole
-        _log.warning("cannot note in %s what was built: %s", path, problem)
-
-
-def _why_missing(last: str | None) -> str:
-    return "its artifact is gone or damaged" if last else "never built"
+        _log.warning("cannot write the note %s: %s", path, problem)
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
@@ -330,11 +306,6 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
             found.append(f"{name} is {shorten(now, 60)}, was {shorten(was, 60)}")
     for name in sorted({*old.inputs, *new.inputs}):
         if old.inputs.get(name) != new.inputs.get(name):
-            found.append(
-                f"input {name} changed" if name in old.inputs and name in new.inputs else _come_or_gone(name, new)
-            )
+            what = "changed" if name in old.inputs and name in new.inputs else "is new" if name in new.inputs else None
+            found.append(f"input {name} {what or 'is gone'}")
     return found
-
-
-def _come_or_gone(name: str, new: Recipe) -> str:
-    return f"input {name} is new" if name in new.inputs else f"input {name} is gone"

@@ -42,13 +42,17 @@ class OtherStage:
 class StageSpec:
     """One stage of a run, as the configuration describes it."""
 
-    key: str  # unique in the run: "graph", "explorer-seed0"
-    stage: str  # folder in the store
+    key: str  # unique in the run: its kind, and after a hyphen which one of them: "graph", "explorer-seed0"
     section: Mapping[str, Any]  # what of the configuration shapes the artifact
     needs: tuple[str, ...] = ()  # keys of the stages it reads
     files: Mapping[str, Path] = field(default_factory=dict)  # external files it reads, by a name free of the machine
     depends_on_run: Mapping[str, OtherStage] = field(default_factory=dict)  # stages of other runs, by such a name
     system: str | None = None  # what MLflow calls the trained or evaluated system that its figures belong to
+
+    @property
+    def stage(self) -> str:
+        """Its kind, which names the folder in the store."""
+        return self.key.partition("-")[0]
 
     @property
     def seed(self) -> int:

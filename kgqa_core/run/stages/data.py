@@ -6,10 +6,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +23,6 @@ from kgqa_core.config_base import (
     GraphSection,
     PlansDataset,
     QuestionSection,
-    SubgraphSection,
     size_in_bytes,
 )
 from kgqa_core.errors import ConfigError
@@ -34,10 +32,6 @@ from kgqa_core.run.open import graph_of, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.tracking import Recorder
-
-if TYPE_CHECKING:
-    from kgqa_core.graph.dump import DumpReport, Progress
-    from kgqa_core.graph.dump_rows import DumpOptions
 
 DUMP = "dump-"  # + the name of a dump file: the key of its stage
 HOW_TO_PARSE = {"language", "keep_types", "noise", "max_reject_ratio"}  # settings of a dump; the others are the graph's
@@ -60,31 +54,39 @@ def subgraph_keys(config: RunConfig) -> tuple[str, ...]:
     return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs.method != "none" else ()
 
 
-def freebase(config: RunConfig) -> FreebaseSection | None:
+def walk_of(config: RunConfig) -> dict[str, Any]:
+    """Return how a run walks its graph: part of the recipe of every stage that walks."""
+    return {"steps": config.exploration.steps, "reenter_topic": config.dataset.reenter_topic}
+
+
+def plan_walk_of(config: RunConfig) -> dict[str, Any]:
+    """Return how far plans and systems go, and how planners read questions: part of the recipes of both."""
+    explorer = config.exploration
+    reenter_topic = config.dataset.reenter_topic
+    return {"max_hops": explorer.steps, "reenter_topic": reenter_topic, "mask_topics": explorer.mask_topics}
+
+
+def _dataset_specs(config: RunConfig) -> Iterator[StageSpec]:
+    if isinstance(config.dataset, EmbeddedDataset):
+        yield StageSpec("dataset", {"seed": config.dataset.seed})
+
+
+def _dump_specs(config: RunConfig) -> Iterator[StageSpec]:
+    """A dump is parsed file by file, whatever is asked."""
+    if graph := _freebase(config):
+        parse = graph.model_dump(mode="json", include=HOW_TO_PARSE)
+        for path in _dump_files(graph.path):
+            yield StageSpec(f"{DUMP}{path.name}", parse, files={path.name: path})
+
+
+def _freebase(config: RunConfig) -> FreebaseSection | None:
     """Return the section of a dump, where the graph comes from one."""
     graph = config.dataset.graph if isinstance(config.dataset, FileDataset) else None
     return graph if isinstance(graph, FreebaseSection) else None
 
 
-def _dataset_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if isinstance(config.dataset, EmbeddedDataset):
-        yield StageSpec("dataset", "dataset", {"seed": config.dataset.seed})
-
-
-def _dump_specs(config: RunConfig) -> Iterator[StageSpec]:
-    """A dump is parsed file by file, whatever is asked."""
-    if graph := freebase(config):
-        parse = graph.model_dump(mode="json", include=HOW_TO_PARSE)
-        for path in dump_files(graph.path):
-            yield StageSpec(f"{DUMP}{path.name}", "dump", parse, (), {path.name: path})
-
-
-def dump_files(path: Path) -> list[Path]:
-    """Return the files of a dump: ``path``, or what a folder holds.
-
-    Raises:
-        ConfigError: a folder without one.
-    """
+def _dump_files(path: Path) -> list[Path]:
+    """Return the files of a dump: ``path``, or what a folder holds; ConfigError where it holds none."""
     if not path.is_dir():
         return [path]
     found = sorted(entry for entry in path.iterdir() if entry.suffix in (".nt", ".gz") and entry.is_file())
@@ -95,50 +97,43 @@ def dump_files(path: Path) -> list[Path]:
 
 def _topics_specs(config: RunConfig) -> Iterator[StageSpec]:
     """Topics are a stage, so that other texts of the same topics change no graph."""
-    if isinstance(config.dataset, FileDataset) and (graph := freebase(config)) and graph.hops is not None:
+    if isinstance(config.dataset, FileDataset) and (graph := _freebase(config)) and graph.hops is not None:
         questions = config.dataset.questions
         read = questions.model_dump(mode="json", include={"format", "hops"})
-        yield StageSpec("topics", "topics", read, (), question_files(questions))
+        yield StageSpec("topics", read, files=question_files(questions))
 
 
 def _graph_specs(config: RunConfig) -> Iterator[StageSpec]:
     if isinstance(config.dataset, EmbeddedDataset):
-        yield StageSpec("graph", "graph", {"format": "tsv", **STRICT}, ("dataset",))
-    elif isinstance(config.dataset, FileDataset) and (dump := freebase(config)):
-        reach = dump.model_dump(mode="json", exclude={"path", *HOW_TO_PARSE})
-        needs = tuple(spec.key for spec in (*_dump_specs(config), *_topics_specs(config)))
-        yield StageSpec("graph", "graph", reach, needs)
+        yield StageSpec("graph", {"format": "tsv", **STRICT}, ("dataset",))
     elif isinstance(config.dataset, FileDataset):
-        graph = config.dataset.graph
-        assert isinstance(graph, GraphSection)
-        files = {"triples": graph.path} if graph.path else question_files(config.dataset.questions)
-        files = {**files, "names": graph.names} if graph.names else files
-        yield StageSpec("graph", "graph", graph.model_dump(mode="json", exclude={"path", "names"}), (), files)
+        graph, needs, files = config.dataset.graph, (*_dump_specs(config), *_topics_specs(config)), {}
+        if isinstance(graph, GraphSection):
+            files = {"triples": graph.path} if graph.path else question_files(config.dataset.questions)
+            files |= {"names": graph.names} if graph.names else {}
+        own = graph.model_dump(mode="json", exclude={"path", "names", *(HOW_TO_PARSE if needs else ())})
+        yield StageSpec("graph", own, tuple(spec.key for spec in needs), files)
 
 
 def _subgraphs_specs(config: RunConfig) -> Iterator[StageSpec]:
     """Those that question files give say what is within reach; those that are cut start at the questions' topics."""
-    if not isinstance(config.dataset, FileDataset):
-        return
-    subgraphs = config.dataset.subgraphs
-    if subgraphs.is_cut:
-        yield StageSpec("subgraphs", "subgraphs", subgraphs.model_dump(mode="json"), ("graph", "questions"))
-    elif subgraphs.method == "question":
-        yield StageSpec("subgraphs", "subgraphs", {}, ("graph",), question_files(config.dataset.questions))
+    if isinstance(config.dataset, FileDataset):
+        subgraphs = config.dataset.subgraphs
+        if subgraphs.is_cut:
+            yield StageSpec("subgraphs", subgraphs.model_dump(mode="json"), ("graph", "questions"))
+        elif subgraphs.method == "question":
+            yield StageSpec("subgraphs", {}, ("graph",), question_files(config.dataset.questions))
 
 
 def _questions_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if isinstance(config.dataset, PlansDataset):
-        return
-    walk = {"steps": config.exploration.steps, "reenter_topic": config.dataset.reenter_topic}
     if isinstance(config.dataset, EmbeddedDataset):
-        yield StageSpec("questions", "questions", {"format": "jsonl", **STRICT, **walk}, ("dataset", "graph"))
-        return
-    questions, subgraphs = config.dataset.questions, config.dataset.subgraphs
-    asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
-    needs = ("graph", "subgraphs") if subgraphs.method == "question" else ("graph",)
-    files = question_files(questions) | ({"questions/dev_ids": questions.dev_ids} if questions.dev_ids else {})
-    yield StageSpec("questions", "questions", {**asked, **walk}, needs, files)
+        yield StageSpec("questions", {"format": "jsonl", **STRICT, **walk_of(config)}, ("dataset", "graph"))
+    elif isinstance(config.dataset, FileDataset):
+        questions, subgraphs = config.dataset.questions, config.dataset.subgraphs
+        asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
+        needs = ("graph", "subgraphs") if subgraphs.method == "question" else ("graph",)
+        files = question_files(questions) | ({"questions/dev_ids": questions.dev_ids} if questions.dev_ids else {})
+        yield StageSpec("questions", {**asked, **walk_of(config)}, needs, files)
 
 
 # ------ How they are built.
@@ -151,35 +146,11 @@ def _make_dataset(run: Pipeline, spec: StageSpec, folder: Path, recorder: Record
     copy_demo(folder)
 
 
-@dataclass(frozen=True, slots=True)
-class DumpFile:
-    """One file to parse, as a worker is told of it."""
-
-    path: Path
-    out_dir: Path
-    options: DumpOptions
-    threads: int
-
-
-def parse_file(file: DumpFile, progress: Progress | None = None) -> DumpReport:
-    """Parse one file into its folder; what a killed worker had finished there is kept."""
-    from kgqa_core.graph.dump import parse_dump
-
-    return parse_dump(
-        file.path,
-        file.out_dir,
-        options=file.options,
-        threads=file.threads,
-        journal=file.out_dir / JOURNAL,
-        progress=progress,
-    )
-
-
 def _parse_dumps(run: Pipeline, keys: Sequence[str]) -> list[StageOutcome]:
     """Parse dump files: one with a thread per worker in this process, many with a worker each."""
-    paths = [path for key in keys for path in run.specs[key].files.values()]
     if len(keys) == 1:  # one gzip stream has one reader; handing its text to other processes costs more than parsing
         return [run.make(keys[0], partial(_parse, threads=run.config.cluster.workers))]
+    paths = [path for key in keys for path in run.specs[key].files.values()]
     with chunk_mapper(run, paths, "parsing dumps") as map_files:
         if map_files is map:
             return [run.make(key) for key in keys]
@@ -192,51 +163,51 @@ def _parse_dumps(run: Pipeline, keys: Sequence[str]) -> list[StageOutcome]:
 def _parse(
     run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder, *, map_files: MapTasks = map, threads: int = 1
 ) -> None:
-    (path,) = spec.files.values()
-    file = DumpFile(path, folder, dump_options(run), threads)
+    """Parse one dump file; what a killed worker had finished is kept."""
+    from kgqa_core.graph.dump import parse_dump
+    from kgqa_core.graph.dump_rows import NOISE_PREFIXES, DumpOptions
 
-    def progress(done: int, total: int) -> None:
-        run.progress(f"parsing {path.name}", done, total)
-
-    (report,) = [parse_file(file, progress)] if map_files is map else map_files(parse_file, [file])
+    graph, files = _freebase(run.config), list(spec.files.values())
+    assert graph is not None
+    options = DumpOptions(
+        language=graph.language,
+        types_as_triples=graph.keep_types,
+        noise=NOISE_PREFIXES if graph.noise is None else graph.noise,
+        max_reject_ratio=graph.max_reject_ratio,
+    )
+    parse = partial(parse_dump, out_dir=folder, options=options, threads=threads, journal=folder / JOURNAL)
+    if map_files is map:  # nobody hears of progress on a worker
+        parse = partial(parse, progress=partial(run.progress, f"parsing {files[0].name}"))
+    (report,) = map_files(parse, files)
     recorder.metric("num_lines", report.num_lines)
     for outcome, count in report.lines.items():
         recorder.metric(f"lines.{outcome}", count)
     recorder.table("rejects", "rejects.parquet")
 
 
-def dump_options(run: Pipeline) -> DumpOptions:
-    """Return what of the configuration says how lines are read."""
-    from kgqa_core.graph.dump_rows import NOISE_PREFIXES, DumpOptions
-
-    graph = freebase(run.config)
-    assert graph is not None
-    return DumpOptions(
-        language=graph.language,
-        types_as_triples=graph.keep_types,
-        noise=NOISE_PREFIXES if graph.noise is None else graph.noise,
-        max_reject_ratio=graph.max_reject_ratio,
-    )
-
-
 def _read_topics(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Write the distinct topics of all question files: the graph depends on these, not on texts and answers."""
     from kgqa_core.questions.build import read_topics
 
-    topics = read_topics(question_section(run))
+    topics = read_topics(_question_section(run))
     pq.write_table(pa.table([topics], schema=schemas.TOPICS), folder / TOPICS_FILE, compression="zstd")
     recorder.metric("num_topics", len(topics))
 
 
 def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Parse, encode, sort and index the triples; of a dump, those that the topics reach."""
-    if source := freebase(run.config):
-        _build_closure(run, source, folder, recorder)
-        return
     from kgqa_core.graph.build import BuildLimits, build_graph
 
-    given = _graph_source(run)
-    files = [given.path] if given.path else question_paths(run)
+    if source := _freebase(run.config):
+        _build_closure(run, source, folder, recorder)
+        return
+    if isinstance(run.config.dataset, FileDataset):
+        given = run.config.dataset.graph
+        assert isinstance(given, GraphSection)
+    else:
+        made = run.artifact("dataset").folder
+        given = GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", **STRICT)
+    files = [given.path] if given.path else _question_paths(run)
     with chunk_mapper(run, files, "parsing triples") as map_chunks:
         report = build_graph(
             files,
@@ -250,16 +221,6 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
     recorder.metrics(report, "num_entities", "num_relations", "num_triples", "num_duplicates", "num_rejects")
     recorder.metric("num_given_inverses", len(report.inverses))
     recorder.table("rejects", "rejects.parquet")
-
-
-def _graph_source(run: Pipeline) -> GraphSection:
-    """Return where the triples are: the user's files, or those of the embedded dataset."""
-    dataset = run.config.dataset
-    if isinstance(dataset, FileDataset):
-        assert isinstance(dataset.graph, GraphSection)
-        return dataset.graph
-    made = run.artifact("dataset").folder
-    return GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0)
 
 
 def _build_closure(run: Pipeline, source: FreebaseSection, folder: Path, recorder: Recorder) -> None:
@@ -288,9 +249,8 @@ def _build_closure(run: Pipeline, source: FreebaseSection, folder: Path, recorde
             limits=BuildLimits(map_tasks, memory_limit=memory_limit, temp_directory=spill),
         )
     shutil.rmtree(spill)
-    recorder.metrics(
-        report, "num_entities", "num_relations", "num_triples", "num_topics_missing", "num_hubs", "num_named"
-    )
+    sizes = ("num_entities", "num_relations", "num_triples")
+    recorder.metrics(report, *sizes, "num_topics_missing", "num_hubs", "num_named")
 
 
 def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
@@ -298,28 +258,19 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     from kgqa_core.graph.subgraph_build import build_subgraphs
     from kgqa_core.graph.subgraph_cut import cut_subgraphs
 
-    graph, figures = (
-        graph_of(run),
-        ["num_subgraphs", "num_with_answer", "num_empty", "num_rows", "num_triples", "largest"],
-    )
+    graph, figures = graph_of(run), ["num_subgraphs", "num_with_answer", "num_empty"]
+    figures += ["num_rows", "num_triples", "largest"]
     if "questions" in spec.needs:
-        questions = run.artifact("questions").folder
+        assert isinstance(run.config.dataset, FileDataset)
+        cut, questions = run.config.dataset.subgraphs, run.artifact("questions").folder
         figures += ["num_stopped", "num_capped"]
         with chunk_mapper(run, sorted(graph.folder.glob("*.npy")), "cutting subgraphs") as map_buckets:
-            report = cut_subgraphs(
-                questions, graph=graph, cut=cut_of(run.config), out_dir=folder, map_buckets=map_buckets
-            )
+            report = cut_subgraphs(questions, graph=graph, cut=cut, out_dir=folder, map_buckets=map_buckets)
     else:
-        files = question_paths(run)
-        form = question_section(run).format
+        files, form = _question_paths(run), _question_section(run).format
         with chunk_mapper(run, files, "packing subgraphs") as map_chunks:
             report = build_subgraphs(files, graph=graph, out_dir=folder, format=form, map_chunks=map_chunks)
     recorder.metrics(report, *figures)
-
-
-def cut_of(config: RunConfig) -> SubgraphSection:
-    """Return what the configuration says a question's subgraph is; the defaults where it says nothing of cutting."""
-    return config.dataset.subgraphs if isinstance(config.dataset, FileDataset) else SubgraphSection()
 
 
 def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
@@ -327,7 +278,7 @@ def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Reco
     from kgqa_core.questions.build import build_questions
 
     report = build_questions(
-        question_section(run),
+        _question_section(run),
         graph=graph_of(run),
         max_steps=run.config.exploration.steps,
         reenter_topic=run.config.dataset.reenter_topic,
@@ -346,16 +297,16 @@ def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Reco
     recorder.table("rejects", "rejects.parquet")
 
 
-def question_section(run: Pipeline) -> QuestionSection:
+def _question_section(run: Pipeline) -> QuestionSection:
     """Return where the questions are: the user's files, or those of the embedded dataset."""
     if isinstance(run.config.dataset, FileDataset):
         return run.config.dataset.questions
-    return QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", max_reject_ratio=0.0)
+    return QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", **STRICT)
 
 
-def question_paths(run: Pipeline) -> list[Path]:
+def _question_paths(run: Pipeline) -> list[Path]:
     """Return the question files, in the order in which they are read."""
-    return [file.path for file in list_files(question_section(run))]
+    return [file.path for file in list_files(_question_section(run))]
 
 
 STAGES = (

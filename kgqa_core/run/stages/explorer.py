@@ -13,23 +13,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import JOURNAL, write_json
-from kgqa_core.config import HashEncoderSection, LocalEncoderSection, RunConfig
+from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.config_file import read_config
-from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.errors import ConfigError, InputError, nearest
 from kgqa_core.run.open import (
     ENCODINGS_FILE,
     device_of,
     encode_all,
-    folder_files,
+    encoder_of,
     graph_of,
-    make_encoder,
     open_system,
     read_encodings,
+    read_with_hops,
     search_graph,
 )
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
-from kgqa_core.run.stages.data import ground_keys, subgraph_keys
+from kgqa_core.run.stages.data import ground_keys, subgraph_keys, walk_of
 from kgqa_core.schemas import ENCODINGS
 from kgqa_core.tracking import Recorder, answers_metric, hop_metric
 
@@ -53,7 +53,7 @@ def _encodings_specs(config: RunConfig) -> Iterator[StageSpec]:
     if config.explorer is not None:
         section = encoder_identity(config)
         section |= {} if config.explorer.mask_topics else {"mask_topics": False}
-        yield StageSpec("encodings", "encodings", section, ("graph", "questions"), _encoder_files(config))
+        yield StageSpec("encodings", section, ("graph", "questions"), _encoder_files(config))
 
 
 def encoder_identity(config: RunConfig) -> dict[str, Any]:
@@ -63,18 +63,23 @@ def encoder_identity(config: RunConfig) -> dict[str, Any]:
         from kgqa_core.text.transformer import VERSION
 
         return {**section, "version": VERSION}
-    if isinstance(config.encoding, HashEncoderSection):
-        from kgqa_core.text.encoder import HashEncoder
-
-        return {**section, "identity": HashEncoder(config.encoding.dim).name}
-    from kgqa_core.text.transformer import MiniLmEncoder
-
-    return {**section, "identity": MiniLmEncoder().name}
+    return {**section, "identity": encoder_of(config.encoding).name}
 
 
 def _encoder_files(config: RunConfig) -> dict[str, Path]:
     encoder = config.encoding
     return folder_files(encoder.path, "encoder.path", "encoder") if isinstance(encoder, LocalEncoderSection) else {}
+
+
+def folder_files(folder: Path, key: str, name: str) -> dict[str, Path]:
+    """Return the files of a transformers folder that decide what it does, called ``name``; ``key`` is its setting."""
+    from kgqa_core.text.transformer import content_files
+
+    if not folder.is_dir():
+        beside = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        near = nearest(folder.name, beside)
+        raise ConfigError(f"{key}: {folder} is no folder" + (f"; nearest beside it: {near[0]}" if near else ""))
+    return {f"{name}/{path.name}": path for path in content_files(folder)}
 
 
 def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -87,22 +92,20 @@ def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
     # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
     section |= {f"encoder_{name}": value for name, value in encoder_identity(config).items()}
     files = _encoder_files(config)
-    if (start := explorer.init_from) and not is_config(start):
+    if (start := explorer.init_from) and not _is_config(start):
         if not start.is_dir():
             raise ConfigError(f"explorer.init_from: {start} is neither a run configuration (.yaml) nor a folder")
         files |= {f"init/{name}": start / name for name in ("model.json", "model.safetensors")}
     needs = (*ground_keys(config), "encodings")
     for seed in explorer.seeds:
-        others = _other_runs(config, seed)
-        yield StageSpec(
-            f"explorer-seed{seed}", "explorer", {**section, "seed": seed}, needs, files, others, system=EXPLORER
-        )
+        own, others = {**section, "seed": seed}, _other_runs(config, seed)
+        yield StageSpec(f"explorer-seed{seed}", own, needs, files, others, system=EXPLORER)
 
 
 def _other_runs(config: RunConfig, seed: int) -> dict[str, OtherStage]:
     """Return the stages of other runs that a training starts from, or learns from as well."""
     found, explorer = {}, config.exploration
-    if explorer.init_from is not None and is_config(explorer.init_from):
+    if explorer.init_from is not None and _is_config(explorer.init_from):
         other = _other_config(config, explorer.init_from, "init_from")
         found["init"] = OtherStage(explorer.init_from, explorer_key(other, seed))
     for number, conf in enumerate(explorer.also_train_on):
@@ -121,22 +124,20 @@ def _other_config(config: RunConfig, conf: Path, key: str) -> RunConfig:
     return other
 
 
-def is_config(path: Path) -> bool:
-    """Say whether a path names a run configuration."""
+def _is_config(path: Path) -> bool:
     return path.suffix in (".yaml", ".yml")
 
 
 def _controls_specs(config: RunConfig) -> Iterator[StageSpec]:
     if config.explorer is not None:
-        walk = {"steps": config.explorer.steps, "reenter_topic": config.dataset.reenter_topic}
-        yield StageSpec("controls", "controls", {**walk, "split": config.evaluation.split}, ground_keys(config))
+        yield StageSpec("controls", {**walk_of(config), "split": config.evaluation.split}, ground_keys(config))
 
 
 def _evaluation_specs(config: RunConfig) -> Iterator[StageSpec]:
     for seed in config.explorer.seeds if config.explorer else ():
         section = {**config.evaluation.model_dump(mode="json"), "seed": seed}
         needs = (*ground_keys(config), "encodings", f"explorer-seed{seed}", "controls")
-        yield StageSpec(f"evaluation-seed{seed}", "evaluation", section, needs, system=EXPLORER)
+        yield StageSpec(f"evaluation-seed{seed}", section, needs, system=EXPLORER)
 
 
 # ------ How they are built.
@@ -176,7 +177,7 @@ def _train(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> 
             progress=partial(run.progress, f"training explorer (seed {spec.seed})"),
         ),
         seed=spec.seed,
-        encoder=make_encoder(run.config).name,
+        encoder=encoder_of(run.config.encoding).name,
         init_from=init,
     )
 
@@ -187,39 +188,27 @@ def question_set(run: Pipeline) -> QuestionSet:
     from kgqa_core.questions.build import read_questions
 
     questions, search = run.artifact("questions").folder, search_graph(run)
-    return QuestionSet(
-        search.graph,
-        train=search.place(read_questions(questions, "train")),
-        dev=search.place(read_questions(questions, "dev")),
-        encodings=read_encodings(run.artifact("encodings").folder),
-        reenter_topic=run.config.dataset.reenter_topic,
-    )
+    train, dev = (search.place(read_questions(questions, split)) for split in ("train", "dev"))
+    encodings = read_encodings(run.artifact("encodings").folder)
+    return QuestionSet(search.graph, train=train, dev=dev, encodings=encodings, reenter_topic=search.reenter_topic)
 
 
 def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Fit the template control on training questions and score both controls on the evaluation split."""
     from kgqa_core.questions.build import read_questions
-    from kgqa_core.questions.coverage import fill_hops
     from kgqa_core.systems.controls import fit_template_control, score_controls
 
-    search, config = search_graph(run), run.config
-    questions = run.artifact("questions").folder
-    max_hops, reenter_topic = config.exploration.steps, config.dataset.reenter_topic
+    search = search_graph(run)
     control = fit_template_control(
         search.graph,
-        search.place(read_questions(questions, "train")),
-        max_hops=max_hops,
-        reenter_topic=reenter_topic,
+        search.place(read_questions(run.artifact("questions").folder, "train")),
+        max_hops=search.max_hops,
+        reenter_topic=search.reenter_topic,
         progress=partial(run.progress, "fitting the template control"),
     )
     control.save(folder / "template_control.json")
-    asked = fill_hops(
-        read_questions(questions, config.evaluation.split),
-        graph_of(run),
-        reenter_topic=reenter_topic,
-        subgraphs=search.subgraphs,
-    )
-    rows = score_controls(control, search.place(asked), max_hops=max_hops)
+    asked = search.place(read_with_hops(run, run.config.evaluation.split))
+    rows = score_controls(control, asked, max_hops=search.max_hops)
     write_json(folder / "scores.json", rows)
     for row in rows:
         for name in ("hits1", "f1"):
@@ -233,17 +222,15 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     from kgqa_core.evaluation.figures import report_row
     from kgqa_core.evaluation.metrics import score_predictions
     from kgqa_core.evaluation.predictions import Source, write_predictions
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.questions.coverage import fill_hops, find_answerable
+    from kgqa_core.questions.coverage import find_answerable
     from kgqa_core.systems.etd import AnswerCost
 
     config, system = run.config, open_system(run, spec.seed)
     graph, subgraphs, name = system.graph, system.subgraphs, f"{EXPLORER} (seed {spec.seed})"
-    questions = read_questions(run.artifact("questions").folder, config.evaluation.split)
+    questions = read_with_hops(run, config.evaluation.split)
     if not questions:
         split = config.evaluation.split
         raise InputError(f"there are no {split} questions to score; set evaluation.split, or add some")
-    questions = fill_hops(questions, graph, reenter_topic=config.dataset.reenter_topic, subgraphs=subgraphs)
     torch.set_num_threads(config.runtime.threads)
     system.answer(questions[:1])  # loads the compiled walk, which is no part of what answering costs
     costs = [AnswerCost() for _ in range(config.evaluation.passes)]

@@ -16,24 +16,20 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import PlansDataset
-from kgqa_core.config_lm import Planner
 from kgqa_core.errors import InputError
 from kgqa_core.run.open import (
     DENSE_FOLDER,
-    answering_model,
-    graph_of,
-    is_made_here,
-    model_files,
     open_planner,
     plan_graph,
-    prompt_hashes,
+    read_with_hops,
     search_graph,
     taught,
     validity,
 )
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
-from kgqa_core.run.stages.data import ground_keys
+from kgqa_core.run.stages.data import ground_keys, plan_walk_of
+from kgqa_core.run.stages.tuning import model_files, model_recipe, plan_stages, prompt_hashes, teaching
 from kgqa_core.schemas import REJECTS
 from kgqa_core.tracking import Recorder, hop_metric
 from kgqa_core.types import SPLITS, Reject, Split
@@ -49,29 +45,15 @@ CURVE_EVERY = 20  # steps of the dense planner per point
 # ------ What they are made of.
 
 
-def teaching(config: RunConfig) -> dict[str, Any]:
-    """Return which of the paths found teach."""
-    assert config.plans is not None
-    return config.plans.model_dump(mode="json", include={"supervision", "precision_threshold"})
-
-
-def needs_gold_plans(config: RunConfig) -> bool:
-    """Say whether the run's systems read the right plans of the questions asked: an oracle does, and a hard pool."""
-    systems = config.systems
-    return systems is not None and (systems.is_answered_by("oracle") or systems.pool == "hard")
-
-
 def _supervision_specs(config: RunConfig) -> Iterator[StageSpec]:
+    systems = config.systems
+    # An oracle reads the right plans of the questions asked, and so does a hard pool.
+    gold = systems is not None and (systems.is_answered_by("oracle") or systems.pool == "hard")
     if isinstance(config.dataset, PlansDataset):
         files = {f"plans/{split}": path for split, path in config.dataset.plan_files.items()}
-        yield StageSpec("supervision", "supervision", {"max_reject_ratio": config.dataset.max_reject_ratio}, (), files)
-    elif config.plans is not None or needs_gold_plans(config):
-        section = {
-            "max_hops": config.exploration.steps,
-            "reenter_topic": config.dataset.reenter_topic,
-            "mask_topics": config.exploration.mask_topics,
-        }
-        yield StageSpec("supervision", "supervision", section, ground_keys(config))
+        yield StageSpec("supervision", {"max_reject_ratio": config.dataset.max_reject_ratio}, files=files)
+    elif config.plans is not None or gold:
+        yield StageSpec("supervision", plan_walk_of(config), ground_keys(config))
 
 
 def _dense_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -81,7 +63,7 @@ def _dense_specs(config: RunConfig) -> Iterator[StageSpec]:
     section = {**config.dense.model_dump(mode="json"), **teaching(config)}
     needs = (*ground_keys(config)[:-1], "supervision")
     for seed in plans.seeds:
-        yield StageSpec(f"dense-seed{seed}", "dense", {**section, "seed": seed}, needs, system="dense")
+        yield StageSpec(f"dense-seed{seed}", {**section, "seed": seed}, needs, system="dense")
 
 
 def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -89,27 +71,15 @@ def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
     plans = config.plans
     for planner in plans.planners if plans else ():
         for seed in plans.seeds if plans else ():
-            yield _plans_spec(config, planner, seed)
-
-
-def _plans_spec(config: RunConfig, planner: Planner, seed: int) -> StageSpec:
-    assert config.plans is not None
-    section: dict[str, Any] = {
-        "planner": planner,
-        "num_plans": config.plans.num_plans,
-        "split": config.evaluation.split,
-        "seed": seed,
-    }
-    needs: list[str] = [*ground_keys(config), "supervision"]
-    files: dict[str, Path] = {}
-    if planner in ("generator", "mixture"):
-        needs += ["lm"] if is_made_here(config) else []
-        needs += [f"reasoner-seed{seed}"] if config.reasoner else []
-        section |= {**answering_model(config), "prompts": prompt_hashes(config, "plan")}
-        files = model_files(config)
-    if planner in ("dense", "mixture"):
-        needs.append(f"dense-seed{seed}")
-    return StageSpec(f"plans-{planner}-seed{seed}", "plans", section, tuple(needs), files, system=planner)
+            assert plans is not None
+            section: dict[str, Any] = {"planner": planner, "num_plans": plans.num_plans}
+            section |= {"split": config.evaluation.split, "seed": seed}
+            files: dict[str, Path] = {}
+            if planner in ("generator", "mixture"):
+                section |= {**model_recipe(config), "prompts": prompt_hashes(config, "plan")}
+                files = model_files(config)
+            needs = (*ground_keys(config), "supervision", *plan_stages(config, planner, seed))
+            yield StageSpec(f"plans-{planner}-seed{seed}", section, needs, files, system=planner)
 
 
 # ------ How they are built.
@@ -130,21 +100,16 @@ def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
     """Fill ``folder`` from the graph; return counts."""
     from kgqa_core.graph.supervision import write_supervision
     from kgqa_core.planners.cases import PATHS_FILE, write_asked
-    from kgqa_core.questions.build import read_questions
-    from kgqa_core.questions.coverage import fill_hops
 
-    config, search, source = run.config, search_graph(run), run.artifact("questions").folder
-    reenter = config.dataset.reenter_topic
-    questions = [question for split in SPLITS for question in read_questions(source, split)]
-    questions = fill_hops(questions, graph_of(run), reenter_topic=reenter, subgraphs=search.subgraphs)
-    placed = search.place(questions)
-    write_asked(placed, folder, mask_topics=config.exploration.mask_topics)
+    search = search_graph(run)
+    placed = search.place(read_with_hops(run, *SPLITS))
+    write_asked(placed, folder, mask_topics=run.config.exploration.mask_topics)
     report = write_supervision(
         search.graph,
         placed,
         folder / PATHS_FILE,
-        max_hops=config.exploration.steps,
-        reenter_topic=reenter,
+        max_hops=search.max_hops,
+        reenter_topic=search.reenter_topic,
         progress=lambda done: run.progress("finding supervision", done, len(placed)),
     )
     content = asdict(report)
@@ -175,13 +140,12 @@ def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
             )
     write_given(questions, folder)
     pq.write_table(pa.Table.from_pylist([asdict(one) for one in rejects], schema=REJECTS), folder / "rejects.parquet")
-    per_split = Counter(split for split, _ in questions)
     counts = {
         "num_questions": len(questions),
         "num_paths": sum(len(question.paths) for _, question in questions),
         "num_without_paths": sum(not question.paths for _, question in questions),
         "num_rejects": len(rejects),
-        **{f"num_{split}": count for split, count in per_split.items()},
+        **{f"num_{split}": count for split, count in Counter(split for split, _ in questions).items()},
     }
     write_json(folder / REPORT_FILE, counts)
     return counts
@@ -214,21 +178,17 @@ def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
     from kgqa_core.questions.build import read_questions
 
     split, source, planner = run.config.evaluation.split, run.artifact("supervision").folder, spec.section["planner"]
-    questions = read_cases(source, split)
+    questions, num_plans = read_cases(source, split), spec.section["num_plans"]
     if not questions:
         raise InputError(f"there are no {split} questions to plan; set evaluation.split")
-    search = plan_graph(run)
+    search, told = plan_graph(run), partial(run.progress, f"planning ({planner}, seed {spec.seed})")
     with open_planner(run, planner, spec.seed) as opened:
         started = time.process_time()
-        plans = ask_planner(
-            opened.planner,
-            questions,
-            num_plans=spec.section["num_plans"],
-            progress=partial(run.progress, f"planning ({planner}, seed {spec.seed})"),
-        )
+        plans = ask_planner(opened.planner, questions, num_plans=num_plans, progress=told)
         recorder.metric("plan.cpu_seconds", time.process_time() - started)
-        for name, value in opened.cost().items():
-            recorder.metric(f"lm.{name}", value)
+        if opened.meter:  # calls and tokens are logical ones: equal whether they were remembered or paid
+            counted = ("num_calls", "num_prompt_tokens", "num_tokens", "paid_calls")
+            recorder.metrics(opened.meter.usage(), *counted, prefix="lm.")
     f1 = None
     if search is not None:
         asked = read_questions(run.artifact("questions").folder, split)
@@ -251,24 +211,14 @@ def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
     recorder.table("plans", "plans.parquet")
 
 
+DENSE = (
+    "give the sections 'plans' with planners: [dense] and 'dense' (an empty one will do), or leave the system out of "
+    "systems.run"
+)
+PLANS = "give the section 'plans'"
+
 STAGES = (
-    Stage(
-        "supervision",
-        1,
-        "find supervision",
-        _supervision_specs,
-        _find_supervision,
-        asked_for="give the section 'plans'",
-        io=True,
-    ),
-    Stage(
-        "dense",
-        1,
-        "train dense planner",
-        _dense_specs,
-        _train_dense,
-        asked_for="give the sections 'plans' with planners: [dense] and 'dense' (an empty one will do), or leave the "
-        "system out of systems.run",
-    ),
+    Stage("supervision", 1, "find supervision", _supervision_specs, _find_supervision, asked_for=PLANS, io=True),
+    Stage("dense", 1, "train dense planner", _dense_specs, _train_dense, asked_for=DENSE),
     Stage("plans", 2, "score planner", _plans_specs, _score_plans),
 )

@@ -1,168 +1,35 @@
-"""One system over the questions of the evaluation split: chunk by chunk, here or on Dask workers, then its figures."""
+"""The stages of the comparison: how explorer and planner are fused, each system's answers, and all side by side."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kgqa_core.artifacts import JOURNAL, write_json, written_whole
 from kgqa_core.config import RunConfig
-from kgqa_core.config_base import CONF, Section
+from kgqa_core.config_base import CONF
 from kgqa_core.config_file import read_config
 from kgqa_core.config_systems import SYSTEMS, Answerer, system_type
 from kgqa_core.errors import InputError
 from kgqa_core.run.cluster import MapTasks, open_cluster
-from kgqa_core.run.open import (
-    answering_model,
-    graph_of,
-    has_generator,
-    model_files,
-    model_stages,
-    plan_stages,
-    prompt_hashes,
-    subgraphs_of,
-)
+from kgqa_core.run.open import graph_of, has_generator, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
-from kgqa_core.run.stages.data import ground_keys
+from kgqa_core.run.stages.data import ground_keys, plan_walk_of
 from kgqa_core.run.stages.explorer import explorer_key, record_scores
+from kgqa_core.run.stages.tuning import model_files, model_recipe, model_stages, plan_stages, prompt_hashes
 from kgqa_core.tracking import Recorder
-
-PARTS = "parts"  # in the journal, with the size of a chunk: files of each one that is done
-TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTEM_PREDICTIONS
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some questions of one system, as a worker gets them."""
-
-    config: str = field(repr=False)  # of the run, JSON
-    key: str  # of the stage
-    fingerprint: str  # of its recipe
-    number: int
-    folder: Path  # where its parts go
-
-    def part(self, table: str) -> Path:
-        """Return where its rows of a table are, once it is done."""
-        return self.folder / f"{table}-{self.number:06d}.parquet"
-
-    @property
-    def is_done(self) -> bool:
-        """Are its parts there? The last is written last."""
-        return self.part(TABLES[-1]).is_file()
-
-
-def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Answer all questions, resuming behind the last chunk that a killed run finished; then score the answers."""
-    from kgqa_core.run.compare import read_asked, section_of
-    from kgqa_core.systems.tables import merge_parts
-
-    size, num = section_of(run).chunk, len(read_asked(run))
-    if not num:
-        split = spec.section["split"]
-        raise InputError(f"there are no {split} questions to answer; set evaluation.split, or add some")
-    parts = folder / JOURNAL / f"{PARTS}-{size}"
-    parts.mkdir(parents=True, exist_ok=True)
-    config, recipe = run.config.model_dump_json(), run.recipe(spec.key)
-    assert recipe is not None  # what it stands on is made
-    chunks = [Chunk(config, spec.key, recipe.fingerprint, number, parts) for number in range(math.ceil(num / size))]
-    left = [chunk for chunk in chunks if not chunk.is_done]
-
-    def told(done: int, total: int) -> None:
-        run.progress(spec.key, len(chunks) - total + done, len(chunks))
-
-    with _mapper(run, len(left) * size, told) as map_chunks:
-        map_chunks(answer_chunk, left)
-    for table in TABLES:
-        merge_parts([chunk.part(table) for chunk in chunks], folder / f"{table}.parquet")
-    _record(run, str(spec.system), folder, recorder)
-
-
-def _record(run: Pipeline, name: str, folder: Path, recorder: Recorder) -> None:
-    """Score what a system answered, and record it."""
-    from kgqa_core.evaluation.figures import system_row
-    from kgqa_core.evaluation.runs import read_system_run
-    from kgqa_core.questions.coverage import find_answerable
-    from kgqa_core.run.compare import read_asked
-
-    answers = read_system_run(folder / "predictions.parquet", name)
-    by_id = {question.id: question for question in read_asked(run)}
-    questions = [by_id[outcome.question_id] for outcome in answers.outcomes]
-    answerable = find_answerable(questions, graph_of(run), subgraphs=subgraphs_of(run))
-    row = asdict(system_row(name, [answers], answerable))
-    write_json(folder / "scores.json", [row])
-    record_scores(recorder, row)
-    for table in ("predictions", "calls"):
-        recorder.table(table, f"{table}.parquet")
-
-
-@contextmanager
-def _mapper(run: Pipeline, num_questions: int, told: Callable[[int, int], None]) -> Iterator[MapTasks]:
-    """Yield what maps chunks, over a Dask cluster where there are many questions; ``told`` hears (done, total)."""
-    from kgqa_core.run.compare import close_bench
-
-    cluster = run.config.cluster
-    if num_questions <= cluster.fan_out_questions:
-        try:
-            yield partial(_map_here, told)
-        finally:
-            close_bench()  # the next system brings a model of its own
-        return
-    from kgqa_core.graph.fan_out import fan_out
-
-    with open_cluster(cluster, home=run.home) as client:
-        yield fan_out(client, progress=told)
-
-
-def _map_here(told: Callable[[int, int], None], function: Callable[[Chunk], int], chunks: Sequence[Chunk]) -> list[int]:
-    results = []
-    for chunk in chunks:
-        results.append(function(chunk))
-        told(len(results), len(chunks))
-    return results
-
-
-def answer_chunk(chunk: Chunk) -> int:
-    """Answer one chunk's questions and write its parts; return its number. Runs in any process that sees the home."""
-    import pyarrow.parquet as pq
-
-    from kgqa_core.run.compare import cached_bench, close_bench
-    from kgqa_core.systems.tables import write_answered, write_calls
-
-    bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint)
-    systems = RunConfig.model_validate_json(chunk.config).systems
-    assert systems is not None
-    try:
-        done = bench.answer(questions[chunk.number * systems.chunk : (chunk.number + 1) * systems.chunk])
-    except BaseException:
-        close_bench()  # its meters hold calls of questions that will be asked again
-        raise
-    write_calls(chunk.part("calls"), done.answered)
-    with written_whole(chunk.part("usage")) as unfinished:
-        pq.write_table(done.usage, unfinished, compression="zstd")
-    write_answered(
-        chunk.part("predictions"),
-        done.answered,
-        source=bench.source,
-        entity_names=bench.search.entities.entity_names,
-        render_path=bench.render,
-        usage=done.usage,
-        stopped=done.stopped,
-    )
-    return chunk.number
-
-
-# ------ The stages of the comparison: how explorer and planner are fused, each system's answers, and all side by side.
-
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
 SHARED = {"topics", "pool", "num_questions", "draw", "max_calls", "max_new_tokens"}  # settings that shape each answer
+WALK_LIMITS = {"edge_budget", "attention_threshold", "evidence_paths"}  # of an explorer that answers
+PARTS = "parts"  # in the journal, with the size of a chunk: files of each one that is done
+TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTEM_PREDICTIONS
 
 
 # ------ What they are made of.
@@ -179,37 +46,35 @@ def _seeds(config: RunConfig) -> tuple[int, ...]:
     return (config.systems.seeds if config.systems else None) or config.exploration.seeds
 
 
+def _exploring(config: RunConfig) -> dict[str, Any]:
+    return config.evaluation.model_dump(mode="json", include=WALK_LIMITS)
+
+
 def _fusion_specs(config: RunConfig) -> Iterator[StageSpec]:
     systems = config.systems
     if systems is None or not any(system_type(name).fuses for name, _ in systems.rows().values()):
         return
     ours = systems.settings_of("ours")
-    section = {**ours.model_dump(mode="json"), **_exploring(config), **_walked(config)}
+    section = {**ours.model_dump(mode="json"), **_exploring(config), **plan_walk_of(config)}
     judged = has_generator(config)
     if judged or ours.planner != "dense":
-        section |= {"prompts": prompt_hashes(config, "plan"), **answering_model(config)}
+        section |= {"prompts": prompt_hashes(config, "plan"), **model_recipe(config)}
     for seed in _seeds(config):
-        needs = ["encodings", explorer_key(config, seed), *plan_stages(config, ours.planner, seed)]
-        needs += model_stages(config, seed) if judged else []
-        yield StageSpec(
-            f"fusion-seed{seed}",
-            "fusion",
-            {**section, "seed": seed},
-            tuple(dict.fromkeys((*ground_keys(config), *needs))),
-            model_files(config),
-            system="fusion",
-        )
+        needs = [*ground_keys(config), "encodings", explorer_key(config, seed)]
+        needs += [*plan_stages(config, ours.planner, seed), *(model_stages(config, seed) if judged else ())]
+        own = {**section, "seed": seed}
+        yield StageSpec(f"fusion-seed{seed}", own, tuple(dict.fromkeys(needs)), model_files(config), system="fusion")
 
 
 def _system_specs(config: RunConfig) -> Iterator[StageSpec]:
     """A stage per system, answerer and seed; those without a language model once per seed."""
-    seen = set()
+    found: dict[str, StageSpec] = {}
     for seed in _seeds(config) if config.systems else ():
         for row, (_, answerers) in config.systems.rows().items() if config.systems else ():
             for answerer in answerers:
-                if (key := system_key(row, answerer, seed)) not in seen:
-                    seen.add(key)
-                    yield _system_spec(config, key, row, answerer, seed)
+                key = system_key(row, answerer, seed)
+                found[key] = found.get(key) or _system_spec(config, key, row, answerer, seed)
+    yield from found.values()
 
 
 def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed: int) -> StageSpec:
@@ -219,8 +84,10 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     kind = system_type(name)
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
     section |= {} if row == name else {"row": row}
-    section |= {**systems.model_dump(mode="json", include=SHARED), **_walked(config)}
-    section |= {f"settings.{setting}": value for setting, value in _dumped(own).items()}
+    section |= {**systems.model_dump(mode="json", include=SHARED), **plan_walk_of(config)}
+    if own is not None:  # but for the run that it depends on
+        shown = own.model_dump(mode="json", exclude={"explorer"})
+        section |= {f"settings.{setting}": value for setting, value in shown.items()}
     needs = list(ground_keys(config))
     files: dict[str, Path] = {}
     others: dict[str, OtherStage] = {}
@@ -233,8 +100,6 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
         section |= {"answered_by": answerer, "prompts": prompt_hashes(config)}
         if answerer == "lm":
             needs += model_stages(config, seed)
-            section |= answering_model(config)
-            files |= model_files(config)
         if answerer == "oracle":
             section |= {f"oracle.{setting}": value for setting, value in systems.oracle.model_dump().items()}
             needs.append("supervision")
@@ -242,13 +107,16 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
         needs.append("supervision")
     source = kind.plan_source(own)
     needs += [*plan_stages(config, source, seed), *([f"fusion-seed{seed}"] if kind.fuses else [])]
-    if source in ("generator", "mixture"):  # the run's own model plans, whoever answers
-        section |= answering_model(config)
-        files |= model_files(config)
-    return StageSpec(key, "system", section, tuple(dict.fromkeys(needs)), files, others, system=shown_name(section))
+    if (kind.asks and answerer == "lm") or source in (
+        "generator",
+        "mixture",
+    ):  # the run's own model plans, whoever answers
+        section |= model_recipe(config)
+        files = model_files(config)
+    return StageSpec(key, section, tuple(dict.fromkeys(needs)), files, others, system=_shown_name(section))
 
 
-def shown_name(section: dict[str, Any]) -> str:
+def _shown_name(section: dict[str, Any]) -> str:
     """Return what a system is called in tables and MLflow: with who answered for it, where that is not the run's lm.
 
     The explorer alone must not go under the name of the stages that train and score it.
@@ -263,30 +131,10 @@ def _comparison_specs(config: RunConfig) -> Iterator[StageSpec]:
     if config.systems is not None:
         section = {"dataset": config.dataset.name}  # papers report figures on it, or not
         needs = tuple(spec.key for spec in _system_specs(config))
-        yield StageSpec(COMPARISON, COMPARISON, section, needs, {"published": PUBLISHED})
+        yield StageSpec(COMPARISON, section, needs, {"published": PUBLISHED})
 
 
-def _exploring(config: RunConfig) -> dict[str, Any]:
-    limits = {"edge_budget", "attention_threshold", "evidence_paths"}
-    return config.evaluation.model_dump(mode="json", include=limits)
-
-
-def _walked(config: RunConfig) -> dict[str, Any]:
-    """Return how far systems and plans go, and how planners read questions: other stages may not tell."""
-    explorer = config.exploration
-    return {
-        "max_hops": explorer.steps,
-        "reenter_topic": config.dataset.reenter_topic,
-        "mask_topics": explorer.mask_topics,
-    }
-
-
-def _dumped(own: Section | None) -> dict[str, Any]:
-    """Return a system's settings as JSON has them, but for the run that it depends on."""
-    return own.model_dump(mode="json", exclude={"explorer"}) if own is not None else {}
-
-
-# ------ How they are built.
+# ------ How fusion and comparison are built.
 
 
 def _choose_fusion(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
@@ -321,6 +169,119 @@ def _compare(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -
         del row["predictions"]  # where they are on this machine is not what was found
     write_json(folder / "comparison.json", document)
     (folder / "comparison.md").write_text(render_side_by_side(found, published), encoding="utf-8")
+
+
+# ------ How a system answers: chunk by chunk, here or on Dask workers, then its figures.
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some questions of one system, as a worker gets them."""
+
+    config: str = field(repr=False)  # of the run, JSON
+    key: str  # of the stage
+    fingerprint: str  # of its recipe
+    number: int
+    folder: Path  # where its parts go
+
+    def part(self, table: str) -> Path:
+        """Return where its rows of a table are, once it is done."""
+        return self.folder / f"{table}-{self.number:06d}.parquet"
+
+    @property
+    def is_done(self) -> bool:
+        """Are its parts there? The last is written last."""
+        return self.part(TABLES[-1]).is_file()
+
+
+def answer_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
+    """Answer all questions, resuming behind the last chunk that a killed run finished; then score the answers."""
+    from kgqa_core.evaluation.figures import system_row
+    from kgqa_core.evaluation.runs import read_system_run
+    from kgqa_core.questions.coverage import find_answerable
+    from kgqa_core.run.compare import read_asked, section_of
+    from kgqa_core.systems.tables import merge_parts
+
+    size, asked = section_of(run).chunk, read_asked(run)
+    if not asked:
+        split = spec.section["split"]
+        raise InputError(f"there are no {split} questions to answer; set evaluation.split, or add some")
+    parts = folder / JOURNAL / f"{PARTS}-{size}"
+    parts.mkdir(parents=True, exist_ok=True)
+    config, recipe = run.config.model_dump_json(), run.recipe(spec.key)
+    assert recipe is not None  # what it stands on is made
+    numbers = range(math.ceil(len(asked) / size))
+    chunks = [Chunk(config, spec.key, recipe.fingerprint, number, parts) for number in numbers]
+    left = [chunk for chunk in chunks if not chunk.is_done]
+    with _mapper(run, spec.key, len(left) * size, len(chunks) - len(left)) as map_chunks:
+        map_chunks(answer_chunk, left)
+    for table in TABLES:
+        merge_parts([chunk.part(table) for chunk in chunks], folder / f"{table}.parquet")
+    answers = read_system_run(folder / "predictions.parquet", str(spec.system))
+    by_id = {question.id: question for question in asked}
+    questions = [by_id[outcome.question_id] for outcome in answers.outcomes]
+    answerable = find_answerable(questions, graph_of(run), subgraphs=subgraphs_of(run))
+    row = asdict(system_row(str(spec.system), [answers], answerable))
+    write_json(folder / "scores.json", [row])
+    record_scores(recorder, row)
+    for table in ("predictions", "calls"):
+        recorder.table(table, f"{table}.parquet")
+
+
+@contextmanager
+def _mapper(run: Pipeline, key: str, num_questions: int, done_before: int) -> Iterator[MapTasks]:
+    """Yield what maps chunks, over a Dask cluster where there are many questions; whoever listens hears of each."""
+    from kgqa_core.graph.fan_out import fan_out
+    from kgqa_core.run.compare import close_bench
+
+    def told(done: int, total: int) -> None:
+        run.progress(key, done_before + done, done_before + total)
+
+    def map_here(function: Any, chunks: Any) -> list[Any]:
+        results = []
+        for chunk in chunks:
+            results.append(function(chunk))
+            told(len(results), len(chunks))
+        return results
+
+    if num_questions > run.config.cluster.fan_out_questions:
+        with open_cluster(run.config.cluster, home=run.home) as client:
+            yield fan_out(client, progress=told)
+        return
+    try:
+        yield map_here
+    finally:
+        close_bench()  # the next system brings a model of its own
+
+
+def answer_chunk(chunk: Chunk) -> int:
+    """Answer one chunk's questions and write its parts; return its number. Runs in any process that sees the home."""
+    import pyarrow.parquet as pq
+
+    from kgqa_core.run.compare import cached_bench, close_bench
+    from kgqa_core.systems.tables import write_answered, write_calls
+
+    bench, questions = cached_bench(chunk.config, chunk.key, chunk.fingerprint)
+    systems = RunConfig.model_validate_json(chunk.config).systems
+    assert systems is not None
+    try:
+        done = bench.answer(questions[chunk.number * systems.chunk : (chunk.number + 1) * systems.chunk])
+    except BaseException:
+        close_bench()  # its meters hold calls of questions that will be asked again
+        raise
+    write_calls(chunk.part("calls"), done.answered)
+    with written_whole(chunk.part("usage")) as unfinished:
+        pq.write_table(done.usage, unfinished, compression="zstd")
+    write_answered(
+        chunk.part("predictions"),
+        done.answered,
+        source=bench.source,
+        entity_names=bench.search.entities.entity_names,
+        render_path=bench.render,
+        usage=done.usage,
+        stopped=done.stopped,
+    )
+    return chunk.number
 
 
 STAGES = (

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.lm.backends import EmbeddedLmSection
+from kgqa_core.errors import ConfigError
+from kgqa_core.lm.backends.embedded import EmbeddedLmSection
 from kgqa_core.run.open import (
-    INSTRUCTIONS_FILE,
     MODEL_FOLDER,
-    answering_model,
-    base_folder,
+    base_weights,
     device_of,
     encode_all,
+    encoder_of,
     has_generator,
     is_made_here,
     known_steps,
     load_system,
-    make_encoder,
-    model_files,
     plan_graph,
-    prompt_hashes,
+    planner_seed,
     search_graph,
 )
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys
-from kgqa_core.run.stages.explorer import question_set
-from kgqa_core.run.stages.planning import teaching
+from kgqa_core.run.stages.explorer import folder_files, question_set
 from kgqa_core.tracking import Recorder
 from kgqa_core.types import Prediction, Question, Split
 
@@ -43,68 +41,105 @@ if TYPE_CHECKING:
     from kgqa_core.explorer.fit import QuestionSet
     from kgqa_core.instructions.example_cases import Source
 
+INSTRUCTIONS_FILE = "instructions.parquet"
 TAUGHT: tuple[Split, ...] = ("train", "dev")
 CURVE_EVERY = 10  # steps of the embedded model per point
 # Settings of a reasoner that shape its examples.
-HOW_ASKED = {
-    "objective",
-    "instructions",
-    "shares",
-    "paths_per_question",
-    "wrong_plans",
-    "max_paths",
-    "answers",
-    "num_candidates",
-}
+HOW_ASKED = {"objective", "instructions", "shares", "paths_per_question", "wrong_plans", "max_paths", "answers"}
+HOW_ASKED |= {"num_candidates"}
 
 
-# ------ What they are made of.
+# ------ What of a language model and its plans is in the recipes of stages that use them.
 
 
-def is_tuned(config: RunConfig) -> bool:
-    """Say whether the run tunes its language model."""
+def model_recipe(config: RunConfig) -> dict[str, Any]:
+    """Return what the configuration says of a model that is not made here; its files, or its name, say the rest."""
+    recipe = config.lm.recipe() if config.lm else {}
+    return {"lm": recipe} if recipe else {}
+
+
+def model_files(config: RunConfig) -> dict[str, Path]:
+    """Return the files of a model that is on this machine, and of its adapter."""
+    weights = config.lm.weights(None) if config.lm else None
+    if weights is None:
+        return {}
+    files = folder_files(weights.folder, "lm.path", "lm")
+    return files | (folder_files(weights.adapter, "lm.adapter", "adapter") if weights.adapter else {})
+
+
+def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
+    """Return the hashes of the prompts of some instructions, with their variants and system prompts, or of all."""
+    from kgqa_core.instructions.render import read_prompts
+
+    hashes = read_prompts(config.prompts).hashes
+    wanted = re.compile(rf"({'|'.join(map(re.escape, instructions))})([_.].*)?" if instructions else ".*")
+    return {name: content for name, content in hashes.items() if wanted.fullmatch(name)}
+
+
+def model_stages(config: RunConfig, seed: int) -> list[str]:
+    """Return the stages that the run's own language model is made in."""
+    made = ["lm"] if is_made_here(config) else []
+    return [*made, *([f"reasoner-seed{planner_seed(config, seed)}"] if config.reasoner else [])]
+
+
+def plan_stages(config: RunConfig, source: str, seed: int) -> list[str]:
+    """Return the stages that a source of plans is made in."""
+    needs = model_stages(config, seed) if source in ("generator", "mixture") else []
+    return [*needs, *([f"dense-seed{planner_seed(config, seed)}"] if source in ("dense", "mixture") else [])]
+
+
+def teaching(config: RunConfig) -> dict[str, Any]:
+    """Return which of the paths found teach."""
+    assert config.plans is not None
+    return config.plans.model_dump(mode="json", include={"supervision", "precision_threshold"})
+
+
+# ------ What the stages are made of.
+
+
+def _is_tuned(config: RunConfig) -> bool:
     return has_generator(config) and config.reasoner is not None
 
 
 def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
     """Explorers are trained on all folds but one, without what only helps them to start."""
     reasoner, explorer = config.reasoner, config.explorer
-    if reasoner is None or explorer is None or not is_tuned(config) or "choose" not in reasoner.mixture:
+    if reasoner is None or explorer is None or not _is_tuned(config) or "choose" not in reasoner.mixture:
         return
     section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "init_attention", "also_train_on"})
     section |= {"seed": explorer.seeds[0], "reenter_topic": config.dataset.reenter_topic}
     section |= config.evaluation.model_dump(mode="json", exclude={"split", "passes"})
     section |= reasoner.model_dump(mode="json", include={"folds", "num_candidates"})
-    yield StageSpec("candidates", "candidates", section, (*ground_keys(config), "encodings"))
+    yield StageSpec("candidates", section, (*ground_keys(config), "encodings"))
 
 
 def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if not has_generator(config) or not (is_made_here(config) or is_tuned(config)):
+    if not has_generator(config) or not (is_made_here(config) or _is_tuned(config)):
         return
     reasoner = config.reasoner
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
-    names = set(config.lm.train_on) if isinstance(config.lm, EmbeddedLmSection) else set()
-    names |= set(reasoner.mixture) if reasoner else set()
+    names = {*(config.lm.train_on if isinstance(config.lm, EmbeddedLmSection) else ())}
+    names |= {*(reasoner.mixture if reasoner else ())}
     section = {**teaching(config), **asked, "prompts": prompt_hashes(config, *names)}
     needs = (*ground_keys(config), "supervision", *(spec.key for spec in _candidates_specs(config)))
-    yield StageSpec("instructions", "instructions", section, needs)
+    yield StageSpec("instructions", section, needs)
 
 
 def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
     if config.lm is not None and has_generator(config) and is_made_here(config):
-        yield StageSpec("lm", "lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
+        yield StageSpec("lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
 
 
 def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
     reasoner, plans = config.reasoner, config.plans
-    if reasoner is None or plans is None or not is_tuned(config):
+    if reasoner is None or plans is None or not _is_tuned(config):
         return
     read = ("instructions", "lm") if is_made_here(config) else ("instructions",)
-    section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **answering_model(config)}
+    section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **model_recipe(config)}
     section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
     for seed in plans.seeds:
         own = {**section, "seed": seed}
-        yield StageSpec(f"reasoner-seed{seed}", "reasoner", own, read, model_files(config), system="reasoner")
+        yield StageSpec(f"reasoner-seed{seed}", own, read, model_files(config), system="reasoner")
 
 
 # ------ How they are built.
@@ -137,14 +172,11 @@ def _answer_unseen(
     from kgqa_core.explorer.fit import FitRun, fit_explorer
 
     config, what = run.config, f"out-of-fold explorer {fold + 1}"
-    section, encoder, device = config.exploration, make_encoder(config).name, device_of(config)
+    section, encoder, device = config.exploration, encoder_of(config.encoding).name, device_of(config)
+    told = partial(run.progress, f"training {what}")
     with TemporaryDirectory(dir=folder) as scratch:
         fit = FitRun(
-            Path(scratch),
-            Recorder("candidates"),
-            threads=config.runtime.threads,
-            device=device,
-            progress=partial(run.progress, f"training {what}"),
+            Path(scratch), Recorder("candidates"), threads=config.runtime.threads, device=device, progress=told
         )
         fit_explorer([learned], section, fit, seed=section.seeds[0], encoder=encoder)
         system = load_system(
@@ -246,10 +278,12 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
     from kgqa_core.lm.tune import tune_in_processes
     from kgqa_core.lm.tune_data import TuneJob
 
-    config = run.config
+    config, weights = run.config, base_weights(run)
+    if weights is None:
+        raise ConfigError(f"run {config.name!r} has no model of its own to tune: lm.kind embedded or local")
     assert config.reasoner is not None
     job = TuneJob(
-        base=base_folder(run),
+        base=weights.folder,
         examples=(run.artifact("instructions").folder / INSTRUCTIONS_FILE,),
         section=config.reasoner,
         seed=spec.seed,
