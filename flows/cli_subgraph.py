@@ -78,11 +78,11 @@ def find_neighbourhood(
     pipeline: Pipeline, question: str | None, topic: str | None, hops: int | None, cap: int | None
 ) -> Neighbourhood:
     """Return a question's own subgraph, or what a walk from its topics, or from an entity, comes to."""
+    from kgqa_core.config_base import FileDataset, SubgraphSection
     from kgqa_core.graph.expand import of_question, walk_from
     from kgqa_core.graph.subgraph_cut import open_expander
     from kgqa_core.questions.link import require_ids
     from kgqa_core.run.open import graph_of, subgraphs_of
-    from kgqa_core.run.stages.data import cut_of
 
     graph = graph_of(pipeline)
     topics: Sequence[int] = require_ids(topic, graph) if topic is not None else ()
@@ -90,7 +90,8 @@ def find_neighbourhood(
         topics = topics_of(pipeline, question)
         if hops is None and cap is None and (subgraphs := subgraphs_of(pipeline)):
             return of_question(subgraphs, graph, question, topics)
-    cut = cut_of(pipeline.config)
+    dataset = pipeline.config.dataset
+    cut = dataset.subgraphs if isinstance(dataset, FileDataset) else SubgraphSection()
     given = {"hops": hops, "group_cap": cap}
     cut = cut.model_copy(update={name: value for name, value in given.items() if value is not None})
     return walk_from(open_expander(graph, cut), graph, topics)

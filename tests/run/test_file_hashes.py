@@ -83,7 +83,7 @@ def test_a_memory_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pyt
     (tmp_path / "cache").write_text("a file where the folder should be")
     file = settled(tmp_path / "kb.txt", "a|b|c")
     assert FileHashes(tmp_path / "cache" / "file_hashes.json").hash(file) == hash_file(file)
-    assert "is not remembered" in caplog.text
+    assert "cannot write the note" in caplog.text
 
 
 def test_a_missing_file_is_the_callers_business(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from kgqa_core.run.stages import Stage, StageSpec
 
 
 def specs(config):
-    yield StageSpec("degrees", "degrees", {"reenter_topic": config.dataset.reenter_topic}, NEEDS)
+    yield StageSpec("degrees", {"reenter_topic": config.dataset.reenter_topic}, NEEDS)
 
 
 def build(run, spec, folder, recorder):

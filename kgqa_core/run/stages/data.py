@@ -206,7 +206,7 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         assert isinstance(given, GraphSection)
     else:
         made = run.artifact("dataset").folder
-        given = GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", **STRICT)
+        given = GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0)
     files = [given.path] if given.path else _question_paths(run)
     with chunk_mapper(run, files, "parsing triples") as map_chunks:
         report = build_graph(
@@ -301,7 +301,7 @@ def _question_section(run: Pipeline) -> QuestionSection:
     """Return where the questions are: the user's files, or those of the embedded dataset."""
     if isinstance(run.config.dataset, FileDataset):
         return run.config.dataset.questions
-    return QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", **STRICT)
+    return QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", max_reject_ratio=0.0)
 
 
 def _question_paths(run: Pipeline) -> list[Path]:
