@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kgqa_core.lm.call_store import text_key
-from kgqa_core.lm.calls import Answer
-from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Prompt
+from kgqa_core.lm.types import GREEDY, Answer, Decoding, Generation, LanguageModel, Prompt
 
 TOLD_SECONDS = 0.01  # what each call says that it took: so that two evaluations agree on that, too
 

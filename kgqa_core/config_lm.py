@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import date
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from kgqa_core.config_base import Section, Seeds, Share, open_entry
 
@@ -167,3 +168,39 @@ class DensePlannerSection(Section):
     num_unseen: Annotated[int, Field(ge=0)] = 8  # width of the beam for paths that no training question has
     guess_unseen: bool = False  # propose such paths also where no graph tells that they exist
     unseen_penalty: Annotated[float, Field(ge=0)] = 3.0  # natural log: how much less probable than their text says
+
+
+class Price(Section):
+    """The price of one model, in the file's currency per million tokens."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    as_of: date  # when it was looked up
+    source: str = ""  # where
+
+    def of(self, prompt_tokens: int, tokens: int) -> float:
+        """Return what reading and giving so many tokens costs."""
+        return (self.input * prompt_tokens + self.output * tokens) / 1_000_000
+
+
+class Prices(Section):
+    """The file ``conf/prices.yaml``. The calls of a model that is not there have no price."""
+
+    currency: Annotated[str, Field(min_length=1)]
+    models: Annotated[dict[str, Price], BeforeValidator(lambda given: given or {})]  # by the name that servers give
+
+
+class Budget(Section):
+    """Limits per question, in one system; None: no limit. Calls that were kept count as if they were paid.
+
+    A call goes ahead while everything spent before its batch is below the limits (calls are counted inside a batch
+    too), so the last one may pass the limit on tokens, seconds or money, and a repeated run stops where the first did.
+    """
+
+    calls: Annotated[int, Field(ge=0)] | None = None  # FiSKE holds all systems to 30 (its section 4.1)
+    tokens: Annotated[int, Field(ge=0)] | None = None  # read and given together
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    money: Annotated[float, Field(ge=0)] | None = None  # in the currency of the prices
+
+
+UNLIMITED = Budget()

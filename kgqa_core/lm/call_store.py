@@ -1,9 +1,4 @@
-"""The call store: no call is paid twice, whoever was killed meanwhile.
-
-All models and processes share one SQLite file in the home's ``cache/calls``. A call is on the disk when ``put``
-returns, so a kill at any point costs at most the calls in flight. The store only saves cost: it may be deleted while no
-process uses it. Calls that failed are never in it.
-"""
+"""The call store: no call is paid twice, whoever was killed meanwhile."""
 
 from __future__ import annotations
 
@@ -16,8 +11,8 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from kgqa_core.artifacts import cure_of
@@ -33,6 +28,7 @@ TABLE = """CREATE TABLE calls (
     key TEXT PRIMARY KEY, text TEXT, log_prob REAL, num_tokens INTEGER, finished INTEGER, num_prompt_tokens INTEGER,
     seconds REAL, digest TEXT -- of the columns before it, since SQLite itself does not see every damage
 ) WITHOUT ROWID"""
+_checksum = partial(hashlib.blake2b, digest_size=8)  # of a row's repr
 _log = logging.getLogger(__name__)
 
 
@@ -47,12 +43,14 @@ def text_key(model: str, prompt: Prompt, decoding: Decoding, index: int) -> str:
     elif decoding.method == "beam":
         shape += [decoding.num_beams]
     constraint = None if prompt.constraint is None else prompt.constraint.key
-    return _hash(["text", model, prompt.system, prompt.text, constraint, *shape, index])
+    parts = [KEY_VERSION, "text", model, prompt.system, prompt.text, constraint, *shape, index]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def score_key(model: str, prompt: Prompt, option: str) -> str:
     """Return the key of the log-likelihood of one option: SHA-256, hexadecimal."""
-    return _hash(["score", model, prompt.system, prompt.text, option])
+    parts = [KEY_VERSION, "score", model, prompt.system, prompt.text, option]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def later_seed(seed: int, first: int) -> int:
@@ -60,11 +58,8 @@ def later_seed(seed: int, first: int) -> int:
 
     Drawing them with the same seed would give the first ones again. 31 bits: what every server takes.
     """
-    return seed if first == 0 else int(_hash(["seed", seed, first])[:8], 16) >> 1
-
-
-def _hash(parts: list[object]) -> str:
-    return hashlib.sha256(json.dumps([KEY_VERSION, *parts]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([KEY_VERSION, "seed", seed, first]).encode()).hexdigest()
+    return seed if first == 0 else int(digest[:8], 16) >> 1
 
 
 class Kept(NamedTuple):
@@ -76,41 +71,52 @@ class Kept(NamedTuple):
 
 
 class CallStore:
-    """The calls of all models at rest. Safe for threads, for processes at the same time, and after a fork."""
+    """The calls of all models at rest, in one SQLite file. Safe for threads, processes at the same time, after a fork.
+
+    A call is on the disk when ``put`` returns, so a kill at any point costs at most the calls in flight. Calls that
+    failed are never in it. It only saves cost: it may be deleted while no process uses it.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Open the store in ``folder``, or begin one; raises ArtifactError where the disk or another process refuses.
 
-        A damaged store stays where it is, is counted in ``num_damaged``, and a new one takes its place.
+        A damaged store stays where it is, is counted in ``num_damaged``, and a new one takes its place: another process
+        may have it open, and would remove the log of a new store of that name when it ends.
         """
-        self.folder = folder
-        self.num_damaged = 0  # stores, rows and lines that could not be read; their calls are paid again
-        self._guard = threading.RLock()
-        with self._told():
+        if former := [*folder.glob("*/calls-*.parquet"), *folder.glob("*/journal-*.jsonl")]:
+            raise ArtifactError(
+                f"{former[0].parent} holds calls as an earlier version kept them, which this one cannot read: delete "
+                "that folder, and they are paid again"
+            )
+        self.folder, self._pid, self._guard = folder, os.getpid(), threading.RLock()
+        self.num_damaged = 0  # stores and rows that could not be read; their calls are paid again
+        with self._in_use():
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a", encoding="utf-8") as stream:  # two would begin, or set aside, at once
                 fcntl.flock(stream, fcntl.LOCK_EX)
-                self._begin()
-                self._take_over()
+                number = max([int(path.stem[6:]) for path in folder.glob("calls-*.sqlite")], default=1)
+                while not self._is_sound(folder / f"calls-{number}.sqlite"):
+                    self._database.close()
+                    self._damaged(self._path.name, 1)
+                    number += 1
 
     def get(self, keys: Iterable[str]) -> dict[str, Kept]:
         """Return what is kept under those of ``keys`` that are known."""
         wanted, found, bad = list(dict.fromkeys(keys)), {}, []
-        with self._guard, self._told():
-            database = self._connected()
+        with self._in_use():
             for start in range(0, len(wanted), MAX_ASKED):
                 part = wanted[start : start + MAX_ASKED]
                 query = f"SELECT * FROM calls WHERE key IN ({','.join('?' * len(part))})"
-                for *row, digest in database.execute(query, part):
-                    if digest == _digest(row):
+                for *row, digest in self._database.execute(query, part):
+                    if digest == _checksum(repr(row).encode("utf-8", "replace")).hexdigest():
                         key, text, log_prob, num_tokens, finished, *cost = row
                         found[key] = Kept(Generation(text, log_prob, num_tokens, bool(finished)), *cost)
                     else:
                         bad.append((row[0],))
             if bad:
                 self._damaged(f"{len(bad)} calls", len(bad))
-                with database:
-                    database.executemany("DELETE FROM calls WHERE key = ?", bad)
+                with self._database:
+                    self._database.executemany("DELETE FROM calls WHERE key = ?", bad)
         return found
 
     def put(self, calls: Mapping[str, Kept]) -> dict[str, Kept]:
@@ -121,44 +127,30 @@ class CallStore:
         Raises:
             ArtifactError: the disk is full or refuses.
         """
-        rows = [_row(key, kept) for key, kept in calls.items()]
-        with self._guard, self._told():
-            database = self._connected()
-            before = database.total_changes
-            with database:
-                database.executemany("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
-            num_new = database.total_changes - before
+        rows: list[list[Any]] = []
+        for key, (one, num_prompt_tokens, seconds) in calls.items():
+            log_prob = None if one.log_prob is None else float(one.log_prob) + 0.0  # SQLite does not tell -0.0 from 0.0
+            row = [key, one.text, log_prob, int(one.num_tokens), int(one.finished), int(num_prompt_tokens)]
+            row.append(float(seconds) + 0.0)
+            rows.append([*row, _checksum(repr(row).encode("utf-8", "replace")).hexdigest()])
+        with self._in_use():
+            before = self._database.total_changes
+            with self._database:
+                insert = "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+                self._database.executemany(insert, rows)
+            num_new = self._database.total_changes - before
         return dict(calls) if num_new == len(rows) else {**calls, **self.get(calls)}
-
-    def close(self) -> None:
-        """End the connection; a forked child may not close its parent's."""
-        with self._guard, self._told():
-            if self._pid == os.getpid():
-                self._database.close()
 
     def __enter__(self) -> CallStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _begin(self) -> None:
-        """Open the newest store that is sound.
-
-        A damaged one keeps its name: another process may have it open, and would remove the log of a new store of
-        that name when it ends.
-        """
-        numbers = [int(path.stem.removeprefix("calls-")) for path in self.folder.glob("calls-*.sqlite")]
-        self._path = self.folder / f"calls-{max(numbers, default=1)}.sqlite"
-        while not self._is_sound():
+    def __exit__(self, *_: object) -> None:
+        with self._in_use():
             self._database.close()
-            self._damaged(self._path.name, 1)
-            self._path = self.folder / f"calls-{int(self._path.stem.removeprefix('calls-')) + 1}.sqlite"
 
-    def _is_sound(self) -> bool:
-        """Connect; say whether this is a store of ours without damage."""
+    def _is_sound(self, path: Path) -> bool:
+        """Connect to a file; say whether it is a store of ours without damage."""
+        self._path = path
         try:
             self._connect()
             # Machines that share a folder do not share the memory that a write-ahead log needs.
@@ -179,39 +171,19 @@ class CallStore:
         self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")  # else a damaged text stops a query
         self._database.execute("PRAGMA synchronous = FULL")
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._pid != os.getpid():
-            self._parents = self._database  # a forked child may not even close it
-            self._connect()
-        return self._database
-
     def _damaged(self, what: str, number: int) -> None:
         self.num_damaged += number
         _log.warning("%s: %s damaged and left out; what is lost is paid again", self.folder, what)
 
-    def _take_over(self) -> None:
-        """Read, once, what an earlier version kept: per model a folder of Parquet files and journals."""
-        for path in sorted([*self.folder.glob("*/calls-*.parquet"), *self.folder.glob("*/journal-*.jsonl")]):
-            calls: dict[str, Kept] = {}
-            bad = 0
-            for row in _former_rows(path):
-                try:
-                    given = Generation(str(row["text"]), row["log_prob"], int(row["num_tokens"]), bool(row["finished"]))
-                    kept = Kept(given, int(row["num_prompt_tokens"]), float(row["seconds"]))
-                    calls.setdefault(str(row["key"]), kept)
-                except (KeyError, TypeError, ValueError):
-                    bad += 1
-            if bad:
-                self._damaged(f"{bad} lines of {path.name}", bad)
-            self.put(calls)
-            path.rename(path.with_name(f"{path.name}.read"))
-            _log.info("%s: %d calls of an earlier version were read into %s", path, len(calls), self._path.name)
-
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what SQLite or the disk says into an error of ours."""
+    def _in_use(self) -> Iterator[None]:
+        """Hold the connection, this process's own, and turn what SQLite or the disk says into an error of ours."""
         try:
-            yield
+            with self._guard:
+                if self._pid != os.getpid():
+                    self._parents = self._database  # a forked child may not even close it
+                    self._connect()
+                yield
         except (sqlite3.Error, UnicodeDecodeError, OSError) as problem:
             cure = cure_of(problem, self.folder) or "Check the disk"
             if _is_damage(problem):
@@ -219,19 +191,6 @@ class CallStore:
             elif "locked" in str(problem):
                 cure = f"Another process writes for longer than {PATIENCE:.0f} s: end it and run again"
             raise ArtifactError(f"the call store in {self.folder} cannot be used: {problem}. {cure}") from problem
-
-
-def _row(key: str, kept: Kept) -> list[Any]:
-    one = kept.generation
-    # + 0.0: SQLite does not tell -0.0 from 0.0.
-    log_prob = None if one.log_prob is None else float(one.log_prob) + 0.0
-    row = [key, one.text, log_prob, int(one.num_tokens), int(one.finished), int(kept.num_prompt_tokens)]
-    row.append(float(kept.seconds) + 0.0)
-    return [*row, _digest(row)]
-
-
-def _digest(row: list[Any]) -> str:
-    return hashlib.blake2b(repr(row).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _is_damage(problem: Exception) -> bool:
@@ -246,21 +205,3 @@ def _is_on_network(folder: Path) -> bool:
         return False
     own = [(len(place), kind) for place, kind in mounts if folder.resolve().is_relative_to(place)]
     return max(own, default=(0, ""))[1].startswith(NETWORK)
-
-
-def _former_rows(path: Path) -> Iterator[Any]:
-    """Yield the rows of a Parquet file, or the lines of a journal; None for those that are torn."""
-    if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            yield from pq.read_table(path, partitioning=None).to_pylist()
-        except (pa.ArrowException, OSError):
-            yield None
-        return
-    for line in path.read_bytes().splitlines():
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
-            yield None

@@ -10,96 +10,24 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import ValidationError
 
-from kgqa_core.config_base import Section
 from kgqa_core.config_file import explain, read_yaml
+from kgqa_core.config_lm import UNLIMITED, Budget, Price, Prices
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
-from kgqa_core.lm.constraints import is_allowed
-from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Prompt
+from kgqa_core.lm.types import GREEDY, Answer, Constraint, Decoding, Generation, LanguageModel, Prompt, StreamingModel
 from kgqa_core.schemas import METER
 
 CHUNK = 256  # prompts that go to a model at once, where it does not hand its answers on one by one
 SMALL_CHUNK = 16  # of prompts whose options are scored over a network
-PER = 1_000_000  # tokens that a price is for
-
-
-class Price(Section):
-    """The price of one model, in the file's currency per million tokens."""
-
-    input: Annotated[float, Field(ge=0)]
-    output: Annotated[float, Field(ge=0)]
-    as_of: date  # when it was looked up
-    source: str = ""  # where
-
-    def of(self, prompt_tokens: int, tokens: int) -> float:
-        """Return what reading and giving so many tokens costs."""
-        return (self.input * prompt_tokens + self.output * tokens) / PER
-
-
-class Prices(Section):
-    """The file ``conf/prices.yaml``. The calls of a model that is not there have no price."""
-
-    currency: Annotated[str, Field(min_length=1)]
-    models: Annotated[dict[str, Price], BeforeValidator(lambda given: given or {})]  # by the name that servers give
-
-
-def read_prices(path: Path) -> Prices:
-    """Read a file of prices; raises ConfigError where a key or a value is none that it may have."""
-    try:
-        return Prices.model_validate(read_yaml(path))
-    except ValidationError as problem:
-        raise ConfigError(explain(problem, str(path), Prices)) from None
-
-
-class Budget(Section):
-    """Limits per question, in one system; None: no limit. Calls that were kept count as if they were paid.
-
-    A call goes ahead while everything spent before its batch is below the limits (calls are counted inside a batch
-    too), so the last one may pass the limit on tokens, seconds or money, and a repeated run stops where the first did.
-    """
-
-    calls: Annotated[int, Field(ge=0)] | None = None  # FiSKE holds all systems to 30 (its section 4.1)
-    tokens: Annotated[int, Field(ge=0)] | None = None  # read and given together
-    seconds: Annotated[float, Field(ge=0)] | None = None
-    money: Annotated[float, Field(ge=0)] | None = None  # in the currency of the prices
-
-    def reached(self, spent: Sequence[float], pending: int) -> str:
-        """Return the first limit that ``spent`` (in the order of the fields) and ``pending`` calls reach; "": none."""
-        for (name, limit), total in zip(self, (spent[0] + pending, *spent[1:]), strict=True):
-            if limit is not None and total >= limit:
-                return name
-        return ""
-
-
-UNLIMITED = Budget()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What one prompt of a batch got."""
-
-    index: int  # of the prompt in its batch
-    generations: list[Generation]  # num_returns of them
-    num_prompt_tokens: int  # that were read for it
-    seconds: float  # from asking to having it, waits between attempts included
-
-
-@runtime_checkable
-class StreamingModel(Protocol):
-    """A model whose answers come one by one, so that each can be kept before the next is there."""
-
-    def stream(self, prompts: Sequence[Prompt], decoding: Decoding) -> Iterator[Answer]:
-        """Yield one answer per prompt, in the order in which they come."""
-        ...
 
 
 class Account(NamedTuple):
@@ -128,12 +56,6 @@ class Usage:
     num_cut: int = 0
     num_outside: int = 0
 
-    def add(self, other: Usage) -> None:
-        """Add the figures of another usage."""
-        for name in FIGURES:
-            if value := getattr(other, name):
-                setattr(self, name, getattr(self, name) + value)
-
 
 FIGURES = tuple(column.name for column in fields(Usage))
 
@@ -145,25 +67,21 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        self._prices: dict[str, Price | None] = {}
+        """Begin without any account."""
+        self.prices: dict[str, Price | None] = {}  # model -> what its calls cost; None: nobody knows
         self._guard = threading.Lock()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._accounts: dict[Account, Usage] = {}
+        self._accounts = defaultdict[Account, Usage](Usage)
         self._spent: dict[tuple[str, str], list[float]] = {}  # (system, question) -> calls, tokens, seconds, money
         self._stopped: dict[str, str] = {}  # question -> limit that it reached
-
-    def know_price(self, model: str, price: Price | None) -> None:
-        """Say what the calls of ``model`` cost; None: nobody knows."""
-        self._prices[model] = price
 
     def charge(self, account: Account, usage: Usage) -> None:
         """Add ``usage`` to an account and, where the account is a question's, to what that has spent."""
         with self._guard:
-            self._accounts.setdefault(account, Usage()).add(usage)
+            total = self._accounts[account]
+            for name in FIGURES:
+                setattr(total, name, getattr(total, name) + getattr(usage, name))
             if account.question_id:
-                price = self._prices.get(account.model)
+                price = self.prices.get(account.model)
                 spent = self._spent.setdefault((account.system, account.question_id), [0.0] * 4)
                 spent[0] += usage.num_calls
                 spent[1] += usage.num_prompt_tokens + usage.num_tokens
@@ -171,45 +89,62 @@ class Meter:
                 spent[3] += price.of(usage.num_prompt_tokens, usage.num_tokens) if price else 0.0
 
     def may_ask(self, system: str, question_id: str, budget: Budget, *, pending: int = 0) -> bool:
-        """Say whether a question has room for one more call after ``pending`` others; mark it stopped where not.
-
-        Calls of no question (id "") have no budget.
-        """
-        if not question_id or budget is UNLIMITED:
-            return True
-        limit = budget.reached(self._spent.get((system, question_id), (0.0,) * 4), pending)
-        if limit:
-            self._stopped.setdefault(question_id, limit)
-        return not limit
+        """Say whether a question has room for one more call after ``pending`` others; mark it stopped where not."""
+        calls, *others = self._spent.get((system, question_id), (0.0,) * 4)
+        for (name, limit), total in zip(budget, (calls + pending, *others), strict=True):
+            if limit is not None and total >= limit:
+                self._stopped.setdefault(question_id, name)
+                return False
+        return True
 
     def usage(self, **where: str) -> Usage:
         """Return the sum over the accounts whose fields are those given: ``usage(system="rog")``."""
-        total = Usage()
-        for account, usage in self._accounts.items():
-            if all(getattr(account, name) == value for name, value in where.items()):
-                total.add(usage)
-        return total
+        own = [usage for account, usage in self._accounts.items() if where.items() <= account._asdict().items()]
+        return Usage(**{name: sum(getattr(usage, name) for usage in own) for name in FIGURES})
 
-    def table(self) -> pa.Table:
-        """Return a row per account, sorted, as schemas.METER has it; money is null where nobody knows the price."""
-        rows: list[dict[str, Any]] = []
-        for account, usage in sorted(self._accounts.items(), key=lambda item: item[0]):
-            price = self._prices.get(account.model)
-            figures = {name: getattr(usage, name) for name in FIGURES}
-            figures["money"] = price.of(usage.num_prompt_tokens, usage.num_tokens) if price else None
-            figures["paid_money"] = price.of(usage.paid_prompt_tokens, usage.paid_tokens) if price else None
-            rows.append(account._asdict() | figures)
-        return pa.Table.from_pylist(rows, schema=METER)
+    def take(self, *, begin_anew: bool = True) -> tuple[pa.Table, dict[str, str]]:
+        """Return a row per account, and the questions that a budget stopped with the limit; all accounts begin anew.
 
-    def take(self) -> tuple[pa.Table, dict[str, str]]:
-        """Return the table, and the questions that a budget stopped with the limit; all accounts begin anew.
-
-        For whoever keeps them elsewhere, some questions at a time.
+        Rows are sorted, as schemas.METER has them; money is null where nobody knows the price.
         """
         with self._guard:
-            taken = self.table(), self._stopped
-            self._begin()
+            rows: list[dict[str, Any]] = []
+            for account, usage in sorted(self._accounts.items(), key=lambda item: item[0]):
+                price = self.prices.get(account.model)
+                figures = {name: getattr(usage, name) for name in FIGURES}
+                figures["money"] = price.of(usage.num_prompt_tokens, usage.num_tokens) if price else None
+                figures["paid_money"] = price.of(usage.paid_prompt_tokens, usage.paid_tokens) if price else None
+                rows.append(account._asdict() | figures)
+            taken = pa.Table.from_pylist(rows, schema=METER), self._stopped
+            if begin_anew:
+                self._accounts, self._spent, self._stopped = defaultdict(Usage), {}, {}
         return taken
+
+
+def read_prices(path: Path) -> Prices:
+    """Read a file of prices; raises ConfigError where a key or a value is none that it may have."""
+    try:
+        return Prices.model_validate(read_yaml(path))
+    except ValidationError as problem:
+        raise ConfigError(explain(problem, str(path), Prices)) from None
+
+
+def is_allowed(constraint: Constraint, text: str) -> bool:
+    """Say whether ``text`` is one that ``constraint`` lets be generated.
+
+    Every way to read the text is tried, so constraints whose pieces are prefixes of each other are judged rightly too.
+    """
+    ends: list[tuple[tuple[str, ...], int]] = [((), 0)]
+    while ends:
+        pieces, position = ends.pop()
+        if position == len(text) and constraint.may_end(pieces):
+            return True
+        ends.extend(
+            ((*pieces, piece), position + len(piece))
+            for piece in constraint.next_pieces(pieces)
+            if piece and text.startswith(piece, position)
+        )
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +152,7 @@ class _Ask:
     """One call: texts to be given, or options to be weighed."""
 
     prompt: Prompt
+    account: Account
     keys: tuple[str, ...]  # of the texts or options
     decoding: Decoding | None  # None: options are weighed
     options: tuple[str, ...] = ()
@@ -226,7 +162,8 @@ class Metered:
     """Implements LanguageModel around another one.
 
     Only what the store does not hold goes to the model, equal calls of a batch once; order is kept. Calls over a
-    question's budget give nothing: texts with the problem "budget", scores of minus infinity.
+    question's budget give nothing: texts with the problem "budget", scores of minus infinity. Calls of no question
+    (id "") have no budget.
     """
 
     def __init__(
@@ -250,7 +187,7 @@ class Metered:
             raise ConfigError(
                 f"budget.money = {budget.money} needs a price, and {self.name} has none in conf/prices.yaml"
             )
-        meter.know_price(self.name, price)
+        meter.prices[self.name] = price
 
     @property
     def context(self) -> int:
@@ -263,69 +200,99 @@ class Metered:
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
         """Return ``num_returns`` texts per prompt, from the store where it has them."""
-        numbers = range(decoding.num_returns)
-        keys = (tuple(text_key(self.name, prompt, decoding, index) for index in numbers) for prompt in prompts)
-        return self._call([_Ask(prompt, own, decoding) for prompt, own in zip(prompts, keys, strict=True)])
+        asks = []
+        for prompt in prompts:
+            keys = tuple(text_key(self.name, prompt, decoding, index) for index in range(decoding.num_returns))
+            account = Account(self._system, self.name, prompt.instruction, prompt.question_id)
+            asks.append(_Ask(prompt, account, keys, decoding))
+        return self._call(asks)
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-likelihood of each prompt's options; minus infinity for all that could not be told.
 
         A call is one prompt with its options; the tokens read are the prompt's, those given are none.
         """
-        asks = [
-            _Ask(prompt, tuple(score_key(self.name, prompt, option) for option in own), None, tuple(own))
-            for prompt, own in zip(prompts, options, strict=True)
-        ]
+        asks = []
+        for prompt, own in zip(prompts, options, strict=True):
+            keys = tuple(score_key(self.name, prompt, option) for option in own)
+            account = Account(self._system, self.name, prompt.instruction, prompt.question_id)
+            asks.append(_Ask(prompt, account, keys, None, tuple(own)))
         return [[-math.inf if one.log_prob is None else one.log_prob for one in own] for own in self._call(asks)]
 
     def _call(self, asks: Sequence[_Ask]) -> list[list[Generation]]:
-        """Return what each call gives, and charge what it costs."""
-        may = self._may_ask(asks)
+        """Return what each call gives, and charge what it costs as if nothing had been kept."""
+        pending, allowed = Counter[str](), list[bool]()
+        for ask in asks:  # has its question room for it, those before it in the batch counted?
+            question = ask.prompt.question_id
+            free = not question or self._budget == UNLIMITED
+            asked = pending[question]
+            allowed.append(free or self.meter.may_ask(self._system, question, self._budget, pending=asked))
+            pending[question] += allowed[-1]
+        going = [ask for ask, may in zip(asks, allowed, strict=True) if may]
         known: dict[str, Kept] = {}  # from the store, and what is paid now
-        lost: dict[str, tuple[Generation, float]] = {}  # what failed, and its seconds
-        allowed = [ask for ask, room in zip(asks, may, strict=True) if room]
         if self._store is not None:
-            known = self._store.get(key for ask in allowed for key in ask.keys)
-        for group in _missing(allowed, known):
-            self._pay(group, known, lost)
+            known = self._store.get(key for ask in going for key in ask.keys)
+        lost: dict[str, tuple[Generation, float]] = {}  # what failed, and its seconds
+        self._pay(going, known, lost)
         results = []
-        for ask, room in zip(asks, may, strict=True):
-            if room:
-                results.append([known[key].generation if key in known else lost[key][0] for key in ask.keys])
-                self._charge(ask.prompt, _logical(ask, known, lost))
-            else:
+        for ask, may in zip(asks, allowed, strict=True):
+            if not may:
                 results.append([Generation("", problem="budget") for _ in ask.keys])
-                self._charge(ask.prompt, Usage(num_stopped=1))
+                self.meter.charge(ask.account, Usage(num_stopped=1))
+                continue
+            results.append([known[key].generation if key in known else lost[key][0] for key in ask.keys])
+            kept = [known[key] for key in dict.fromkeys(ask.keys) if key in known]
+            failed = [lost[key][1] for key in dict.fromkeys(ask.keys) if key not in known]
+            texts = [one.generation for one in kept] if ask.decoding is not None else []
+            bound = ask.prompt.constraint
+            usage = Usage(
+                num_calls=1,
+                num_prompt_tokens=max((one.num_prompt_tokens for one in kept), default=0),  # read once for all texts
+                num_tokens=sum(one.num_tokens for one in texts),
+                seconds=math.fsum([*(one.seconds for one in kept), *failed]),
+                num_failed=int(bool(failed)),
+                num_cut=sum(not one.finished for one in texts),
+                num_outside=0 if bound is None else sum(not is_allowed(bound, one.text) for one in texts),
+            )
+            self.meter.charge(ask.account, usage)
         return results
 
-    def _may_ask(self, asks: Sequence[_Ask]) -> list[bool]:
-        """Say of each call whether its question has room for it, those before it in the batch counted."""
-        pending: dict[str, int] = {}
-        may = []
-        for ask in asks:
-            question = ask.prompt.question_id
-            may.append(self.meter.may_ask(self._system, question, self._budget, pending=pending.get(question, 0)))
-            pending[question] = pending.get(question, 0) + may[-1]
-        return may
-
     def _pay(self, asks: Sequence[_Ask], known: dict[str, Kept], lost: dict[str, tuple[Generation, float]]) -> None:
-        """Ask the model, keep each answer before the next is waited for, and charge who asked first."""
-        for answers in self._answers(asks):
-            new: dict[str, Kept] = {}
-            for answer in answers:
-                ask = asks[answer.index]
-                share = answer.seconds / len(ask.keys)
-                for key, one in zip(ask.keys, answer.generations, strict=True):
-                    if one.problem:
-                        lost[key] = one, share
-                    elif key not in known:  # beams that are known stay as they were first given
-                        if one.log_prob is not None and not math.isfinite(one.log_prob):
-                            one = replace(one, log_prob=None)
-                        new[key] = Kept(one, answer.num_prompt_tokens, share)
-                read, tokens = answer.num_prompt_tokens, sum(one.num_tokens for one in answer.generations)
-                paid = Usage(paid_calls=1, paid_prompt_tokens=read, paid_tokens=tokens, paid_seconds=answer.seconds)
-                self._charge(ask.prompt, paid)
-            known.update(new if self._store is None or not new else self._store.put(new))
+        """Ask the model for what is not known, keep each answer before the next is waited for, and charge its price.
+
+        Equal calls are asked once, and charged to who asked first. Of samples and options those that are missing are
+        asked, of beams all where one is.
+        """
+        taken, groups = set(known), dict[Decoding | None, list[_Ask]]()
+        for ask in asks:
+            places = {key: place for place, key in enumerate(ask.keys) if key not in taken}  # an option may come twice
+            taken.update(ask.keys)
+            if not places:
+                continue
+            if ask.decoding is None:
+                ask = replace(ask, keys=tuple(places), options=tuple(ask.options[place] for place in places.values()))
+            elif ask.decoding.method == "sample":
+                seed = later_seed(ask.decoding.seed, min(places.values()))
+                fewer = replace(ask.decoding, num_returns=len(places), seed=seed)
+                ask = replace(ask, keys=tuple(places), decoding=fewer)
+            groups.setdefault(ask.decoding, []).append(ask)
+        for decoding in sorted(groups, key=repr):
+            for answers in self._answers(groups[decoding]):
+                new: dict[str, Kept] = {}
+                for answer in answers:
+                    ask, size = groups[decoding][answer.index], answer.num_prompt_tokens
+                    share = answer.seconds / len(ask.keys)
+                    for key, one in zip(ask.keys, answer.generations, strict=True):
+                        if one.problem:
+                            lost[key] = one, share
+                        elif key not in known:  # beams that are known stay as they were first given
+                            if one.log_prob is not None and not math.isfinite(one.log_prob):
+                                one = replace(one, log_prob=None)
+                            new[key] = Kept(one, size, share)
+                    tokens = sum(one.num_tokens for one in answer.generations)
+                    paid = Usage(paid_calls=1, paid_prompt_tokens=size, paid_tokens=tokens, paid_seconds=answer.seconds)
+                    self.meter.charge(ask.account, paid)
+                known.update(new if self._store is None or not new else self._store.put(new))
 
     def _answers(self, asks: Sequence[_Ask]) -> Iterator[list[Answer]]:
         """Yield answers as they come, in lists of those that come together."""
@@ -353,46 +320,3 @@ class Metered:
                 Answer(start + row, own, 0 if all(one.problem for one in own) else size, seconds * work / whole)
                 for row, (own, size, work) in enumerate(zip(texts, sizes, works, strict=True))
             ]
-
-    def _charge(self, prompt: Prompt, usage: Usage) -> None:
-        self.meter.charge(Account(self._system, self.name, prompt.instruction, prompt.question_id), usage)
-
-
-def _missing(asks: Iterable[_Ask], known: Mapping[str, Kept]) -> list[list[_Ask]]:
-    """Return what has to be paid, in groups of one decoding and equal calls once.
-
-    Of samples and options those that are missing, of beams all where one is.
-    """
-    taken = set(known)
-    groups: dict[Decoding | None, list[_Ask]] = {}
-    for ask in asks:
-        places = {key: place for place, key in enumerate(ask.keys) if key not in taken}  # an option may come twice
-        if not places:
-            continue
-        taken.update(ask.keys)
-        decoding = ask.decoding
-        if decoding is None:
-            ask = replace(ask, keys=tuple(places), options=tuple(ask.options[place] for place in places.values()))
-        elif decoding.method == "sample":
-            seed = later_seed(decoding.seed, min(places.values()))
-            ask = replace(ask, keys=tuple(places), decoding=replace(decoding, num_returns=len(places), seed=seed))
-        groups.setdefault(ask.decoding, []).append(ask)
-    return [groups[decoding] for decoding in sorted(groups, key=repr)]
-
-
-def _logical(ask: _Ask, known: Mapping[str, Kept], lost: Mapping[str, tuple[Generation, float]]) -> Usage:
-    """Return what one call costs as if nothing had been kept; the prompt is read once for all its texts."""
-    keys = list(dict.fromkeys(ask.keys))
-    kept = [known[key] for key in keys if key in known]
-    failed = [lost[key][1] for key in keys if key not in known]
-    texts = [one.generation for one in kept] if ask.decoding is not None else []
-    constraint = ask.prompt.constraint
-    return Usage(
-        num_calls=1,
-        num_prompt_tokens=max((one.num_prompt_tokens for one in kept), default=0),
-        num_tokens=sum(one.num_tokens for one in texts),
-        seconds=math.fsum([*(one.seconds for one in kept), *failed]),
-        num_failed=int(bool(failed)),
-        num_cut=sum(not one.finished for one in texts),
-        num_outside=0 if constraint is None else sum(not is_allowed(constraint, one.text) for one in texts),
-    )

@@ -66,24 +66,6 @@ def shared_start(first: str, last: str) -> str:
     return first[:same]
 
 
-def is_allowed(constraint: Constraint, text: str) -> bool:
-    """Say whether ``text`` is one that ``constraint`` lets be generated.
-
-    Every way to read the text is tried, so constraints whose pieces are prefixes of each other are judged rightly too.
-    """
-    ends: list[tuple[tuple[str, ...], int]] = [((), 0)]
-    while ends:
-        pieces, position = ends.pop()
-        if position == len(text) and constraint.may_end(pieces):
-            return True
-        ends.extend(
-            ((*pieces, piece), position + len(piece))
-            for piece in constraint.next_pieces(pieces)
-            if piece and text.startswith(piece, position)
-        )
-    return False
-
-
 def finite_texts(constraint: Constraint, *, limit: int = MAX_TEXTS) -> list[str] | None:
     """Return every allowed text in the constraint's order, or None where there are more than ``limit``, or no end."""
     texts: list[str] = []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Problem = Literal["", "budget", "too_long", "timeout", "rate_limit", "bad_response", "unreachable", "refused"]
 """Why a call gave nothing; empty where it went well."""
@@ -96,3 +96,22 @@ class LanguageModel(Protocol):
         Raises:
             KgqaError: a model that cannot tell (an endpoint without log-probabilities of given texts).
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one prompt of a batch got."""
+
+    index: int  # of the prompt in its batch
+    generations: list[Generation]  # num_returns of them
+    num_prompt_tokens: int  # that were read for it
+    seconds: float  # from asking to having it, waits between attempts included
+
+
+@runtime_checkable
+class StreamingModel(Protocol):
+    """A model whose answers come one by one, so that each can be kept before the next is there."""
+
+    def stream(self, prompts: Sequence[Prompt], decoding: Decoding) -> Iterator[Answer]:
+        """Yield one answer per prompt, in the order in which they come."""
+        ...

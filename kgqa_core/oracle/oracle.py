@@ -13,7 +13,7 @@ from kgqa_core.instructions.answers import ABSTENTION
 from kgqa_core.instructions.choose import NO, YES
 from kgqa_core.instructions.plan import render_plan
 from kgqa_core.instructions.render import ARROW
-from kgqa_core.lm.constraints import is_allowed
+from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Constraint
 from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
 from kgqa_core.oracle.player import (

@@ -20,7 +20,8 @@ from kgqa_core.instructions.plan import END, SEPARATOR, START, parse_plan, rende
 from kgqa_core.instructions.render import escape
 from kgqa_core.instructions.scores import write_scores
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.constraints import finite_texts, is_allowed
+from kgqa_core.lm.calls import is_allowed
+from kgqa_core.lm.constraints import finite_texts
 from kgqa_core.lm.types import GREEDY, Constraint, Decoding, Generation, Prompt
 from kgqa_core.types import LabelPath
 

@@ -11,7 +11,7 @@ from kgqa_core.instructions.path_constraint import PathConstraints, RelationCons
 from kgqa_core.instructions.plan import END, PlanCase, PlanInstruction, render_plan
 from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.constraints import is_allowed
+from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Decoding, Generation, LanguageModel
 from kgqa_core.planners.types import LabelPath, Plan, Planner, PlanQuestion
 

@@ -282,7 +282,7 @@ class _Parts:
 
     def _model(self, answerer: str) -> Metered:
         """Return whoever plays the language model, metered and held to the cap of calls."""
-        from kgqa_core.lm.calls import Budget
+        from kgqa_core.config_lm import Budget
 
         player, budget = self._player(answerer), Budget(calls=self.max_calls)
         model = self.stack.enter_context(metered(self.pipeline, player, system=self.name, budget=budget))

@@ -25,9 +25,10 @@ from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question, Split
 
 if TYPE_CHECKING:
+    from kgqa_core.config_lm import Budget
     from kgqa_core.explorer.model import EncodeTexts
     from kgqa_core.instructions.path_constraint import PathConstraints
-    from kgqa_core.lm.calls import Budget, Meter, Metered
+    from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.dense import DensePlanner
     from kgqa_core.planners.evaluate import IsValid
@@ -238,8 +239,9 @@ def metered(
     pipeline: Pipeline, model: LanguageModel, *, system: str, budget: Budget | None = None
 ) -> Iterator[Metered]:
     """Account for a model's calls, and keep them: the same call is paid once in a home. ``budget`` None: no limit."""
+    from kgqa_core.config_lm import UNLIMITED
     from kgqa_core.lm.call_store import CallStore
-    from kgqa_core.lm.calls import UNLIMITED, Meter, Metered, read_prices
+    from kgqa_core.lm.calls import Meter, Metered, read_prices
 
     config = pipeline.config
     name = config.lm.price_name() if config.lm else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -14,8 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -178,7 +175,7 @@ def test_a_forked_child_uses_a_connection_of_its_own(tmp_path: Path) -> None:
         for number in range(50):
             store.put({f"{child == 0} {number}": Kept(Generation("b"), 1, 0.0)})
         if child == 0:
-            store.close()
+            store.__exit__()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     """
@@ -213,24 +210,12 @@ def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(tmp_path: Path) -> N
         assert store.get(["a", "b 0"]).keys() == {"a"} and store.num_damaged == 0
 
 
-def former_row(key: str) -> dict[str, object]:
-    cost = {"num_tokens": 3, "finished": True, "num_prompt_tokens": 7, "seconds": 0.25}
-    return {"key": key, "text": key, "log_prob": -1.5, **cost}
-
-
-def test_what_an_earlier_version_kept_is_read_once(tmp_path: Path) -> None:
-    folder = tmp_path / "model-0123"
-    folder.mkdir()
-    pq.write_table(pa.Table.from_pylist([former_row("a")]), folder / "calls-1f.parquet")
-    (folder / "calls-2f.parquet").write_bytes(b"no Parquet")
-    lines = [json.dumps(row) for row in (former_row("b"), [], {**former_row("c"), "num_tokens": "x"})]
-    (folder / "journal-host-1-2.jsonl").write_text("\n".join([*lines, '{"key": "torn", "te']), encoding="utf-8")
-    with CallStore(tmp_path) as store:
-        assert store.get(["a", "b", "c", "torn"]) == {"a": kept("a"), "b": kept("b")}
-        assert store.num_damaged == 4
-    with CallStore(tmp_path) as store:
-        assert store.get(["a", "b"]).keys() == {"a", "b"} and store.num_damaged == 0
-    assert all(path.name.endswith(".read") for path in folder.iterdir())
+@pytest.mark.parametrize("name", ["calls-1f.parquet", "journal-host-1-2.jsonl"])
+def test_calls_of_an_earlier_version_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / name).touch()
+    with pytest.raises(ArtifactError, match=r"model holds calls as an earlier version kept them.*delete that folder"):
+        CallStore(tmp_path)
 
 
 # Kills
@@ -246,8 +231,8 @@ WORKER = """
 import os, sys, time
 from pathlib import Path
 from kgqa_core.lm.call_store import CallStore
-from kgqa_core.lm.calls import Answer, Meter, Metered
-from kgqa_core.lm.types import Generation, Prompt
+from kgqa_core.lm.calls import Meter, Metered
+from kgqa_core.lm.types import Answer, Generation, Prompt
 
 folder, log, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -6,14 +6,16 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core import schemas
+from kgqa_core.config_lm import Budget, Price, Prices
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore
-from kgqa_core.lm.calls import Budget, Meter, Metered, Price, Prices, read_prices
+from kgqa_core.lm.calls import Meter, Metered, read_prices
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, LanguageModel, Problem, Prompt
 from kgqa_core.run.open import PRICES
@@ -66,9 +68,13 @@ def texts(results: list[list[Generation]]) -> list[list[str]]:
     return [[generation.text for generation in own] for own in results]
 
 
+def table(meter: Meter) -> pa.Table:
+    return meter.take(begin_anew=False)[0]
+
+
 def logical(meter: Meter) -> list[dict[str, object]]:
     names = ("system", "model", "instruction", "question_id", *LOGICAL)
-    return [{name: row[name] for name in names} for row in meter.table().to_pylist()]
+    return [{name: row[name] for name in names} for row in table(meter).to_pylist()]
 
 
 def test_a_repeated_run_asks_the_model_nothing_and_has_equal_logical_figures(tmp_path: Path) -> None:
@@ -127,7 +133,7 @@ def test_equal_calls_of_a_batch_are_asked_once_and_counted_for_each_who_asked() 
     results = Metered(model, meter=meter).generate(prompts)
     assert [text for text, _ in model.asked] == ["a b", "c"]
     assert texts(results) == [["a b!0.0"], ["c!0.0"], ["a b!0.0"]]
-    assert [(row["question_id"], row["num_calls"], row["paid_calls"]) for row in meter.table().to_pylist()] == [
+    assert [(row["question_id"], row["num_calls"], row["paid_calls"]) for row in table(meter).to_pylist()] == [
         ("q1", 1, 1),
         ("q2", 1, 1),
         ("q3", 1, 0),
@@ -215,8 +221,8 @@ def test_money_is_null_where_nobody_knows_the_price() -> None:
     meter = Meter()
     Metered(FakeModel("a"), meter=meter, system="s", price=PRICE).generate([Prompt("two words")])
     Metered(FakeModel("b"), meter=meter, system="s").generate([Prompt("two words")])
-    assert meter.table()["money"].to_pylist() == [pytest.approx((3 * 2 + 7 * 2) / 1e6), None]
-    assert meter.table().schema.equals(schemas.METER)
+    assert table(meter)["money"].to_pylist() == [pytest.approx((3 * 2 + 7 * 2) / 1e6), None]
+    assert table(meter).schema.equals(schemas.METER)
 
 
 def test_a_budget_of_money_needs_a_price() -> None:

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from kgqa_core.errors import InputError
-from kgqa_core.lm.constraints import LISTED, Choices, Place, Spelling, TokenState, finite_texts, is_allowed, start_state
+from kgqa_core.lm.calls import is_allowed
+from kgqa_core.lm.constraints import LISTED, Choices, Place, Spelling, TokenState, finite_texts, start_state
 from tests.lm import tiny_models
 
 WAYS = pytest.mark.parametrize("listed", [LISTED, 0], ids=["spelled", "any way of tokens"])

@@ -32,7 +32,7 @@ from kgqa_core.instructions.scores import (
     ScoreRelationsInstruction,
 )
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.constraints import is_allowed
+from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Decoding
 from kgqa_core.oracle.player import Player, open_first, open_random
 from tests.forty_triples import Forty

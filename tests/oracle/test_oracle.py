@@ -16,7 +16,7 @@ from kgqa_core.instructions.evidence import gather_evidence
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction, parse_plan, render_plan
 from kgqa_core.instructions.render import ScoredPath, read_prompts
-from kgqa_core.lm.constraints import is_allowed
+from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Decoding, Prompt
 from kgqa_core.oracle.knowledge import Knowledge
 from kgqa_core.oracle.oracle import open_oracle

@@ -12,7 +12,7 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.lm.constraints import is_allowed
+from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.planners.generator import GeneratorPlanner, MixturePlanner

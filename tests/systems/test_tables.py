@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kgqa_core.config_lm import Price
 from kgqa_core.evaluation.predictions import SystemSource, read_predictions, read_source, score_file
-from kgqa_core.lm.calls import Account, Meter, Price, Usage
+from kgqa_core.lm.calls import Account, Meter, Usage
 from kgqa_core.schemas import SYSTEM_CALLS, SYSTEM_PREDICTIONS
 from kgqa_core.systems import tables
 from kgqa_core.systems.tables import merge_parts, sum_usage, write_answered, write_calls
@@ -66,12 +67,12 @@ def test_it_is_read_and_scored_as_any_predictions_table(tmp_path: Path) -> None:
 def test_what_a_question_spent_is_the_sum_over_instructions_and_models(tmp_path: Path) -> None:
     meter = Meter()
     for model, price in (("dear", Price(input=1.0, output=2.0, as_of=date(2026, 1, 1))), ("unknown", None)):
-        meter.know_price(model, price)
+        meter.prices[model] = price
     spent = Usage(num_calls=2, num_prompt_tokens=300, num_tokens=50, seconds=0.5)
     for question, models in (("q1", ("dear", "dear")), ("q2", ("dear", "unknown"))):
         for model, instruction in zip(models, ("plan", "reason"), strict=True):
             meter.charge(Account("rog", model, instruction, question), spent)
-    totals = sum_usage(meter.table())
+    totals = sum_usage(meter.take(begin_anew=False)[0])
     assert totals["q1"] == {
         "num_calls": 4,
         "num_prompt_tokens": 600,
@@ -82,7 +83,7 @@ def test_what_a_question_spent_is_the_sum_over_instructions_and_models(tmp_path:
     assert totals["q2"]["money"] is None  # of one of its models nobody knows the price
     other = Question("q2", "what?", "what?", (), (1,), "test")
     first, second = write(
-        tmp_path / "p.parquet", [an_answer(), an_answer(other)], usage=meter.table(), stopped={"q2": "calls"}
+        tmp_path / "p.parquet", [an_answer(), an_answer(other)], usage=meter.take()[0], stopped={"q2": "calls"}
     )
     assert (first["num_calls"], first["num_tokens"], first["stopped"]) == (4, 100, None)
     assert (second["num_calls"], second["money"], second["stopped"]) == (4, None, "calls")
