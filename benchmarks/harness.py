@@ -15,10 +15,10 @@ from typing import Any
 from benchmarks.child import run_child
 from benchmarks.measure import write_section
 from benchmarks.path_cases import build_folders
-from kgqa_core.evaluation.compare import group_runs, side_by_side
+from kgqa_core.evaluation.compare import side_by_side
 from kgqa_core.evaluation.figures import system_row
 from kgqa_core.evaluation.predictions import SystemSource, render_path
-from kgqa_core.evaluation.runs import read_system_run
+from kgqa_core.evaluation.runs import group_runs, read_system_run
 from kgqa_core.evaluation.tables import render_side_by_side
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph

@@ -15,7 +15,7 @@ from kgqa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
-    from kgqa_core.evaluation.runs import EvaluatedRun, SystemRun
+    from kgqa_core.evaluation.runs import EvaluatedRun
 
 SMALLEST_P = 0.001  # shown as such
 HEADER = ("questions", "n", "metric", "{0}", "{1}", "{0} - {1}", "95 % interval", "p", "{0} is")
@@ -61,7 +61,7 @@ def compare(
 
         named = {run: [read_system_run(path, name) for name, path in own] for run, own in found.items()}
         systems = side_by_side_of(named)
-        judged = [own.run for runs in named.values() for own in runs]
+        judged = [own for runs in named.values() for own in runs]
         rows = compare_runs(judged) if len(paths) == len(runs) else []  # of many systems, pairs are no help
     if as_json:
         document = comparison_document(judged, rows)
@@ -73,19 +73,20 @@ def compare(
         print_comparison(judged, rows)
 
 
-def side_by_side_of(named: Mapping[str, Sequence[SystemRun]]) -> dict[str, Any] | None:
+def side_by_side_of(named: Mapping[str, Sequence[EvaluatedRun]]) -> dict[str, Any] | None:
     """Return the comparison of systems as a document; None where no run is a system's.
 
     Args:
         named: the runs that each of the user's words stands for. Rows are named by the systems; where there are several
             words, by letters too, since runs of two configurations are never seeds of one row.
     """
-    from kgqa_core.evaluation.compare import group_runs, side_by_side
+    from kgqa_core.evaluation.compare import side_by_side
+    from kgqa_core.evaluation.runs import group_runs
     from kgqa_core.evaluation.tables import side_by_side_document
 
     if not any(run.about for runs in named.values() for run in runs):
         return None
-    groups: dict[str, list[SystemRun]] = {}
+    groups: dict[str, list[EvaluatedRun]] = {}
     for place, runs in enumerate(named.values()):
         letter = f"{letter_of(place)} " if len(named) > 1 else ""
         groups |= {f"{letter}{name}": own for name, own in group_runs(runs).items()}

@@ -70,7 +70,7 @@ def traced_questions(predictions: Path, calls: Path, *, limit: int) -> list[Trac
     """
     if not limit:
         return []
-    judged = read_system_run(predictions).run
+    judged = read_system_run(predictions)
     right = dict(zip(judged.scores.question_ids, judged.picked_right.tolist(), strict=True))
     table = pq.read_table(predictions, columns=["question_id", "status", "stopped", "num_calls"], partitioning=None)
     kinds = {

@@ -21,7 +21,7 @@ from kgqa_core.evaluation.metrics import (
     interval_figures,
     interval_names,
 )
-from kgqa_core.evaluation.runs import STATUSES, Record, SystemRun
+from kgqa_core.evaluation.runs import STATUSES, EvaluatedRun, Record
 
 Role = Literal["learned", "seed", "template control", "ceiling", "other"]
 """``seed``: one of several runs of a learned system, whose mean is the ``learned`` row that is judged."""
@@ -93,33 +93,31 @@ def make_figures(scores: QuestionScores, chosen: Mask | None = None) -> Figures:
 
 
 def mean_row(system: str, rows: Sequence[ReportRow]) -> ReportRow:
-    """Return the mean of several runs of one system (its seeds) as a row of its own.
+    """Return the mean of several runs of one system (its seeds) as a row of its own, over what all of them know.
 
     Bounds of intervals are averaged too: how far the figure of one run would move with other questions.
     """
+
+    def mean(figures: Sequence[Figures]) -> Figures:
+        shared = set(figures[0]).intersection(*figures)
+        return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0] if name in shared}
+
+    def by_group(groups: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
+        shared = set(groups[0]).intersection(*groups)
+        return {name: mean([group[name] for group in groups]) for name in groups[0] if name in shared}
+
     return ReportRow(
         system,
         rows[0].role,
-        _mean([row.overall for row in rows]),
-        _mean_groups([row.by_hops for row in rows]),
-        _mean_groups([row.by_answers for row in rows]),
-        _mean([row.answerable for row in rows]),
+        mean([row.overall for row in rows]),
+        by_group([row.by_hops for row in rows]),
+        by_group([row.by_answers for row in rows]),
+        mean([row.answerable for row in rows]),
     )
 
 
-def _mean_groups(groups: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
-    shared = set(groups[0]).intersection(*groups)
-    return {name: _mean([group[name] for group in groups]) for name in groups[0] if name in shared}
-
-
-def _mean(figures: Sequence[Figures]) -> dict[str, float]:
-    """Return the mean of the figures that all runs have."""
-    shared = set(figures[0]).intersection(*figures)
-    return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0] if name in shared}
-
-
 def system_row(
-    name: str, runs: Sequence[SystemRun], answerable: Mask | None = None, *, grouped: bool = True
+    name: str, runs: Sequence[EvaluatedRun], answerable: Mask | None = None, *, grouped: bool = True
 ) -> ReportRow:
     """Return the row of one system: of its one run, or the mean of its seeds.
 
@@ -133,72 +131,56 @@ def system_row(
     for run in runs:
         figures_of = partial(system_figures, run)
         if grouped:
-            row = report_row(name, "other", run.run.scores, answerable, figures_of=figures_of)
+            row = report_row(name, "other", run.scores, answerable, figures_of=figures_of)
         else:
             row = ReportRow(name, "other", figures_of())
-        rows.append(replace(row, overall={**row.overall, **_match_bounds(run)}))
+        bounds = bootstrap_bounds(_matches(run)).T.tolist()
+        named = {
+            end: bound
+            for match, own in zip(MATCHES, bounds, strict=True)
+            for end, bound in zip(interval_names(match), own, strict=True)
+        }
+        rows.append(replace(row, overall={**row.overall, **named}))
     return rows[0] if len(rows) == 1 else mean_row(name, rows)
 
 
-def system_figures(run: SystemRun, chosen: Mask | None = None) -> dict[str, float]:
+def system_figures(run: EvaluatedRun, chosen: Mask | None = None) -> dict[str, float]:
     """Return every figure of one run over all questions, or those ``chosen`` [B]; shares in percent."""
     some = np.ones(len(run.outcomes), dtype=bool) if chosen is None else chosen
-    figures = dict(make_figures(run.run.scores, chosen))
-    if not some.any():
-        return figures
-    figures |= dict(zip(MATCHES, _matches(run)[some].mean(axis=0).tolist(), strict=True))
-    if run.record is not None:
-        correct = float(run.run.scores.values["hits1"][some].sum()) / 100
-        figures |= _end_figures(run.record, some)
-        figures |= _cost_figures(run.record, some, correct)
-        figures |= _evidence_figures(run.record, some)
+    figures = dict(make_figures(run.scores, chosen))
+    if some.any():
+        figures |= dict(zip(MATCHES, _matches(run)[some].mean(axis=0).tolist(), strict=True))
+        if run.record is not None:
+            figures |= _record_figures(run.record, some, float(run.scores.values["hits1"][some].sum()) / 100)
     return figures
 
 
-def _matches(run: SystemRun) -> Floats:
+def _matches(run: EvaluatedRun) -> Floats:
     """Return ``MATCHES`` question by question [B, 3], in percent."""
-    recall = run.run.scores.values["recall"]
+    recall = run.scores.values["recall"]
     return np.stack([100.0 * (recall > 0), 100.0 * (recall >= 100), run.hit], axis=1)
 
 
-def _match_bounds(run: SystemRun) -> dict[str, float]:
-    """Return the bounds of the intervals of ``MATCHES`` over all questions."""
-    bounds = zip(MATCHES, bootstrap_bounds(_matches(run)).T.tolist(), strict=True)
-    return {name: bound for match, own in bounds for name, bound in zip(interval_names(match), own, strict=True)}
+def _record_figures(record: Record, some: Mask, correct: float) -> dict[str, float]:
+    """Return how questions ended, what they cost and how far answers are supported, over ``some`` questions [B].
 
-
-def _end_figures(record: Record, some: Mask) -> dict[str, float]:
-    """Return the shares of questions that ended without an answer, and of those that a budget stopped."""
-    status = np.array(record.status, dtype=object)[some]
-    stopped = np.array([limit is not None for limit in record.stopped])[some]
-    shares = {end: 100 * float((status == end).mean()) for end in STATUSES[1:]}
-    return {**shares, "stopped": 100 * float(stopped.mean())}
-
-
-def _cost_figures(record: Record, some: Mask, correct: float) -> dict[str, float]:
-    """Return what was spent per question, and per ``correct`` question (the sum of their Hits@1) where there is one."""
-    spent = record.spent
-    columns = (spent["num_calls"], spent["num_prompt_tokens"] + spent["num_tokens"], spent["seconds"], spent["money"])
-    figures: dict[str, float] = {}
-    for name, column in zip(COSTS, columns, strict=True):
-        total = float(column[some].sum())
-        if np.isnan(total):
-            continue
-        figures[f"{name}_per_question"] = total / int(some.sum())
-        if correct > 0:
-            figures[f"{name}_per_correct"] = total / correct
-    return figures
-
-
-def _evidence_figures(record: Record, some: Mask) -> dict[str, float]:
-    """Return how far answers are supported, and the means of what the system counted.
-
+    Costs are per question, and per ``correct`` question (the sum of their Hits@1) where there is one.
     ``supported_answers``: of all answers, names that nothing in the graph bears among them, the share whose path stands
     in the graph and ends in the answer. ``supported_questions``: of the questions answered, the share all of whose
     answers are supported.
     """
+    status = np.array(record.status, dtype=object)[some]
+    figures = {end: 100 * float((status == end).mean()) for end in STATUSES[1:]}
+    figures["stopped"] = 100 * float(np.array([limit is not None for limit in record.stopped])[some].mean())
+    spent = record.spent
+    columns = (spent["num_calls"], spent["num_prompt_tokens"] + spent["num_tokens"], spent["seconds"], spent["money"])
+    for name, column in zip(COSTS, columns, strict=True):
+        total = float(column[some].sum())
+        if not np.isnan(total):
+            figures[f"{name}_per_question"] = total / int(some.sum())
+            if correct > 0:
+                figures[f"{name}_per_correct"] = total / correct
     supported, claimed = record.num_supported[some], record.num_claimed[some]
-    figures: dict[str, float] = {}
     if claimed.sum():
         figures["supported_answers"] = 100 * float(supported.sum() / claimed.sum())
         figures["supported_questions"] = 100 * float((supported == claimed)[claimed > 0].mean())

@@ -167,7 +167,7 @@ def score_outcome(outcome: Outcome) -> tuple[float, ...]:
     return (*hits, f1, precision, recall, exact, float(outcome.covered), top_tie)
 
 
-def check_ranking(outcome: Outcome) -> None:
+def check_ranking(outcome: Outcome | Prediction) -> None:
     """Raise ``InputError`` unless candidates are distinct and their scores as many and non-increasing."""
     scores = outcome.scores
     if len(scores) != len(outcome.candidates):

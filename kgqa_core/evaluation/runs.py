@@ -7,8 +7,9 @@ every run alike.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import (
     Floats,
     Mask,
@@ -33,13 +34,15 @@ from kgqa_core.evaluation.predictions import (
     SystemSource,
     read_predictions,
     read_source,
-    read_system_source,
     readable,
+    require_columns,
+    require_file,
 )
 
 NUM_EXAMPLES = 3
 TEXT_SHOWN = 60  # characters of a question in a message
 HASH_SHOWN = 16  # digits of a graph's hash in a message
+SHOWN_VALUE = 40  # characters of a setting, where it tells rows apart
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
 READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
 STATUSES = ("answered", "abstained", "skipped", "failed")
@@ -57,18 +60,6 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatedRun:
-    """One run's predictions, judged. Questions are in the order of their ids, so that runs line up."""
-
-    name: str  # as the user calls it
-    path: Path
-    source: Source
-    asked: dict[str, Asked]  # by question id
-    scores: QuestionScores
-    picked_right: Mask | Floats  # [B] was the fixed pick right? of a mean over seeds: in which share of them
-
-
-@dataclass(frozen=True, slots=True)
 class Record:
     """What only a system's table has, question by question [B], in the order of question ids."""
 
@@ -81,39 +72,39 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class SystemRun:
-    """A judged run beside its outcomes and, where a system answered, its costs; in the order of question ids."""
+class EvaluatedRun:
+    """One run's predictions, judged. Questions are in the order of their ids, so that runs line up."""
 
-    run: EvaluatedRun
-    outcomes: tuple[Outcome, ...]
-    hit: Floats  # the published evaluator's Hit [B], percent
-    about: SystemSource | None  # None: no system's table
-    record: Record | None
+    name: str  # as the user calls it
+    path: Path
+    source: Source
+    asked: dict[str, Asked]  # by question id
+    scores: QuestionScores
+    picked_right: Mask | Floats  # [B] was the fixed pick right? of a mean over seeds: in which share of them
+    outcomes: tuple[Outcome, ...] = ()  # [B]; empty for a mean over seeds
+    hit: Floats = field(default_factory=lambda: np.zeros(0))  # [B] the published evaluator's Hit, percent; likewise
+    record: Record | None = None  # None: no system's table, or a mean over seeds
 
     @property
-    def name(self) -> str:
-        """Return what the user calls the run."""
-        return self.run.name
+    def about(self) -> SystemSource | None:
+        """Return who answered; None for a table that is no system's."""
+        return self.source.about
 
 
-def read_system_run(path: Path, name: str = "") -> SystemRun:
+def read_system_run(path: Path, name: str = "") -> EvaluatedRun:
     """Read and judge any table of predictions; ``name``: what to call it, else as the file says.
 
     Raises:
         InputError: it is missing, damaged, empty, repeats a question or does not say on which graph it was made.
     """
-    called = name or path.name
-    if not path.is_file():
-        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = nearest(path.name, beside)
-        hint = f"; did you mean {shorten(near[0])}?" if near else "; give what kgqa run printed as its evaluation"
-        raise InputError(f"{called}: there is no predictions table {shorten(str(path))}{hint}")
+    require_file(path, "; give what kgqa run printed as its evaluation")
     source = read_source(path)
     if source is None:
         raise InputError(
-            f"{called}: {shorten(str(path))} does not say on which graph it was made; evaluate that run again"
+            f"{name or path.name}: {shorten(str(path))} does not say on which graph it was made; "
+            "evaluate that run again"
         )
-    about, called = read_system_source(path), name or source.system
+    called = name or source.system
     rows: list[tuple[Outcome, bool]] = []
     asked: dict[str, Asked] = {}
     for batch in read_predictions(path):
@@ -127,10 +118,17 @@ def read_system_run(path: Path, name: str = "") -> SystemRun:
         raise InputError(f"{called}: {shorten(str(path))} holds no predictions; run the evaluation again")
     rows.sort(key=lambda row: row[0].question_id)
     outcomes = tuple(outcome for outcome, _ in rows)
-    right = np.array([is_picked_right(outcome) for outcome in outcomes])
-    run = EvaluatedRun(called, path, source, asked, score_outcomes(outcomes), right)
-    hit = np.array([100.0 * found for _, found in rows])
-    return SystemRun(run, outcomes, hit, about, None if about is None else _read_record(path))
+    return EvaluatedRun(
+        called,
+        path,
+        source,
+        asked,
+        score_outcomes(outcomes),
+        np.array([is_picked_right(outcome) for outcome in outcomes]),
+        outcomes,
+        np.array([100.0 * found for _, found in rows]),
+        None if source.about is None else _read_record(path),
+    )
 
 
 def is_picked_right(outcome: Outcome) -> bool:
@@ -144,25 +142,28 @@ def is_picked_right(outcome: Outcome) -> bool:
 def _read_record(path: Path) -> Record:
     """Read what only a system's table has; lists are counted by their lengths, row by row it takes much longer."""
     with readable(path), pq.ParquetFile(path) as file:
-        found = file.schema_arrow.names
-        if missing := [name for name in READ if name not in found]:
-            raise InputError(
-                f"{shorten(str(path))} lacks what a system's predictions say of costs and evidence: "
-                f"{shorten(missing)}; evaluate that system again"
-            )
+        require_columns(path, file, READ)
         table = file.read(columns=list(READ))
     table = table.take(pc.sort_indices(table["question_id"])).combine_chunks()
     faithful = table["faithful"].combine_chunks()
     lengths = _lengths(faithful)
     supported = np.zeros(len(table))
     np.add.at(supported, np.repeat(np.arange(len(table)), lengths), faithful.flatten().to_numpy(zero_copy_only=False))
+    # Each count as a column, NaN where a question has it not.
+    counted = table["counts"].combine_chunks().cast(pa.list_(pa.struct({"key": pa.string(), "value": pa.float64()})))
+    rows = np.repeat(np.arange(len(table)), _lengths(counted))
+    keys, values = (column.to_numpy(zero_copy_only=False) for column in counted.flatten().flatten())
+    counts: dict[str, Floats] = {}
+    for name in sorted(set(keys)):
+        counts[name] = np.full(len(table), np.nan)
+        counts[name][rows[keys == name]] = values[keys == name]
     return Record(
         status=tuple(table["status"].to_pylist()),
         stopped=tuple(table["stopped"].to_pylist()),
         spent={name: table[name].to_numpy().astype(np.float64) for name in SPENT},
         num_supported=supported,
         num_claimed=(lengths + _lengths(table["unmatched"].combine_chunks())).astype(np.float64),
-        counts=_columns_of(table["counts"].combine_chunks()),
+        counts=counts,
     )
 
 
@@ -171,18 +172,40 @@ def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
     return lengths
 
 
-def _columns_of(counts: pa.MapArray) -> dict[str, Floats]:
-    """Return each count as a column, NaN where a question has it not."""
-    entries = counts.cast(pa.list_(pa.struct({"key": pa.string(), "value": pa.float64()})))
-    rows = np.repeat(np.arange(len(counts)), _lengths(entries))
-    keys, values = entries.flatten().flatten()
-    names = keys.to_numpy(zero_copy_only=False)
-    columns: dict[str, Floats] = {}
-    for name in sorted(set(names)):
-        chosen = names == name
-        columns[name] = np.full(len(counts), np.nan)
-        columns[name][rows[chosen]] = values.to_numpy(zero_copy_only=False)[chosen]
-    return columns
+def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
+    """Return the runs of each row by its name, in order: seeds of one system and setting belong together.
+
+    A model that was tuned anew for each seed is another by content each time; but where two runs have the same seed,
+    each model has a row of its own. Rows of one name are told apart by what differs: ``etd [num_candidates 5]``.
+    """
+
+    def key(run: EvaluatedRun, *, with_seed: bool = False) -> str:
+        about = run.about  # a table that is no system's shares nothing
+        return (
+            str(run.path) if about is None else repr(replace(about, model="", seed=about.seed if with_seed else None))
+        )
+
+    def described(run: EvaluatedRun) -> dict[str, str]:
+        if run.about is None:
+            return {"file": str(run.path)}
+        about = {**run.about.settings, "model": run.about.model, "prompts": run.about.prompts}
+        return {name: str(value)[:SHOWN_VALUE] for name, value in about.items()}
+
+    rows: dict[str, list[EvaluatedRun]] = {}
+    seeds = Counter(key(run, with_seed=True) for run in runs)
+    for run in runs:
+        model = run.about.model if run.about is not None and seeds[key(run, with_seed=True)] > 1 else ""
+        rows.setdefault(f"{key(run)}{model}", []).append(run)
+    alike: dict[str, list[list[EvaluatedRun]]] = {}
+    names = {row: own[0].about.row if own[0].about is not None else own[0].name for row, own in rows.items()}
+    for row, own in rows.items():
+        alike.setdefault(names[row], []).append(own)
+    for row, own in rows.items():
+        if len(same := alike[names[row]]) > 1:
+            others, mine = [described(other[0]) for other in same], described(own[0])
+            differing = [name for name in mine if any(other.get(name) != mine[name] for other in others)]
+            names[row] += f" [{', '.join(f'{name} {mine[name]}' for name in differing)}]"
+    return {names[row]: own for row, own in rows.items()}
 
 
 def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
@@ -195,10 +218,11 @@ def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
     first = runs[0].scores
     values = {metric: np.mean([run.scores.values[metric] for run in runs], axis=0) for metric in first.values}
     picked = np.mean([run.picked_right for run in runs], axis=0)
-    return replace(runs[0], name=name, scores=replace(first, values=values), picked_right=picked)
+    scores = replace(first, values=values)
+    return replace(runs[0], name=name, scores=scores, picked_right=picked, outcomes=(), hit=np.zeros(0), record=None)
 
 
-def with_direct(run: SystemRun, direct: SystemRun) -> SystemRun:
+def with_direct(run: EvaluatedRun, direct: EvaluatedRun) -> EvaluatedRun:
     """Return a run that answers with the union of its own answers and those of ``direct`` (FiSKE, Table 2).
 
     It ranks as ``run`` where that answers, else as ``direct``; a true/false question goes by whoever has a verdict,
@@ -206,7 +230,13 @@ def with_direct(run: SystemRun, direct: SystemRun) -> SystemRun:
     """
     pairs = list(zip(run.outcomes, direct.outcomes, strict=True))
     outcomes = tuple(unite(own, other) for own, other in pairs)
-    judged = _judge_again(f"{run.name} + {direct.name}", run, outcomes)
+    rows = [row for row, (own, _) in enumerate(pairs) if outcomes[row] is not own]  # the others keep their scores
+    changed = [outcomes[row] for row in rows]
+    values = {metric: column.copy() for metric, column in run.scores.values.items()}
+    for metric, column in score_outcomes(changed).values.items():
+        values[metric][rows] = column
+    picked = run.picked_right.copy()
+    picked[rows] = [is_picked_right(outcome) for outcome in changed]
     record = None
     if run.record is not None and direct.record is not None:
         added = np.array([len(other.answers - own.answers) for own, other in pairs], dtype=np.float64)
@@ -215,20 +245,15 @@ def with_direct(run: SystemRun, direct: SystemRun) -> SystemRun:
             spent={column: run.record.spent[column] + direct.record.spent[column] for column in SPENT},
             num_claimed=run.record.num_claimed + added,
         )
-    return SystemRun(judged, outcomes, np.maximum(run.hit, direct.hit), run.about, record)
-
-
-def _judge_again(name: str, run: SystemRun, outcomes: Sequence[Outcome]) -> EvaluatedRun:
-    """Return ``run`` with other outcomes; those that are its own keep their scores."""
-    old = run.run.scores
-    rows = [row for row, pair in enumerate(zip(run.outcomes, outcomes, strict=True)) if pair[0] is not pair[1]]
-    changed = [outcomes[row] for row in rows]
-    values = {metric: column.copy() for metric, column in old.values.items()}
-    for metric, column in score_outcomes(changed).values.items():
-        values[metric][rows] = column
-    picked = run.run.picked_right.copy()
-    picked[rows] = [is_picked_right(outcome) for outcome in changed]
-    return replace(run.run, name=name, scores=replace(old, values=values), picked_right=picked)
+    return replace(
+        run,
+        name=f"{run.name} + {direct.name}",
+        scores=replace(run.scores, values=values),
+        picked_right=picked,
+        outcomes=outcomes,
+        hit=np.maximum(run.hit, direct.hit),
+        record=record,
+    )
 
 
 def unite(own: Outcome, other: Outcome) -> Outcome:
@@ -250,8 +275,7 @@ def unite(own: Outcome, other: Outcome) -> Outcome:
 
 def require_comparable(runs: Sequence[EvaluatedRun]) -> None:
     """Raise ``InputError``, with every difference spelled out, unless questions, golds and graph are those of all."""
-    first, *others = runs
-    problems = [problem for other in others for problem in find_differences(first, other)]
+    problems = [problem for other in runs[1:] for problem in find_differences(runs[0], other)]
     if problems:
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise InputError(
@@ -261,36 +285,29 @@ def require_comparable(runs: Sequence[EvaluatedRun]) -> None:
 
 def find_differences(first: EvaluatedRun, second: EvaluatedRun) -> Iterator[str]:
     """Yield in words how the graphs, the sets of questions, their texts and their golds differ."""
-    graphs = [run.source.graph for run in (first, second)]
-    if graphs[0] != graphs[1]:
+
+    def told(found: Sequence[str], what: str, examples: Sequence[str]) -> str:
+        num = f"{len(found)} question{'' if len(found) == 1 else 's'}"
+        return f"{num} {what}: {', '.join(examples)}"
+
+    same_ids = first.source.graph == second.source.graph  # else ids mean nothing, and names have to do
+    if not same_ids:
         shown = (f"{run.name} has {run.source.graph[:HASH_SHOWN]}" for run in (first, second))
         yield f"graphs differ: {', '.join(shown)} (content hashes)"
     for one, other in ((first, second), (second, first)):
-        missing = sorted(one.asked.keys() - other.asked.keys())
-        if missing:
-            shown = (f"{id} {shorten(one.asked[id].text, TEXT_SHOWN)}" for id in missing[:NUM_EXAMPLES])
-            yield f"{count_questions(missing)} only in {one.name}, not in {other.name}: {', '.join(shown)}"
-    shared = sorted(first.asked.keys() & second.asked.keys())
-    both = [(id, first.asked[id], second.asked[id]) for id in shared]
+        if missing := sorted(one.asked.keys() - other.asked.keys()):
+            examples = [f"{id} {shorten(one.asked[id].text, TEXT_SHOWN)}" for id in missing[:NUM_EXAMPLES]]
+            yield told(missing, f"only in {one.name}, not in {other.name}", examples)
+    both = [(id, first.asked[id], second.asked[id]) for id in sorted(first.asked.keys() & second.asked.keys())]
     names = f"{first.name} and {second.name}"
-    texts = [
-        f"{id} {shorten(a.text, TEXT_SHOWN)} / {shorten(b.text, TEXT_SHOWN)}" for id, a, b in both if a.text != b.text
+    if texts := [id for id, a, b in both if a.text != b.text]:
+        pairs = [(id, first.asked[id].text, second.asked[id].text) for id in texts[:NUM_EXAMPLES]]
+        examples = [f"{id} {shorten(one, TEXT_SHOWN)} / {shorten(other, TEXT_SHOWN)}" for id, one, other in pairs]
+        yield told(texts, f"with another text in {names}", examples)
+    golds = [
+        id
+        for id, a, b in both
+        if (a.golds, a.verdict) != (b.golds, b.verdict) or (same_ids and (a.gold_ids, a.claim) != (b.gold_ids, b.claim))
     ]
-    if texts:
-        yield f"{count_questions(texts)} with another text in {names}: {', '.join(texts[:NUM_EXAMPLES])}"
-    same_ids = graphs[0] == graphs[1]  # else ids mean nothing, and names have to do
-    golds = [id for id, a, b in both if not have_same_golds(a, b, same_ids=same_ids)]
     if golds:
-        yield f"{count_questions(golds)} with other answers in {names}: {', '.join(golds[:NUM_EXAMPLES])}"
-
-
-def have_same_golds(one: Asked, other: Asked, *, same_ids: bool) -> bool:
-    """Return whether two questions have the same golds and the same right verdict."""
-    if same_ids and (one.gold_ids != other.gold_ids or one.claim != other.claim):
-        return False
-    return one.golds == other.golds and one.verdict == other.verdict
-
-
-def count_questions(found: Sequence[str]) -> str:
-    """Return ``1 question`` or ``7 questions``."""
-    return f"{len(found)} question{'' if len(found) == 1 else 's'}"
+        yield told(golds, f"with other answers in {names}", golds[:NUM_EXAMPLES])

@@ -7,14 +7,14 @@ accuracy, cost and evidence in each row; the details follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kgqa_core.evaluation.compare import DIRECT, Entrant, Merit, SideBySide
-from kgqa_core.evaluation.figures import ANSWERABLE, COSTS, ENDS, OVERALL, Figures, ReportRow
+from kgqa_core.evaluation.compare import DIRECT, Entrant, SideBySide
+from kgqa_core.evaluation.figures import ANSWERABLE, ENDS, OVERALL, Figures, ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, interval_names
-from kgqa_core.evaluation.predictions import CHANCE, SystemSource
+from kgqa_core.evaluation.predictions import CHANCE
 from kgqa_core.evaluation.published import Metric
 
 COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
@@ -32,15 +32,66 @@ PUBLISHED: Mapping[Metric, str] = {
     "partial_match": "published partial",
     "complete_match": "published complete",
 }
-MATCHED: tuple[Metric, ...] = ("hit", "partial_match", "complete_match")
+METRICS = tuple(PUBLISHED)
 
 UNKNOWN = "–"
 BEST, TIED = " *", " ="  # behind a figure
 LEGEND = "all shares in percent, [95 % interval]; * the best figure, = within noise of the best"
 SHOWN_MODEL = 60  # characters of a model's identity
-DECIMALS = {"calls": 2, "tokens": 0, "seconds": 3, "money": 5}
-NAMES = {"calls": "calls", "tokens": "tokens", "seconds": "s", "money": "price"}
 SMALLEST_P = 0.001
+
+Columns = Mapping[str, tuple[str, int | None]]
+"""Header -> (figure, decimals; None: two, and its interval)."""
+COST = {"calls": ("calls", 2), "tokens": ("tokens", 0), "s": ("seconds", 3), "price": ("money", 5)}
+MAIN: Columns = {
+    **{name: (f"{cost}_per_question", decimals) for name, (cost, decimals) in COST.items()},
+    "supported": ("supported_answers", 1),
+}
+MATCHES: Columns = {
+    "Hit": ("hit", None),
+    "partial": ("partial", None),
+    "complete": ("complete", None),
+    "coverage": ("coverage", 2),
+    "paths": ("count.num_paths", 2),
+    f"Hits@1 where {DIRECT} is right": ("hits1.known", 2),
+    "wrong": ("hits1.unknown", 2),
+}
+SPENT: Columns = {
+    **{
+        f"{name} / {what}": (f"{cost}_per_{what}", decimals)
+        for what in ("question", "correct")
+        for name, (cost, decimals) in COST.items()
+    },
+    **{end: (end, 2) for end in ENDS},
+    "supported questions": ("supported_questions", 2),
+}
+SCOPED: Columns = {
+    "Hits@1": ("hits1", None),
+    "F1": ("f1", None),
+    "EM": ("em", None),
+    "calls": ("calls_per_question", 2),
+    "supported": ("supported_answers", 1),
+}
+UNITED: Columns = {
+    "partial": ("partial", None),
+    "complete": ("complete", None),
+    "EM": ("em", None),
+    "Hits@1": ("hits1", None),
+    "F1": ("f1", None),
+}
+OVERRULED = (
+    "system",
+    "N",
+    "questions",
+    "overruled",
+    "silent",
+    "both right",
+    "only explorer",
+    "only LM",
+    "both wrong",
+    "p",
+)
+ANSWERERS = ("system", "answered by", "model", "prompts", "topics", "pool", "seeds")
 
 
 def render_report(rows: Sequence[ReportRow]) -> str:
@@ -48,12 +99,10 @@ def render_report(rows: Sequence[ReportRow]) -> str:
 
     After them the table by the number of answers.
     """
-    lines = _report_table(HEADER, report_cells(rows))
-    remarks = list(render_remarks(rows))
-    if remarks:
-        lines += ["", *(f"- {remark}" for remark in remarks)]
-    by_answers = answer_cells(rows)
-    if by_answers:
+    scopes = report_scopes(rows)
+    remarks = [f"- {sentence}" for row in rows for hops in scopes for _, sentence in _remarks(row, rows, hops)]
+    lines = [*_report_table(HEADER, report_cells(rows)), *([""] if remarks else []), *remarks]
+    if by_answers := answer_cells(rows):
         lines += ["", *_report_table(ANSWER_HEADER, by_answers)]
     return "\n".join(lines) + "\n"
 
@@ -70,13 +119,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], figures
 
 def report_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
     """Return the table's cells as text under ``HEADER``, by ``report_scopes``; systems in the order given."""
-    cells: list[tuple[str, ...]] = []
-    for hops in report_scopes(rows):
-        for row in rows:
-            figures = row.figures(hops)
-            if figures is not None:
-                cells.append((hops, row.system, *figure_cells(figures), "; ".join(name_failures(row, rows, hops))))
-    return cells
+    return [
+        (hops, row.system, *figure_cells(figures), "; ".join(remark for remark, _ in _remarks(row, rows, hops)))
+        for hops in report_scopes(rows)
+        for row in rows
+        if (figures := row.figures(hops)) is not None
+    ]
 
 
 def answer_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
@@ -86,11 +134,9 @@ def answer_cells(rows: Sequence[ReportRow]) -> list[tuple[str, ...]]:
     """
     shown = [row for row in rows if row.role != "seed"]
     buckets = [bucket for bucket in ANSWER_BUCKETS if any(bucket in row.by_answers for row in shown)]
-    if len(buckets) < 2:
-        return []
     return [
         (bucket, row.system, *figure_cells(row.by_answers[bucket]))
-        for bucket in buckets
+        for bucket in (buckets if len(buckets) > 1 else [])
         for row in shown
         if bucket in row.by_answers
     ]
@@ -119,36 +165,21 @@ def report_scopes(rows: Sequence[ReportRow]) -> list[str]:
     return [*scopes, *whole, *([ANSWERABLE] if any(row.answerable for row in rows) else [])]
 
 
-def name_failures(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[str]:
-    """Return what has to be said of a learned model at ``hops``: metrics on which it does not beat its control."""
-    return [f"{NOT_BEATEN} in {COLUMNS[metric]}" for metric, _, _ in _failures(row, rows, hops)] or (
-        [NO_CONTROL] if row.role == "learned" and not _controls(rows, hops) else []
-    )
-
-
-def render_remarks(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield one sentence per learned model, number of hops and metric that does not beat the template control."""
-    for row in rows:
-        for hops in report_scopes(rows):
-            where = WHERE.get(hops, f"on {hops}-hop questions")
-            for metric, own, best in _failures(row, rows, hops):
-                yield f"{row.system} {NOT_BEATEN} in {COLUMNS[metric]} {where}: {own:.2f} against {best:.2f}."
-            if row.role == "learned" and row.figures(hops) is not None and not _controls(rows, hops):
-                yield f"{row.system} {NO_CONTROL} {where}: its figures show nothing of what was learned."
-
-
-def _controls(rows: Sequence[ReportRow], hops: str) -> list[Figures]:
-    figures = [row.figures(hops) for row in rows if row.role == "template control"]
-    return [found for found in figures if found is not None]
-
-
-def _failures(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[tuple[str, float, float]]:
-    """Return (metric, own figure, best control's figure) where a learned model is not above every control."""
-    own, controls = row.figures(hops), _controls(rows, hops)
-    if row.role != "learned" or own is None or not controls:
+def _remarks(row: ReportRow, rows: Sequence[ReportRow], hops: str) -> list[tuple[str, str]]:
+    """Return what has to be said of a learned model that does not beat its best control: (remark, sentence)."""
+    own = row.figures(hops)
+    if row.role != "learned" or own is None:
         return []
+    where = WHERE.get(hops, f"on {hops}-hop questions")
+    controls = [found for one in rows if one.role == "template control" and (found := one.figures(hops)) is not None]
+    if not controls:
+        return [(NO_CONTROL, f"{row.system} {NO_CONTROL} {where}: its figures show nothing of what was learned.")]
     best = {metric: max(figures[metric] for figures in controls) for metric in ("hits1", "f1")}
-    return [(metric, own[metric], limit) for metric, limit in best.items() if own[metric] <= limit]
+    failed = [(f"{NOT_BEATEN} in {COLUMNS[metric]}", own[metric], limit) for metric, limit in best.items()]
+    return [(told, f"{row.system} {told} {where}: {a:.2f} against {b:.2f}.") for told, a, b in failed if a <= b]
+
+
+# ------ Systems side by side.
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +211,17 @@ def side_by_side_document(found: SideBySide, published: Published | None = None)
         "graph": found.entrants[0].mean.source.graph,
         "tables": [asdict(table) for table in comparison_tables(found, published)],
         "sentences": merit_sentences(found),
-        "rows": [_row_document(one) for one in found.entrants],
+        "rows": [
+            {
+                **asdict(one.row),
+                "lift": dict(one.lift),
+                "about": asdict(one.about) | {"seed": [run.about.seed for run in one.runs if run.about]}
+                if one.about
+                else None,
+                "predictions": [str(run.path) for run in one.runs],
+            }
+            for one in found.entrants
+        ],
         "best": {metric: sorted(names) for metric, names in found.best.items()},
         "pairs": [asdict(row) for row in found.pairs],
         "merits": [asdict(merit) for merit in found.merits],
@@ -189,61 +230,90 @@ def side_by_side_document(found: SideBySide, published: Published | None = None)
     }
 
 
-def _row_document(one: Entrant) -> dict[str, Any]:
-    about = [run.about for run in one.runs if run.about is not None]
-    return {
-        **asdict(one.row),
-        "lift": dict(one.lift),
-        "about": {**asdict(about[0]), "seed": [source.seed for source in about]} if about else None,
-        "predictions": [str(run.run.path) for run in one.runs],
-    }
+def merit_sentences(found: SideBySide) -> list[str]:
+    """Return for each language model with both chance players beside it whether it adds anything."""
+    sentences = []
+    for merit in found.merits:
+        against = ", ".join(
+            f"{'always first' if player == 'first' else player} {value:.2f} ({_p(merit.p_holm[player])})"
+            for player, value in merit.against.items()
+        )
+        verdict = "the LM adds to chance" if merit.adds else "the LM adds nothing"
+        sentences.append(f"{merit.system}: {verdict}: Hits@1 {merit.hits1:.2f} against {against}.")
+    return sentences
 
 
 def comparison_tables(found: SideBySide, published: Published | None = None) -> list[TextTable]:
     """Return the tables that have rows; ``published``: see ``published_beside``."""
+    known = published or {}
+    first, others = ([metric for metric in some if metric in known] for some in (METRICS[:1], METRICS[1:]))
+    main, matches, spent, answerers = [], [], [], []
+    for one in found.entrants:
+        figures, about = {**one.row.overall, **one.lift}, one.about
+        answerer = UNKNOWN if about is None else about.answered_by or "no LM"
+        lift = f"{one.lift['lift.hits1']:+,.2f}" if one.lift else UNKNOWN
+        hits1, f1, em = (_marked(found, one, metric) for metric in ("hits1", "f1", "em"))
+        who = (one.name, answerer, about.topics if about else UNKNOWN)
+        main.append(
+            (*who, hits1, f1, *_cells(figures, MAIN), lift, *(known[metric].get(one.name, "") for metric in first))
+        )
+        matches.append(
+            (one.name, em, *_cells(figures, MATCHES), *(known[metric].get(one.name, "") for metric in others))
+        )
+        spent.append((one.name, *_cells(figures, SPENT)))
+        if about is not None:
+            seeds = ", ".join(str(run.about.seed) for run in one.runs if run.about and run.about.seed is not None)
+            described = (about.model[:SHOWN_MODEL], about.prompts, about.topics, about.pool, seeds)
+            answerers.append((one.name, answerer, *described))
+    overruled = [
+        (name, *map(str, list(asdict(row).values())[:-1]), _p(row.p).removeprefix("p ").removeprefix("= "))
+        for name, row in found.lm_vs_explorer
+    ]
+    who_header = ("system", "answered by", "topics", "Hits@1", "F1")
+    match_header = ("system", "EM", *MATCHES, *(PUBLISHED[metric] for metric in others))
+    legend = f"{found.num_questions} questions, {LEGEND}; cost per question; lift over {DIRECT}"
     tables = [
-        _main(found, published or {}),
-        _matches(found, published or {}),
-        _costs(found),
-        *_scoped(found),
-        _united(found),
-        _overruled(found),
-        _answerers(found),
+        TextTable(legend, (*who_header, *MAIN, "lift", *(PUBLISHED[metric] for metric in first)), main, 3),
+        TextTable("Matches (Hit is the published evaluator's, not Hits@1) and retrieval", match_header, matches),
+        TextTable("Cost, and how questions ended", ("system", *SPENT), spent),
+        *_scoped([one.row for one in found.entrants]),
+        TextTable(
+            f"Answers joined by those of {DIRECT}",
+            ("system", *UNITED),
+            [(row.system, *_cells(row.overall, UNITED)) for row in found.united],
+        ),
+        TextTable("Explorer and language model, question by question", OVERRULED, overruled),
+        TextTable(f"Who answered ({', '.join(CHANCE)}: no language model)", ANSWERERS, answerers, len(ANSWERERS)),
     ]
     return [table for table in tables if table.rows]
 
 
-def merit_sentences(found: SideBySide) -> list[str]:
-    """Return for each language model with both chance players beside it whether it adds anything."""
-    return [_sentence(merit) for merit in found.merits]
+def _scoped(rows: Sequence[ReportRow]) -> list[TextTable]:
+    """Return the tables by hops and by the number of answers, where there is more than one group."""
+    tables = []
+    by_hops, by_answers = ({row.system: row.by_hops for row in rows}, {row.system: row.by_answers for row in rows})
+    for by, groups, order in (("hops", by_hops, report_scopes(rows)), ("answers", by_answers, ANSWER_BUCKETS)):
+        scopes = [scope for scope in order if any(scope in own for own in groups.values())]
+        cells = [
+            (scope, system, f"{own[scope]['n']:.0f}", *_cells(own[scope], SCOPED))
+            for scope in scopes
+            for system, own in groups.items()
+            if scope in own
+        ]
+        if len(scopes) > 1:
+            tables.append(TextTable(f"By the number of {by}", (by, "system", "n", *SCOPED), cells, 2))
+    return tables
 
 
-def _sentence(merit: Merit) -> str:
-    against = ", ".join(
-        f"{'always first' if player == 'first' else player} {value:.2f} ({_p(merit.p_holm[player])})"
-        for player, value in merit.against.items()
-    )
-    verdict = "the LM adds to chance" if merit.adds else "the LM adds nothing"
-    return f"{merit.system}: {verdict}: Hits@1 {merit.hits1:.2f} against {against}."
-
-
-def _p(p: float) -> str:
-    return f"p < {SMALLEST_P}" if p < SMALLEST_P else f"p = {p:.3f}"
-
-
-def _main(found: SideBySide, published: Published) -> TextTable:
-    header = ["system", "answered by", "topics", "Hits@1", "F1", *(NAMES[name] for name in COSTS), "supported", "lift"]
-    rows = []
-    for one in found.entrants:
-        figures = one.row.overall
-        row = [one.name, _answerer(one.about), one.about.topics if one.about else UNKNOWN]
-        row += [_marked(found, one, metric) for metric in ("hits1", "f1")]
-        row += [_number(figures.get(f"{name}_per_question"), DECIMALS[name]) for name in COSTS]
-        row += [_number(figures.get("supported_answers"), 1), _number(one.lift.get("lift.hits1"), 2, sign=True)]
-        rows.append((*row, *([published["hits1"].get(one.name, "")] if "hits1" in published else [])))
-    header += [PUBLISHED["hits1"]] if "hits1" in published else []
-    title = f"{found.num_questions} questions, {LEGEND}; cost per question; lift over {DIRECT}"
-    return TextTable(title, tuple(header), rows, 3)
+def _cells(figures: Figures, columns: Columns) -> list[str]:
+    """Return the cells of ``columns``; a figure that is not known is a dash."""
+    cells = []
+    for name, decimals in columns.values():
+        if decimals is None:
+            cells.append(show_figure(figures, name))
+        else:
+            cells.append(f"{figures[name]:,.{decimals}f}" if name in figures else UNKNOWN)
+    return cells
 
 
 def _marked(found: SideBySide, one: Entrant, metric: str) -> str:
@@ -252,117 +322,5 @@ def _marked(found: SideBySide, one: Entrant, metric: str) -> str:
     return f"{show_figure(one.row.overall, metric)}{mark}"
 
 
-def _answerer(about: SystemSource | None) -> str:
-    if about is None:
-        return UNKNOWN
-    return about.answered_by or "no LM"
-
-
-def _matches(found: SideBySide, published: Published) -> TextTable:
-    known_to = (f"Hits@1 where {DIRECT} is right", "wrong")
-    shown = [metric for metric in MATCHED if metric in published]
-    header = ("system", "EM", "Hit", "partial", "complete", "coverage", "paths", *known_to,
-              *(PUBLISHED[metric] for metric in shown))  # fmt: skip
-    rows = []
-    for one in found.entrants:
-        figures = one.row.overall
-        known = [_number(one.lift.get(f"hits1.{what}"), 2) for what in ("known", "unknown")]
-        matches = [show_figure(figures, metric) for metric in ("hit", "partial", "complete")]
-        retrieved = [_number(figures.get(name), 2) for name in ("coverage", "count.num_paths")]
-        printed = [published[metric].get(one.name, "") for metric in shown]
-        rows.append((one.name, _marked(found, one, "em"), *matches, *retrieved, *known, *printed))
-    return TextTable("Matches (Hit is the published evaluator's, not Hits@1) and retrieval", header, rows)
-
-
-def _costs(found: SideBySide) -> TextTable:
-    spent_on = [f"{NAMES[name]} / {what}" for what in ("question", "correct") for name in COSTS]
-    header = ("system", *spent_on, *ENDS, "supported questions")
-    rows = []
-    for one in found.entrants:
-        figures = one.row.overall
-        spent = [
-            _number(figures.get(f"{name}_per_{what}"), DECIMALS[name])
-            for what in ("question", "correct")
-            for name in COSTS
-        ]
-        shares = [_number(figures.get(name), 2) for name in (*ENDS, "supported_questions")]
-        rows.append((one.name, *spent, *shares))
-    return TextTable("Cost, and how questions ended", header, rows)
-
-
-def _scoped(found: SideBySide) -> Iterator[TextTable]:
-    """Yield the tables by hops and by the number of answers, where there is more than one group."""
-    rows = [one.row for one in found.entrants]
-    by_hops = {row.system: row.by_hops for row in rows}
-    by_answers = {row.system: row.by_answers for row in rows}
-    hops = [scope for scope in report_scopes(rows) if any(scope in groups for groups in by_hops.values())]
-    answers = list(dict.fromkeys(bucket for groups in by_answers.values() for bucket in groups))
-    for by, scopes, found_by in (("hops", hops, by_hops), ("answers", answers, by_answers)):
-        if len(scopes) < 2:
-            continue
-        header = (by, "system", "n", "Hits@1", "F1", "EM", "calls", "supported")
-        cells = [
-            (scope, system, *_scope_cells(groups[scope]))
-            for scope in scopes
-            for system, groups in found_by.items()
-            if scope in groups
-        ]
-        yield TextTable(f"By the number of {by}", header, cells, 2)
-
-
-def _scope_cells(figures: Mapping[str, float]) -> tuple[str, ...]:
-    return (
-        f"{figures['n']:.0f}",
-        *(show_figure(figures, metric) for metric in ("hits1", "f1", "em")),
-        _number(figures.get("calls_per_question"), 2),
-        _number(figures.get("supported_answers"), 1),
-    )
-
-
-def _united(found: SideBySide) -> TextTable:
-    rows = [
-        (row.system, *(show_figure(row.overall, metric) for metric in ("partial", "complete", "em", "hits1", "f1")))
-        for row in found.united
-    ]
-    return TextTable(
-        f"Answers joined by those of {DIRECT}", ("system", "partial", "complete", "EM", "Hits@1", "F1"), rows
-    )
-
-
-def _overruled(found: SideBySide) -> TextTable:
-    header = ("system", "N", "questions", "overruled", "silent", "both right", "only explorer", "only LM", "both wrong",
-              "p")  # fmt: skip
-    rows = [
-        (
-            name,
-            *map(str, (row.num_shown, row.num_questions, row.num_overruled, row.num_abstained)),
-            *map(str, (row.both_right, row.only_explorer, row.only_lm, row.both_wrong)),
-            _p(row.p).removeprefix("p ").removeprefix("= "),
-        )
-        for name, row in found.lm_vs_explorer
-    ]
-    return TextTable("Explorer and language model, question by question", header, rows)
-
-
-def _answerers(found: SideBySide) -> TextTable:
-    rows = [
-        (
-            one.name,
-            _answerer(about),
-            about.model[:SHOWN_MODEL],
-            about.prompts,
-            about.topics,
-            about.pool,
-            ", ".join(str(run.about.seed) for run in one.runs if run.about is not None and run.about.seed is not None),
-        )
-        for one in found.entrants
-        if (about := one.about) is not None
-    ]
-    header = ("system", "answered by", "model", "prompts", "topics", "pool", "seeds")
-    return TextTable(f"Who answered ({', '.join(CHANCE)}: no language model)", header, rows, len(header))
-
-
-def _number(value: float | None, decimals: int, *, sign: bool = False) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:+,.{decimals}f}" if sign else f"{value:,.{decimals}f}"
+def _p(p: float) -> str:
+    return f"p < {SMALLEST_P}" if p < SMALLEST_P else f"p = {p:.3f}"

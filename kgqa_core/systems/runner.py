@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
+from kgqa_core.evaluation.metrics import check_ranking
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
@@ -220,7 +220,7 @@ def _checked(
     prediction, num = answer.prediction, search.entities.num_entities
     if prediction.question_id != question.id:
         raise InputError(f"{system.name} answered {prediction.question_id!r} when asked {question.id!r}")
-    check_ranking(pair_outcome(question, prediction))
+    check_ranking(prediction)
     if unknown := [entity for entity in (*prediction.candidates, *prediction.answers) if not 0 <= entity < num]:
         raise InputError(f"{system.name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
     paths = tuple(

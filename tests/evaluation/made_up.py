@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kgqa_core.evaluation.predictions import SystemSource
-from kgqa_core.evaluation.runs import SystemRun, read_system_run
+from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run
 from kgqa_core.schemas import METER
 from kgqa_core.systems.tables import write_answered
 from kgqa_core.systems.types import Answered, AskedCall, Status, SystemAnswer
@@ -102,6 +102,6 @@ def write_system(
 
 def make_system(
     folder: Path, system: str, questions: Sequence[Question], replies: Sequence[Reply], **about: Any
-) -> SystemRun:
+) -> EvaluatedRun:
     """Write the predictions of a made-up system, and read them as a run."""
     return read_system_run(write_system(folder, system, questions, replies, **about))

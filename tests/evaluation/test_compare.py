@@ -19,9 +19,7 @@ from kgqa_core.errors import InputError
 from kgqa_core.evaluation import compare, metrics
 from kgqa_core.evaluation.compare import (
     PairRow,
-    compare_in_scope,
     compare_runs,
-    comparison_scopes,
     holm,
     judge,
     mcnemar,
@@ -218,7 +216,7 @@ def make_run(name: str, right: set[int], *, num: int = NUM, hops: int | None = 0
 
 
 def overall(*runs: EvaluatedRun) -> PairRow:
-    (row,) = compare_in_scope(runs, next(comparison_scopes(runs)))
+    (row,) = [row for row in compare_runs(runs) if row.by == "all"]
     return row
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.evaluation import metrics
-from kgqa_core.evaluation.compare import Scope, compare_pair, lift_figures
+from kgqa_core.evaluation.compare import compare_pair, lift_figures
 from kgqa_core.evaluation.figures import system_figures, system_row
 from kgqa_core.evaluation.tables import show_figure
 from kgqa_core.types import Question
@@ -143,7 +143,7 @@ def test_lift_is_the_difference_to_direct_with_what_direct_does_not_know_apart(t
     own = make_system(tmp_path, "rog", questions, [Reply((1,) if n < 15 else (2,)) for n in range(20)])
     direct = make_system(tmp_path, "direct", questions, [Reply((1,) if n >= 10 else (2,)) for n in range(20)])
     everything = np.ones(20, dtype=bool)
-    found = lift_figures(compare_pair(own.run, direct.run, Scope("all", "all", everything)), own.run, direct.run)
+    found = lift_figures(compare_pair(own, direct, everything), own, direct)
     assert (found["lift.hits1"], found["lift.f1"]) == (25, 25)
     assert found["lift.hits1.low"] <= 25 <= found["lift.hits1.high"]
     assert (found["hits1.known"], found["hits1.unknown"]) == (50, 100)

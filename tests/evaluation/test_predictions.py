@@ -15,7 +15,6 @@ from kgqa_core.evaluation.predictions import (
     SystemSource,
     read_predictions,
     read_source,
-    read_system_source,
     write_predictions,
 )
 from kgqa_core.schemas import PREDICTIONS
@@ -104,22 +103,22 @@ FULL = SystemSource("ab", "rog", 7, "oracle", "model übt", "c0de", "linked", "h
 @pytest.mark.parametrize("source", [FULL, SystemSource("ab", "explorer")])
 def test_what_was_written_is_read(tmp_path: Path, source: SystemSource) -> None:
     pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(source.metadata()), tmp_path / "p.parquet")
-    assert read_system_source(tmp_path / "p.parquet") == source
+    assert read_source(tmp_path / "p.parquet") == Source(source.graph, source.name, source)
 
 
 def test_a_table_that_is_no_systems_has_none(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "p.parquet")
-    assert read_system_source(tmp_path / "p.parquet") is None
+    assert read_source(tmp_path / "p.parquet") is None
 
 
 @pytest.mark.parametrize("about", [b"{", b"[]", b'{"graph": "ab"}', b"\xff"])
 def test_what_is_damaged_is_refused_by_name(tmp_path: Path, about: bytes) -> None:
     pq.write_table(pa.table({"a": [1]}).replace_schema_metadata({ABOUT_KEY: about}), tmp_path / "p.parquet")
     with pytest.raises(InputError, match=r"p\.parquet.*evaluate that system again"):
-        read_system_source(tmp_path / "p.parquet")
+        read_source(tmp_path / "p.parquet")
     (tmp_path / "q.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"q\.parquet.*not readable"):
-        read_system_source(tmp_path / "q.parquet")
+        read_source(tmp_path / "q.parquet")
 
 
 def test_names_say_what_is_unusual() -> None:

@@ -42,7 +42,7 @@ def write(tmp_path: Path) -> Write:
         path = tmp_path / f"{name}.parquet"
         source = Source(graph, f"system {name}")
         write_predictions(path, questions, predictions, entity_names=NAMES, render_path=str, source=source)
-        return read_system_run(path, name).run
+        return read_system_run(path, name)
 
     return write
 
@@ -145,7 +145,7 @@ def test_long_texts_do_not_flood_the_message(write: Write) -> None:
 
 def test_files_that_are_no_run_say_why(tmp_path: Path, write: Write) -> None:
     write("one", QUESTIONS, [])
-    with pytest.raises(InputError, match=r"B: there is no predictions table .* did you mean 'one\.parquet'"):
+    with pytest.raises(InputError, match=r"there is no predictions file .* did you mean 'one\.parquet'"):
         read_system_run(tmp_path / "ones.parquet", "B")
     write_predictions(tmp_path / "plain.parquet", QUESTIONS, [], entity_names=NAMES, render_path=str)
     with pytest.raises(InputError, match="does not say on which graph it was made; evaluate that run again"):
@@ -171,7 +171,7 @@ def test_columns_are_in_the_order_of_question_ids(tmp_path: Path) -> None:
     run = make_system(tmp_path, "rog", ANSWERED, replies)
     record = run.record
     assert run.name == "rog (seed 0)"
-    assert run.run.scores.question_ids == ("q1", "q2", "q3")
+    assert run.scores.question_ids == ("q1", "q2", "q3")
     assert record is not None
     assert record.status == ("failed", "answered", "answered")
     assert record.stopped == (None, None, "calls")
@@ -200,7 +200,7 @@ def test_a_table_without_the_columns_of_a_system_is_refused(tmp_path: Path) -> N
     path = write_system(tmp_path, "rog", ANSWERED, [Reply()] * 3)
     table = pq.read_table(path)
     pq.write_table(table.drop_columns(["seconds"]), path)
-    with pytest.raises(InputError, match="lacks what a system's predictions say of costs"):
+    with pytest.raises(InputError, match="lacks the columns"):
         read_system_run(path)
     pq.write_table(pa.table({"question_id": ["q"]}), path)
     with pytest.raises(InputError, match="does not say on which graph"):
@@ -209,7 +209,7 @@ def test_a_table_without_the_columns_of_a_system_is_refused(tmp_path: Path) -> N
 
 def test_the_mean_over_seeds_is_taken_question_by_question(tmp_path: Path) -> None:
     seeds = [[Reply((3, 5)), Reply((7,)), Reply()], [Reply((3, 5)), Reply((8,)), Reply()]]
-    runs = [make_system(tmp_path, "rog", ANSWERED, own, seed=seed).run for seed, own in enumerate(seeds)]
+    runs = [make_system(tmp_path, "rog", ANSWERED, own, seed=seed) for seed, own in enumerate(seeds)]
     mean = mean_run("rog", runs)
     assert mean.name == "rog"
     assert mean.scores.values["hits1"].tolist() == [50, 100, 0]
@@ -229,11 +229,11 @@ def test_joined_answers_cost_both_and_rest_on_what_the_system_showed(tmp_path: P
     )
     both = with_direct(own, direct)
     assert both.name == "rog (seed 0) + direct (seed 0)"
-    assert both.run.picked_right.tolist() == [is_picked_right(one) for one in both.outcomes]
+    assert both.picked_right.tolist() == [is_picked_right(one) for one in both.outcomes]
     for metric, column in score_outcomes(both.outcomes).values.items():  # what did not change kept its score
-        assert both.run.scores.values[metric].tolist() == column.tolist()
-    assert both.run.scores.values["em"].tolist() == [0, 100, 100]
-    assert both.run.scores.values["hits1"].tolist() == [0, 100, 100]
+        assert both.scores.values[metric].tolist() == column.tolist()
+    assert both.scores.values["em"].tolist() == [0, 100, 100]
+    assert both.scores.values["hits1"].tolist() == [0, 100, 100]
     assert both.record is not None
     assert both.record.spent["num_calls"].tolist() == [3, 3, 3]
     assert (both.record.num_supported.tolist(), both.record.num_claimed.tolist()) == ([1, 1, 0], [1, 2, 1])

@@ -108,13 +108,13 @@ def test_parquet_is_known_by_content_whatever_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{broken\n", "line 2: not JSON: '{broken'"),
-        ("[1]\n", "line 2: expected an object"),
-        ({"ground_truth": []}, "line 2: no field 'prediction'; the fields are"),
-        ({"prediction": ""}, "line 2: no field 'ground_truth'"),
-        ({"prediction": None, "ground_truth": []}, "line 2: 'prediction' must be text or a list of texts, found None"),
-        ({"prediction": [1], "ground_truth": []}, r"line 2: 'prediction' must be .* found \[1\]"),
-        ({"prediction": "", "ground_truth": "Rome"}, "line 2: 'ground_truth' must be a list of texts, found 'Rome'"),
+        ("{broken\n", "line 2: Invalid JSON.*'{broken"),
+        ("[1]\n", "line 2: .*object"),
+        ({"ground_truth": []}, "line 2: 'prediction': Field required"),
+        ({"prediction": ""}, "line 2: 'ground_truth': Field required"),
+        ({"prediction": None, "ground_truth": []}, "line 2: 'prediction': .* found None"),
+        ({"prediction": [1], "ground_truth": []}, r"line 2: 'prediction': .* found \[1\]"),
+        ({"prediction": "", "ground_truth": "Rome"}, "line 2: 'ground_truth': .* found 'Rome'"),
     ],
 )
 def test_a_bad_line_is_named_by_number(tmp_path: Path, line: Any, words: str) -> None:

@@ -15,15 +15,13 @@ from kgqa_core.evaluation.compare import (
     Decision,
     Entrant,
     LmVsExplorer,
-    Scope,
     SideBySide,
     compare_pair,
     count_lm_vs_explorer,
-    group_runs,
     holm,
     side_by_side,
 )
-from kgqa_core.evaluation.runs import SystemRun
+from kgqa_core.evaluation.runs import EvaluatedRun, group_runs
 from kgqa_core.evaluation.tables import comparison_tables, merit_sentences, render_side_by_side
 from tests.evaluation.made_up import Reply, ask, make_system
 
@@ -37,7 +35,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def run(self, system: str, right: int | Sequence[int], *, calls: int = 1, **about: Any) -> SystemRun:
+    def run(self, system: str, right: int | Sequence[int], *, calls: int = 1, **about: Any) -> EvaluatedRun:
         chosen = set(range(right) if isinstance(right, int) else right)
         replies = [
             Reply(
@@ -51,7 +49,7 @@ class Bench:
         ]
         return make_system(self.folder, system, QUESTIONS, replies, **{"answered_by": "lm", "model": "a 7B", **about})
 
-    def compare(self, *runs: SystemRun) -> SideBySide:
+    def compare(self, *runs: EvaluatedRun) -> SideBySide:
         return side_by_side(group_runs(runs))
 
 
@@ -81,8 +79,8 @@ def test_what_is_within_noise_of_the_best_ties_with_it(bench: Bench) -> None:
 def test_ties_are_paired_tests_corrected_for_their_number(bench: Bench) -> None:
     runs = [bench.run("etd", 52), bench.run("rog", 60), bench.run("tog", 53), bench.run("eperm", 54)]
     found = bench.compare(*runs)
-    everything = Scope("all", "all", runs[0].run.scores.values["hits1"] >= 0)
-    ps = [compare_pair(runs[1].run, other.run, everything).metrics["hits1"].p for other in runs if other is not runs[1]]
+    everything = runs[0].scores.values["hits1"] >= 0
+    ps = [compare_pair(runs[1], other, everything).metrics["hits1"].p for other in runs if other is not runs[1]]
     assert [p < 0.05 for p in ps] == [True, True, True]
     assert [p < 0.05 for p in holm(ps)] == [True, True, True]
     assert found.best["hits1"] == {"rog"}

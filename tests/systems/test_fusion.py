@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.metrics import check_ranking, pair_outcome, score_predictions
+from kgqa_core.evaluation.metrics import check_ranking, score_predictions
 from kgqa_core.systems.ours import (
     WEIGHTS,
     DevQuestion,
@@ -130,7 +130,7 @@ def test_every_fused_prediction_is_a_ranking_with_the_answers_first(
     found: Prediction, planned: tuple[list[list[int]], list[float]], weight: float
 ) -> None:
     prediction = fused(found, planned, weight)
-    check_ranking(pair_outcome(asked(), prediction))
+    check_ranking(prediction)
     num = len(prediction.answers)
     assert set(prediction.candidates[:num]) == set(prediction.answers)
     assert set(prediction.candidates) == set(found.candidates) | set(prediction.answers)

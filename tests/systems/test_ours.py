@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
+from kgqa_core.evaluation.metrics import check_ranking
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.evidence import gather_evidence
@@ -217,7 +217,7 @@ def test_every_answer_has_a_path_that_stands_in_the_graph_and_calls_are_rare(
     assert all(answered.faithful)
     assert answered.num_invented == 0
     prediction = answered.answer.prediction
-    check_ranking(pair_outcome(forty.question(id), prediction))
+    check_ranking(prediction)
     assert set(prediction.candidates[: len(prediction.answers)]) == set(prediction.answers)
     asked = fusion.decided_by == "lm" and bool(answered.answer.counts["disagree"])
     assert len(answered.calls) == asked

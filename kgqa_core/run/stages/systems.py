@@ -154,9 +154,9 @@ def _choose_fusion(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recor
 
 def _compare(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Put all systems of the run side by side: figures, ties, what the language model adds, what it overruled."""
-    from kgqa_core.evaluation.compare import group_runs, side_by_side
+    from kgqa_core.evaluation.compare import side_by_side
     from kgqa_core.evaluation.published import paper_datasets, published_beside, read_published
-    from kgqa_core.evaluation.runs import read_system_run
+    from kgqa_core.evaluation.runs import group_runs, read_system_run
     from kgqa_core.evaluation.tables import render_side_by_side, side_by_side_document
 
     runs = [read_system_run(run.artifact(key).folder / "predictions.parquet") for key in spec.needs]
