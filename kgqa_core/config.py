@@ -8,6 +8,7 @@ that they shape.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -166,56 +167,50 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
-        has_graph = not isinstance(self.dataset, PlansDataset)
-        for name in ("encoder", "explorer"):
-            if has_graph and getattr(self, name) is None:
-                raise ValueError(f"missing key '{name}'")
-            if not has_graph and getattr(self, name) is not None:
-                raise ValueError(f"{name}: a dataset of plans has no graph to explore; leave it out")
-        if not has_graph and self.systems is not None:
-            raise ValueError("systems: a dataset of plans has no graph to answer from; leave them out")
-        if not has_graph and self.plans is None:
-            raise ValueError("missing key 'plans': a dataset of plans is for planners")
-        wanted = set(self.plans.planners) if self.plans else set()
-        if wanted & {"generator", "mixture"} and self.lm is None:
-            raise ValueError("plans.planners: a generator needs a language model: give 'lm'")
-        if wanted & {"dense", "mixture"} and self.dense is None:
-            raise ValueError(
-                "plans.planners: give 'dense', how the dense planner is trained (an empty section will do)"
-            )
-        if self.reasoner is not None and (self.lm is None or not self.lm.is_tunable):
-            raise ValueError("reasoner: adapters are trained on a model that is here: lm.kind embedded or local")
-        if self.reasoner is not None and self.plans is None:
-            raise ValueError("missing key 'plans': a reasoner learns from the relation paths that it says how to find")
-        self._check_systems()
+        for fault in self._faults():
+            raise ValueError(fault)
         return self
 
-    def _check_systems(self) -> None:
-        systems = self.systems
-        if systems is None or not systems.is_answered_by("lm"):
-            return
-        if self.lm is None:
-            raise ValueError(
-                "systems.answered_by: give 'lm', the language model that answers; or let one answer that needs no "
-                "model: systems.answered_by: [oracle]"
-            )
-        if self.lm.is_made_here and (self.plans is None or "generator" not in self.plans.trained):
-            raise ValueError("systems: the embedded model is trained on plans: give 'plans' with a generator")
+    def _faults(self) -> Iterator[str]:
+        """Yield what does not go together."""
+        planners = self.plans.trained if self.plans else set()
+        lm = self.lm
+        if not isinstance(self.dataset, PlansDataset):
+            yield from (f"missing key {name!r}" for name in ("encoder", "explorer") if getattr(self, name) is None)
+        else:
+            for name in ("encoder", "explorer", "systems"):
+                if getattr(self, name) is not None:
+                    what = "answer from" if name == "systems" else "explore"
+                    yield f"{name}: a dataset of plans has no graph to {what}; leave it out"
+            if self.plans is None:
+                yield "missing key 'plans': a dataset of plans is for planners"
+        if "generator" in planners and lm is None:
+            yield "plans.planners: a generator needs a language model: give 'lm'"
+        if "dense" in planners and self.dense is None:
+            yield "plans.planners: give 'dense', how the dense planner is trained (an empty section will do)"
+        if self.reasoner is not None and (lm is None or not lm.is_tunable):
+            yield "reasoner: adapters are trained on a model that is here: lm.kind embedded or local"
+        if self.reasoner is not None and self.plans is None:
+            yield "missing key 'plans': a reasoner learns from the relation paths that it says how to find"
+        if self.systems is not None and self.systems.is_answered_by("lm"):
+            if lm is None:
+                yield (
+                    "systems.answered_by: give 'lm', the language model that answers; or let one answer that needs no "
+                    "model: systems.answered_by: [oracle]"
+                )
+            elif lm.is_made_here and "generator" not in planners:
+                yield "systems: the embedded model is trained on plans: give 'plans' with a generator"
 
     @property
     def exploration(self) -> ExplorerSection:
-        """The explorer's section.
-
-        Raises:
-            ConfigError: a run without one.
-        """
+        """The explorer's section; ConfigError in a run without a graph."""
         if self.explorer is None:
             raise ConfigError(f"run {self.name!r} has no explorer: its dataset holds plans, and no graph")
         return self.explorer
 
     @property
     def encoding(self) -> EncoderSection:
-        """The encoder's section; raises as ``exploration``."""
+        """The encoder's section; ConfigError in a run without a graph."""
         if self.encoder is None:
             raise ConfigError(f"run {self.name!r} has no encoder: its dataset holds plans, and no graph")
         return self.encoder

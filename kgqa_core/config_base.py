@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from kgqa_core.errors import ConfigError, nearest, shorten
+from kgqa_core.errors import ConfigError, shorten, with_nearest
 from kgqa_core.types import Split
 
 _PACKAGED, _BESIDE = Path(__file__).parent / "conf", Path(__file__).parents[1] / "conf"
@@ -18,24 +20,54 @@ CONF = _PACKAGED if _PACKAGED.is_dir() else _BESIDE
 """The project's configurations, prompts and prices: inside the installed package, or beside it in a clone."""
 
 SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
+VARIABLES = ("KGQA_DATA", "KGQA_HOME")  # what paths may hold as ${...}
+LOCAL = "a file beside the configuration, with the keys data and home"
 
 
-def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
-    if not values or len(set(values)) < len(values):
-        raise ValueError("must be one number or more, each given once")
-    return values
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What the paths of a file mean: given to pydantic as the context in which the file is read."""
+
+    folder: Path  # relative paths start here
+    variables: Mapping[str, str]  # of VARIABLES, those that are set
 
 
-def _usable_as_name(name: str) -> str:
-    if not re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}", name):
-        raise ValueError("must be 1 to 100 characters, no slash among them and no dot first: files are named by it")
-    return name
+class TextOf(str):
+    """A text that another file than the one that is read gave: if it is a path, it starts in that file's folder."""
+
+    folder: Path
 
 
-def _size(text: str) -> str:
-    if not re.fullmatch(SIZE, text):
-        raise ValueError("must be a number with a unit, such as 2GB or 512MiB")
-    return text
+def _resolved(given: Any, info: ValidationInfo) -> Any:
+    """Fill in ``${...}`` and make a path absolute, where it is read from a file."""
+    places = info.context
+    if not isinstance(places, Places) or not isinstance(given, str):
+        return given
+
+    def fill(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in VARIABLES:
+            raise ValueError(f"unknown variable {shorten(name)}; legal: {with_nearest(name, VARIABLES)}")
+        if name not in places.variables:
+            raise ValueError(f"needs {name}, which is not set: set it in the environment, or in local.yaml ({LOCAL})")
+        return places.variables[name]
+
+    try:
+        path = Path(re.sub(r"\$\{([^}]*)\}", fill, given)).expanduser()
+    except RuntimeError as problem:  # "~name" of nobody here
+        raise ValueError(f"{problem}; give a full path") from None
+    return getattr(given, "folder", places.folder) / path
+
+
+def _must(legal: Callable[[Any], object], be: str) -> Callable[[Any], Any]:
+    """Return a validator that lets a value pass where ``legal`` says so."""
+
+    def check(value: Any) -> Any:
+        if not legal(value):
+            raise ValueError(f"must be {be}")
+        return value
+
+    return check
 
 
 def size_in_bytes(size: str) -> int:
@@ -44,14 +76,16 @@ def size_in_bytes(size: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** (" KMGT".index(unit)))
 
 
-def _edge_budget(given: Any) -> Any:
-    if given != "all" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-        raise ValueError("must be a number of edges, 1 or more, or: all")
-    return given
-
-
 # A table maps the names of one kind of thing to what defines it, as "module:ATTRIBUTE". It stands beside the section
 # that names the thing, and reading it imports none of the modules: a new thing is a file and a line.
+
+
+def open_entry(table: Mapping[str, str], name: str, *, what: str) -> Any:
+    """Return what a table's entry names; ConfigError, with the nearest match, where the table lacks the name."""
+    if name not in table:
+        raise ConfigError(f"no {what} is called {shorten(name)}; legal are {with_nearest(name, table)}")
+    module, _, attribute = table[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
@@ -65,29 +99,24 @@ def name_in(table: Mapping[str, str]) -> Callable[[str], str]:
     return check
 
 
-def open_entry(table: Mapping[str, str], name: str, *, what: str) -> Any:
-    """Return what a table's entry names; ConfigError, with the nearest match, where the table lacks the name."""
-    if name not in table:
-        raise ConfigError(f"no {what} is called {shorten(name)}; legal are {with_nearest(name, table)}")
-    module, _, attribute = table[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def with_nearest(name: str, legal: Iterable[str]) -> str:
-    """Return the legal names for an error, and the one that is nearest to what was given."""
-    legal = list(legal)
-    near = nearest(name, legal)
-    return f"{', '.join(legal)}{f'; did you mean {near[0]!r}?' if near else ''}"
-
+_is_number_or_all = _must(lambda k: k == "all" or (type(k) is int and k > 0), "a number of edges, 1 or more, or: all")
+_is_name = _must(
+    re.compile(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,99}").fullmatch,
+    "1 to 100 characters, no slash among them and no dot first: files are named by it",
+)
+_is_size = _must(re.compile(SIZE).fullmatch, "a number with a unit, such as 2GB or 512MiB")
+_are_distinct = AfterValidator(
+    _must(lambda numbers: 0 < len(numbers) == len(set(numbers)), "one number or more, each given once")
+)
 
 # strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.
-FilePath = Annotated[Path, Field(strict=False)]
-Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), AfterValidator(_distinct)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), AfterValidator(_distinct)]
+FilePath = Annotated[Path, Field(strict=False), BeforeValidator(_resolved)]
+Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), _are_distinct]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), _are_distinct]
 Share = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, AfterValidator(_usable_as_name)]
-Size = Annotated[str, AfterValidator(_size)]
-EdgeBudget = Annotated[int | Literal["all"], BeforeValidator(_edge_budget)]
+Name = Annotated[str, AfterValidator(_is_name)]
+Size = Annotated[str, AfterValidator(_is_size)]
+EdgeBudget = Annotated[int | Literal["all"], BeforeValidator(_is_number_or_all)]
 
 
 class Section(BaseModel):
@@ -185,9 +214,7 @@ class QuestionSection(Section):
         if (self.path is None) == (self.files is None):
             raise ValueError("give either 'path' or 'files'")
         if self.hops is not None and not self._format.has_hops:
-            raise ValueError(
-                "'hops' chooses folders of MetaQA or files of WorldCup2014; leave it out for another format"
-            )
+            raise ValueError("'hops' chooses folders of MetaQA or files of WorldCup2014; leave it out otherwise")
         if self.variant != "official" and not self._format.has_variants:
             raise ValueError("'variant' is one of WebQSP or ComplexWebQuestions; leave it out for another format")
         if self.dev_ids is not None and self.variant == "official":
@@ -211,12 +238,9 @@ class SubgraphSection(Section):
     hops: Annotated[int, Field(ge=1, le=9)] = 2  # k: steps from the topics, in both directions
     group_cap: Annotated[int, Field(ge=1)] | None = 200  # triples walked per (entity, relation, direction); None: all
     cvt_is_hop: bool = True  # does a step to a CVT node count? (graphs of format freebase know them)
-    drop_relations: Annotated[
-        tuple[str, ...], Field(strict=False)
-    ] = ()  # labels, or starts of labels with a last . or /
-    max_triples: Annotated[int, Field(ge=1)] | None = (
-        None  # of one question: walking ends with the entity that has more
-    )
+    # labels of relations, or starts of labels with a last . or /
+    drop_relations: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    max_triples: Annotated[int, Field(ge=1)] | None = None  # of a question: walking ends with the entity that has more
     max_entities: Annotated[int, Field(ge=1)] | None = None  # pagerank keeps so many per question; None: 2,000, as NSM
 
     @property
@@ -248,18 +272,12 @@ class DriftSection(Section):
     min_changed: Annotated[int, Field(ge=0)] = 100  # fewer changed triples, entities or questions pass at any share
 
 
-def _only_zero(seed: int) -> int:
-    if seed:
-        raise ValueError("must be 0: the dataset comes as files, and is no longer drawn from a seed. Leave it out")
-    return seed
-
-
 class EmbeddedDataset(Section):
     """The demo's small dataset, which the package carries."""
 
     name: Name
     source: Literal["embedded"]
-    seed: Annotated[int, AfterValidator(_only_zero)] = 0
+    seed: Annotated[int, AfterValidator(_must(operator.not_, "0: the dataset comes as files. Leave it out"))] = 0
     reenter_topic: bool = False
 
 

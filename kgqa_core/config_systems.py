@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, create_model, model_validator
 
-from kgqa_core.config_base import Section, Seeds, Share, open_entry
-from kgqa_core.errors import ConfigError, nearest
+from kgqa_core.config_base import Section, Seeds, Share, name_in, open_entry
+from kgqa_core.errors import ConfigError
 
 SYSTEMS: dict[str, str] = {  # name: module and its SystemType
     "etd": "kgqa_core.systems.etd:ETD",
@@ -62,14 +62,7 @@ def system_type(name: str) -> SystemType:
     return found
 
 
-def _known(name: str) -> str:
-    if name not in SYSTEMS:
-        near = nearest(name, SYSTEMS)
-        raise ValueError(f"legal are {', '.join(SYSTEMS)}{f'; did you mean {near[0]!r}?' if near else ''}")
-    return name
-
-
-SystemName = Annotated[str, AfterValidator(_known)]
+SystemName = Annotated[str, AfterValidator(name_in(SYSTEMS))]
 
 
 class OracleSection(Section):
@@ -123,13 +116,13 @@ class SystemsSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _systems_own(cls, given: Any) -> Any:
+    def _systems_own(cls, given: Any, info: ValidationInfo) -> Any:
         """Read the sections of systems by their own models; keys of neither a setting nor a system are errors."""
         if not isinstance(given, Mapping):
             return given
         own = {key: value for key, value in given.items() if key not in cls.model_fields}
         fields: dict[str, Any] = {key: (kind, ...) for key in own if (kind := cls.type_of(key)) is not None}
-        read = create_model("OwnSections", __base__=Section, **fields).model_validate(own)
+        read = create_model("OwnSections", __base__=Section, **fields).model_validate(own, context=info.context)
         return {**given, **{key: getattr(read, key) for key in own}}
 
     @model_validator(mode="after")

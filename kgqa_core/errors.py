@@ -69,3 +69,15 @@ def shorten(value: object, limit: int = MAX_SHOWN) -> str:
 def nearest(value: str, legal: Iterable[str], count: int = 1) -> list[str]:
     """Return up to ``count`` members of ``legal`` that look most like ``value``, best first."""
     return get_close_matches(value, list(legal), n=count, cutoff=0.5)
+
+
+def did_you_mean(given: object, legal: Iterable[str]) -> str:
+    """Return a hint at the legal value nearest to ``given``, empty where none is near."""
+    near = nearest(str(given), legal)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def with_nearest(given: object, legal: Iterable[str]) -> str:
+    """Return the legal values for an error, and the one that is nearest to what was given."""
+    legal = list(legal)
+    return f"{', '.join(legal)}{did_you_mean(given, legal)}"

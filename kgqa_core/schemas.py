@@ -2,313 +2,231 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
-ENTITIES = pa.schema(
-    [
-        pa.field("entity_id", pa.int32(), nullable=False),  # 0..N-1, in sorted order of label
-        pa.field("label", pa.string(), nullable=False),  # the key that the triples use
-        pa.field("name", pa.string(), nullable=False),  # what people call it; = label where no names are given
-        pa.field("kind", pa.string()),  # entity, cvt (no name at all), foreign (named in another language), literal
-    ]
+TEXT, FLAG = pa.string(), pa.bool_()
+ID, COUNT = pa.int32(), pa.int64()
+NUMBER = pa.float64()
+IDS, TEXTS = pa.list_(ID), pa.list_(TEXT)
+
+
+def _null(kind: Any) -> pa.Field:
+    """Return a column of this type that may be null."""
+    return pa.field("", kind)
+
+
+def _table(*first: pa.Field, **columns: Any) -> pa.Schema:
+    """Return a schema of the columns ``first``, then those given by name: never null, unless given as ``_null``."""
+    fields = {name: kind if isinstance(kind, pa.Field) else pa.field("", kind, False) for name, kind in columns.items()}
+    return pa.schema([*first, *(field.with_name(name) for name, field in fields.items())])
+
+
+ENTITIES = _table(
+    entity_id=ID,  # 0..N-1, in sorted order of label
+    label=TEXT,  # the key that the triples use
+    name=TEXT,  # what people call it; = label where no names are given
+    kind=_null(TEXT),  # entity, cvt (no name at all), foreign (named in another language), literal
 )
 
-ALIASES = pa.schema(
-    [
-        pa.field("entity_id", pa.int32(), nullable=False),
-        pa.field("alias", pa.string(), nullable=False),  # another name, in the language of the names
-    ]
+ALIASES = _table(entity_id=ID, alias=TEXT)  # another name, in the language of the names
+
+TYPES = _table(entity_id=ID, type=TEXT)  # label of the type
+
+HUBS = _table(
+    label=TEXT,  # of the entity that the triples were walked from
+    relation=TEXT,
+    direction=TEXT,  # forward: the entity is the head; backward: the tail
+    hop=ID,
+    degree=COUNT,  # distinct triples of the group
+    kept=COUNT,
 )
 
-TYPES = pa.schema(
-    [
-        pa.field("entity_id", pa.int32(), nullable=False),
-        pa.field("type", pa.string(), nullable=False),  # label of the type
-    ]
+REACHED_TOPICS = _table(label=TEXT, entity_id=_null(ID))  # null: in no triple of the dump
+
+RELATIONS = _table(
+    relation_id=ID,  # 0..R-1, in sorted order of label
+    label=TEXT,
+    num_triples=COUNT,
+    inverse=_null(TEXT),  # label that the file gives the relation walked backwards; null: none
 )
 
-HUBS = pa.schema(
-    [
-        pa.field("label", pa.string(), nullable=False),  # of the entity that the triples were walked from
-        pa.field("relation", pa.string(), nullable=False),
-        pa.field("direction", pa.string(), nullable=False),  # forward: the entity is the head; backward: the tail
-        pa.field("hop", pa.int32(), nullable=False),
-        pa.field("degree", pa.int64(), nullable=False),  # distinct triples of the group
-        pa.field("kept", pa.int64(), nullable=False),
-    ]
+TRIPLES = _table(head=ID, relation=ID, tail=ID)
+
+SUBGRAPHS = _table(
+    question_id=TEXT,
+    num_entities=COUNT,  # of its triples, its topics and its answers
+    num_triples=COUNT,  # distinct
+    holds_answer=FLAG,  # does an answer lie in a triple?
+    digest=TEXT,  # of its triples by label, whatever their ids: triple_digest
+    num_capped=_null(COUNT),  # groups walked in part; null where it was not cut from a graph
+    stopped=_null(FLAG),  # did the limit of triples end the walk? null where it was not cut
 )
 
-REACHED_TOPICS = pa.schema(
-    [
-        pa.field("label", pa.string(), nullable=False),
-        pa.field("entity_id", pa.int32()),  # null: in no triple of the dump
-    ]
+SUBGRAPH_TRIPLES = _table(question_id=TEXT, head=ID, relation=ID, tail=ID)  # ids of the graph it was cut from
+
+NEIGHBOURHOOD = _table(head_label=TEXT, head_name=TEXT, relation=TEXT, tail_label=TEXT, tail_name=TEXT)
+
+QUESTIONS = _table(
+    id=TEXT,
+    text=TEXT,
+    masked=TEXT,
+    topics=IDS,
+    answers=IDS,
+    split=TEXT,
+    hops=_null(ID),
+    chain=_null(IDS),
+    claim=_null(ID),
+    verdict=_null(FLAG),
 )
 
-RELATIONS = pa.schema(
-    [
-        pa.field("relation_id", pa.int32(), nullable=False),  # 0..R-1, in sorted order of label
-        pa.field("label", pa.string(), nullable=False),
-        pa.field("num_triples", pa.int64(), nullable=False),
-        pa.field("inverse", pa.string()),  # label that the file gives the relation walked backwards; null: none
-    ]
+COVERAGE = _table(
+    split=TEXT,
+    steps=ID,
+    num_questions=COUNT,  # also those that nothing can answer
+    num_with_topic=COUNT,  # a topic is in the graph
+    num_with_answer=COUNT,  # an answer lies in a triple
+    num_any=COUNT,  # an answer is at most so many steps from a topic
+    num_all=COUNT,  # all answers that the file gives are
 )
 
-TRIPLES = pa.schema(
-    [
-        pa.field("head", pa.int32(), nullable=False),
-        pa.field("relation", pa.int32(), nullable=False),
-        pa.field("tail", pa.int32(), nullable=False),
-    ]
+REJECTS = _table(file=TEXT, line=COUNT, reason=TEXT, text=TEXT)
+
+ENCODINGS = _table(
+    key=TEXT,  # sha256 of the text, hexadecimal
+    text=TEXT,
+    vector=pa.list_(pa.float32()),  # fixed width per encoder
 )
 
-SUBGRAPHS = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("num_entities", pa.int64(), nullable=False),  # of its triples, its topics and its answers
-        pa.field("num_triples", pa.int64(), nullable=False),  # distinct
-        pa.field("holds_answer", pa.bool_(), nullable=False),  # does an answer lie in a triple?
-        pa.field("digest", pa.string(), nullable=False),  # of its triples by label, whatever their ids: triple_digest
-        pa.field("num_capped", pa.int64()),  # groups walked in part; null where it was not cut from a graph
-        pa.field("stopped", pa.bool_()),  # did the limit of triples end the walk? null where it was not cut
-    ]
+PREDICTIONS = _table(
+    question_id=TEXT,
+    question=TEXT,
+    split=TEXT,
+    hops=_null(ID),
+    prediction=TEXTS,  # names of the answer set, best first
+    ground_truth=TEXTS,  # names of the golds
+    answer_ids=IDS,  # parallel to prediction
+    gold_ids=IDS,  # parallel to ground_truth
+    candidate_ids=IDS,
+    candidate_scores=pa.list_(pa.float32()),
+    paths=TEXTS,  # readable evidence of the first candidates
+    covered=FLAG,
+    verdict=_null(FLAG),  # true/false questions: what was answered
+    gold_verdict=_null(FLAG),  # true/false questions: what is right
+    claim=_null(ID),  # true/false questions: the entity claimed to be the answer
 )
 
-SUBGRAPH_TRIPLES = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("head", pa.int32(), nullable=False),  # ids of ENTITIES and RELATIONS of the graph it was cut from
-        pa.field("relation", pa.int32(), nullable=False),
-        pa.field("tail", pa.int32(), nullable=False),
-    ]
+SYSTEM_PREDICTIONS = _table(
+    *PREDICTIONS,
+    status=TEXT,  # answered, abstained, skipped (no topic), failed (it raised)
+    error=_null(TEXT),  # traceback of a question that failed
+    topics=IDS,  # entity ids that the system was given
+    topic_source=TEXT,  # gold, linked, none: it uses none
+    unmatched=TEXTS,  # names answered that nothing in the graph bears
+    faithful=pa.list_(FLAG),  # parallel to answer_ids: is its path in the graph?
+    num_calls=COUNT,  # logical figures, as in METER, over all instructions
+    num_prompt_tokens=COUNT,
+    num_tokens=COUNT,
+    seconds=NUMBER,
+    money=_null(NUMBER),  # null: a model that was asked has no price
+    stopped=_null(TEXT),  # the limit of the budget that ended it: calls, tokens, seconds, money
+    counts=pa.map_(TEXT, NUMBER),  # what the system counts: num_paths
+    raw=_null(TEXT),  # what the model said last; null: it was not asked
 )
 
-NEIGHBOURHOOD = pa.schema(
-    [
-        pa.field("head_label", pa.string(), nullable=False),
-        pa.field("head_name", pa.string(), nullable=False),
-        pa.field("relation", pa.string(), nullable=False),
-        pa.field("tail_label", pa.string(), nullable=False),
-        pa.field("tail_name", pa.string(), nullable=False),
-    ]
+SYSTEM_CALLS = _table(
+    question_id=TEXT,
+    round=ID,  # from 1; calls of a round do not depend on each other
+    number=ID,  # from 1, of the question's calls
+    instruction=TEXT,
+    prompt=TEXT,
+    system_prompt=TEXT,
+    texts=TEXTS,  # best first; of options: each with its likelihood
+    problem=TEXT,  # why there is no result; empty where there is one
+    num_tokens=COUNT,  # given
 )
 
-QUESTIONS = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("masked", pa.string(), nullable=False),
-        pa.field("topics", pa.list_(pa.int32()), nullable=False),
-        pa.field("answers", pa.list_(pa.int32()), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("hops", pa.int32()),
-        pa.field("chain", pa.list_(pa.int32())),
-        pa.field("claim", pa.int32()),
-        pa.field("verdict", pa.bool_()),
-    ]
+DUMP_TRIPLES = _table(head=TEXT, relation=TEXT, tail=TEXT)  # labels
+
+DUMP_TYPES = _table(entity=TEXT, type=TEXT)
+
+DUMP_NAMES = _table(
+    entity=TEXT,
+    kind=pa.int8(),  # 0 name, 1 alias, 2 named, but in another language
+    name=_null(TEXT),  # null where kind is 2
 )
 
-COVERAGE = pa.schema(
-    [
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("steps", pa.int32(), nullable=False),
-        pa.field("num_questions", pa.int64(), nullable=False),  # also those that nothing can answer
-        pa.field("num_with_topic", pa.int64(), nullable=False),  # a topic is in the graph
-        pa.field("num_with_answer", pa.int64(), nullable=False),  # an answer lies in a triple
-        pa.field("num_any", pa.int64(), nullable=False),  # an answer is at most so many steps from a topic
-        pa.field("num_all", pa.int64(), nullable=False),  # all answers that the file gives are
-    ]
+DUMP_RELATIONS = _table(
+    label=TEXT,
+    use=TEXT,  # triple, name, alias, type or noise
+    num_lines=COUNT,  # well-formed ones
 )
 
-REJECTS = pa.schema(
-    [
-        pa.field("file", pa.string(), nullable=False),
-        pa.field("line", pa.int64(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),
-    ]
+TOPICS = _table(label=TEXT)  # labels or names, as the question files have them
+
+ASKED = _table(
+    question_id=TEXT,
+    split=TEXT,
+    text=TEXT,  # as a planner reads it: masked, unless the run says otherwise
+    topics=IDS,  # entity ids; empty without a graph
+    hops=_null(ID),  # null: the dataset does not say
 )
 
-ENCODINGS = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),  # sha256 of the text, hexadecimal
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("vector", pa.list_(pa.float32()), nullable=False),  # fixed width per encoder
-    ]
+SUPERVISION = _table(
+    question_id=TEXT,
+    split=TEXT,
+    path=TEXTS,  # steps by label, "^" before one walked backward
+    num_reached=_null(COUNT),  # entities that following it from the topics ends at; null: no graph
+    num_right=_null(COUNT),  # of them golds
+    f1=_null(NUMBER),  # 0..1, of what it reaches against the golds
+    best=FLAG,  # has it the highest F1 of the question's paths? (ties: all)
 )
 
-PREDICTIONS = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("hops", pa.int32()),
-        pa.field("prediction", pa.list_(pa.string()), nullable=False),  # names of the answer set, best first
-        pa.field("ground_truth", pa.list_(pa.string()), nullable=False),  # names of the golds
-        pa.field("answer_ids", pa.list_(pa.int32()), nullable=False),  # parallel to prediction
-        pa.field("gold_ids", pa.list_(pa.int32()), nullable=False),  # parallel to ground_truth
-        pa.field("candidate_ids", pa.list_(pa.int32()), nullable=False),
-        pa.field("candidate_scores", pa.list_(pa.float32()), nullable=False),
-        pa.field("paths", pa.list_(pa.string()), nullable=False),  # readable evidence of the first candidates
-        pa.field("covered", pa.bool_(), nullable=False),
-        pa.field("verdict", pa.bool_()),  # true/false questions: what was answered
-        pa.field("gold_verdict", pa.bool_()),  # true/false questions: what is right
-        pa.field("claim", pa.int32()),  # true/false questions: the entity claimed to be the answer
-    ]
+_STEPS = pa.list_(pa.struct(_table(head=ID, relation=ID, tail=ID, reverse=FLAG)))
+CANDIDATES = _table(
+    question_id=TEXT,
+    candidates=IDS,  # entity ids (or rows of subgraphs), best first
+    scores=pa.list_(NUMBER),  # EtD Eq. 3
+    paths=pa.list_(_STEPS),  # evidence of the first of them
 )
 
-SYSTEM_PREDICTIONS = pa.schema(
-    [
-        *PREDICTIONS,
-        pa.field("status", pa.string(), nullable=False),  # answered, abstained, skipped (no topic), failed (it raised)
-        pa.field("error", pa.string()),  # traceback of a question that failed
-        pa.field("topics", pa.list_(pa.int32()), nullable=False),  # entity ids that the system was given
-        pa.field("topic_source", pa.string(), nullable=False),  # gold, linked, none: it uses none
-        pa.field("unmatched", pa.list_(pa.string()), nullable=False),  # names answered that nothing in the graph bears
-        pa.field("faithful", pa.list_(pa.bool_()), nullable=False),  # parallel to answer_ids: is its path in the graph?
-        pa.field("num_calls", pa.int64(), nullable=False),  # logical figures, as in METER, over all instructions
-        pa.field("num_prompt_tokens", pa.int64(), nullable=False),
-        pa.field("num_tokens", pa.int64(), nullable=False),
-        pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("money", pa.float64()),  # null: a model that was asked has no price
-        pa.field("stopped", pa.string()),  # the limit of the budget that ended it: calls, tokens, seconds, money
-        pa.field("counts", pa.map_(pa.string(), pa.float64()), nullable=False),  # what the system counts: num_paths
-        pa.field("raw", pa.string()),  # what the model said last; null: it was not asked
-    ]
+INSTRUCTIONS = _table(
+    instruction=TEXT,
+    question_id=TEXT,
+    split=TEXT,
+    system=TEXT,
+    prompt=TEXT,
+    target=TEXT,
+    weight=NUMBER,  # of its loss
 )
 
-SYSTEM_CALLS = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("round", pa.int32(), nullable=False),  # from 1; calls of a round do not depend on each other
-        pa.field("number", pa.int32(), nullable=False),  # from 1, of the question's calls
-        pa.field("instruction", pa.string(), nullable=False),
-        pa.field("prompt", pa.string(), nullable=False),
-        pa.field("system_prompt", pa.string(), nullable=False),
-        pa.field("texts", pa.list_(pa.string()), nullable=False),  # best first; of options: each with its likelihood
-        pa.field("problem", pa.string(), nullable=False),  # why there is no result; empty where there is one
-        pa.field("num_tokens", pa.int64(), nullable=False),  # given
-    ]
+PLANS = _table(
+    planner=TEXT,
+    question_id=TEXT,
+    rank=ID,  # from 1
+    path=TEXTS,
+    log_prob=NUMBER,
+    right=FLAG,  # is it one of the question's paths?
 )
 
-DUMP_TRIPLES = pa.schema(
-    [
-        pa.field("head", pa.string(), nullable=False),  # labels
-        pa.field("relation", pa.string(), nullable=False),
-        pa.field("tail", pa.string(), nullable=False),
-    ]
-)
-
-DUMP_TYPES = pa.schema(
-    [pa.field("entity", pa.string(), nullable=False), pa.field("type", pa.string(), nullable=False)],
-)
-
-DUMP_NAMES = pa.schema(
-    [
-        pa.field("entity", pa.string(), nullable=False),
-        pa.field("kind", pa.int8(), nullable=False),  # 0 name, 1 alias, 2 named, but in another language
-        pa.field("name", pa.string()),  # null where kind is 2
-    ]
-)
-
-DUMP_RELATIONS = pa.schema(
-    [
-        pa.field("label", pa.string(), nullable=False),
-        pa.field("use", pa.string(), nullable=False),  # triple, name, alias, type or noise
-        pa.field("num_lines", pa.int64(), nullable=False),  # well-formed ones
-    ]
-)
-
-TOPICS = pa.schema([pa.field("label", pa.string(), nullable=False)])  # labels or names, as the question files have them
-
-ASKED = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),  # as a planner reads it: masked, unless the run says otherwise
-        pa.field("topics", pa.list_(pa.int32()), nullable=False),  # entity ids; empty without a graph
-        pa.field("hops", pa.int32()),  # null: the dataset does not say
-    ]
-)
-
-SUPERVISION = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("path", pa.list_(pa.string()), nullable=False),  # steps by label, "^" before one walked backward
-        pa.field("num_reached", pa.int64()),  # entities that following it from the topics ends at; null: no graph
-        pa.field("num_right", pa.int64()),  # of them golds
-        pa.field("f1", pa.float64()),  # 0..1, of what it reaches against the golds
-        pa.field("best", pa.bool_(), nullable=False),  # has it the highest F1 of the question's paths? (ties: all)
-    ]
-)
-
-CANDIDATES = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("candidates", pa.list_(pa.int32()), nullable=False),  # entity ids (or rows of subgraphs), best first
-        pa.field("scores", pa.list_(pa.float64()), nullable=False),  # EtD Eq. 3
-        pa.field(
-            "paths",  # evidence of the first of them
-            pa.list_(
-                pa.list_(
-                    pa.struct(
-                        [
-                            pa.field("head", pa.int32(), nullable=False),
-                            pa.field("relation", pa.int32(), nullable=False),
-                            pa.field("tail", pa.int32(), nullable=False),
-                            pa.field("reverse", pa.bool_(), nullable=False),
-                        ]
-                    )
-                )
-            ),
-            nullable=False,
-        ),
-    ]
-)
-
-INSTRUCTIONS = pa.schema(
-    [
-        pa.field("instruction", pa.string(), nullable=False),
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("system", pa.string(), nullable=False),
-        pa.field("prompt", pa.string(), nullable=False),
-        pa.field("target", pa.string(), nullable=False),
-        pa.field("weight", pa.float64(), nullable=False),  # of its loss
-    ]
-)
-
-PLANS = pa.schema(
-    [
-        pa.field("planner", pa.string(), nullable=False),
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("rank", pa.int32(), nullable=False),  # from 1
-        pa.field("path", pa.list_(pa.string()), nullable=False),
-        pa.field("log_prob", pa.float64(), nullable=False),
-        pa.field("right", pa.bool_(), nullable=False),  # is it one of the question's paths?
-    ]
-)
-
-METER = pa.schema(
-    [
-        pa.field("system", pa.string(), nullable=False),
-        pa.field("model", pa.string(), nullable=False),
-        pa.field("instruction", pa.string(), nullable=False),
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("num_calls", pa.int64(), nullable=False),  # logical: asked for, whether paid or remembered
-        pa.field("num_prompt_tokens", pa.int64(), nullable=False),
-        pa.field("num_tokens", pa.int64(), nullable=False),  # given
-        pa.field("seconds", pa.float64(), nullable=False),  # of a remembered call: what it took when it was paid
-        pa.field("money", pa.float64()),  # null: the model has no price
-        pa.field("paid_calls", pa.int64(), nullable=False),  # that went to the model
-        pa.field("paid_prompt_tokens", pa.int64(), nullable=False),
-        pa.field("paid_tokens", pa.int64(), nullable=False),
-        pa.field("paid_seconds", pa.float64(), nullable=False),
-        pa.field("paid_money", pa.float64()),
-        pa.field("num_failed", pa.int64(), nullable=False),  # calls that gave nothing, of num_calls
-        pa.field("num_stopped", pa.int64(), nullable=False),  # calls that a budget forbade; not in num_calls
-        pa.field("num_cut", pa.int64(), nullable=False),  # texts cut at max_new_tokens
-        pa.field("num_outside", pa.int64(), nullable=False),  # texts that their constraint does not allow
-    ]
+METER = _table(
+    system=TEXT,
+    model=TEXT,
+    instruction=TEXT,
+    question_id=TEXT,
+    num_calls=COUNT,  # logical: asked for, whether paid or remembered
+    num_prompt_tokens=COUNT,
+    num_tokens=COUNT,  # given
+    seconds=NUMBER,  # of a remembered call: what it took when it was paid
+    money=_null(NUMBER),  # null: the model has no price
+    paid_calls=COUNT,  # that went to the model
+    paid_prompt_tokens=COUNT,
+    paid_tokens=COUNT,
+    paid_seconds=NUMBER,
+    paid_money=_null(NUMBER),
+    num_failed=COUNT,  # calls that gave nothing, of num_calls
+    num_stopped=COUNT,  # calls that a budget forbade; not in num_calls
+    num_cut=COUNT,  # texts cut at max_new_tokens
+    num_outside=COUNT,  # texts that their constraint does not allow
 )

@@ -12,15 +12,15 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from kgqa_core.errors import ArtifactError, KgqaError, shorten
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 FILE_NAME = "tracking.json"
 
@@ -57,14 +57,6 @@ class TrackingRecord:
     ended_ms: int = 0
 
 
-@cache
-def _adapter() -> TypeAdapter[TrackingRecord]:
-    """Return the validator of records; built once, late, because building it costs more than reading a record."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(TrackingRecord)
-
-
 def write_record(folder: Path, record: TrackingRecord) -> Path:
     """Write ``record`` as ``folder/tracking.json`` and return that path. Equal records give equal bytes.
 
@@ -95,21 +87,24 @@ def read_record(folder: Path) -> TrackingRecord:
     return _parse(text, path)
 
 
+@cache
+def _adapter() -> TypeAdapter[TrackingRecord]:
+    """Return the validator of records; built late, because building it costs more than reading a record."""
+    return TypeAdapter(TrackingRecord)
+
+
 def _parse(text: str, path: Path) -> TrackingRecord:
     """Return the record in ``text``; ``path`` is only named in the error."""
-    from pydantic import ValidationError
-
     try:
         return _adapter().validate_json(text)
     except ValidationError as problem:
         faults = [
             f"{'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}, given {shorten(fault['input'], 60)}"
-            for fault in problem.errors(include_url=False)
+            for fault in problem.errors(include_url=False)[:MAX_FAULTS_SHOWN]
         ]
-        more = f" (and {len(faults) - MAX_FAULTS_SHOWN} more)" if len(faults) > MAX_FAULTS_SHOWN else ""
         raise ArtifactError(
-            f"{str(path)!r} is no record of a stage: {'; '.join(faults[:MAX_FAULTS_SHOWN])}{more}."
-        ) from (problem)
+            f"{str(path)!r} is no record of a stage ({problem.error_count()} faults): {'; '.join(faults)}."
+        ) from problem
 
 
 class Recorder:
@@ -128,28 +123,16 @@ class Recorder:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Start recording; ``clock`` gives seconds since the epoch."""
-        self.stage = stage
-        self.system = system
-        self.seed = seed
         self._clock = clock
-        self._started_ms = self._now()
-        self._params: dict[str, Param] = {}
-        self._tags: dict[str, str] = {}
-        self._metrics: dict[str, float] = {}
-        self._curves: dict[str, list[Point]] = {}
-        self._tables: dict[str, str] = {}
+        self._so_far = TrackingRecord(stage, "", system, seed, started_ms=self._now())
 
     def param(self, name: str, value: Param) -> None:
         """Record a setting that the stage ran with."""
-        self._params[_legal(name)] = value
-
-    def tag(self, name: str, value: str) -> None:
-        """Record a label that runs are searched by."""
-        self._tags[_legal(name)] = value
+        self._so_far.params[_legal(name)] = value
 
     def metric(self, name: str, value: float) -> None:
         """Record a final figure."""
-        self._metrics[_legal(name)] = _finite(name, value)
+        self._so_far.metrics[_legal(name)] = _finite(name, value)
 
     def metrics(self, report: object, *names: str, prefix: str = "") -> None:
         """Record figures that a report has as attributes."""
@@ -159,35 +142,25 @@ class Recorder:
     def curve(self, name: str, step: int, value: float) -> None:
         """Record one point of a figure that changes while the stage runs."""
         point = (int(step), _finite(f"{name}, step {step}", value), self._now())
-        self._curves.setdefault(_legal(name), []).append(point)
+        self._so_far.curves.setdefault(_legal(name), []).append(point)
 
     def curves(self) -> dict[str, list[Point]]:
         """Return the curves recorded so far."""
-        return {name: list(points) for name, points in self._curves.items()}
+        return {name: list(points) for name, points in self._so_far.curves.items()}
 
     def restore_curves(self, curves: dict[str, list[Point]]) -> None:
         """Go on with the curves of a stage that was killed; points come back from JSON as lists."""
-        self._curves = {_legal(name): [(int(s), v, int(ms)) for s, v, ms in points] for name, points in curves.items()}
+        self._so_far.curves.clear()
+        for name, points in curves.items():
+            self._so_far.curves[_legal(name)] = [(int(step), value, int(ms)) for step, value, ms in points]
 
     def table(self, name: str, file_name: str) -> None:
         """Record that ``file_name`` in the artifact folder is a Parquet table worth showing."""
-        self._tables[_legal(name)] = file_name
+        self._so_far.tables[_legal(name)] = file_name
 
     def record(self, fingerprint: str) -> TrackingRecord:
         """Return all that was recorded so far, ended now."""
-        return TrackingRecord(
-            stage=self.stage,
-            fingerprint=fingerprint,
-            system=self.system,
-            seed=self.seed,
-            params=dict(self._params),
-            tags=dict(self._tags),
-            metrics=dict(self._metrics),
-            curves={name: list(points) for name, points in self._curves.items()},
-            tables=dict(self._tables),
-            started_ms=self._started_ms,
-            ended_ms=self._now(),
-        )
+        return replace(deepcopy(self._so_far), fingerprint=fingerprint, ended_ms=self._now())
 
     def _now(self) -> int:
         return round(self._clock() * 1000)
@@ -205,11 +178,9 @@ def _legal(name: str) -> str:
 
 def _finite(name: str, value: float) -> float:
     """Return ``value`` as a plain float if it is finite."""
-    if not math.isfinite(value):
-        raise KgqaError(
-            f"{name} became {value!r}, and only finite numbers are recorded. Is the learning rate too high?"
-        )
-    return float(value)
+    if math.isfinite(value):
+        return float(value)
+    raise KgqaError(f"{name} became {value!r}, and only finite numbers are recorded. Is the learning rate too high?")
 
 
 def hop_metric(metric: str, hops: int | str) -> str:
@@ -221,10 +192,7 @@ def hop_metric(metric: str, hops: int | str) -> str:
 
 
 def answers_metric(metric: str, bucket: str) -> str:
-    """Return the name of ``metric`` over the questions of one bucket of numbers of answers: ``hits1.answers2-4``.
-
-    Trackers know no ``>=``: ``>=10`` becomes ``10-up``.
-    """
+    """Return the name of ``metric`` over one bucket of numbers of answers: ``hits1.answers2-4``, ``answers10-up``."""
     return f"{metric}.answers{f'{bucket[2:]}-up' if bucket.startswith('>=') else bucket}"
 
 

@@ -338,7 +338,7 @@ def test_a_variable_that_is_not_set_is_named_with_where_to_set_it(
 ) -> None:
     monkeypatch.delenv("KGQA_DATA", raising=False)
     message = refused(write(FILES.replace("triples.tsv", "'${KGQA_DATA}/kb.tsv'")))
-    assert "dataset.graph.path = '${KGQA_DATA}/kb.tsv' needs KGQA_DATA, which is not set" in message
+    assert "dataset.graph.path = '${KGQA_DATA}/kb.tsv': needs KGQA_DATA, which is not set" in message
     assert "local.yaml" in message
 
 
@@ -384,9 +384,9 @@ def test_the_default_home_is_in_the_users_folder_and_not_the_current_one(
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        ("dta: /x", ["local.yaml: unknown key 'dta' (value '/x')", "legal: data, home", "did you mean 'data'?"]),
-        ("data:", ["local.yaml: data = None must be the path of a folder"]),
-        ("home: 3", ["local.yaml: home = 3 must be the path"]),
+        ("dta: /x", ["local.yaml", "unknown key 'dta' (value '/x')", "legal keys: data, home", "did you mean 'data'?"]),
+        ("data:", ["data = None: must be a path"]),
+        ("home: 3", ["home = 3: must be a path"]),
         ("- x", ["must be a mapping"]),
         ("data: /x\ndata: /y", ["the key 'data' is given twice"]),
     ],

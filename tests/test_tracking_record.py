@@ -118,7 +118,6 @@ def test_a_recorder_turns_into_a_record_with_the_times_of_its_clock() -> None:
     recorder = Recorder("train_explorer", system="explorer", seed=7, clock=lambda: next(seconds))
     recorder.param("epochs", 3)
     recorder.param("lr", 1e-3)
-    recorder.tag("device", "cpu")
     recorder.curve("train/loss", 1, 0.75)
     recorder.curve("train/loss", 2, 0.5)
     recorder.metric("hits1", 97)
@@ -129,7 +128,6 @@ def test_a_recorder_turns_into_a_record_with_the_times_of_its_clock() -> None:
         system="explorer",
         seed=7,
         params={"epochs": 3, "lr": 1e-3},
-        tags={"device": "cpu"},
         metrics={"hits1": 97.0},
         curves={"train/loss": [(1, 0.75, 11500), (2, 0.5, 13000)]},
         tables={"predictions": "predictions.parquet"},

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from kgqa_core.config_base import FilePath, Name, Section, with_nearest
-from kgqa_core.errors import ConfigError, shorten
+from kgqa_core.config_base import FilePath, Name, Section
+from kgqa_core.errors import ConfigError, shorten, with_nearest
 
 CONTROLS = {"template_control": "template control", "ceiling": "ceiling"}
 SCORES = {

@@ -16,18 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import (
     Setting,
     configure,
-    explain,
     machine_paths,
     packaged,
     parse_setting,
     read_yaml,
-    resolve_paths,
+    validated,
 )
 from kgqa_core.errors import ConfigError
 from kgqa_core.sweeps.config import BASE, COSTS, CURVES, POINT, PointSection, SweepFile, label_of
@@ -182,11 +179,7 @@ def read_sweep(path: Path, overrides: Iterable[str] = ()) -> Sweep:
         ConfigError: the sweep file, or a run that it asks for, is not usable; every problem is named.
     """
     path = packaged(path)
-    raw = resolve_paths(read_yaml(path), SweepFile, path.parent.resolve(), machine_paths(path.parent))
-    try:
-        file = SweepFile.model_validate(raw)
-    except ValidationError as problem:
-        raise ConfigError(explain(problem, str(path), SweepFile)) from None
+    file = validated(SweepFile, read_yaml(path), path, machine_paths(path.parent))
     given = [parse_setting(override, path.parent) for override in overrides]
     _refuse_varied(given, file)
     points = tuple(_points(path, file, given))
