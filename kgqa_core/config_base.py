@@ -183,15 +183,15 @@ class FreebaseSection(Section):
 
 # Format of questions -> what reads it (a questions.formats.QuestionFormat). Your own is a module, and a line here.
 QUESTION_FORMATS = {
-    "metaqa": "kgqa_core.questions.metaqa:FORMAT",
+    "metaqa": "kgqa_core.questions.hop_files:METAQA",
     "jsonl": "kgqa_core.questions.jsonl:FORMAT",
-    "nsm": "kgqa_core.questions.nsm:FORMAT",
-    "wc2014": "kgqa_core.questions.wc2014:FORMAT",
-    "webqsp": "kgqa_core.questions.webqsp:FORMAT",
+    "nsm": "kgqa_core.questions.webqsp:NSM",
+    "wc2014": "kgqa_core.questions.hop_files:WC2014",
+    "webqsp": "kgqa_core.questions.webqsp:WEBQSP",
     "cwq": "kgqa_core.questions.webqsp:CWQ",
     "webquestions": "kgqa_core.questions.webqsp:WEBQUESTIONS",
     "mooc": "kgqa_core.questions.mooc:FORMAT",
-    "rog": "kgqa_core.questions.nsm:ROG",
+    "rog": "kgqa_core.questions.webqsp:ROG",
 }
 
 

@@ -133,4 +133,4 @@ def _find(folder: Path, split: Split) -> Path:
     return path
 
 
-FORMAT = QuestionFormat(list_metaqa, read_metaqa, beside=chain_file, has_hops=True)
+METAQA = QuestionFormat(list_metaqa, read_metaqa, beside=chain_file, has_hops=True)

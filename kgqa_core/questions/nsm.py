@@ -56,7 +56,7 @@ def _question(read: QuestionLine | str, path: Path, number: int) -> RawQuestion 
     )
 
 
-FORMAT = QuestionFormat(
+NSM = QuestionFormat(
     files_by_split({split: (f"{split}.jsonl", f"{split}_simple.json", f"{split}.json") for split in SPLITS}),
     partial(_read, parser_of=nsm_parser),
     beside=vocabulary_files,

@@ -90,4 +90,4 @@ def merge_repeats(loaded: Loaded, graph: KnowledgeGraph, reenter_topic: bool) ->
                 loaded.note("gold_is_not_its_chain", question.split, question.id)
 
 
-FORMAT = QuestionFormat(list_wc2014, read_wc2014, finish=merge_repeats, has_hops=True)
+WC2014 = QuestionFormat(list_wc2014, read_wc2014, finish=merge_repeats, has_hops=True)

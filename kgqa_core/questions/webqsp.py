@@ -226,7 +226,7 @@ def read_descriptions(target: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(name for name in names if name.strip())) if not body[at:].strip() else None
 
 
-FORMAT = QuestionFormat(
+WEBQSP = QuestionFormat(
     files_by_split({"train": ("WebQSP.train.json",), "dev": ("WebQSP.dev.json",), "test": ("WebQSP.test.json",)}),
     read_webqsp,
     has_variants=True,
