@@ -17,18 +17,25 @@ from benchmarks.path_cases import build_folders
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_labels
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import read_supervision, write_supervision
-from kgqa_core.instructions.example_cases import Source
-from kgqa_core.instructions.examples import make_examples, write_examples
-from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint, all_steps
-from kgqa_core.instructions.plan import END, SEPARATOR, START, PlanCase, PlanInstruction
+from kgqa_core.instructions.examples import Source, make_examples, write_examples
+from kgqa_core.instructions.plan import (
+    END,
+    SEPARATOR,
+    START,
+    PathConstraints,
+    Plan,
+    PlanCase,
+    PlanInstruction,
+    PlanQuestion,
+    RelationConstraint,
+    all_steps,
+)
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import Decoding
 from kgqa_core.planners.evaluate import BATCH, ask_planner, f1_of_first, leads_somewhere, score_plans
 from kgqa_core.planners.generator import GeneratorPlanner
-from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
-from kgqa_core.questions.build import read_questions
-from kgqa_core.questions.subset import take_subset
-from kgqa_core.types import SPLITS, Question
+from kgqa_core.questions.build import read_questions, take_subset
+from kgqa_core.types import SPLITS, LabelPath, Question
 
 MAX_HOPS = 3
 HOPS = (1, 2, 3)

@@ -22,14 +22,12 @@ from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.path_constraint import PathConstraints
-from kgqa_core.instructions.plan import PlanInstruction
+from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.questions.build import load_question_file
+from kgqa_core.questions.link import load_question_file
 from kgqa_core.run.compare import Bench
 from kgqa_core.systems.plans import LmPlans
 from kgqa_core.systems.rog import Rog, RogSection
@@ -46,7 +44,6 @@ READ = (  # what one has to open to understand how a question becomes an answer 
     "systems/answering.py",
     "instructions/types.py",
     "instructions/reason.py",
-    "instructions/evidence.py",
 )
 TRIPLES = (
     "Ash\tdirected_by\tDan Oak\nBirch\tdirected_by\tDan Oak\nAsh\tstarred\tAnn Elm\nDan Oak\tborn_in\tPort Amber\n"

@@ -18,7 +18,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.strings import write_string_indexes
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.link import find_mention
-from kgqa_core.questions.link_index import NameIndex, named_entities, words_of
+from kgqa_core.questions.link_text import NameIndex, named_entities, words_of
 
 WAYS = ("hashes", "automaton", "sorted")
 NUM_SYLLABLES = 400  # that drawn words are made of: three each

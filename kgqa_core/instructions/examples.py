@@ -1,24 +1,357 @@
-"""Instruction data: what the graph supervises, rendered (RoG Eq. 7, EPERM Eq. 8, DualR's tuned choose)."""
+"""The examples that one question makes, instruction by instruction, and what is drawn at random for them."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
+from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError, nearest, shorten
-from kgqa_core.graph.kg import golds_of
-from kgqa_core.graph.supervision import TaughtPath, takes
-from kgqa_core.instructions.example_cases import CASES, Asked, Source, random_of
+from kgqa_core.graph.csr import expand_ranges, sorted_distinct
+from kgqa_core.graph.follow import end_of, follow_path
+from kgqa_core.graph.kg import golds_of, to_relations
+from kgqa_core.graph.search_graph import SearchGraph, ends_of
+from kgqa_core.graph.supervision import Mode, TaughtPath, takes
+from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
+from kgqa_core.instructions.plan import PlanCase, PlanInstruction
+from kgqa_core.instructions.reason import (
+    DirectCase,
+    DirectInstruction,
+    Evidence,
+    ExplainInstruction,
+    ReasonCase,
+    ReasonInstruction,
+    gather_evidence,
+)
+from kgqa_core.instructions.render import Prompts, escape, neighbour_triples, render_triples
+from kgqa_core.instructions.scores import (
+    EntitiesCase,
+    EntityCandidate,
+    RelationsCase,
+    ScoreEntitiesInstruction,
+    ScoreRelationsInstruction,
+)
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
-from kgqa_core.types import Question
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
+
+NUM_ENTITIES = 2  # examples of score_entities per question
+MAX_TRIPLES = 10  # around each of their candidates
+MAX_LOOKED_AT = 50  # entities of one layer that are scored, to choose those from
+MAX_RELATIONS = 40  # offered by score_relations; those that lead to golds always are
+MAX_EXPLAINED = 3  # paths that an explanation goes through
+
+Made = Iterator[tuple[Instruction[Any, Any], Any, float]]  # instruction, case, weight
+
+
+def random_of(question_id: str, purpose: str) -> Random:
+    """Return the draws of one question for one purpose: the same whatever else is made, and in whichever order."""
+    return Random(_hash(f"0\x1f{purpose}\x1f{question_id}"))
+
+
+def fold_of(question_id: str, folds: int) -> int:
+    """Return the fold, 0..folds-1, of a question: its candidates come from an explorer that was trained on the others.
+
+    Candidates of an explorer that has seen the question are nearly always led by the gold, and a ``choose`` tuned on
+    them learns to answer "A".
+    """
+    return _hash(f"0\x1ffold\x1f{question_id}") % folds
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question with what supervises it."""
+
+    question: Question
+    golds: frozenset[int]  # entity ids
+    rows: tuple[TaughtPath, ...]  # its shortest paths
+    teaching: tuple[TaughtPath, ...]  # those of them that teach
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the examples of a run are made of."""
+
+    search: SearchGraph | None  # None: questions come with paths alone, and only plan is made
+    prompts: Prompts
+    reasoner: ReasonerSection  # which instructions, and what their examples show
+    mode: Mode = "best"  # which shortest paths teach: the best-executing, all (RoG's Z*), or those of precision >= t
+    threshold: float = 0.5  # t of EPERM Eq. 5
+    mask_topics: bool = True  # planners read a placeholder where the question names a topic
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
+    """Out-of-fold predictions of an explorer by question id, for choose, in the ids of the graph that is walked."""
+
+    @property
+    def graph(self) -> SearchGraph:
+        """Return what is walked, where there must be something."""
+        assert self.search is not None  # make_examples has checked
+        return self.search
+
+    @property
+    def is_eperm(self) -> bool:
+        """Do planning examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4), and do paths show scores?"""
+        return self.reasoner.objective == "eperm"
+
+    def names(self, entities: Sequence[int]) -> tuple[str, ...]:
+        """Return the entities' names."""
+        return tuple(map(self.graph.name_of, entities))
+
+    def evidence(self, asked: Asked, plans: Sequence[tuple[LabelPath, float]]) -> Evidence:
+        """Return the paths of plans from the question's topics."""
+        return gather_evidence(self.graph, asked.question.topics, plans, max_paths=self.reasoner.max_paths)
+
+    def shown(self, asked: Asked) -> Evidence:
+        """Return the paths of K plans that teach, with wrong ones where asked for, shuffled.
+
+        Plans weigh by their precision: what is right must not be told by who put it there.
+        """
+        draw = random_of(asked.question.id, "shown_plans")
+        rows = draw.sample(asked.teaching, min(self.reasoner.paths_per_question, len(asked.teaching)))
+        if rows and self.reasoner.wrong_plans:
+            taught = set(asked.teaching)
+            wrong = [row for row in asked.rows if row not in taught]
+            rows += draw.sample(wrong, min(self.reasoner.wrong_plans, len(wrong)))
+            draw.shuffle(rows)
+        return self.evidence(asked, [(row.path, row.precision) for row in rows])
+
+
+# ------ What relations and entities on the way are worth, where the papers give no targets: the share of golds.
+
+
+def offered_relations(search: SearchGraph, topics: Sequence[int], path: LabelPath) -> tuple[str, ...]:
+    """Return the steps that go on from where ``path`` leads, in order of relation id; forward before backward."""
+    graph, relations = search.graph, to_relations(search.graph, path)
+    if relations is None:
+        return ()
+    frontier = follow_path(graph, topics, relations, reenter_topic=search.reenter_topic)
+    groups = expand_ranges(graph.group_ptr[frontier], graph.group_ptr[frontier + 1])
+    return tuple(search.step_label(int(relation)) for relation in sorted_distinct(graph.group_relation[groups]))
+
+
+def score_offered(offered: Iterable[str], path: LabelPath, rows: Iterable[TaughtPath]) -> dict[str, float]:
+    """Return what each step that goes on from ``path`` is worth."""
+    scores = dict.fromkeys(offered, 0.0)
+    for row in rows:
+        step = row.path[len(path)] if len(row.path) > len(path) and row.path[: len(path)] == path else None
+        if step in scores:
+            scores[step] = max(scores[step], row.precision)
+    return scores
+
+
+def score_candidates(
+    search: SearchGraph, asked: Asked, path: LabelPath, *, place: int, draw: Random
+) -> list[tuple[int, float]]:
+    """Return entities after ``place`` steps of ``path`` with what they are worth, right and wrong ones in turns."""
+    graph, topics, relations = search.graph, asked.question.topics, to_relations(search.graph, path)
+    if relations is None:
+        return []
+    barred = () if search.reenter_topic else topics
+
+    def worth(entity: int) -> float:
+        ends = follow_path(graph, [entity], relations[place:], topics=barred).tolist()
+        return sum(end in asked.golds for end in ends) / max(len(ends), 1)
+
+    layer = follow_path(graph, topics, relations[:place], reenter_topic=search.reenter_topic).tolist()
+    golden = [entity for entity in layer if entity in asked.golds] if place == len(relations) else []
+    looked_at = dict.fromkeys(draw.sample(layer, min(MAX_LOOKED_AT, len(layer))))
+    if golden:
+        looked_at |= dict.fromkeys(draw.sample(golden, 1))
+    scored = [(entity, worth(entity)) for entity in looked_at]
+    right = [pair for pair in scored if pair[1] > 0]
+    wrong = [pair for pair in scored if pair[1] == 0]
+    turns = [pair for both in zip(right, wrong, strict=False) for pair in both]
+    return turns + max(right, wrong, key=len)[min(len(right), len(wrong)) :]
+
+
+# ------ The cases that one question makes, instruction by instruction; each comes with its example's weight.
+
+
+def plan_cases(source: Source, asked: Asked) -> Made:
+    """Each teaching path is a target of its own."""
+    instruction, text = PlanInstruction(source.prompts), asked.question.asked(source.mask_topics)
+    weight = 1.0 if source.is_eperm else 1 / max(len(asked.teaching), 1)
+    for row in asked.teaching:
+        yield instruction, PlanCase(text, asked.question.id, path=row.path), weight
+
+
+def reason_cases(source: Source, asked: Asked) -> Made:
+    """The paths of K plans; taught are the golds that they end at (to abstain, where they miss them all), or all."""
+    evidence = source.shown(asked)
+    if not evidence.paths or not asked.golds:
+        return
+    right = [entity for entity in evidence.ends if entity in asked.golds]
+    answers = right if source.reasoner.answers == "shown" else sorted(asked.golds)
+    case = ReasonCase(
+        asked.question.text,
+        asked.question.id,
+        paths=evidence.paths,
+        shown=source.names(evidence.ends),
+        answers=source.names(answers),
+    )
+    yield ReasonInstruction(source.prompts, scored=source.is_eperm), case, 1.0
+
+
+def explain_cases(source: Source, asked: Asked) -> Made:
+    """As reason, with a template's explanation along the paths that end right (RoG lets a teacher write them)."""
+    evidence = source.shown(asked)
+    right = [entity for entity in evidence.ends if entity in asked.golds]
+    if not right:
+        return
+    ways = [path for path in evidence.steps if end_of(path) in asked.golds]
+    case = ReasonCase(
+        asked.question.text,
+        asked.question.id,
+        paths=evidence.paths,
+        shown=source.names(evidence.ends),
+        explanation=explain_paths(source.graph, ways),
+        answers=source.names(right),
+    )
+    yield ExplainInstruction(source.prompts), case, 1.0
+
+
+def explain_paths(search: SearchGraph, paths: Sequence[ReasoningPath]) -> str:
+    """Return sentences that walk along the first few paths; empty for none."""
+    return "\n".join(_sentence(search, path) for path in paths[:MAX_EXPLAINED] if path)
+
+
+def _sentence(search: SearchGraph, path: ReasoningPath) -> str:
+    parts: list[str] = []
+    for step in path:
+        start, end = ends_of(step)
+        way = f'"{search.relation_text(step.relation)}"' + (", read backward," if step.reverse else "")
+        begin = "and from there " if parts else f"From {escape(search.name_of(start))}, "
+        parts.append(f"{begin}{way} leads to {escape(search.name_of(end))}")
+    return ", ".join(parts) + "."
+
+
+def enough_cases(source: Source, asked: Asked) -> Made:
+    """The paths of a teaching plan (enough), or a plan that stops short of the golds or misses them (not enough)."""
+    if not asked.teaching:
+        return
+    draw = random_of(asked.question.id, "enough_information")
+    path = draw.choice(asked.teaching).path
+    enough = draw.random() < 0.5
+    tried = [path]
+    if not enough:
+        others = offered_relations(source.graph, asked.question.topics, ())
+        tried = [path[:-1]] if len(path) > 1 else [(step,) for step in others if (step,) != path]
+        draw.shuffle(tried)
+    for plan in tried:
+        evidence = source.evidence(asked, [(plan, 1.0)])
+        if evidence.paths and enough != asked.golds.isdisjoint(evidence.ends):
+            case = EnoughCase(
+                asked.question.text,
+                asked.question.id,
+                topics=source.names(asked.question.topics),
+                paths=evidence.paths,
+                enough=enough,
+            )
+            yield EnoughInstruction(source.prompts), case, 1.0
+            return
+
+
+def score_relations_cases(source: Source, asked: Asked) -> Made:
+    """At every step along one teaching path: the relations that go on, scored."""
+    if not asked.teaching:
+        return
+    question = asked.question
+    draw = random_of(question.id, "score_relations")
+    path = draw.choice(asked.teaching).path
+    for place in range(len(path)):
+        offered = offered_relations(source.graph, question.topics, path[:place])
+        scores = score_offered(offered, path[:place], asked.rows)
+        wrong = [step for step in offered if not scores[step]]
+        room = max(MAX_RELATIONS - len(offered) + len(wrong), 0)
+        dropped = set(wrong) - set(draw.sample(wrong, min(room, len(wrong))))
+        relations = tuple(step for step in offered if step not in dropped)
+        case = RelationsCase(
+            question.text,
+            relations,
+            question.id,
+            topics=source.names(question.topics),
+            path=path[:place],
+            scores=tuple(scores[step] for step in relations),
+        )
+        yield ScoreRelationsInstruction(source.prompts), case, 1 / len(path)
+
+
+def score_entities_cases(source: Source, asked: Asked) -> Made:
+    """Some entities on the way of one teaching path, one per example (EPERM asks about one at a time)."""
+    if not asked.teaching:
+        return
+    question = asked.question
+    draw = random_of(question.id, "score_entities")
+    path = draw.choice(asked.teaching).path
+    scored = score_candidates(source.graph, asked, path, place=draw.randint(1, len(path)), draw=draw)
+    for entity, score in scored[:NUM_ENTITIES]:
+        triples = neighbour_triples(source.graph, entity, limit=MAX_TRIPLES)
+        case = EntitiesCase(
+            question.text,
+            (EntityCandidate(source.graph.name_of(entity), triples),),
+            question.id,
+            topics=source.names(question.topics),
+            plan=path,
+            scores=(score,),
+        )
+        yield ScoreEntitiesInstruction(source.prompts), case, 1 / min(NUM_ENTITIES, len(scored))
+
+
+def choose_cases(source: Source, asked: Asked) -> Made:
+    """The first N candidates of an out-of-fold explorer; every right one is taught, none where none is right."""
+    prediction = source.predictions.get(asked.question.id)
+    if prediction is None:
+        return
+    count = source.reasoner.num_candidates
+    paths = [render_triples(source.graph, path) for path in prediction.paths[:count]]
+    shown = list(zip(prediction.candidates[:count], prediction.scores[:count], strict=True))
+    case = ChooseCase(
+        asked.question.text,
+        asked.question.id,
+        candidates=tuple(
+            Candidate(source.graph.name_of(entity), score, paths[place] if place < len(paths) else "")
+            for place, (entity, score) in enumerate(shown)
+        ),
+        right=tuple(place for place, (entity, _) in enumerate(shown) if entity in asked.golds),
+    )
+    yield ChooseInstruction(source.prompts), case, 1.0
+
+
+def direct_cases(source: Source, asked: Asked) -> Made:
+    """The golds, without any evidence."""
+    if asked.golds:
+        case = DirectCase(asked.question.text, asked.question.id, answers=source.names(sorted(asked.golds)))
+        yield DirectInstruction(source.prompts), case, 1.0
+
+
+CASES: Mapping[str, Callable[[Source, Asked], Made]] = {
+    "plan": plan_cases,
+    "reason": reason_cases,
+    "score_relations": score_relations_cases,
+    "score_entities": score_entities_cases,
+    "choose": choose_cases,
+    "explain": explain_cases,
+    "enough_information": enough_cases,
+    "direct": direct_cases,
+}
+"""Instructions with targets: eight of twelve. No graph says how to think, or which words of a question count."""
+
+
+# ------ Instruction data: what the graph supervises, rendered (RoG Eq. 7, EPERM Eq. 8, DualR's tuned choose).
+
 
 ROWS = 20_000  # of one row group: what is held in memory
 

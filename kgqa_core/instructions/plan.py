@@ -1,28 +1,74 @@
-"""plan: from a question to relation paths, written ``<PATH>directed_by<SEP>^starred_actors</PATH>`` (RoG §4.3).
+"""Plans: relation paths asked of a language model, written ``<PATH>directed_by<SEP>^starred_actors</PATH>`` (RoG §4.3).
 
-Steps are those of ``graph.kg``: a relation's label, with "^" before it where it is walked backward. What would
-break the frame (a marker or a line break inside a label, blanks at its ends) is written as ``\\u{HEX}`` and read back,
-so that any label survives.
+A step is a relation's label, walked forward; "^" before it means backward (``graph.kg``). What would break the frame (a
+marker or a line break inside a label, blanks at its ends) is written as ``\\u{HEX}`` and read back, so that any label
+survives. Files without directions (unsigned) hold plain labels.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import re
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
+import numpy as np
+
+from kgqa_core.graph.csr import I64, U8, Ints
+from kgqa_core.graph.follow import LEADS, LEADS_ON, find_dead_ends, find_leading, leave
+from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
-from kgqa_core.lm.types import Constraint
+from kgqa_core.lm.constraints import is_allowed
+from kgqa_core.lm.types import Constraint, Decoding, Generation
 from kgqa_core.types import LabelPath
 
 START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
+MAX_PIECES = 50_000  # sets of pieces that ``PathConstraints`` keeps
+MAX_TOPICS = 1024  # sets of topics whose frontiers it keeps
 
 _UNSAFE = re.compile(BREAKS + r"|<(?=(?:SEP|/?PATH)>)", re.IGNORECASE)
 _PLAN = re.compile(r"<PATH>(.*?)(?:</PATH>|(?=<PATH>)|\Z)", re.IGNORECASE | re.DOTALL)
 _MARKER = re.compile(r"</?(?:SEP|PATH)>", re.IGNORECASE)
-_SEPARATOR = re.compile(re.escape(SEPARATOR), re.IGNORECASE)
-_END = re.compile(re.escape(END), re.IGNORECASE)
+_SEPARATOR = re.compile(SEPARATOR, re.IGNORECASE)
+_END = re.compile(END, re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuestion:
+    """A question as a planner sees it."""
+
+    id: str
+    text: str  # as it is read: with a placeholder where it names a topic, unless the run says otherwise
+    topics: tuple[int, ...] = ()  # entity ids of the graph; empty without one
+    paths: tuple[LabelPath, ...] = ()  # those that count as right; supervision in training, the target when scored
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One relation path that a planner proposes."""
+
+    path: LabelPath
+    log_prob: float  # natural log of the planner's probability of this path given the question
+
+
+class Planner(Protocol):
+    """Proposes relation paths."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its row in tables: generator, dense, mixture."""
+        ...
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        """Return up to ``num_plans`` distinct plans per question, best first."""
+        ...
+
+
+# ------ Plans as text.
 
 
 def render_step(step: str) -> str:
@@ -34,34 +80,22 @@ def render_plan(path: LabelPath) -> str:
     """Return the text of a plan of at least one step; ValueError for none, or for an empty step."""
     if not path or not all(path):
         raise ValueError(f"a plan is one or more non-empty steps, not {path!r}")
-    return f"{START}{SEPARATOR.join(render_step(step) for step in path)}{END}"
-
-
-def parse_plan(text: str) -> LabelPath | ParseFailure:
-    """Return the first plan of any text, whatever stands around it; see ``parse_plans``."""
-    plans = parse_plans(text)
-    return plans if isinstance(plans, ParseFailure) else plans[0]
+    return f"{START}{SEPARATOR.join(escape(step, _UNSAFE) for step in path)}{END}"
 
 
 def parse_plans(text: str) -> tuple[LabelPath, ...] | ParseFailure:
     """Return the distinct plans of any text in their order, or why there is none; never raises.
 
     The end marker may be missing (generation stops there, and drops it). So may the start marker where the prompt
-    ends with it: the text then begins with the plan.
+    ends with it: the text then begins with the plan. A plan with an empty step is none.
     """
     bodies = [found[1] for found in _PLAN.finditer(text)]
     if not bodies and _MARKER.search(text):
         bodies = [_END.split(text, maxsplit=1)[0]]
     if not bodies:
         return failure("no plan", text)
-    plans = [plan for plan in map(_steps, bodies) if plan]
-    return tuple(dict.fromkeys(plans)) if plans else failure("empty plan", text)
-
-
-def _steps(body: str) -> LabelPath:
-    """Return the steps between two markers; none at all where one of them is empty."""
-    steps = tuple(unescape(piece.strip()) for piece in _SEPARATOR.split(body))
-    return steps if all(steps) else ()
+    plans = [tuple(unescape(piece.strip()) for piece in _SEPARATOR.split(body)) for body in bodies]
+    return tuple(dict.fromkeys(filter(all, plans))) or failure("empty plan", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +126,209 @@ class PlanInstruction(Instruction[PlanCase, tuple[LabelPath, ...]]):
     def constraint(self, case: PlanCase) -> Constraint | None:
         """Return the paths that exist, where the case brings them."""
         return case.paths_allowed
+
+
+# ------ Plans that exist: following them from any topic ends somewhere, topics not re-entered unless asked for.
+
+
+def all_steps(labels: Sequence[str]) -> list[str]:
+    """Return the steps along relations as plans write them, by relation id: forward, then backward."""
+    return [render_step(write_step(label, backward)) for backward in (False, True) for label in labels]
+
+
+class PathConstraint:
+    """The plans around one set of topics, written as ``render_plan`` does.
+
+    After the start marker a piece is a step with the marker behind it, so none begins another. Frontiers are worked
+    out as far as a plan is written, and kept for all plans that begin alike; nothing is enumerated.
+    """
+
+    def __init__(self, space: PathConstraints, topics: tuple[int, ...]) -> None:
+        """Stand at ``topics``: distinct entity ids, ascending."""
+        self.key = f"{space.key}:{','.join(map(str, topics))}"
+        self._space = space
+        start = np.array(topics, dtype=np.int64)
+        self._barred: I64 = np.empty(0, dtype=np.int64) if space.reenter_topic else start
+        self._dead_ends: I64 | None = None  # topics, and entities all of whose edges lead there: no plan goes on
+        self._frontiers: dict[tuple[int, ...], I64] = {(): start}
+        self._pieces: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
+        """Return the start marker, then steps in order of relation id: those that end the plan, those that go on."""
+        found, space = self._pieces.get(pieces), self._space
+        if found is None:
+            path = tuple(space.relation_of[piece] for piece in pieces[1:]) if not self.may_end(pieces) else None
+            leads = None if path is None else self._leads(path)
+            if path is None or leads is None:
+                found = ()
+            elif not pieces:
+                found = (START,) if leads.any() else ()
+            else:
+                goes_on = len(path) + 1 < space.max_hops
+                key = (leads.tobytes(), goes_on)  # few sets of relations, met again and again
+                found = space.pieces.get(key)
+                if found is None:
+                    on = [space.goes_on[relation] for relation in np.flatnonzero(leads & LEADS_ON)] if goes_on else []
+                    if len(space.pieces) >= MAX_PIECES:
+                        space.pieces.clear()
+                    ends = [space.ends[relation] for relation in np.flatnonzero(leads & LEADS)]
+                    found = space.pieces[key] = (*ends, *on)
+            self._pieces[pieces] = found
+        return found
+
+    def may_end(self, pieces: tuple[str, ...]) -> bool:
+        """Say whether the plan is whole."""
+        return bool(pieces) and pieces[-1].endswith(END)
+
+    def next_relations(self, path: tuple[int, ...]) -> tuple[Ints, Ints]:
+        """Return the relations that lead somewhere after ``path``, and those of them after which one more does."""
+        leads = self._leads(path)
+        return np.flatnonzero(leads & LEADS), np.flatnonzero(leads & LEADS_ON)
+
+    def _leads(self, path: tuple[int, ...]) -> U8:
+        """Return what each relation does after ``path``, [2R]; see ``find_leading``."""
+        graph, frontiers = self._space.graph, self._frontiers
+        if self._dead_ends is None:
+            self._dead_ends = find_dead_ends(graph.arrays, self._barred)
+        for end in range(1, len(path) + 1):
+            if path[:end] not in frontiers:
+                frontiers[path[:end]] = leave(graph, frontiers[path[: end - 1]], path[end - 1], self._barred)
+        return find_leading(graph.arrays, frontiers[path], self._barred, self._dead_ends, len(self._space.ends))
+
+
+class PathConstraints:
+    """The plans of one graph: a constraint per set of topics, kept for questions that share them."""
+
+    def __init__(self, graph: KnowledgeGraph, *, max_hops: int = 3, reenter_topic: bool = False) -> None:
+        """Allow plans of 1..``max_hops`` steps."""
+        self.graph, self.max_hops, self.reenter_topic = graph, max_hops, reenter_topic
+        steps = all_steps(graph.relation_labels)
+        self.ends = [step + END for step in steps]
+        self.goes_on = [step + SEPARATOR for step in steps]
+        self.relation_of = {piece: relation for relation, piece in enumerate(self.goes_on)}
+        self.key = f"paths:{identity_of(graph)}:{max_hops}:{int(reenter_topic)}"
+        self.pieces: dict[tuple[bytes, bool], tuple[str, ...]] = {}
+        self._kept: OrderedDict[tuple[int, ...], PathConstraint] = OrderedDict()
+
+    def around(self, topics: Sequence[int]) -> PathConstraint:
+        """Return the plans that exist around ``topics``; no text is allowed where there is none."""
+        key = tuple(sorted(set(topics)))
+        if key not in self._kept:
+            self._kept[key] = PathConstraint(self, key)
+            if len(self._kept) > MAX_TOPICS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+class RelationConstraint:
+    """Plans of 1..``max_hops`` known steps, whatever is around the topic: where there is no graph."""
+
+    def __init__(self, steps: Sequence[str], *, max_hops: int = 3) -> None:
+        """Take the steps as plans hold them (``graph.kg``): "^label" only where plans walk backward."""
+        rendered = [render_step(step) for step in dict.fromkeys(steps)]
+        self._last = tuple(step + END for step in rendered)
+        self._any = self._last + tuple(step + SEPARATOR for step in rendered)
+        self._max_hops = max_hops
+        told = "\0".join([str(max_hops), *sorted(rendered)])
+        self.key = "relations:" + hashlib.sha256(told.encode()).hexdigest()
+
+    def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
+        """Return the start marker, then any step with a marker behind it."""
+        if self.may_end(pieces):
+            return ()
+        if not pieces:
+            return (START,) if self._last else ()
+        return self._last if len(pieces) >= self._max_hops else self._any
+
+    def may_end(self, pieces: tuple[str, ...]) -> bool:
+        """Say whether the plan is whole."""
+        return bool(pieces) and pieces[-1].endswith(END)
+
+
+def identity_of(graph: KnowledgeGraph) -> str:
+    """Return what tells this graph from others: a hash of its manifest, which holds its files', else of its arrays."""
+    digest = hashlib.sha256()
+    manifest = graph.folder / "manifest.json"
+    if manifest.is_file():
+        digest.update(manifest.read_bytes())
+    else:
+        digest.update("\0".join(graph.relation_labels).encode())
+        for array in (graph.group_ptr, graph.group_relation, graph.edge_ptr, graph.edge_tail):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+# ------ Asking for plans by beam search, and reading what comes back.
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAsker:
+    """How a language model is asked for plans, and how its texts are read."""
+
+    instruction: PlanInstruction
+    space: PathConstraints | RelationConstraint | None  # the plans that exist; None: any text is a plan
+    num_beams: int = 1  # of beam search; at least as many as plans are asked for are taken
+    max_new_tokens: int = 160  # of one plan
+
+    def decoding(self, num_plans: int) -> Decoding:
+        """Return how ``num_plans`` plans are searched for."""
+        width = max(num_plans, self.num_beams)
+        return Decoding(
+            max_new_tokens=self.max_new_tokens,
+            method="beam",
+            num_returns=width,
+            num_beams=width,
+            stop=() if self.space is not None else (END,),  # a constraint ends the text by itself
+        )
+
+    def case(self, question: PlanQuestion) -> PlanCase:
+        """Return what the instruction is asked about a question."""
+        space = self.space
+        allowed = space.around(question.topics) if isinstance(space, PathConstraints) else space
+        return PlanCase(question.text, question.id, paths_allowed=allowed)
+
+    def read(self, case: PlanCase, texts: Sequence[Generation]) -> list[Plan]:
+        """Return the distinct plans of a question's texts, best first; equal ones are one, of their probabilities' sum.
+
+        One plan can be written in several ways, token by token.
+        """
+        found: dict[LabelPath, float] = {}
+        for text in texts:
+            parsed = self.instruction.parse(text.text, case)
+            if text.problem or isinstance(parsed, ParseFailure):
+                continue
+            log_prob = text.log_prob if text.log_prob is not None else -math.log(2) * (len(found) + 1)
+            for path in parsed:
+                if case.paths_allowed is None or is_allowed(case.paths_allowed, render_plan(path)):
+                    low, high = sorted((log_prob, found.get(path, -math.inf)))
+                    added = high + math.log1p(math.exp(low - high)) if low > -math.inf else high
+                    found[path] = min(0.0, added) if path in found else log_prob
+        return [Plan(path, log_prob) for path, log_prob in sorted(found.items(), key=lambda one: -one[1])]
+
+
+def weigh_plans(log_probs: Sequence[float]) -> list[float]:
+    """Return the beam probabilities of one question's plans, normalised over them (EPERM Fig. 4).
+
+    Args:
+        log_probs: natural logs; -inf is a plan that weighs nothing, and if all are, all weigh alike.
+    """
+    most = max(log_probs, default=-math.inf)
+    weights = [math.exp(log_prob - most) if most > -math.inf else 1.0 for log_prob in log_probs]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def score_paths(weights: Sequence[float], entity_scores: Sequence[Sequence[float]]) -> list[float]:
+    """Return the score of each of one question's reasoning paths: its plan's weight times its entities' scores.
+
+    Args:
+        weights: per path, of the plan that it follows.
+        entity_scores: per path, 0..1 for each entity that was scored; none score 1.
+
+    They sum to 1 (EPERM Fig. 4). Where every product is 0 the entities tell nothing: the plans' weights alone count.
+    """
+    products = [weight * math.prod(scores) for weight, scores in zip(weights, entity_scores, strict=True)]
+    values = products if any(products) else weights
+    total = math.fsum(values)
+    return [value / total if total else 1 / len(values) for value in values]

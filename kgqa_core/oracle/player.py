@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from kgqa_core.errors import ConfigError
 from kgqa_core.instructions.answers import ABSTENTION, write_answers, write_explained
 from kgqa_core.instructions.choose import NO, YES, label_of
-from kgqa_core.instructions.plan import END, SEPARATOR, START, parse_plan, render_step
+from kgqa_core.instructions.plan import END, SEPARATOR, START, parse_plans, render_step
 from kgqa_core.instructions.render import escape
 from kgqa_core.instructions.scores import write_scores
 from kgqa_core.instructions.types import ParseFailure
@@ -265,8 +265,8 @@ def near_plans(constraint: Constraint, plan: LabelPath, chance: random.Random) -
 
 def _read(text: str) -> LabelPath:
     """Return the plan of a text; none of its steps where there is no plan."""
-    found = parse_plan(text)
-    return () if isinstance(found, ParseFailure) else found
+    found = parse_plans(text)
+    return () if isinstance(found, ParseFailure) else found[0]
 
 
 # ------ Controls: chance, and always the first, in place of a language model. What does not beat them adds nothing.

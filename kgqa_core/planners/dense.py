@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.kg import to_relations, write_step
+from kgqa_core.instructions.plan import Plan, PlanQuestion
 from kgqa_core.planners.dense_train import (
     TINY,
     DenseModel,
@@ -24,11 +25,11 @@ from kgqa_core.planners.dense_train import (
     read_dense,
     render_path_text,
 )
-from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
 from kgqa_core.text.transformer import Floats, SplitEncoder
+from kgqa_core.types import LabelPath
 
 if TYPE_CHECKING:
-    from kgqa_core.instructions.path_constraint import PathConstraints
+    from kgqa_core.instructions.plan import PathConstraints
 
 NUM_CANDIDATES = 50  # existing paths of a question that are ranked and normalised
 FLOOR = 1e-3  # added to votes before their log: a path that no neighbour has is not impossible

@@ -24,8 +24,9 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.kg import read_step
-from kgqa_core.planners.types import LabelPath, PlanQuestion
+from kgqa_core.instructions.plan import PlanQuestion
 from kgqa_core.text.transformer import Floats, SplitEncoder
+from kgqa_core.types import LabelPath
 
 if TYPE_CHECKING:
     from torch import Tensor

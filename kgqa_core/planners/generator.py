@@ -4,59 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
-from kgqa_core.instructions.plan import END, PlanCase, PlanInstruction, render_plan
+from kgqa_core.instructions.plan import (
+    PathConstraints,
+    Plan,
+    PlanAsker,
+    PlanInstruction,
+    Planner,
+    PlanQuestion,
+    RelationConstraint,
+    render_plan,
+)
 from kgqa_core.instructions.render import Prompts
-from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.calls import is_allowed
-from kgqa_core.lm.types import Decoding, Generation, LanguageModel
-from kgqa_core.planners.types import LabelPath, Plan, Planner, PlanQuestion
-
-
-@dataclass(frozen=True, slots=True)
-class PlanAsker:
-    """How a language model is asked for plans, and how its texts are read."""
-
-    instruction: PlanInstruction
-    space: PathConstraints | RelationConstraint | None  # the plans that exist; None: any text is a plan
-    num_beams: int = 1  # of beam search; at least as many as plans are asked for are taken
-    max_new_tokens: int = 160  # of one plan
-
-    def decoding(self, num_plans: int) -> Decoding:
-        """Return how ``num_plans`` plans are searched for."""
-        width = max(num_plans, self.num_beams)
-        return Decoding(
-            max_new_tokens=self.max_new_tokens,
-            method="beam",
-            num_returns=width,
-            num_beams=width,
-            stop=() if self.space is not None else (END,),  # a constraint ends the text by itself
-        )
-
-    def case(self, question: PlanQuestion) -> PlanCase:
-        """Return what the instruction is asked about a question."""
-        space = self.space
-        allowed = space.around(question.topics) if isinstance(space, PathConstraints) else space
-        return PlanCase(question.text, question.id, paths_allowed=allowed)
-
-    def read(self, case: PlanCase, texts: Sequence[Generation]) -> list[Plan]:
-        """Return the distinct plans of a question's texts, best first; equal ones are one, of their probabilities' sum.
-
-        One plan can be written in several ways, token by token.
-        """
-        found: dict[LabelPath, float] = {}
-        for text in texts:
-            parsed = self.instruction.parse(text.text, case)
-            if text.problem or isinstance(parsed, ParseFailure):
-                continue
-            log_prob = text.log_prob if text.log_prob is not None else -math.log(2) * (len(found) + 1)
-            for path in parsed:
-                if case.paths_allowed is None or is_allowed(case.paths_allowed, render_plan(path)):
-                    found[path] = _add(found[path], log_prob) if path in found else log_prob
-        return [Plan(path, log_prob) for path, log_prob in sorted(found.items(), key=lambda one: -one[1])]
+from kgqa_core.lm.types import LanguageModel
+from kgqa_core.types import LabelPath
 
 
 class GeneratorPlanner:
@@ -90,12 +52,6 @@ class GeneratorPlanner:
         asker = self._asker
         prompts = [asker.instruction.render(asker.case(question)) for question in questions]
         return self._model.score(prompts, [[render_plan(path) for path in own] for own in paths])
-
-
-def _add(first: float, second: float) -> float:
-    """Return the log of the sum of two probabilities given as logs."""
-    high, low = max(first, second), min(first, second)
-    return high if high == -math.inf else min(0.0, high + math.log1p(math.exp(low - high)))
 
 
 # ------ The mixture of two planners: their log-probabilities of each other's plans, weighted.

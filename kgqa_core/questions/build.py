@@ -1,14 +1,18 @@
-"""From question files to a questions artifact: load, link to the graph, split, lint, write; and reading it back."""
+"""From question files to a questions artifact: load, link to the graph, split, lint, write; and reading it back.
+
+A section may ask for other questions than the files hold: a part of them, wordings that training never sees, or the
+splits of papers. All draws are by hash, so a draw depends on the questions and its seed alone: not on the order of the
+files, and a smaller training sample lies inside a larger one of the same draw.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,19 +21,55 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.formats import MAX_REJECT_TEXT
-from kgqa_core.graph.input_files import NUM_SHOWN, rejects_table, too_many_rejects
+from kgqa_core.graph.formats import line_blocks, require_file
+from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NOT_UTF8, NUM_SHOWN, rejects_table, too_many_rejects
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions.coverage import LintReport, lint_questions, reach_table
-from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, list_files, open_format
-from kgqa_core.questions.link import Resolver, nearest_names
-from kgqa_core.questions.subset import SubsetReport, VariantReport, plan_variant, take_subset
-from kgqa_core.types import SPLITS, Question, Reject, Split
+from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
+from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, load_file, nearest_names
+from kgqa_core.types import SPLITS, Question, Reject, RelationPath, Split
 
-DUPLICATE_ID = "id used before"
-TRAIN_SHARE, DEV_SHARE = 0.8, 0.1  # of a single file that is split by hash; the rest is test
-SPLIT_SEED = 0  # other seeds would move questions from split to split
+NUM_DEV = 250  # questions of a variant's dev split, at most
+DEV_SHARE = 0.1  # of the training questions, at most
+DEV_SEED = 0
+NO_ANSWER_GIVEN = "the file gives no answer"
+
+ChainType = RelationPath | int | None  # the gold chain, else the number of hops, where the dataset says
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetReport:
+    """What a subset left, as subset.json holds it."""
+
+    draw: int
+    num_masked: int  # distinct masked texts before
+    num_masked_held_out: int  # of them: asked by the test split alone
+    num_held_out_wanted: int  # what the share asked for; more than held out where a chain type would lose its last text
+    num_before: dict[str, int]  # split -> questions
+    num_left: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A question that a variant leaves out."""
+
+    id: str
+    split: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReport:
+    """What a variant changed, as variant.json holds it."""
+
+    variant: str  # etd: with dev questions; rog: also without those that have no answer
+    dev: str  # where the dev questions come from
+    seed: int  # of the draw, where they are drawn
+    num_before: dict[str, int]  # split -> questions that can be read
+    num_left: dict[str, int]
+    dev_ids: tuple[str, ...]  # training questions that became the dev split
+    dropped: tuple[Dropped, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +101,25 @@ def build_questions(
     has too large a share of rejected lines, or the section asks for more questions than there are.
     """
     files, variant = list_files(section), plan_variant(section)
+    left_out = variant.dropped if variant else ()
+    to_dev, dropped = set(variant.dev_ids) if variant else set(), {one.id for one in left_out}
     loaded, resolver = Loaded(), Resolver(graph)
     for file in files:
-        load_file(loaded, file, format=section.format, resolver=resolver, variant=variant)
-    _check(loaded, section, graph)
-    for dropped in variant.dropped if variant else ():
-        loaded.note("dropped_by_variant", dropped.split, f"{dropped.id}: {dropped.reason}")
+        load_file(loaded, file, format=section.format, resolver=resolver, to_dev=to_dev, dropped=dropped)
+    try:
+        _check_rejects(loaded.rejects, len(loaded.questions), section)
+    except InputError as error:
+        shown = [(reject.file, reject.line) for reject in loaded.rejects[:NUM_SHOWN]]
+        unknown = list(dict.fromkeys(loaded.unknown[place] for place in shown if place in loaded.unknown))
+        if not unknown:
+            raise
+        lines = [f"\n  nearest to {shorten(one)}: {', '.join(map(repr, nearest_names(one, graph)))}" for one in unknown]
+        raise InputError(f"{error}\nNot in the graph:{''.join(lines)}") from error
+    for one in left_out:
+        loaded.note("dropped_by_variant", one.split, f"{one.id}: {one.reason}")
     if finish := open_format(section.format).finish:
         finish(loaded, graph, reenter_topic)
-    questions = loaded.questions
-    if all(file.split is None for file in files):
-        questions = fill_splits(questions, graph)
+    questions = fill_splits(loaded.questions, graph) if all(file.split is None for file in files) else loaded.questions
     questions, subset = take_subset(
         questions, train_size=section.train_size, hold_out_templates=section.hold_out_templates, draw=section.draw
     )
@@ -82,8 +130,7 @@ def build_questions(
     pq.write_table(questions_table(questions), out_dir / "questions.parquet", compression="zstd")
     pq.write_table(rejects_table(loaded.rejects), out_dir / "rejects.parquet", compression="zstd")
     pq.write_table(reach_table(lint.reach), out_dir / "coverage.parquet", compression="zstd")
-    reports: dict[str, Any] = {"lint": lint, "subset": subset, "variant": variant}
-    for name, report in reports.items():
+    for name, report in (("lint", lint), ("subset", subset), ("variant", variant)):
         if report is not None:
             text = json.dumps(asdict(report), indent=2, ensure_ascii=False)
             (out_dir / f"{name}.json").write_text(f"{text}\n", "utf-8")
@@ -104,29 +151,16 @@ def read_topics(section: QuestionSection) -> list[str]:
     They are labels, or names where the format has no labels; questions of every variant and split count. Raises
     InputError where a file is missing or is none of its format, or has too large a share of rejected lines.
     """
-    loaded, topics, num_questions = Loaded(), set[str](), 0
+    rejects, topics, num_questions = list[Reject](), set[str](), 0
     for file in list_files(section):
         for number, text, parsed in open_format(section.format).read(file):
             if isinstance(parsed, Fault):
-                loaded.reject(Reject(file.path.name, number, parsed.reason, text[:MAX_REJECT_TEXT]))
+                rejects.append(Reject(file.path.name, number, parsed.reason, text[:MAX_REJECT_TEXT]))
             else:
                 topics.update(parsed.topics)
                 num_questions += 1
-    _check_rejects(loaded.rejects, num_questions, section)
+    _check_rejects(rejects, num_questions, section)
     return sorted(topics)  # the order of code points is that of bytes in UTF-8
-
-
-def _check(loaded: Loaded, section: QuestionSection, graph: KnowledgeGraph) -> None:
-    """Raise InputError as ``_check_rejects``; it says what of the graph is like the unknown names that it shows."""
-    try:
-        _check_rejects(loaded.rejects, len(loaded.questions), section)
-    except InputError as error:
-        shown = [(reject.file, reject.line) for reject in loaded.rejects[:NUM_SHOWN]]
-        unknown = list(dict.fromkeys(loaded.unknown[place] for place in shown if place in loaded.unknown))
-        lines = [f"\n  nearest to {shorten(one)}: {', '.join(map(repr, nearest_names(one, graph)))}" for one in unknown]
-        if not lines:
-            raise
-        raise InputError(f"{error}\nNot in the graph:{''.join(lines)}") from error
 
 
 def _check_rejects(rejects: Sequence[Reject], num_questions: int, section: QuestionSection) -> None:
@@ -138,65 +172,6 @@ def _check_rejects(rejects: Sequence[Reject], num_questions: int, section: Quest
         raise InputError("questions: the files hold no question. docs/own-data.md shows what a line looks like.")
 
 
-# ------ Loading a file: its questions, linked to the graph and placed in a split.
-
-
-def load_question_file(
-    path: Path, *, format: str, graph: KnowledgeGraph, split: Split = "test", hops: int | None = None
-) -> tuple[list[Question], list[Reject]]:
-    """Return the questions of one file, linked to ``graph``, and the lines that could not be used.
-
-    ``hops`` is for MetaQA files, whose lines do not say. Raises InputError where the file is missing.
-    """
-    loaded = Loaded()
-    load_file(loaded, QuestionFile(path, split, hops), format=format, resolver=Resolver(graph))
-    return loaded.questions, loaded.rejects
-
-
-def load_file(
-    loaded: Loaded, file: QuestionFile, *, format: str, resolver: Resolver, variant: VariantReport | None = None
-) -> None:
-    """Add one file's questions, rejects and notes to ``loaded``; a file without a split is split by hash."""
-    moved = set(variant.dev_ids) if variant else set()
-    dropped = {question.id for question in variant.dropped} if variant else set()
-    shown = file.path.name if file.hops is None else f"{file.hops}-hop/{file.path.name}"
-    used = {question.id for question in loaded.questions}
-
-    def by_hash(masked: str, topics: tuple[int, ...]) -> Split:
-        return split_of(masked, [resolver.graph.label_of(topic) for topic in topics])
-
-    for number, line, parsed in open_format(format).read(file):
-        if isinstance(parsed, Fault):
-            read: Question | Fault = parsed
-        elif parsed.id in used:
-            read = Fault(DUPLICATE_ID)
-        elif parsed.id in dropped:
-            continue
-        else:
-            read = resolver.resolve(parsed, "dev" if parsed.id in moved else file.split or by_hash, loaded)
-        if isinstance(read, Fault):
-            loaded.reject(Reject(shown, number, read.reason, line[:MAX_REJECT_TEXT]), unknown=read.unknown)
-        else:
-            used.add(read.id)
-            loaded.questions.append(read)
-
-
-def split_of(masked: str, topic_labels: Sequence[str]) -> Split:
-    """Return the split (80/10/10) of a question in a file without splits.
-
-    It depends on the masked text and the topics' labels alone: a repeated question never falls into two splits, and
-    adding lines to the file moves none.
-    """
-    share = _hash_share(masked, topic_labels)
-    return "train" if share < TRAIN_SHARE else "dev" if share < TRAIN_SHARE + DEV_SHARE else "test"
-
-
-def _hash_share(masked: str, topic_labels: Sequence[str]) -> float:
-    """Return a number in [0, 1) that a question's masked text and topics decide."""
-    key = "\x1f".join([str(SPLIT_SEED), masked, *topic_labels])
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
-
-
 def fill_splits(questions: list[Question], graph: KnowledgeGraph) -> list[Question]:
     """Return the questions with no split empty: a file of a few questions is split by the order of their hashes.
 
@@ -205,19 +180,170 @@ def fill_splits(questions: list[Question], graph: KnowledgeGraph) -> list[Questi
     if {question.split for question in questions} == set(SPLITS):
         return questions
     keys = [(question.masked, question.topics) for question in questions]
-    order = sorted(set(keys), key=lambda key: _hash_share(key[0], [graph.label_of(topic) for topic in key[1]]))
+    order = sorted(set(keys), key=lambda key: hash_share(key[0], [graph.label_of(topic) for topic in key[1]]))
     if len(order) < len(SPLITS):
         raise InputError(
             f"a file without splits needs at least {len(SPLITS)} different questions, one each for train, dev and "
             f"test, and this one has {len(order)}. Add some, or name a file for each split: dataset.questions.files"
         )
-    held = max(1, round(DEV_SHARE * len(order)))
-    place = {key: rank for rank, key in enumerate(order)}
+    held = max(1, round(HELD_SHARE * len(order)))
+    tests, others = set(order[-held:]), set(order[: -2 * held])
 
-    def split_at(rank: int) -> Split:
-        return "test" if rank >= len(order) - held else "dev" if rank >= len(order) - 2 * held else "train"
+    def split_of(key: tuple[str, tuple[int, ...]]) -> Split:
+        return "test" if key in tests else "train" if key in others else "dev"
 
-    return [replace(question, split=split_at(place[key])) for question, key in zip(questions, keys, strict=True)]
+    return [replace(question, split=split_of(key)) for question, key in zip(questions, keys, strict=True)]
+
+
+# ------ A part of the questions.
+
+
+def take_subset(
+    questions: Sequence[Question],
+    *,
+    train_size: int | None = None,
+    hold_out_templates: float | None = None,
+    draw: int = 0,
+) -> tuple[list[Question], SubsetReport | None]:
+    """Return a part of the questions, in their order, and what was left; None where nothing was to be left out.
+
+    Args:
+        questions: all of them.
+        train_size: training questions to keep, drawn at random; None: all.
+        hold_out_templates: share of the distinct masked texts that only the test split shall ask. They are held out
+            before training is sampled.
+        draw: the seed of both.
+
+    Raises:
+        InputError: a split would be left empty, or training has fewer questions than asked for.
+    """
+    kept, share = list(questions), hold_out_templates
+    if train_size is None and share is None:
+        return kept, None
+    before = _count_splits(question.split for question in questions)
+    num_masked = len({question.masked for question in questions})
+    wanted = round((share or 0) * num_masked)
+    held = _hold_out(questions, wanted, draw=draw)
+    if share is not None:
+        kept = [question for question in questions if (question.masked in held) == (question.split == "test")]
+        left = _count_splits(question.split for question in kept)
+        empty = [split for split, count in before.items() if count and not left[split]]
+        if empty:
+            raise InputError(
+                f"dataset.questions.hold_out_templates = {share:g} leaves no {' and no '.join(empty)} question: there "
+                f"are {num_masked} distinct masked texts, and every chain type keeps one in training. Hold out another "
+                "share, or try another dataset.questions.draw."
+            )
+    if train_size is not None:
+        train = [question.id for question in kept if question.split == "train"]
+        if train_size > len(train):
+            raise InputError(
+                f"dataset.questions.train_size is {train_size}, but there are only {len(train)} training questions. "
+                "Ask for fewer, or leave it out to use all."
+            )
+        chosen = set(sorted(train, key=lambda id: _rank(draw, "train", id))[:train_size])
+        kept = [question for question in kept if question.split != "train" or question.id in chosen]
+    after = _count_splits(question.split for question in kept)
+    return kept, SubsetReport(draw, num_masked, len(held), wanted, before, after)
+
+
+def _hold_out(questions: Iterable[Question], count: int, *, draw: int) -> set[str]:
+    """Return ``count`` masked texts, or fewer, such that every chain type keeps a masked text in training.
+
+    Chain type: the gold chain, where there is none the number of hops. A text that training asks with several chains
+    counts for each; one whose chain type training does not have is never held out.
+    """
+    types: dict[str, set[ChainType]] = defaultdict(set)  # masked text -> its chain types
+    trained: dict[ChainType, set[str]] = defaultdict(set)  # chain type -> masked texts that training asks
+    for question in questions:
+        chain_type = question.chain or question.hops
+        types[question.masked].add(chain_type)
+        if question.split == "train":
+            trained[chain_type].add(question.masked)
+    held: set[str] = set()
+    for masked in sorted(types, key=lambda masked: _rank(draw, "template", masked)):
+        if len(held) < count and all(trained[chain_type] - {masked} for chain_type in types[masked]):
+            held.add(masked)
+            for chain_type in types[masked]:
+                trained[chain_type].discard(masked)
+    return held
+
+
+def _rank(draw: int, what: str, key: str) -> bytes:
+    return hashlib.sha256(f"{draw}\x1f{what}\x1f{key}".encode()).digest()
+
+
+def _count_splits(splits: Iterable[str | None]) -> dict[str, int]:
+    sizes = Counter(splits)
+    return {split: sizes[split] for split in SPLITS}
+
+
+# ------ The question sets that papers made of WebQSP and ComplexWebQuestions, by the variant's name.
+
+
+def plan_variant(section: QuestionSection) -> VariantReport | None:
+    """Read the question files and return what the section's variant changes, None where it is the official one.
+
+    Raises InputError where the files have no splits, or ``section.dev_ids`` lists an id that no training question has.
+    """
+    if section.variant == "official":
+        return None
+    files, read = list_files(section), open_format(section.format).read
+    if any(file.split is None for file in files):
+        raise InputError(
+            f"dataset.questions.variant {section.variant!r} needs a file per split: name the folder of the official "
+            "files as dataset.questions.path, or each file under dataset.questions.files."
+        )
+    parsed = [(one, file.split) for file in files for _, _, one in read(file)]
+    listed = [(one.id, split, bool(one.answers)) for one, split in parsed if isinstance(one, RawQuestion)]
+    train = [id for id, split, _ in listed if split == "train"]
+    moved: set[str] = set()
+    how = "their own file"
+    if section.dev_ids is not None:
+        moved, how = _read_ids(section.dev_ids, train), f"listed in {section.dev_ids.name}"
+    elif not any(split == "dev" for _, split, _ in listed):
+        count = min(NUM_DEV, int(DEV_SHARE * len(train)))
+        moved = set(sorted(train, key=lambda id: _rank(DEV_SEED, "dev", id))[:count])
+        how = "drawn by hash of the ids"
+    placed = [(id, "dev" if id in moved else str(split), answered) for id, split, answered in listed]
+    drops = section.variant == "rog"
+    return VariantReport(
+        variant=section.variant,
+        dev=how,
+        seed=DEV_SEED,
+        num_before=_count_splits(split for _, split, _ in listed),
+        num_left=_count_splits(split for _, split, answered in placed if answered or not drops),
+        dev_ids=tuple(sorted(moved)),
+        dropped=tuple(Dropped(id, split, NO_ANSWER_GIVEN) for id, split, answered in placed if drops and not answered),
+    )
+
+
+def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
+    """Return the ids that a file lists: one per line, or as ``id`` of a JSON object per line."""
+    require_file(path, what="list of dev questions")
+    ids = []
+    for number, line in enumerate((line for block, _ in line_blocks(path) for line in block), 1):
+        if isinstance(line, bytes):
+            raise InputError(f"{path}:{number}: {NOT_UTF8}")
+        found = line.strip()
+        if found.startswith("{"):
+            try:
+                found = json.loads(found).get("id")
+            except ValueError as error:
+                reason = shorten(str(error))
+                raise InputError(f"{path}:{number}: neither an id nor a JSON object with one ({reason})") from error
+            if not isinstance(found, str):
+                raise InputError(f"{path}:{number}: the object has no field 'id' with a text: {shorten(line)}")
+        if found:
+            ids.append(found)
+    known = set(train)
+    unknown = [id for id in ids if id not in known]
+    if unknown:
+        raise InputError(
+            f"{path}: {len(unknown)} of its {len(ids)} ids are no training question's, {shorten(unknown[0])} first. "
+            "dataset.questions.dev_ids lists training questions that are to be the dev split."
+        )
+    return set(ids)
 
 
 # ------ Questions at rest.

@@ -7,25 +7,17 @@ rejects, lint and coverage are the same for all of them.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
 from kgqa_core.errors import ConfigError, InputError, nearest, shorten
-from kgqa_core.graph.formats import (
-    NOT_AN_OBJECT,
-    NOT_JSON,
-    NOT_UTF8,
-    TRUNCATED,
-    WRONG_FIELDS,
-    line_blocks,
-    require_file,
-)
+from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, line_blocks, require_file
+from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import SPLITS, Question, Reject, Split
 
@@ -151,19 +143,23 @@ def question_files(section: QuestionSection) -> dict[str, Path]:
     return named | {name: path for name, path in extra.items() if path not in named.values()}
 
 
-def files_by_split(patterns: Mapping[Split, Sequence[str]]) -> Callable[..., list[QuestionFile]]:
+def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..., list[QuestionFile]]:
     """Return a ``QuestionFormat.list_files`` for folders with a file per split, or one file without splits.
 
-    ``patterns`` holds file names of each split. The first that is there counts, in the folder
-    or in its folder ``data``.
+    ``patterns`` are file names with ``{split}``, by whose names in ``dev`` the dev split is called. The first that is
+    there counts, in the folder or in its folder ``data``.
     """
 
     def find(path: Path, hops: Sequence[int] | None = None) -> list[QuestionFile]:
         if path.is_file():
             return [QuestionFile(path)]
-        found = [QuestionFile(file, split) for split in SPLITS for file in _first_match(path, patterns[split])]
+        found = []
+        for split in SPLITS:
+            names = [one.format(split=name) for one in patterns for name in (dev if split == "dev" else (split,))]
+            tried = (sorted(place.glob(name)) for place in (path, path / "data") for name in names)
+            found += [QuestionFile(file, split) for file in next(filter(None, tried), [])]
         if not found:
-            names = [patterns[split][0] for split in SPLITS]
+            names = [min(patterns, key=len).format(split=split) for split in SPLITS]
             folder, wanted = (path, names[0]) if path.is_dir() else (path.parent, path.name)
             near = nearest(wanted, [entry.name for entry in folder.iterdir()] if folder.is_dir() else [])
             hint = f" Nearest there: {near[0]}." if near else ""
@@ -171,14 +167,6 @@ def files_by_split(patterns: Mapping[Split, Sequence[str]]) -> Callable[..., lis
         return found
 
     return find
-
-
-def _first_match(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    for place in (folder, folder / "data"):
-        for pattern in patterns:
-            if matches := sorted(place.glob(pattern)):
-                return matches
-    return []
 
 
 # ------ Reading a file: line by line, or one large JSON array.
@@ -203,6 +191,21 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
         before += len(lines)
 
 
+def read_object(adapter: TypeAdapter[Parsed], text: str) -> Parsed | Fault:
+    """Return the object that a JSON text holds, or the first thing that is wrong with it.
+
+    A field goes by its name, without places in lists.
+    """
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return Fault(NOT_JSON)
+    names = [str(part) for part in first["loc"] if isinstance(part, str)]
+    return Fault(f"field {'.'.join(names)}: {first['msg']}" if names else NOT_AN_OBJECT)
+
+
 def parse_items(path: Path, parse: Parser, *, key: str | None = None) -> Iterator[Placed]:
     """Yield (place in the array, from 1 on; its text; what it says) for each question of a JSON file.
 
@@ -210,95 +213,26 @@ def parse_items(path: Path, parse: Parser, *, key: str | None = None) -> Iterato
     the file is missing, or is no such JSON, with the line and character where it stops being.
     """
     require_file(path, what="question file")
-    for number, text in enumerate(_json_items(_JsonText(path), key), 1):
-        yield number, text, parse(text, number)
-
-
-def reason_of(error: ValidationError) -> str:
-    """Return the first thing that is wrong with an object; the field by name, without places in lists."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return NOT_JSON
-    names = [str(part) for part in first["loc"] if isinstance(part, str)]
-    return f"field {'.'.join(names)}: {first['msg']}" if names else NOT_AN_OBJECT
-
-
-def _json_items(json: _JsonText, key: str | None) -> Iterator[str]:
-    """Yield the text of each item. The items are not kept as objects: official files are arrays of up to 100 MB."""
-    if key is not None:
-        json.expect("{")
-        while json.field_name() != key:
-            json.value()
-            if not json.takes(","):
-                json.fail(f"no field {key!r}: is this the right file?")
-    json.expect("[")
-    if not json.takes("]"):
-        yield json.value()
-        while json.takes(","):
-            yield json.value()
-        json.expect("]")
-    if key is not None:
-        while json.takes(","):
-            json.field_name()
-            json.value()
-        json.expect("}")
-    if json.peek():
-        json.fail("something follows the end of the JSON")
-
-
-class _JsonText:
-    """A place in the text of a JSON file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, content = path, path.read_bytes()
-        try:
-            self._text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            raise InputError(f"{path}: not UTF-8 in line {line} ({shorten(str(error))})") from error
-        self._at = 0
-        self._blanks, self._decoder = re.compile(r"[ \t\n\r]*"), json.JSONDecoder()
-
-    def peek(self) -> str:
-        """Return the next character that is not blank, "" at the end of the file."""
-        blank = self._blanks.match(self._text, self._at)
-        self._at = blank.end() if blank else self._at
-        return self._text[self._at : self._at + 1]
-
-    def takes(self, character: str) -> bool:
-        """Step over ``character`` if it is next."""
-        found = self.peek() == character
-        self._at += found
-        return found
-
-    def expect(self, character: str) -> None:
-        """Step over ``character``; InputError where another one is next."""
-        if not self.takes(character):
-            self.fail(f"{character!r} expected, {self.peek()!r} found" if self.peek() else "the file ends too early")
-
-    def field_name(self) -> str:
-        """Step over the name of a field and its colon, and return it."""
-        name: str = json.loads(self.value()) if self.peek() == '"' else self.fail("a field name expected")
-        self.expect(":")
-        return name
-
-    def value(self) -> str:
-        """Step over one value and return its text."""
-        self.peek()
-        start = self._at
-        try:
-            _, self._at = self._decoder.raw_decode(self._text, start)
-        except json.JSONDecodeError as error:
-            self._at = min(error.pos, len(self._text))
-            self.fail(error.msg)
-        except RecursionError:
-            self.fail("nested too deeply")
-        return self._text[start : self._at]
-
-    def fail(self, reason: str) -> NoReturn:
-        """Raise InputError with the place."""
-        line, start = self._text.count("\n", 0, self._at) + 1, self._text.rfind("\n", 0, self._at)
+    content, place, reason = path.read_bytes(), "", ""
+    try:
+        found = json.loads(content.decode("utf-8-sig"))
+        if key is not None:
+            found = found.get(key) if isinstance(found, dict) else None
+        if not isinstance(found, list):
+            reason = f"no list in field {key!r}: is this the right file?" if key else "no list"
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}: not UTF-8 in line {line} ({shorten(str(error))})") from error
+    except json.JSONDecodeError as error:
+        place, reason = f", line {error.lineno}, character {error.colno}", error.msg
+    except RecursionError:
+        reason = "nested too deeply"
+    if reason:
         raise InputError(
-            f"{self._path}, line {line}, character {self._at - start}: not the expected JSON ({shorten(reason)}). "
+            f"{path}{place}: not the expected JSON ({shorten(reason)}). "
             "Was the file copied whole, and is dataset.questions.format the right one?"
         )
+    del content
+    for number, item in enumerate(found, 1):
+        text = json.dumps(item, ensure_ascii=False).encode(errors="backslashreplace").decode()  # half a pair: an escape
+        yield number, text, parse(text, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.questions.formats import (
@@ -17,9 +17,8 @@ from kgqa_core.questions.formats import (
     Text,
     files_by_split,
     parse_lines,
-    reason_of,
+    read_object,
 )
-from kgqa_core.types import SPLITS
 
 
 @dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, extra="ignore"))
@@ -41,19 +40,17 @@ LINE = TypeAdapter(JsonQuestion)
 
 def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
     """Yield the questions of a file; a line without an id is called ``<split or file>-<line number>``."""
-    stem = file.split or file.path.stem
 
     def parse(line: str, number: int) -> RawQuestion | Fault:
-        try:
-            read = LINE.validate_json(line)
-        except ValidationError as error:
-            return Fault(reason_of(error))
+        read = read_object(LINE, line)
+        if isinstance(read, Fault):
+            return read
         if (read.claim is None) != (read.verdict is None):
             return Fault("claim and verdict belong together")
         if not read.answers and read.claim is None:
             return Fault("no answers given")
         return RawQuestion(
-            id=read.id or f"{stem}-{number}",
+            id=read.id or f"{file.split or file.path.stem}-{number}",
             text=read.question,
             answers=tuple(read.answers),
             topics=tuple(read.topics),
@@ -66,4 +63,4 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
     return parse_lines(file.path, parse)
 
 
-FORMAT = QuestionFormat(files_by_split({split: (f"{split}.jsonl",) for split in SPLITS}), read_jsonl)
+FORMAT = QuestionFormat(files_by_split("{split}.jsonl"), read_jsonl)

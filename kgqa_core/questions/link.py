@@ -1,17 +1,20 @@
-"""Topic entities from text: the exact name, else an error with the nearest names; and masking of mentions."""
+"""Questions linked to a graph: the names in a text, the masking of mentions, and whole files of questions."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 from kgqa_core.errors import LinkError, shorten
+from kgqa_core.graph.input_files import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.strings import key_of
-from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, Span
-from kgqa_core.types import Question, RelationPath, Split
+from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Span, open_format
+from kgqa_core.types import Question, Reject, Split
 
 TOPIC = "[topic]"
 CLAIM = "[claim]"
@@ -19,6 +22,9 @@ NUM_NEAREST = 5
 GOOD_MATCH = 80.0  # percent of characters in common
 MAX_WORDS = 20  # of an unlinked question that are compared with the names
 
+TRAIN_SHARE, HELD_SHARE = 0.8, 0.1  # of a single file that is split by hash: train, and each of dev and test
+
+DUPLICATE_ID = "id used before"
 NO_ANSWER = "no answer in the graph"
 NO_TOPIC = "no topic in the graph"
 NO_MENTION = "no entity name in the text"
@@ -141,7 +147,47 @@ def mask_topics(text: str, names: Iterable[str], *, claims: Iterable[str] = ()) 
 # ------ From what a file says to a Question: labels and names become entity ids, mentions become placeholders.
 
 
-Assign = Split | Callable[[str, tuple[int, ...]], Split]  # the split, or (masked text, topics) -> the split
+def load_question_file(
+    path: Path, *, format: str, graph: KnowledgeGraph, split: Split = "test", hops: int | None = None
+) -> tuple[list[Question], list[Reject]]:
+    """Return the questions of one file, linked to ``graph``, and the lines that could not be used.
+
+    ``hops`` is for MetaQA files, whose lines do not say. Raises InputError where the file is missing.
+    """
+    loaded = Loaded()
+    load_file(loaded, QuestionFile(path, split, hops), format=format, resolver=Resolver(graph))
+    return loaded.questions, loaded.rejects
+
+
+def load_file(
+    loaded: Loaded,
+    file: QuestionFile,
+    *,
+    format: str,
+    resolver: Resolver,
+    to_dev: Container[str] = (),
+    dropped: Container[str] = (),
+) -> None:
+    """Add one file's questions, rejects and notes to ``loaded``; a file without a split is split by hash.
+
+    ``to_dev`` and ``dropped`` hold ids of questions that a variant moves to the dev split, or leaves out.
+    """
+    shown = file.path.name if file.hops is None else f"{file.hops}-hop/{file.path.name}"
+    used = {question.id for question in loaded.questions}
+    for number, line, parsed in open_format(format).read(file):
+        if isinstance(parsed, Fault):
+            read: Question | Fault = parsed
+        elif parsed.id in used:
+            read = Fault(DUPLICATE_ID)
+        elif parsed.id in dropped:
+            continue
+        else:
+            read = resolver.resolve(parsed, "dev" if parsed.id in to_dev else file.split, loaded)
+        if isinstance(read, Fault):
+            loaded.reject(Reject(shown, number, read.reason, line[:MAX_REJECT_TEXT]), unknown=read.unknown)
+        else:
+            used.add(read.id)
+            loaded.questions.append(read)
 
 
 class Resolver:
@@ -155,10 +201,15 @@ class Resolver:
         given = enumerate(graph.inverse_labels, graph.num_relations)
         self._relations |= {label: relation for relation, label in given if label is not None}
 
-    def resolve(self, raw: RawQuestion, assign: Assign, loaded: Loaded) -> Question | Fault:
-        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``."""
+    def resolve(self, raw: RawQuestion, split: Split | None, loaded: Loaded) -> Question | Fault:
+        """Return the linked question, or why it cannot be used; doubts that do not reject it go to ``loaded``.
+
+        Where ``split`` is None, the hash of its masked text and topics decides.
+        """
+        name_of = self.graph.name_of
         claim = () if raw.claim is None else self.ids_of(raw.claim)
-        topics = self._topics(raw, claim)
+        claims = {*map(name_of, claim), *([raw.claim] if raw.claim else [])}
+        topics = self._topics(raw, claims)
         if isinstance(topics, Fault):
             if not raw.keep:
                 return topics
@@ -168,48 +219,36 @@ class Resolver:
             return Fault(NO_ANSWER, unknown=raw.answers[0])
         if raw.claim is not None and len(claim) != 1:
             return Fault(SHARED_CLAIM) if claim else Fault(NO_CLAIM, unknown=raw.claim)
-        masked = self._mask(raw, topics, claim)
+        if raw.mentions:
+            masked = mask_spans(raw.text, [(span, TOPIC) for span in raw.mentions])
+        else:
+            masked = mask_topics(raw.text, {*raw.topics, *map(name_of, topics)}, claims=claims)
+        steps = [self._step(label) for label in raw.chain or ()]
         question = Question(
             id=raw.id,
             text=raw.text,
             masked=masked,
             topics=topics,
             answers=answers,
-            split=assign(masked, topics) if callable(assign) else assign,
+            split=split or split_of(masked, [self.graph.label_of(topic) for topic in topics]),
             hops=raw.hops,
-            chain=self._chain(raw),
+            chain=None if raw.chain is None or None in steps else tuple(step for step in steps if step is not None),
             claim=claim[0] if claim else None,
             verdict=raw.verdict,
         )
         self._note(raw, question, loaded)
         return question
 
-    def _topics(self, raw: RawQuestion, claim: Sequence[int]) -> tuple[int, ...] | Fault:
+    def _topics(self, raw: RawQuestion, claims: Iterable[str]) -> tuple[int, ...] | Fault:
         if not raw.topics and not raw.keep:
             # "Did Hitchcock direct Vertigo?": what is claimed is no topic
-            claimed = [(span, " ") for name in self._claim_names(raw, claim) for span in spans_of(raw.text, name)]
+            claimed = [(span, " ") for name in claims for span in spans_of(raw.text, name)]
             mention = find_mention(mask_spans(raw.text, claimed), self.graph)
             return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention.entities
         topics = {entity for topic in raw.topics for entity in self.ids_of(topic)}
         if not topics and raw.link and (mention := find_mention(raw.text, self.graph)) is not None:
             return mention.entities
         return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=next(iter(raw.topics), ""))
-
-    def _mask(self, raw: RawQuestion, topics: Sequence[int], claim: Sequence[int]) -> str:
-        if raw.mentions:
-            return mask_spans(raw.text, [(span, TOPIC) for span in raw.mentions])
-        names = {*raw.topics, *map(self.graph.name_of, topics)}
-        return mask_topics(raw.text, names, claims=self._claim_names(raw, claim))
-
-    def _claim_names(self, raw: RawQuestion, claim: Sequence[int]) -> set[str]:
-        return {*map(self.graph.name_of, claim), *([raw.claim] if raw.claim else [])}
-
-    def _chain(self, raw: RawQuestion) -> RelationPath | None:
-        """Return the gold chain as relation ids; None where the graph lacks one of its relations."""
-        if raw.chain is None:
-            return None
-        steps = [self._step(label) for label in raw.chain]
-        return tuple(step for step in steps if step is not None) if None not in steps else None
 
     def _step(self, label: str) -> int | None:
         if label in self._relations:  # first, in case a label itself begins with "~"
@@ -218,23 +257,43 @@ class Resolver:
         return None if relation is None else (relation + self.graph.num_relations) % (2 * self.graph.num_relations)
 
     def _note(self, raw: RawQuestion, question: Question, loaded: Loaded) -> None:
-        split = question.split
+        """Note what is doubtful about a question that is used."""
         for value in (*raw.topics, *raw.answers):
             ids = self.ids_of(value)
             if len(ids) != 1:
-                loaded.note("shared_name_used" if ids else "unknown_entity", split, f"{raw.id}: {value}")
-        if any(not self.ids_of(answer) for answer in raw.answers):
-            loaded.note("partial_gold", split, raw.id)
-        if len(set(raw.answers)) < len(raw.answers):
-            loaded.note("duplicate_gold", split, raw.id)
+                kind = "shared_name_used" if ids else "unknown_entity"
+                loaded.note(kind, question.split, f"{raw.id}: {value}")
+        doubts = {
+            "partial_gold": not all(map(self.ids_of, raw.answers)),
+            "duplicate_gold": len(set(raw.answers)) < len(raw.answers),
+            "no_topic": not question.topics,
+            "topic_not_in_text": bool(question.topics) and TOPIC not in question.masked,
+            "no_gold": not raw.answers and raw.claim is None,
+        }
+        for kind, is_so in doubts.items():
+            if is_so:
+                loaded.note(kind, question.split, raw.id)
         if raw.chain is not None and question.chain is None:
-            loaded.note("unknown_chain_relation", split, f"{raw.id}: {' '.join(raw.chain)}")
-        if not question.topics:
-            loaded.note("no_topic", split, raw.id)
-        elif TOPIC not in question.masked:
-            loaded.note("topic_not_in_text", split, raw.id)
-        if not raw.answers and raw.claim is None:
-            loaded.note("no_gold", split, raw.id)
+            loaded.note("unknown_chain_relation", question.split, f"{raw.id}: {' '.join(raw.chain)}")
+
+
+def split_of(masked: str, topic_labels: Sequence[str]) -> Split:
+    """Return the split (80/10/10) of a question in a file without splits.
+
+    It depends on the masked text and the topics' labels alone: a repeated question never falls into two splits, and
+    adding lines to the file moves none.
+    """
+    share = hash_share(masked, topic_labels)
+    return "train" if share < TRAIN_SHARE else "dev" if share < TRAIN_SHARE + HELD_SHARE else "test"
+
+
+def hash_share(masked: str, topic_labels: Sequence[str]) -> float:
+    """Return a number in [0, 1) that a question's masked text and topics decide."""
+    key = "\x1f".join(["0", masked, *topic_labels])  # a seed of 0: others would move questions from split to split
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+
+
+# ------ A question that somebody asks.
 
 
 def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:

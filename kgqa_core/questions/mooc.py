@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.graph.formats import require_file
@@ -28,9 +28,8 @@ from kgqa_core.questions.formats import (
     files_by_split,
     parse_items,
     parse_lines,
-    reason_of,
+    read_object,
 )
-from kgqa_core.types import SPLITS
 
 NO_CLAIM_TRIPLES = "true/false question without triples"
 BROKEN_CHAIN = "field triples: they do not hang together"
@@ -55,26 +54,25 @@ def read_mooc(file: QuestionFile) -> Iterator[Placed]:
 
     Raises InputError where the file is missing or no JSON.
     """
-    stem = file.split or file.path.stem
 
     def parse(text: str, number: int) -> RawQuestion | Fault:
-        try:
-            read = QUESTION.validate_json(text)
-        except ValidationError as error:
-            return Fault(reason_of(error))
-        verdict = read.answer if isinstance(read.answer, bool) else VERDICTS.get(str(read.answer).casefold())
+        read = read_object(QUESTION, text)
+        if isinstance(read, Fault):
+            return read
+        answer = read.answer
+        verdict = answer if isinstance(answer, bool) else VERDICTS.get(str(answer).casefold())
         if verdict is not None and not read.triples:
             return Fault(NO_CLAIM_TRIPLES)
         walked = walk(read.triples)
         if walked is None:
             return Fault(BROKEN_CHAIN)
         entities, chain = walked
-        named = read.answer if isinstance(read.answer, list) else [str(read.answer)]
-        answers = ([entities[-1]] if verdict else []) if verdict is not None else named
+        if verdict is not None:
+            answer = [entities[-1]] if verdict else []
         return RawQuestion(
-            id=read.id or f"{stem}-{number}",
+            id=read.id or f"{file.split or file.path.stem}-{number}",
             text=read.question,
-            answers=tuple(dict.fromkeys(answers)),
+            answers=tuple(dict.fromkeys(answer if isinstance(answer, list) else [str(answer)])),
             topics=entities[:1],
             hops=len(chain) or None,
             chain=chain or None,
@@ -108,4 +106,4 @@ def walk(triples: list[tuple[str, str, str]]) -> tuple[tuple[str, ...], tuple[st
     return tuple(entities), tuple(chain)
 
 
-FORMAT = QuestionFormat(files_by_split({split: (f"{split}.jsonl", f"{split}.json") for split in SPLITS}), read_mooc)
+FORMAT = QuestionFormat(files_by_split("{split}.jsonl", "{split}.json"), read_mooc)

@@ -1,19 +1,36 @@
-"""WebQSP (Yih et al. 2016), ComplexWebQuestions (Talmor and Berant 2018) and WebQuestions (Berant et al. 2013).
+"""Questions over Freebase: WebQSP (Yih et al. 2016), ComplexWebQuestions (Talmor and Berant 2018), WebQuestions (Berant
+et al. 2013), and sets whose lines bring a subgraph each, as NSM and GraftNet, and RoG publish them.
 
-Official JSON: one array (WebQSP: in the field ``Questions``); other fields than those named here are ignored. Every
-question is kept, also where the file gives no topic or answer, or the graph has none of them: it counts as wrong.
+Official JSON: one array (WebQSP: in the field ``Questions``); other fields than those named here are ignored. What a
+line with a subgraph says is read in ``graph.nsm``: graph, subgraphs and questions use the same lines. Every question is
+kept, also where the file gives no topic or answer, or the graph has none of them: it counts as wrong in every figure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.alias_generators import to_pascal
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
+from kgqa_core.graph.formats import require_file
+from kgqa_core.graph.nsm import (
+    Parse,
+    QuestionLine,
+    default_id,
+    nsm_parser,
+    parquet_rows,
+    parse_line,
+    rog_parser,
+    row_text,
+    vocabulary_files,
+)
 from kgqa_core.questions.formats import (
     Fault,
     Placed,
@@ -23,73 +40,63 @@ from kgqa_core.questions.formats import (
     Text,
     files_by_split,
     parse_items,
-    reason_of,
+    parse_lines,
+    read_object,
 )
 
 NO_TEXT = "no question text"
+BAD_TARGET = "field targetValue: not (list (description …))"
 LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
-Words = Annotated[str, Field(min_length=1)] | None
+PASCAL = ConfigDict(coerce_numbers_to_str=True, extra="ignore", alias_generator=to_pascal)
 
 MID = re.compile(r"\bns:([mg]\.[0-9a-z_]+)")  # a constant of a SPARQL query
 TYPED = re.compile(r'^"(.*)"(?:\^\^\S+|@[\w-]+)?$', re.DOTALL)  # a literal as SPARQL prints it
 ZONED = re.compile(r"^(-?\d{4}(?:-\d\d){0,2})(?:Z|[+-]\d\d:\d\d)$")  # a date with a time zone, which the dump has not
+DESCRIPTION = re.compile(r'\s*\(description\s+(?:"((?:[^"\\]|\\.)*)"|([^\s()"]+))\s*\)')
 
 
-@dataclass(frozen=True, config=LOOSE)
-class WebQspAnswer:
-    """One answer; the argument of a value (a date, a number, a text) is the value itself."""
-
-    label: Annotated[Words, Field(validation_alias="AnswerArgument")] = None
-    name: Annotated[str | None, Field(validation_alias="EntityName")] = None
-
-
-@dataclass(frozen=True, config=LOOSE)
-class WebQspComment:
-    """What the annotator thinks of a parse."""
-
-    quality: Annotated[str | None, Field(validation_alias="ParseQuality")] = None
+def labels_of(values: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the distinct labels of answers: literals without quotes and datatype, dates without their time zone."""
+    labels = []
+    for value in filter(None, values):
+        typed = TYPED.match(value)
+        bare = typed.group(1) if typed else value
+        zoned = ZONED.match(bare)
+        labels.append(zoned.group(1) if zoned else bare)
+    return tuple(dict.fromkeys(labels))
 
 
-@dataclass(frozen=True, config=LOOSE)
-class WebQspParse:
-    """One way to read a question."""
-
-    topic: Annotated[Words, Field(validation_alias="TopicEntityMid")] = None
-    chain: Annotated[list[Text] | None, Field(validation_alias="InferentialChain")] = None
-    answers: Annotated[list[WebQspAnswer] | None, Field(validation_alias="Answers")] = None
-    comment: Annotated[WebQspComment | None, Field(validation_alias="AnnotatorComment")] = None
+# ------ WebQSP. Fields bear the names of the file in another spelling: ``AnswerArgument`` is ``answer_argument``.
 
 
-@dataclass(frozen=True, config=LOOSE)
-class WebQspQuestion:
-    """One item of ``Questions``."""
-
-    id: Annotated[Text, Field(validation_alias="QuestionId")]
-    parses: Annotated[list[WebQspParse], Field(validation_alias="Parses")]
-    raw: Annotated[str | None, Field(validation_alias="RawQuestion")] = None
-    processed: Annotated[str | None, Field(validation_alias="ProcessedQuestion")] = None
+@dataclass(frozen=True, config=PASCAL)
+class _Answer:
+    answer_argument: Text | None = None  # of a value (a date, a number, a text) the value itself
+    entity_name: str | None = None
 
 
-@dataclass(frozen=True, config=LOOSE)
-class CwqAnswer:
-    """One answer; ``answer_id`` is a MID, or a value."""
-
-    answer_id: Words = None
-    answer: Words = None
+@dataclass(frozen=True, config=PASCAL)
+class _Comment:
+    parse_quality: str | None = None
 
 
-@dataclass(frozen=True, config=LOOSE)
-class CwqQuestion:
-    """One item of a ComplexWebQuestions file."""
-
-    id: Annotated[Text, Field(validation_alias="ID")]
-    question: Text
-    sparql: str | None = None
-    answers: list[CwqAnswer] | None = None
+@dataclass(frozen=True, config=PASCAL)
+class _Parse:
+    topic_entity_mid: Text | None = None
+    inferential_chain: list[Text] | None = None
+    answers: list[_Answer] | None = None
+    annotator_comment: _Comment | None = None
 
 
-WEBQSP_ITEM = TypeAdapter(WebQspQuestion)
-CWQ_ITEM = TypeAdapter(CwqQuestion)
+@dataclass(frozen=True, config=PASCAL)
+class _WebQspQuestion:
+    question_id: Text
+    parses: list[_Parse]
+    raw_question: str | None = None
+    processed_question: str | None = None
+
+
+WEBQSP_ITEM = TypeAdapter(_WebQspQuestion)
 
 
 def parse_webqsp(text: str, number: int) -> RawQuestion | Fault:
@@ -97,46 +104,59 @@ def parse_webqsp(text: str, number: int) -> RawQuestion | Fault:
 
     The gold chain is that of the first complete parse that has one and an answer, else of the first that has one.
     """
-    try:
-        read = WEBQSP_ITEM.validate_json(text)
-    except ValidationError as error:
-        return Fault(reason_of(error))
-    asked = (read.raw or "").strip() or (read.processed or "").strip()
+    read = read_object(WEBQSP_ITEM, text)
+    if isinstance(read, Fault):
+        return read
+    asked = (read.raw_question or "").strip() or (read.processed_question or "").strip()
     if not asked:
         return Fault(NO_TEXT)
-    given = [answer.label or answer.name for parse in read.parses for answer in parse.answers or ()]
-    chained = [parse for parse in read.parses if parse.chain]
-    good = [p for p in chained if p.answers and p.comment is not None and p.comment.quality == "Complete"]
-    best = next(iter(good or chained), None)
+    chained = [parse for parse in read.parses if parse.inferential_chain]
+    complete = [p for p in chained if p.answers and p.annotator_comment == _Comment("Complete")]
+    chain = next((parse.inferential_chain for parse in complete or chained), None)
     return RawQuestion(
-        id=read.id,
+        id=read.question_id,
         text=asked,
-        answers=_distinct(value_label(answer) for answer in given if answer),
-        topics=_distinct(parse.topic for parse in read.parses if parse.topic),
-        chain=tuple(best.chain) if best and best.chain else None,
+        answers=labels_of(
+            one.answer_argument or one.entity_name for parse in read.parses for one in parse.answers or ()
+        ),
+        topics=tuple(dict.fromkeys(parse.topic_entity_mid for parse in read.parses if parse.topic_entity_mid)),
+        chain=tuple(chain) if chain else None,
         keep=True,
     )
+
+
+# ------ ComplexWebQuestions.
+
+
+@dataclass(frozen=True, config=LOOSE)
+class _CwqAnswer:
+    answer_id: Text | None = None  # a MID, or a value
+    answer: Text | None = None
+
+
+@dataclass(frozen=True, config=LOOSE)
+class _CwqQuestion:
+    id: Annotated[Text, Field(validation_alias="ID")]
+    question: Text
+    sparql: str | None = None
+    answers: list[_CwqAnswer] | None = None
+
+
+CWQ_ITEM = TypeAdapter(_CwqQuestion)
 
 
 def parse_cwq(text: str, number: int) -> RawQuestion | Fault:
     """Read one question: its topics are the entities that its SPARQL query names."""
-    try:
-        read = CWQ_ITEM.validate_json(text)
-    except ValidationError as error:
-        return Fault(reason_of(error))
-    given = [answer.answer_id or answer.answer for answer in read.answers or ()]
+    read = read_object(CWQ_ITEM, text)
+    if isinstance(read, Fault):
+        return read
     return RawQuestion(
         id=read.id,
         text=read.question,
-        answers=_distinct(value_label(answer) for answer in given if answer),
-        topics=_distinct(MID.findall(read.sparql or "")),
+        answers=labels_of(answer.answer_id or answer.answer for answer in read.answers or ()),
+        topics=tuple(dict.fromkeys(MID.findall(read.sparql or ""))),
         keep=True,
     )
-
-
-def read_webqsp(file: QuestionFile) -> Iterator[Placed]:
-    """Yield the questions of a WebQSP file."""
-    return parse_items(file.path, parse_webqsp, key="Questions")
 
 
 def read_cwq(file: QuestionFile) -> Iterator[Placed]:
@@ -156,36 +176,17 @@ def read_cwq(file: QuestionFile) -> Iterator[Placed]:
         )
 
 
-def value_label(value: str) -> str:
-    """Return the label of an answer: a literal without quotes and datatype, a date without its time zone."""
-    typed = TYPED.match(value)
-    bare = typed.group(1) if typed else value
-    zoned = ZONED.match(bare)
-    return zoned.group(1) if zoned else bare
-
-
-def _distinct(labels: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(labels))
-
-
 # ------ WebQuestions: answers are names, and the topic is a key of Freebase.
 
 
-BAD_TARGET = "field targetValue: not (list (description …))"
-DESCRIPTION = re.compile(r'\s*\(description\s+(?:"((?:[^"\\]|\\.)*)"|([^\s()"]+))\s*\)')
-ESCAPED = re.compile(r"\\(.)")
-
-
 @dataclass(frozen=True, config=ConfigDict(extra="ignore"))
-class WebQuestion:
-    """One item."""
-
+class _WebQuestion:
     utterance: Text
     target: Annotated[Text, Field(validation_alias="targetValue")]
     url: str | None = None
 
 
-ITEM = TypeAdapter(WebQuestion)
+WEBQUESTIONS_ITEM = TypeAdapter(_WebQuestion)
 
 
 def read_webquestions(file: QuestionFile) -> Iterator[Placed]:
@@ -193,22 +194,15 @@ def read_webquestions(file: QuestionFile) -> Iterator[Placed]:
     stem = "WebQTest" if file.split == "test" else "WebQTrn"
 
     def parse(text: str, number: int) -> RawQuestion | Fault:
-        try:
-            read = ITEM.validate_json(text)
-        except ValidationError as error:
-            return Fault(reason_of(error))
+        read = read_object(WEBQUESTIONS_ITEM, text)
+        if isinstance(read, Fault):
+            return read
         answers = read_descriptions(read.target)
         if answers is None:
             return Fault(BAD_TARGET)
         key = (read.url or "").partition("/view/")[2]
-        return RawQuestion(
-            id=f"{stem}-{number - 1}",
-            text=read.utterance,
-            answers=answers,
-            topics=(f"/{key}",) if key else (),
-            keep=True,
-            link=True,
-        )
+        topics = (f"/{key}",) if key else ()
+        return RawQuestion(f"{stem}-{number - 1}", read.utterance, answers, topics, keep=True, link=True)
 
     return parse_items(file.path, parse)
 
@@ -221,37 +215,47 @@ def read_descriptions(target: str) -> tuple[str, ...] | None:
     body, at, names = body[5:-1], 0, []
     while found := DESCRIPTION.match(body, at):
         quoted, bare = found.groups()
-        names.append(bare if quoted is None else ESCAPED.sub(r"\1", quoted))
+        names.append(bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
         at = found.end()
     return tuple(dict.fromkeys(name for name in names if name.strip())) if not body[at:].strip() else None
 
 
+# ------ Lines that bring a subgraph: NSM and GraftNet, RoG.
+
+
+def read_lines(file: QuestionFile, parser_of: Callable[[Path], Parse]) -> Iterator[Placed]:
+    """Yield the questions of a file of JSON lines, or of Parquet rows."""
+    path, parse = file.path, parser_of(file.path)
+
+    def question(read: QuestionLine | str, number: int) -> RawQuestion | Fault:
+        if isinstance(read, str):
+            return Fault(read)
+        return RawQuestion(read.id or default_id(path, number), read.question, read.answers, read.topics, keep=True)
+
+    if path.suffix != ".parquet":
+        return parse_lines(path, lambda line, number: question(parse_line(line, parse), number))
+    require_file(path, what="question file")
+    rows = ((number, row, question(parse(row), number)) for number, row in enumerate(parquet_rows(path), 1))
+    return ((number, row_text(row) if isinstance(read, Fault) else "", read) for number, row, read in rows)
+
+
 WEBQSP = QuestionFormat(
-    files_by_split({"train": ("WebQSP.train.json",), "dev": ("WebQSP.dev.json",), "test": ("WebQSP.test.json",)}),
-    read_webqsp,
+    files_by_split("WebQSP.{split}.json"),
+    lambda file: parse_items(file.path, parse_webqsp, key="Questions"),
     has_variants=True,
 )
 CWQ = QuestionFormat(
-    files_by_split(
-        {
-            "train": ("ComplexWebQuestions_train.json",),
-            "dev": ("ComplexWebQuestions_dev.json",),
-            "test": (
-                "ComplexWebQuestions_test_wans.json",
-                "ComplexWebQuestions_test.json",
-            ),  # the first has the answers
-        }
-    ),
+    files_by_split("ComplexWebQuestions_{split}_wans.json", "ComplexWebQuestions_{split}.json"),
     read_cwq,
     has_variants=True,
 )
-WEBQUESTIONS = QuestionFormat(
-    files_by_split(
-        {
-            "train": ("webquestions.examples.train.json",),
-            "dev": ("webquestions.examples.dev.json",),
-            "test": ("webquestions.examples.test.json",),
-        }
-    ),
-    read_webquestions,
+WEBQUESTIONS = QuestionFormat(files_by_split("webquestions.examples.{split}.json"), read_webquestions)
+NSM = QuestionFormat(
+    files_by_split("{split}.jsonl", "{split}_simple.json", "{split}.json"),
+    partial(read_lines, parser_of=nsm_parser),
+    beside=vocabulary_files,
+)
+ROG = QuestionFormat(
+    files_by_split("{split}.jsonl", "{split}-*.parquet", "{split}.parquet", dev=("dev", "validation")),
+    partial(read_lines, parser_of=rog_parser),
 )

@@ -147,7 +147,7 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     """
     from kgqa_core.evaluation.figures import make_figures
     from kgqa_core.evaluation.metrics import score_predictions
-    from kgqa_core.questions.build import load_question_file
+    from kgqa_core.questions.link import load_question_file
     from kgqa_core.systems.controls import load_template_control, score_controls
 
     dataset = pipeline.config.dataset

@@ -20,9 +20,8 @@ from kgqa_core.config_systems import SystemsSection, system_type
 from kgqa_core.errors import ConfigError, InputError, LinkError, shorten
 from kgqa_core.evaluation.predictions import SystemSource, render_path
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.plan import PlanInstruction
+from kgqa_core.instructions.plan import PlanAsker, PlanInstruction
 from kgqa_core.instructions.render import Prompts, read_prompts
-from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.run.open import (
     has_generator,
     metered,
@@ -54,9 +53,9 @@ from kgqa_core.types import LabelPath, Question, ReasoningPath, Reject
 if TYPE_CHECKING:
     from kgqa_core.config_lm import PlansSection
     from kgqa_core.graph.kg import KnowledgeGraph
+    from kgqa_core.instructions.plan import PlanQuestion
     from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.types import LanguageModel
-    from kgqa_core.planners.types import PlanQuestion
     from kgqa_core.systems.etd import ExplorerSystem
 
 FUSION_FILE = "fusion.json"
@@ -168,7 +167,7 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
 
 def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
     """Return the best-executing plans of the questions that are asked; what an oracle and hard negatives know."""
-    from kgqa_core.planners.cases import read_cases
+    from kgqa_core.planners.evaluate import read_cases
 
     folder = pipeline.artifact("supervision").folder
     cases = read_cases(folder, pipeline.config.evaluation.split, "best")
@@ -181,7 +180,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     Raises:
         ArtifactError: explorer or planner is not made.
     """
-    from kgqa_core.planners.types import weigh_plans
+    from kgqa_core.instructions.plan import weigh_plans
     from kgqa_core.questions.build import read_questions
     from kgqa_core.systems.ours import DevQuestion, describe_choice, disagree, first_plan, options_of, reached_by
 
@@ -367,8 +366,7 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
         InputError: no usable question.
         ArtifactError: a planner is not trained.
     """
-    from kgqa_core.planners.cases import read_plan_file
-    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures
+    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
     from kgqa_core.run.open import open_planner, plan_graph, validity
 
     plans = plans_of(pipeline)

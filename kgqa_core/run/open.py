@@ -27,13 +27,13 @@ from kgqa_core.types import Question, Split
 if TYPE_CHECKING:
     from kgqa_core.config_lm import Budget
     from kgqa_core.explorer.model import EncodeTexts
-    from kgqa_core.instructions.path_constraint import PathConstraints
+    from kgqa_core.instructions.plan import PathConstraints, PlanQuestion
     from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.dense import DensePlanner
     from kgqa_core.planners.evaluate import IsValid
     from kgqa_core.planners.generator import GeneratorPlanner
-    from kgqa_core.planners.types import Planner, PlanQuestion
+    from kgqa_core.planners.types import Planner
     from kgqa_core.systems.etd import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 
@@ -255,7 +255,7 @@ def metered(
 
 def taught(pipeline: Pipeline, split: Split = "train") -> list[PlanQuestion]:
     """Return the questions that planners learn from, with the paths that the run's supervision chooses."""
-    from kgqa_core.planners.cases import read_cases
+    from kgqa_core.planners.evaluate import read_cases
 
     plans = pipeline.config.plans
     assert plans is not None
@@ -281,7 +281,7 @@ def validity(pipeline: Pipeline, search: SearchGraph | None) -> IsValid:
 
 def path_constraints(search: SearchGraph) -> PathConstraints:
     """Return the plans that exist in a graph."""
-    from kgqa_core.instructions.path_constraint import PathConstraints
+    from kgqa_core.instructions.plan import PathConstraints
 
     return PathConstraints(search.graph, max_hops=search.max_hops, reenter_topic=search.reenter_topic)
 
@@ -310,7 +310,7 @@ def open_planner(pipeline: Pipeline, name: str, seed: int) -> Iterator[OpenedPla
 
 def _generator(pipeline: Pipeline, model: Metered) -> GeneratorPlanner:
     """Return the language model as a planner."""
-    from kgqa_core.instructions.path_constraint import RelationConstraint
+    from kgqa_core.instructions.plan import RelationConstraint
     from kgqa_core.instructions.render import read_prompts
     from kgqa_core.planners.generator import GeneratorPlanner
 

@@ -21,6 +21,7 @@ from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import end_of, enter_from, leave, paths_through
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around, without
+from kgqa_core.instructions.plan import Plan, score_paths, weigh_plans
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, show_path
 from kgqa_core.instructions.scores import (
@@ -31,7 +32,6 @@ from kgqa_core.instructions.scores import (
     ScoreRelationsInstruction,
     Scores,
 )
-from kgqa_core.planners.types import Plan, score_paths, weigh_plans
 from kgqa_core.systems.answering import answer_by_name, answer_with
 from kgqa_core.systems.plans import PlanSource
 from kgqa_core.systems.types import Ask, CallsLeft, Parts, Reply, Rounds, Steps, SystemAnswer, room_for

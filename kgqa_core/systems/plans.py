@@ -15,10 +15,8 @@ from typing import Protocol
 from kgqa_core.graph.follow import end_of, follow_path
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.path_constraint import PathConstraint, PathConstraints
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import Plan, Planner, PlanQuestion
+from kgqa_core.instructions.plan import PathConstraint, PathConstraints, Plan, PlanAsker, Planner, PlanQuestion
+from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.systems.types import Ask, Reply
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, RelationPath
 

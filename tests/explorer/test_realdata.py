@@ -14,7 +14,7 @@ from kgqa_core.explorer.explore import MERGED, Exploration, ExploreOptions, expl
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.build import load_question_file
+from kgqa_core.questions.link import load_question_file
 from kgqa_core.text.encoder import HashEncoder
 from tests.explorer.plain_walk import PLAIN
 

@@ -16,8 +16,7 @@ from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.supervision import Mode, TaughtPath
-from kgqa_core.instructions.example_cases import CASES, Source, explain_paths, fold_of
-from kgqa_core.instructions.examples import make_examples, write_examples
+from kgqa_core.instructions.examples import CASES, Source, explain_paths, fold_of, make_examples, write_examples
 from kgqa_core.instructions.types import Example
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import Prediction, Question, Step
@@ -122,7 +121,7 @@ def test_score_relations_walks_down_a_path_and_scores_what_goes_on(world: Any) -
 def test_relations_that_lead_to_answers_are_offered_whatever_the_limit(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgqa_core.instructions.example_cases.MAX_RELATIONS", 1)
+    monkeypatch.setattr("kgqa_core.instructions.examples.MAX_RELATIONS", 1)
     (_, second) = of(make(world, "score_relations"), "q2")
     assert body(second, "Relations:\n") == "city"
 

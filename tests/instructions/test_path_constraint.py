@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
-from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
-from kgqa_core.instructions.plan import parse_plan
+from kgqa_core.instructions.plan import PathConstraints, RelationConstraint, parse_plans
 from kgqa_core.lm.types import Constraint
 
 LABELS = ["film", "film.film<SEP>"]  # one begins another; one holds what plans are written with
@@ -47,7 +46,7 @@ def test_the_plans_that_can_be_written_are_those_that_lead_somewhere(
     graph = make_graph(triples)
     space = PathConstraints(graph, max_hops=3, reenter_topic=reenter)
     texts = all_texts(space.around(list(topics)))
-    written = [to_relations(graph, plan) for plan in map(parse_plan, texts) if isinstance(plan, tuple)]
+    written = [to_relations(graph, plan) for plan in (parse_plans(text)[0] for text in texts)]
     every = [path for hops in (1, 2, 3) for path in product(range(4), repeat=hops)]
     exist = {path for path in every if len(follow_path(graph, sorted(topics), path, reenter_topic=reenter))}
     assert len(written) == len(set(written)) == len(texts)
@@ -83,7 +82,7 @@ def test_keys_tell_topics_settings_and_graphs_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("max_hops", [1, 2])
 def test_without_a_graph_known_relations_are_all_that_is_asked(max_hops: int) -> None:
     texts = all_texts(RelationConstraint(["film", "^film", "film.film"], max_hops=max_hops))
-    plans = [parse_plan(text) for text in texts]
+    plans = [parse_plans(text)[0] for text in texts]
     steps = ("film", "^film", "film.film")
     assert sorted(map(str, plans)) == sorted(str(p) for n in range(1, max_hops + 1) for p in product(steps, repeat=n))
     assert RelationConstraint([]).next_pieces(()) == ()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.plan import parse_plan, parse_plans, render_plan
+from kgqa_core.instructions.plan import parse_plans, render_plan
 from kgqa_core.instructions.types import ParseFailure
 
 STEPS = st.text(min_size=1)
@@ -23,7 +23,7 @@ def test_a_plan_is_its_steps_between_markers() -> None:
 def test_any_labels_come_back(path: tuple[str, ...]) -> None:
     text = render_plan(path)
     assert "\n" not in text
-    assert parse_plan(text) == path
+    assert parse_plans(text)[0] == path
 
 
 @given(st.text() | st.text(alphabet="<>/PATHSEPpath\\u{}0 \n"))
@@ -44,7 +44,7 @@ def test_parsing_never_raises(text: str) -> None:
     ],
 )
 def test_a_plan_is_found_in_what_models_really_write(text: str, plan: tuple[str, ...]) -> None:
-    assert parse_plan(text) == plan
+    assert parse_plans(text)[0] == plan
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_plan_is_found_in_what_models_really_write(text: str, plan: tuple[str,
     ],
 )
 def test_a_text_without_a_plan_says_why(text: str, reason: str) -> None:
-    assert parse_plan(text) == ParseFailure(reason, text)
+    assert parse_plans(text) == ParseFailure(reason, text)
 
 
 def test_several_plans_come_in_their_order_and_once() -> None:
@@ -66,7 +66,7 @@ def test_several_plans_come_in_their_order_and_once() -> None:
 
 
 def test_a_failure_keeps_only_the_beginning() -> None:
-    failure = parse_plan("x" * 10_000)
+    failure = parse_plans("x" * 10_000)
     assert isinstance(failure, ParseFailure)
     assert len(failure.text) == 500
 

@@ -9,7 +9,7 @@ import pytest
 
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.follow import reasoning_paths
-from kgqa_core.instructions.evidence import gather_evidence
+from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.instructions.render import (
     DEFAULT_FOLDER,
     PLACEHOLDERS,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
-from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
-from kgqa_core.instructions.plan import PlanCase, PlanInstruction
+from kgqa_core.instructions.plan import PathConstraints, PlanCase, PlanInstruction, RelationConstraint
 from kgqa_core.instructions.reason import (
     ChainOfThoughtInstruction,
     DirectCase,

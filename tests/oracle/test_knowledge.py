@@ -9,7 +9,7 @@ import pytest
 
 from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.path_constraint import PathConstraints
+from kgqa_core.instructions.plan import PathConstraints
 from kgqa_core.lm.types import Prompt
 from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
 from kgqa_core.types import Question

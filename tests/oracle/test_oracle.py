@@ -12,9 +12,15 @@ from kgqa_core.config_systems import OracleSection
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions import choose, reason, scores
 from kgqa_core.instructions.answers import Answers, Explained
-from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
-from kgqa_core.instructions.plan import PlanCase, PlanInstruction, parse_plan, render_plan
+from kgqa_core.instructions.plan import (
+    PathConstraints,
+    PlanCase,
+    PlanInstruction,
+    RelationConstraint,
+    parse_plans,
+    render_plan,
+)
+from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Decoding, Prompt
@@ -79,7 +85,7 @@ def test_it_plans_the_gold_plan_first_then_others_that_exist(oracle: Open, forty
         prompt = PlanInstruction(PROMPTS).render(PlanCase(question.masked, question.id, paths_allowed=around))
         (given,) = oracle().generate([prompt], BEAM)
         texts = [one.text for one in given if one.text]
-        assert parse_plan(texts[0]) == forty.plans[question.id][0]
+        assert parse_plans(texts[0])[0] == forty.plans[question.id][0]
         assert len(set(texts)) == len(texts) >= 2 and all(is_allowed(around, text) for text in texts)
         log_probs = [one.log_prob for one in given]
         assert log_probs == sorted(log_probs, reverse=True) and log_probs[0] == pytest.approx(math.log(0.9))
@@ -278,7 +284,7 @@ def test_wrong_answers_have_the_form_of_the_instruction(say: Say, oracle: Open, 
     prompt = PlanInstruction(PROMPTS).render(PlanCase(question.masked, "born", paths_allowed=around))
     (given,) = oracle(error=1.0).generate([prompt], BEAM)
     assert len(given) == 4 and all(is_allowed(around, one.text) for one in given)
-    assert forty.plans["born"][0] not in [parse_plan(one.text) for one in given]
+    assert forty.plans["born"][0] not in [parse_plans(one.text)[0] for one in given]
 
 
 def test_options_that_are_right_weigh_most(oracle: Open, forty: Forty) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import unsigned
 from kgqa_core.graph.supervision import Mode
-from kgqa_core.planners.cases import (
+from kgqa_core.instructions.plan import PlanQuestion
+from kgqa_core.planners.evaluate import (
     PATHS_FILE,
     read_best_f1,
     read_cases,
@@ -23,9 +24,8 @@ from kgqa_core.planners.cases import (
     write_asked,
     write_given,
 )
-from kgqa_core.planners.types import LabelPath, PlanQuestion
 from kgqa_core.schemas import SUPERVISION
-from kgqa_core.types import Question
+from kgqa_core.types import LabelPath, Question
 
 QUESTIONS = [
     Question("q1", "who made Heat?", "who made []?", (3,), (5,), "train", hops=1),

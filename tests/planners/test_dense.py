@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.instructions.plan import PlanQuestion
 from kgqa_core.planners.dense import (
     DensePlanner,
     beam,
@@ -29,8 +30,8 @@ from kgqa_core.planners.dense import (
 )
 from kgqa_core.planners.dense_train import Taught, count_steps, fit_dense, neighbour_loss, set_loss
 from kgqa_core.planners.evaluate import score_plans
-from kgqa_core.planners.types import LabelPath, PlanQuestion
 from kgqa_core.text.transformer import LocalEncoder, SplitEncoder
+from kgqa_core.types import LabelPath
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.plan import Plan, PlanQuestion
 from kgqa_core.planners.evaluate import (
     ALL,
     ask_planner,
@@ -23,8 +24,7 @@ from kgqa_core.planners.evaluate import (
     render_planners,
     score_plans,
 )
-from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
-from kgqa_core.types import Question
+from kgqa_core.types import LabelPath, Question
 
 TRIPLES = "Heat|by|Mann\nAli|by|Mann\nHeat|with|Pacino\nHeat|with|De Niro\n"
 

@@ -10,13 +10,13 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.instructions.path_constraint import PathConstraints, RelationConstraint
+from kgqa_core.instructions.plan import PathConstraints, Plan, PlanQuestion, RelationConstraint
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.planners.generator import GeneratorPlanner, MixturePlanner
-from kgqa_core.planners.types import LabelPath, Plan, PlanQuestion
+from kgqa_core.types import LabelPath
 from tests.lm.tiny_models import make_llama
 
 FILMS = "Heat|directed_by|Mann\nHeat|starred_actors|Pacino\nAli|directed_by|Mann\nAli|starred_actors|Smith\n"

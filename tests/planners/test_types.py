@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.planners.types import score_paths, weigh_plans
+from kgqa_core.instructions.plan import score_paths, weigh_plans
 
 
 def test_plans_weigh_what_the_beam_gave_them():

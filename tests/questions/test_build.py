@@ -19,11 +19,10 @@ from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import (
     QuestionReport,
     build_questions,
-    load_question_file,
     read_questions,
     read_topics,
-    split_of,
 )
+from kgqa_core.questions.link import load_question_file, split_of
 from tests.nsm import write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 

@@ -46,38 +46,30 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     assert read(tmp_path / "items.json", b"\xef\xbb\xbf[1]\n") == [(1, 1)]
 
 
-BAD = {
-    '[{"a": 1},\n {"a": }]': (2, 8, "Expecting value"),
-    '[{"a": 1},\n {"a": 2}': (2, 10, "the file ends too early"),  # truncated between items
-    '[{"a": 1},\n {"a": "half of a te': (2, 8, "Unterminated string"),  # truncated inside one
-    '{"a": 1}\n{"a": 2}': (1, 1, "'[' expected, '{' found"),  # JSON lines
-    "[1, 2]\n[3]": (2, 1, "something follows the end"),
-    "[1 2]": (1, 4, "']' expected, '2' found"),
-    "": (1, 1, "the file ends too early"),
+BAD: dict[str | bytes, str] = {
+    '[{"a": 1},\n {"a": }]': "bad.json, line 2, character 8: .*Expecting value",
+    '[{"a": 1},\n {"a": 2}': "line 2, character 10: ",  # truncated between items
+    '[{"a": 1},\n {"a": "half of a te': "line 2, character 8: .*Unterminated string",  # truncated inside one
+    '{"a": 1}\n{"a": 2}': "line 2, character 1: ",  # JSON lines
+    "[1, 2]\n[3]": "line 2, character 1: ",
+    "[1 2]": "line 1, character 4: ",
+    "": "line 1, character 1: ",
+    "[" * 100_000: "nested too deeply",
+    '{"Version": "1.0"}': "no list",
+    b'["a",\n"\xe9"]': "bad.json: not UTF-8 in line 2",
 }
 
 
-@pytest.mark.parametrize("text", BAD)
-def test_a_bad_file_is_an_error_with_its_place(tmp_path: Path, text: str) -> None:
-    line, character, reason = BAD[text]
-    with pytest.raises(InputError) as error:
+@pytest.mark.parametrize("text", BAD, ids=lambda text: str(text[:9]))
+def test_a_bad_file_is_an_error_with_its_place(tmp_path: Path, text: str | bytes) -> None:
+    with pytest.raises(InputError, match=BAD[text]):
         read(tmp_path / "bad.json", text)
-    assert f"bad.json, line {line}, character {character}: " in str(error.value)
-    assert reason in str(error.value)
 
 
-def test_deep_nesting_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="line 1, character 2: not the expected JSON"):
-        read(tmp_path / "deep.json", "[" * 100_000)
-
-
-def test_a_file_without_the_field_or_not_utf8_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no field 'Questions': is this the right file"):
-        read(tmp_path / "other.json", '{"Version": "1.0"}', "Questions")
-    with pytest.raises(InputError, match=r"'\{' expected, '\[' found"):
-        read(tmp_path / "array.json", "[]", "Questions")
-    with pytest.raises(InputError, match=r"latin.json: not UTF-8 in line 2"):
-        read(tmp_path / "latin.json", b'["a",\n"\xe9"]')
+def test_a_file_without_the_field_or_no_file_is_an_error(tmp_path: Path) -> None:
+    for other in ('{"Version": "1.0"}', "[]"):
+        with pytest.raises(InputError, match="field 'Questions': is this the right file"):
+            read(tmp_path / "other.json", other, "Questions")
     with pytest.raises(InputError, match=r"gone.json does not exist"):
         list(parse_items(tmp_path / "gone.json", lambda item, number: Fault(item)))
 
@@ -128,7 +120,7 @@ def read(file):
         return RawQuestion(f"{file.split}-{number}", text, (answer,), ()) if answer else Fault(WRONG_FIELDS)
     return parse_lines(file.path, parse)
 
-FORMAT = QuestionFormat(files_by_split({split: (f"{split}.toy",) for split in ("train", "dev", "test")}), read)
+FORMAT = QuestionFormat(files_by_split("{split}.toy"), read)
 """
 
 

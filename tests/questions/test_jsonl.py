@@ -11,7 +11,7 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.build import load_question_file
+from kgqa_core.questions.link import load_question_file
 from kgqa_core.types import Question
 
 Ids = Callable[..., tuple[int, ...]]

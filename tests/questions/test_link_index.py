@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kgqa_core import schemas
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.link_index import LooseNames, NameIndex, NearName, fold_word, letter_span, words_of
+from kgqa_core.questions.link_text import LooseNames, NameIndex, NearName, fold_word, letter_span, words_of
 
 NAMES = [
     "Up",

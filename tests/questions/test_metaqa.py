@@ -9,8 +9,8 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.build import load_question_file
-from kgqa_core.questions.metaqa import FORMAT, chain_of_type, read_brackets
+from kgqa_core.questions.hop_files import METAQA, chain_of_type, read_brackets
+from kgqa_core.questions.link import load_question_file
 
 Ids = Callable[..., tuple[int, ...]]
 
@@ -71,9 +71,9 @@ def write_metaqa(folder: Path, *, official: bool, qtypes: bool = True) -> Path:
 @pytest.mark.parametrize("official", [True, False])
 def test_both_layouts_give_the_same_questions(tmp_path: Path, films: KnowledgeGraph, ids: Ids, official: bool) -> None:
     folder = write_metaqa(tmp_path, official=official)
-    files = FORMAT.list_files(folder, None)
+    files = METAQA.list_files(folder, None)
     assert [(file.split, file.hops) for file in files] == [(s, h) for h in (1, 2) for s in ("train", "dev", "test")]
-    assert FORMAT.list_files(folder, (2,)) == files[3:]
+    assert METAQA.list_files(folder, (2,)) == files[3:]
     last = files[5]
     (question,), rejects = load_question_file(last.path, format="metaqa", graph=films, split="test", hops=last.hops)
     assert rejects == []
@@ -88,13 +88,13 @@ def test_both_layouts_give_the_same_questions(tmp_path: Path, films: KnowledgeGr
 
 
 def test_without_a_chain_file_there_is_no_chain(tmp_path: Path, films: KnowledgeGraph) -> None:
-    path = FORMAT.list_files(write_metaqa(tmp_path, official=True, qtypes=False), (1,))[0].path
+    path = METAQA.list_files(write_metaqa(tmp_path, official=True, qtypes=False), (1,))[0].path
     (question,), _ = load_question_file(path, format="metaqa", graph=films, hops=1)
     assert question.chain is None
 
 
 def test_a_chain_file_of_other_length_is_refused(tmp_path: Path, films: KnowledgeGraph) -> None:
-    path = FORMAT.list_files(write_metaqa(tmp_path, official=False), (1,))[0].path
+    path = METAQA.list_files(write_metaqa(tmp_path, official=False), (1,))[0].path
     path.with_name("qa_train_qtype.txt").write_text("movie_to_director\nmovie_to_year\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"qa_train_qtype\.txt has 2 lines, .*qa_train\.txt has 1"):
         load_question_file(path, format="metaqa", graph=films)
@@ -103,12 +103,12 @@ def test_a_chain_file_of_other_length_is_refused(tmp_path: Path, films: Knowledg
 def test_a_missing_hop_or_file_is_named(tmp_path: Path) -> None:
     folder = write_metaqa(tmp_path, official=False)
     with pytest.raises(InputError, match=r"has no 3-hop folder \(found: 1-hop, 2-hop\)"):
-        FORMAT.list_files(folder, (1, 3))
+        METAQA.list_files(folder, (1, 3))
     with pytest.raises(InputError, match=r"has no 1-hop, 2-hop or 3-hop folder \(found: none\)"):
-        FORMAT.list_files(tmp_path / "nowhere", None)
+        METAQA.list_files(tmp_path / "nowhere", None)
     (folder / "2-hop" / "qa_dev.txt").unlink()
     with pytest.raises(InputError, match=r"qa_dev\.txt does not exist"):
-        FORMAT.list_files(folder, None)
+        METAQA.list_files(folder, None)
 
 
 def test_bad_lines_are_rejected_with_their_reason(tmp_path: Path, films: KnowledgeGraph) -> None:

@@ -15,8 +15,9 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
-from kgqa_core.questions.build import QuestionReport, build_questions, load_question_file, read_questions
+from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
 from kgqa_core.questions.coverage import Coverage
+from kgqa_core.questions.link import load_question_file
 from kgqa_core.types import Question
 from tests.nsm import ROWS, write_nsm
 

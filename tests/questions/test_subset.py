@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
-from kgqa_core.questions.subset import plan_variant, take_subset
+from kgqa_core.questions.build import QuestionReport, build_questions, plan_variant, read_questions, take_subset
 from kgqa_core.types import SPLITS, Question, Split
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 

@@ -13,9 +13,10 @@ from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.build import QuestionReport, build_questions, load_question_file, read_questions
+from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
 from kgqa_core.questions.formats import Fault, QuestionFile, RawQuestion
-from kgqa_core.questions.wc2014 import read_wc2014
+from kgqa_core.questions.hop_files import read_wc2014
+from kgqa_core.questions.link import load_question_file
 
 Build = Callable[..., QuestionReport]
 

@@ -10,9 +10,9 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.build import load_question_file
 from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
-from kgqa_core.questions.webqsp import read_descriptions, value_label
+from kgqa_core.questions.link import load_question_file
+from kgqa_core.questions.webqsp import labels_of, read_descriptions
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
 
@@ -93,7 +93,7 @@ def test_a_cwq_test_file_without_answers_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_is_the_label_that_the_dump_has(written: str, label: str) -> None:
-    assert value_label(written) == label
+    assert labels_of([written]) == (label,)
 
 
 GOOD = webqsp_question("q0", "who?", webqsp_parse("m.ann", ["r"], ["m.bob"]))

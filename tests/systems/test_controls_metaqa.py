@@ -9,7 +9,7 @@ from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.build import load_question_file
+from kgqa_core.questions.link import load_question_file
 from kgqa_core.systems.controls import fit_template_control, gold_chain_ceiling
 from kgqa_core.types import Question, Split
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.plan import PlanInstruction
+from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import Plan, PlanQuestion
 from kgqa_core.systems.eperm import Eperm, EpermSection
 from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, LmPlans, PlanSource
 from kgqa_core.systems.runner import answer_all

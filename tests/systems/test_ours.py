@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from kgqa_core.evaluation.metrics import check_ranking
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.path_constraint import PathConstraints
-from kgqa_core.instructions.plan import PlanInstruction
+from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
+from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import Plan, PlanQuestion
 from kgqa_core.systems.ours import Fusion, Ours, OursSection, reached_by
 from kgqa_core.systems.plans import GivenPlans, LmPlans
 from kgqa_core.systems.runner import answer_all

@@ -13,12 +13,9 @@ from hypothesis import strategies as st
 from kgqa_core.graph.follow import execute_plans, follow_path
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import is_evidence
-from kgqa_core.instructions.path_constraint import PathConstraints
-from kgqa_core.instructions.plan import PlanInstruction
+from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import Generation
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import Plan, PlanQuestion
 from kgqa_core.systems.plans import (
     GivenPlans,
     HardNegativeCandidates,

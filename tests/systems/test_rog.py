@@ -11,12 +11,10 @@ from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.path_constraint import PathConstraints
-from kgqa_core.instructions.plan import PlanInstruction
+from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
-from kgqa_core.planners.generator import PlanAsker
 from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, LmPlans, PlanSource
 from kgqa_core.systems.rog import Rog, RogSection
 from kgqa_core.systems.runner import answer_all

@@ -35,7 +35,7 @@ from kgqa_core.tracking import Recorder, hop_metric
 from kgqa_core.types import SPLITS, Reject, Split
 
 if TYPE_CHECKING:
-    from kgqa_core.planners.types import PlanQuestion
+    from kgqa_core.instructions.plan import PlanQuestion
 
 REPORT_FILE = "supervision.json"
 SCORES_FILE = "scores.json"
@@ -99,7 +99,8 @@ def _find_supervision(run: Pipeline, spec: StageSpec, folder: Path, recorder: Re
 def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
     """Fill ``folder`` from the graph; return counts."""
     from kgqa_core.graph.supervision import write_supervision
-    from kgqa_core.planners.cases import PATHS_FILE, write_asked
+    from kgqa_core.planners.cases import PATHS_FILE
+    from kgqa_core.planners.evaluate import write_asked
 
     search = search_graph(run)
     placed = search.place(read_with_hops(run, *SPLITS))
@@ -124,7 +125,7 @@ def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
     Raises:
         InputError: more lines are unusable than the configuration lets pass.
     """
-    from kgqa_core.planners.cases import read_plan_file, write_given
+    from kgqa_core.planners.evaluate import read_plan_file, write_given
 
     questions: list[tuple[Split, PlanQuestion]] = []
     rejects: list[Reject] = []
@@ -173,8 +174,16 @@ def _train_dense(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
 
 def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Ask for plans, follow the first of each where there is a graph, and score them."""
-    from kgqa_core.planners.cases import read_best_f1, read_cases, read_hops
-    from kgqa_core.planners.evaluate import ALL, ask_planner, f1_of_first, planner_figures, write_plans
+    from kgqa_core.planners.evaluate import (
+        ALL,
+        ask_planner,
+        f1_of_first,
+        planner_figures,
+        read_best_f1,
+        read_cases,
+        read_hops,
+        write_plans,
+    )
     from kgqa_core.questions.build import read_questions
 
     split, source, planner = run.config.evaluation.split, run.artifact("supervision").folder, spec.section["planner"]

@@ -39,7 +39,7 @@ from kgqa_core.types import Prediction, Question, Split
 
 if TYPE_CHECKING:
     from kgqa_core.explorer.fit import QuestionSet
-    from kgqa_core.instructions.example_cases import Source
+    from kgqa_core.instructions.examples import Source
 
 INSTRUCTIONS_FILE = "instructions.parquet"
 TAUGHT: tuple[Split, ...] = ("train", "dev")
@@ -147,7 +147,7 @@ def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _find_candidates(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Train one explorer per fold; dev questions, which none of them learns from, are answered by the first."""
-    from kgqa_core.instructions.example_cases import fold_of
+    from kgqa_core.instructions.examples import fold_of
     from kgqa_core.systems.tables import CANDIDATES_FILE, write_candidates
 
     folds, whole = spec.section["folds"], question_set(run)
@@ -195,7 +195,7 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
     """Render the examples of all instructions that the model is tuned on, for training and dev questions."""
     from kgqa_core.graph.supervision import read_supervision
     from kgqa_core.instructions.examples import make_examples, write_examples
-    from kgqa_core.planners.cases import PATHS_FILE
+    from kgqa_core.planners.evaluate import PATHS_FILE
 
     source, skipped = _example_source(run), Counter[str]()
     supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
@@ -211,7 +211,7 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
 
 def _example_source(run: Pipeline) -> Source:
     """Return what examples are made of: the reasoner's mixture, and always plans for a model that we make."""
-    from kgqa_core.instructions.example_cases import Source
+    from kgqa_core.instructions.examples import Source
     from kgqa_core.instructions.render import read_prompts
     from kgqa_core.systems.tables import read_candidates
 
@@ -239,7 +239,7 @@ def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
         for split in TAUGHT:
             yield from search.place(read_questions(folder, split))
         return
-    from kgqa_core.planners.cases import read_cases
+    from kgqa_core.planners.evaluate import read_cases
 
     for split in TAUGHT:
         for asked in read_cases(run.artifact("supervision").folder, split):
