@@ -22,7 +22,7 @@ from kgqa_core.graph.follow import LEADS, LEADS_ON, find_dead_ends, find_leading
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
-from kgqa_core.lm.constraints import is_allowed
+from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Constraint, Decoding, Generation
 from kgqa_core.types import LabelPath
 

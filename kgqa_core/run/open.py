@@ -27,13 +27,12 @@ from kgqa_core.types import Question, Split
 if TYPE_CHECKING:
     from kgqa_core.config_lm import Budget
     from kgqa_core.explorer.model import EncodeTexts
-    from kgqa_core.instructions.plan import PathConstraints, PlanQuestion
+    from kgqa_core.instructions.plan import PathConstraints, Planner, PlanQuestion
     from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.dense import DensePlanner
     from kgqa_core.planners.evaluate import IsValid
     from kgqa_core.planners.generator import GeneratorPlanner
-    from kgqa_core.planners.types import Planner
     from kgqa_core.systems.etd import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 

@@ -87,7 +87,7 @@ def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _find_supervision(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Find every question's shortest relation paths, or read those that its files give."""
-    from kgqa_core.planners.cases import PATHS_FILE
+    from kgqa_core.planners.evaluate import PATHS_FILE
 
     dataset = run.config.dataset
     counts = _read_given(dataset, folder) if isinstance(dataset, PlansDataset) else _search_graph(run, folder)
@@ -99,8 +99,7 @@ def _find_supervision(run: Pipeline, spec: StageSpec, folder: Path, recorder: Re
 def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
     """Fill ``folder`` from the graph; return counts."""
     from kgqa_core.graph.supervision import write_supervision
-    from kgqa_core.planners.cases import PATHS_FILE
-    from kgqa_core.planners.evaluate import write_asked
+    from kgqa_core.planners.evaluate import PATHS_FILE, write_asked
 
     search = search_graph(run)
     placed = search.place(read_with_hops(run, *SPLITS))
