@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.cli_compare import compare
+from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
-from flows.cli_session import prepare_environment, with_exit_code, working
+from flows.cli_session import Conf, Json, Settings, open_run, prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
 from flows.cli_subgraph import subgraph
 from flows.cli_sweep import sweep
 
 if TYPE_CHECKING:
     from flows.run import FlowName
-    from kgqa_core.config import RunConfig
     from kgqa_core.run.ask import Answerer, SystemReply
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
@@ -44,12 +45,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. explorer.epochs=3; repeatable."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Systems = Annotated[
     str | None,
     typer.Option(metavar="NAMES", help="Systems, with commas: etd,dualr,rog,eperm,fiske,direct,cot,tog,explorer,ours."),
@@ -58,6 +53,12 @@ AnsweredBy = Annotated[
     str | None,
     typer.Option(metavar="NAMES", help="Who plays the language model: lm (the run's own), oracle, random, first."),
 ]
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a function a command, whose errors become exit codes."""
+    app.command()(with_exit_code(function))
+    return function
 
 
 def show_version(wanted: bool) -> None:
@@ -79,8 +80,7 @@ def prepare(
     prepare_environment()
 
 
-@app.command()
-@with_exit_code
+@command
 def run(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     """Run the whole flow: build, encode, train, evaluate, and show it in MLflow.
 
@@ -94,8 +94,7 @@ def run(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     run_and_print("retrain", conf, settings, as_json)
 
 
-@app.command()
-@with_exit_code
+@command
 def build(
     conf: Conf,
     settings: Settings = None,
@@ -116,8 +115,7 @@ def build(
     run_and_print("build_graph", conf, settings, as_json, accept=accept)
 
 
-@app.command()
-@with_exit_code
+@command
 def encode(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     """Encode the texts of questions and relations, and build what that needs.
 
@@ -128,8 +126,7 @@ def encode(conf: Conf, settings: Settings = None, as_json: Json = False) -> None
     run_and_print("encode", conf, settings, as_json)
 
 
-@app.command()
-@with_exit_code
+@command
 def train_explorer(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     """Train one explorer per seed, and make what that needs.
 
@@ -140,8 +137,7 @@ def train_explorer(conf: Conf, settings: Settings = None, as_json: Json = False)
     run_and_print("train_explorer", conf, settings, as_json)
 
 
-@app.command()
-@with_exit_code
+@command
 def train_reasoner(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     """Tune the language model on instructions that the graph gives, train the planners and score their plans.
 
@@ -155,8 +151,7 @@ def train_reasoner(conf: Conf, settings: Settings = None, as_json: Json = False)
     run_and_print("train_reasoner", conf, settings, as_json)
 
 
-@app.command()
-@with_exit_code
+@command
 def evaluate(
     conf: Conf,
     settings: Settings = None,
@@ -185,10 +180,8 @@ def evaluate(
         run_and_print("evaluate", conf, settings, as_json)
         return
     from flows.cli_output import print_evaluation, print_json, print_rejects
-    from kgqa_core.config_file import read_config
-    from kgqa_core.run.pipeline import Pipeline
 
-    pipeline = Pipeline(read_config(conf, settings or ()))
+    pipeline = open_run(conf, settings)
     first = pipeline.config.exploration.seeds[0]
     with working("evaluating"):
         from flows.run import run_missing
@@ -200,8 +193,7 @@ def evaluate(
     print_json(figures) if as_json else print_evaluation(figures)
 
 
-@app.command()
-@with_exit_code
+@command
 def ask(
     conf: Annotated[
         str, typer.Argument(metavar="CONF", help="A run configuration, or a registered model: models:/NAME@champion.")
@@ -232,18 +224,21 @@ def ask(
 
     from flows.cli_output import print_answer, print_json, print_reply
 
-    if system is not None:
-        with working("answering"):
-            reply = open_and_ask(Path(conf), settings or [], question, topic, system=system, answered_by=answered_by)
-        print_json(asdict(reply)) if as_json else print_reply(reply, trace)
-        return
+    given = settings or []
     with working("answering"):
-        answer = open_answerer(conf, settings or []).ask(question, topic)
-    print_json(asdict(answer)) if as_json else print_answer(answer)
+        if system is None:
+            answer = open_answerer(conf, given).ask(question, topic)
+        else:
+            reply = open_and_ask(Path(conf), given, question, topic, system=system, answered_by=answered_by)
+    if as_json:
+        print_json(asdict(answer if system is None else reply))
+    elif system is None:
+        print_answer(answer)
+    else:
+        print_reply(reply, trace)
 
 
-@app.command()
-@with_exit_code
+@command
 def status(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     """Say which stages are done, stale or missing, and why.
 
@@ -254,10 +249,8 @@ def status(conf: Conf, settings: Settings = None, as_json: Json = False) -> None
     from dataclasses import asdict
 
     from flows.cli_output import print_json, print_status
-    from kgqa_core.config_file import read_config
-    from kgqa_core.run.pipeline import Pipeline
 
-    pipeline = Pipeline(read_config(conf, settings or ()))
+    pipeline = open_run(conf, settings)
     with working("looking"):
         stages = pipeline.status()
     if as_json:
@@ -266,34 +259,7 @@ def status(conf: Conf, settings: Settings = None, as_json: Json = False) -> None
         print_status(stages, pipeline.home)
 
 
-@app.command()
-@with_exit_code
-def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
-    """Check the dataset: doubtful questions, shared names, answers out of reach, lines not used.
-
-    Builds the graph and links the questions where that is not done.
-
-    \b
-    Example:
-      kgqa lint conf/metaqa-1hop.yaml --json
-    """
-    from flows.cli_lint import print_lint
-    from flows.cli_output import print_json
-    from kgqa_core.config_file import read_config
-    from kgqa_core.run.pipeline import Pipeline
-
-    pipeline = Pipeline(read_config(conf, settings or ()))
-    with working("checking"):
-        from flows.lint import read_lint
-        from flows.run import run_missing
-
-        run_missing("build_graph", pipeline, "graph", "questions")
-        report = read_lint(pipeline)
-    print_json(report) if as_json else print_lint(report)
-
-
-@app.command()
-@with_exit_code
+@command
 def score(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Our predictions.parquet, or JSON lines.")],
     as_json: Json = False,
@@ -316,12 +282,8 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-app.command()(compare)
-app.command()(lm_info)
-app.command()(score_plans)
-app.command()(sql)
-app.command()(subgraph)
-app.command()(sweep)
+for other in (lint, compare, lm_info, score_plans, sql, subgraph, sweep):
+    command(other)
 
 
 def open_answerer(conf: str, settings: list[str]) -> Answerer:
@@ -334,26 +296,22 @@ def open_answerer(conf: str, settings: list[str]) -> Answerer:
         if settings:
             raise ConfigError(f"--set changes a run configuration; {conf} is a registered model, which is as it is")
         return load_answerer(home_folder(), conf)
-    from kgqa_core.config_file import read_config
     from kgqa_core.run.ask import open_answerer as open_explorer
-    from kgqa_core.run.pipeline import Pipeline
 
-    return open_explorer(Pipeline(read_config(Path(conf), settings)))
+    return open_explorer(open_run(Path(conf), settings))
 
 
 def open_and_ask(
     conf: Path, settings: list[str], question: str, topic: str | None, *, system: str, answered_by: str | None
 ) -> SystemReply:
     """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
-    from kgqa_core.config_file import read_config
     from kgqa_core.run.ask import ask_system, torch_threads
-    from kgqa_core.run.pipeline import Pipeline
 
-    config = read_config(conf, [*settings, *system_settings(None, answered_by)])
-    if config.systems is None or system not in config.systems.variants:
-        config = read_config(conf, [*settings, *system_settings(system, answered_by)])
+    pipeline = open_run(conf, [*settings, *system_settings(None, answered_by)])
+    if pipeline.config.systems is None or system not in pipeline.config.systems.variants:
+        pipeline = open_run(conf, [*settings, *system_settings(system, answered_by)])
     with torch_threads(1):
-        return ask_system(Pipeline(config), question, topic, row=system)
+        return ask_system(pipeline, question, topic, row=system)
 
 
 def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool, **options: bool) -> None:
@@ -364,9 +322,11 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
     config = read_config(conf, settings or ())
     with working(f"kgqa {conf.stem}"):
         from flows.run import run_flow
+        from tasks.mlflow_store import ui_command
 
         summary = run_flow(flow, config, **options)
-        mlflow_ui = mlflow_command(config) if flow in TRACKED or (flow == "evaluate" and config.systems) else None
+        tracked = config.tracking.enabled and (flow in TRACKED or (flow == "evaluate" and config.systems is not None))
+        mlflow_ui = ui_command(config.runtime.home) if tracked else None
     if as_json:
         print_json(summary_document(summary, mlflow_ui))
     else:
@@ -377,13 +337,6 @@ def system_settings(systems: str | None, answered_by: str | None) -> list[str]:
     """Return what --systems and --answered-by say as overrides of the configuration."""
     given = {"systems.run": systems, "systems.answered_by": answered_by}
     return [f"{key}=[{names}]" for key, names in given.items() if names]
-
-
-def mlflow_command(config: RunConfig) -> str | None:
-    """Return the command that opens MLflow's UI on the runs; None where they are not tracked."""
-    from tasks.mlflow_store import ui_command
-
-    return ui_command(config.runtime.home) if config.tracking.enabled else None
 
 
 def main() -> None:

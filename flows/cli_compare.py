@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_session import with_exit_code, working
-from flows.named_runs import find_predictions, names_several
-from kgqa_core.errors import ConfigError
+from flows.cli_output import PERCENT, print_json, print_table
+from flows.cli_output import print_comparison as print_systems
+from flows.cli_session import Json, open_run, working
+from kgqa_core.errors import ConfigError, InputError, nearest, shorten
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
     from kgqa_core.evaluation.runs import EvaluatedRun
 
+PREDICTIONS = "predictions.parquet"
 SMALLEST_P = 0.001  # shown as such
 HEADER = ("questions", "n", "metric", "{0}", "{1}", "{0} - {1}", "95 % interval", "p", "{0} is")
 
 
-@with_exit_code
 def compare(
     runs: Annotated[
         list[str],
@@ -31,7 +33,7 @@ def compare(
             "the folder of an evaluation, or a predictions.parquet.",
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare runs on the same questions: is one better, or is the difference within noise?
 
@@ -48,9 +50,6 @@ def compare(
       kgqa compare conf/a.yaml@rog conf/b.yaml@rog
       kgqa compare conf/metaqa-joint.yaml old/predictions.parquet --json
     """
-    from flows.cli_output import print_comparison as print_systems
-    from flows.cli_output import print_json
-
     if len(set(runs)) < len(runs) or (len(runs) < 2 and not names_several(runs[0])):
         raise ConfigError(f"give two runs or more, each once; given: {', '.join(runs)}")
     found = {run: find_predictions(run) for run in runs}
@@ -105,12 +104,7 @@ def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -
         "confidence": CONFIDENCE,
         "alpha": ALPHA,
         "runs": [
-            {
-                "run": run.name,
-                "system": run.source.system,
-                "predictions": str(run.path),
-                "figures": make_figures(run.scores),
-            }
+            dict(run=run.name, system=run.source.system, predictions=str(run.path), figures=make_figures(run.scores))
             for run in runs
         ],
         "comparisons": [asdict(row) for row in rows],
@@ -119,21 +113,15 @@ def comparison_document(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -
 
 def print_comparison(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> None:
     """Print the runs with their figures, then a table per pair, then what it comes to."""
-    from flows.cli_output import PERCENT, print_table
     from kgqa_core.evaluation.figures import make_figures
     from kgqa_core.evaluation.tables import COLUMNS, show_figure
 
     letters = {run.name: letter_of(place) for place, run in enumerate(runs)}
-    figures = [make_figures(run.scores) for run in runs]
-    shown = [
-        (
-            letters[run.name],
-            run.name,
-            run.source.system,
-            *(show_figure(own, metric) for metric in ("hits1", "f1", "em")),
-        )
-        for run, own in zip(runs, figures, strict=True)
-    ]
+    shown = []
+    for run in runs:
+        figures = make_figures(run.scores)
+        cells = (show_figure(figures, metric) for metric in ("hits1", "f1", "em"))
+        shown.append((letters[run.name], run.name, run.source.system, *cells))
     title = f"{len(runs[0].asked)} questions, {PERCENT}, [95 % interval]"
     print_table(title, ("", "run", "system", "Hits@1", "F1", "EM"), shown, figures_from=3)
     pairs = dict.fromkeys((row.first, row.second) for row in rows)
@@ -146,9 +134,10 @@ def print_comparison(runs: Sequence[EvaluatedRun], rows: Sequence[PairRow]) -> N
             for place, (metric, found) in enumerate(row.metrics.items())
         ]
         print_table(f"{first} against {second}", [name.format(first, second) for name in HEADER], lines, figures_from=3)
-    for row in rows:
+    for row in rows:  # what it comes to: A against B: Hits@1 better, F1 tie, EM tie
         if row.by == "all":
-            typer.echo(verdict_sentence(row, letters[row.first], letters[row.second]))
+            verdicts = ", ".join(f"{COLUMNS[metric]} {one.verdict}" for metric, one in row.metrics.items())
+            typer.echo(f"{letters[row.first]} against {letters[row.second]}: {verdicts}")
 
 
 def letter_of(place: int) -> str:
@@ -171,9 +160,63 @@ def cells_of(found: Difference) -> tuple[str, ...]:
     return f"{found.first:.2f}", f"{found.second:.2f}", f"{found.difference:+.2f}", interval, p, found.verdict
 
 
-def verdict_sentence(row: PairRow, first: str, second: str) -> str:
-    """Return what the comparison of two runs comes to: ``A against B: Hits@1 better, F1 tie, EM tie``."""
-    from kgqa_core.evaluation.tables import COLUMNS
+# ------ The runs that a user names.
 
-    found = ", ".join(f"{COLUMNS[metric]} {one.verdict}" for metric, one in row.metrics.items())
-    return f"{first} against {second}: {found}"
+
+def find_predictions(run: str) -> list[tuple[str, Path]]:
+    """Return what to call the runs that a user named, and their predictions tables.
+
+    One run is named by the folder of an evaluation, by a predictions table, or as CONF@SEED (of the explorer). A
+    configuration that compares systems stands for all of them, CONF@SYSTEM for the seeds of one; any other for its
+    explorer of the first seed.
+
+    Raises:
+        ConfigError: a configuration that cannot be read, or has no such seed or system.
+        ArtifactError: a configuration whose evaluation is not done.
+        InputError: no such file or folder.
+    """
+    path = Path(run)
+    if path.is_dir():
+        return [(run, path / PREDICTIONS)]
+    if path.is_file() and not _is_configuration(path):
+        return [(run, path)]
+    base, at, part = run.rpartition("@")
+    if at and not path.exists() and _is_configuration(Path(base)):
+        return _evaluations(Path(base), part)
+    if _is_configuration(path):
+        return _evaluations(path, None)
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = nearest(path.name, beside)
+    hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
+    raise InputError(
+        f"there is no run {shorten(run)}{hint}. A run is a configuration (conf/demo.yaml, conf/demo.yaml@1 or "
+        "conf/demo.yaml@etd), the folder of an evaluation, or a predictions.parquet"
+    )
+
+
+def names_several(run: str) -> bool:
+    """Say whether a name may stand for several runs: a configuration, which may compare systems, or one of those."""
+    return _is_configuration(Path(run)) or _is_configuration(Path(run.rpartition("@")[0]))
+
+
+def _is_configuration(path: Path) -> bool:
+    return path.suffix in (".yaml", ".yml")
+
+
+def _evaluations(conf: Path, part: str | None) -> list[tuple[str, Path]]:
+    """Return the names and the predictions of a configuration's runs, or of the ``part`` of them that is named."""
+    pipeline = open_run(conf, ())
+    # A user writes a stage's key without its kind, with or without the seed: etd-oracle-seed0, etd-oracle.
+    systems = [key.removeprefix("system-") for key, spec in pipeline.specs.items() if spec.stage == "system"]
+    chosen = [name for name in systems if part in (None, name, name.rpartition("-seed")[0])]
+    if chosen:
+        return [(f"{conf}@{name}", pipeline.artifact(f"system-{name}").folder / PREDICTIONS) for name in chosen]
+    seeds = [str(number) for number in pipeline.config.exploration.seeds]
+    seed = seeds[0] if part is None else part
+    if seed not in seeds:
+        known = list(dict.fromkeys(name.rpartition("-seed")[0] for name in systems))
+        near = nearest(seed, known)
+        more = f", and its systems are {', '.join(known)}" if known else ""
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{conf} has no seed {shorten(seed)}; its explorer.seeds are {', '.join(seeds)}{more}{hint}")
+    return [(f"{conf}@{seed}", pipeline.artifact(f"evaluation-seed{seed}").folder / PREDICTIONS)]

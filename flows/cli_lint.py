@@ -1,11 +1,18 @@
-"""What ``kgqa lint`` prints."""
+"""``kgqa lint``: doubts about a dataset, what its graph holds, and the lines that were not used."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from flows.cli_output import PERCENT, print_table
+from flows.cli_output import PERCENT, print_json, print_table, show_percent
+from flows.cli_session import Conf, Json, Settings, open_run, working
+
+if TYPE_CHECKING:
+    from kgqa_core.run.pipeline import Pipeline
 
 NUM_SHOWN = 10  # relations and hubs; --json has more
 HUB = ("label", "relation", "direction", "hop", "degree", "kept")
@@ -24,34 +31,82 @@ REACH = {
 }
 
 
+def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
+    """Check the dataset: doubtful questions, shared names, answers out of reach, lines not used.
+
+    Builds the graph and links the questions where that is not done.
+
+    \b
+    Example:
+      kgqa lint conf/metaqa-1hop.yaml --json
+    """
+    pipeline = open_run(conf, settings)
+    with working("checking"):
+        from flows.run import run_missing
+
+        run_missing("build_graph", pipeline, "graph", "questions")
+        report = read_lint(pipeline)
+    print_json(report) if as_json else print_lint(report)
+
+
+def read_lint(pipeline: Pipeline) -> dict[str, Any]:
+    """Return findings and coverage (see ``questions.lint.LintReport``), what the graph holds, and rejected lines.
+
+    Of the graph (see ``graph.diff.GraphLint``) it also says how many topics of questions have no triple in it.
+    Rejected lines are counted by reason. Raises ``ArtifactError`` where graph or questions are not built.
+    """
+    from kgqa_core.graph.diff import lint_graph
+
+    graph, questions = (pipeline.artifact(key).folder for key in ("graph", "questions"))
+    report = json.loads((questions / "lint.json").read_text(encoding="utf-8"))
+    rejects = {"graph": count_rejects(graph), "questions": count_rejects(questions)}
+    dumps = {key: artifact for key in pipeline.specs if key.startswith("dump-") and (artifact := pipeline.find(key))}
+    rejects |= {key: count_rejects(artifact.folder) for key, artifact in dumps.items()}
+    return {**report, "graph": {**asdict(lint_graph(graph)), **count_topics(pipeline)}, "rejects": rejects}
+
+
+def count_rejects(folder: Path) -> dict[str, int]:
+    """Return reason -> rejected lines of a stage's folder; there may be millions."""
+    import pyarrow.parquet as pq
+
+    counts: dict[str, int] = {}
+    for batch in pq.ParquetFile(folder / "rejects.parquet").iter_batches(columns=["reason"]):
+        for found in batch.column(0).value_counts().to_pylist():
+            counts[found["values"]] = counts.get(found["values"], 0) + found["counts"]
+    return dict(sorted(counts.items()))
+
+
+def count_topics(pipeline: Pipeline) -> dict[str, int]:
+    """Return how many topics the linked questions have, and how many of these are in no triple."""
+    import numpy as np
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from kgqa_core.graph.csr import sorted_distinct
+    from kgqa_core.run.open import graph_of
+
+    column = pq.read_table(pipeline.artifact("questions").folder / "questions.parquet", columns=["topics"])["topics"]
+    topics = sorted_distinct(pc.list_flatten(column).to_numpy())
+    has_triple = np.diff(graph_of(pipeline).group_ptr) > 0
+    return {"num_topics": len(topics), "num_topics_isolated": int((~has_triple[topics]).sum())}
+
+
 def print_lint(report: Mapping[str, Any]) -> None:
     """Print what the graph holds, the doubts about the dataset, and how many of its answers are within reach."""
     print_graph(report["graph"])
-    doubts = [
-        (found["kind"], found["split"], str(found["count"]), ", ".join(found["examples"]))
-        for found in report["findings"]
-    ]
+    doubts = [(one["kind"], one["split"], str(one["count"]), ", ".join(one["examples"])) for one in report["findings"]]
     print_table("Findings", ("kind", "split", "count", "examples"), doubts)
     covered = [
-        (
-            str(row["hops"] or "?"),
-            row["split"],
-            str(row["num_questions"]),
-            _figure(row["any_gold"]),
-            _figure(row["all_golds"]),
-        )
+        (str(row["hops"] or "?"), row["split"], str(row["num_questions"]), *map(show_percent, share))
         for row in report["coverage"]
+        for share in ((row["any_gold"], row["all_golds"]),)
     ]
     title = f"Answers within {report['max_steps']} steps, {PERCENT} of questions"
     print_table(title, ("hops", "split", "questions", "any answer", "all answers"), covered, figures_from=2)
     reach = [(row["split"], str(row["steps"]), *(str(row[name]) for name in REACH.values())) for row in report["reach"]]
     print_table("Questions within so many steps", ("split", "steps", *REACH), reach, figures_from=1)
     names = [
-        (
-            row["split"],
-            f"{row['num_topics_named']} of {row['num_topics']}",
-            f"{row['num_answers_named']} of {row['num_answers']}",
-        )
+        (row["split"], *(f"{row[f'num_{one}_named']} of {row[f'num_{one}']}" for one in ("topics", "answers")))
         for row in report["names"]
     ]
     print_table("Entities with a name", ("split", "topics", "answers"), names, figures_from=1)
@@ -79,21 +134,14 @@ def graph_rows(graph: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if graph["named"] is not None:
         yield ("entities with a name (literals left out)", "", f"{graph['named']:.2f}")
     yield ("names that several entities have", str(graph["num_shared_names"]), "")
-    yield ("topics of questions", str(graph["num_topics"]), "")
-    yield ("  of them in no triple", str(graph["num_topics_isolated"]), _share(*_isolated(graph)))
+    num_topics, isolated = graph["num_topics"], graph["num_topics_isolated"]
+    yield ("topics of questions", str(num_topics), "")
+    yield ("  of them in no triple", str(isolated), _share(isolated, num_topics))
     if graph["num_topics_missing"] is not None:
         yield ("topics asked for that the dump has not", str(graph["num_topics_missing"]), "")
     for relation, count in list(graph["largest_relations"].items())[:NUM_SHOWN]:
         yield (f"triples of {relation}", str(count), _share(count, graph["num_triples"]))
 
 
-def _isolated(graph: Mapping[str, Any]) -> tuple[int, int]:
-    return graph["num_topics_isolated"], graph["num_topics"]
-
-
 def _share(count: int, whole: int) -> str:
     return f"{100 * count / whole:.2f}" if whole else ""
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""The commands about language models and planners: train-reasoner, lm-info, score-plans."""
+"""The commands about language models and planners: lm-info, score-plans."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_session import with_exit_code, working
+from flows.cli_output import PERCENT, print_json, print_rejects, print_table
+from flows.cli_session import Conf, Json, Settings, open_run, working
 
 if TYPE_CHECKING:
     from kgqa_core.run.compare import PlannerScore
 
-Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration with a section plans or lm.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. reasoner.epochs=1; repeatable."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
-
-@with_exit_code
 def score_plans(
     conf: Conf,
     questions: Annotated[
@@ -39,12 +32,9 @@ def score_plans(
     Example:
       kgqa score-plans conf/webqsp-plans.yaml --questions test.jsonl --json
     """
-    from flows.cli_output import print_json, print_rejects
-    from kgqa_core.config_file import read_config
     from kgqa_core.run.compare import planner_keys, plans_of, score_plan_file
-    from kgqa_core.run.pipeline import Pipeline
 
-    pipeline = Pipeline(read_config(conf, settings or ()))
+    pipeline = open_run(conf, settings)
     plans_of(pipeline)
     with working("scoring plans"):
         from flows.run import run_missing
@@ -60,7 +50,6 @@ def score_plans(
 
 def print_planner_scores(scores: Mapping[str, PlannerScore]) -> None:
     """Print one row per planner and seed, and their mean."""
-    from flows.cli_output import PERCENT, print_table
     from kgqa_core.run.compare import FIGURES
 
     rows = []
@@ -76,7 +65,6 @@ def _cells(figures: Mapping[str, float]) -> list[str]:
     return [f"{value:.0f}" if name.startswith("n") else f"{value:.2f}" for name, value in figures.items()]
 
 
-@with_exit_code
 def lm_info(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     """Show the run's language model: parameters, context, memory, and tokens per second as measured now.
 
@@ -86,11 +74,7 @@ def lm_info(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
     Example:
       kgqa lm-info conf/metaqa-joint.yaml --set lm.path=models/Llama-2-7b --set lm.kind=local
     """
-    from flows.cli_output import print_json, print_table
-    from kgqa_core.config_file import read_config
-    from kgqa_core.run.pipeline import Pipeline
-
-    pipeline = Pipeline(read_config(conf, settings or ()))
+    pipeline = open_run(conf, settings)
     with working("measuring"):
         from flows.run import run_missing
         from kgqa_core.run.open import model_facts

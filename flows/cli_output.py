@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ PERCENT = "all figures in percent"
 NUM_REJECTS = 5  # shown
 NUM_CANDIDATES = 10  # shown
 MAX_ROWS = 15  # of results
+NUM_RELATIONS = 10  # shown of those whose triples changed
 
 
 def print_json(value: object) -> None:
@@ -53,14 +54,19 @@ def print_scores(figures: Mapping[str, Any]) -> None:
 
     strict, published = figures["strict"], figures["rog"]
     names = [name for name in dict.fromkeys([*strict, *published]) if "." not in name]  # bounds stand beside theirs
-    rows = [(name, show_figure(strict, name) if name in strict else "", _figure(published.get(name))) for name in names]
+    rows = [
+        (name, show_figure(strict, name) if name in strict else "", show_percent(published.get(name))) for name in names
+    ]
     title = f"{figures['n']} questions, {PERCENT}, [95 % interval]"
     print_table(title, ("metric", "strict", "published RoG"), rows, figures_from=1)
 
 
 def print_status(stages: Sequence[StageStatus], home: Path) -> None:
     """Print where every stage stands."""
-    rows = [(stage.key, stage.state, stage.why, _shown_folder(stage.folder)) for stage in stages]
+    rows = [
+        (stage.key, stage.state, stage.why, "/".join(stage.folder.parts[-2:]) if stage.folder else "")
+        for stage in stages
+    ]
     print_table(f"Stages; artifacts in {home / 'artifacts'}", ("stage", "state", "why", "artifact"), rows)
 
 
@@ -72,8 +78,6 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
     from flows.summary import RESULTS
 
     if summary.changes:
-        from flows.cli_changes import print_changes
-
         print_changes(summary.changes)
     if results := summary.results:
         more = "" if len(results) <= MAX_ROWS else f"; the first {MAX_ROWS} of {len(results)} rows"
@@ -85,38 +89,31 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
         print_table(f"Planners of {summary.name}, {PERCENT}", HEADER, planner_cells(summary.planners), figures_from=2)
     else:
         print_table("What there is", ("of", "what"), summary.facts)
-    for line in _next_steps(summary, conf, mlflow_ui):
+    steps = [f"All tables:  {summary.report}"] if summary.report else []
+    steps += [f"In MLflow:   {mlflow_ui}"] if mlflow_ui else []
+    steps += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
+    for line in [*steps, f"Stages:      kgqa status {conf}"][:3]:
         typer.echo(line)
-
-
-def _next_steps(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> list[str]:
-    """Return where more is to be seen, and what a user may do now."""
-    shown = [f"All tables:  {summary.report}"] if summary.report else []
-    shown += [f"In MLflow:   {mlflow_ui}"] if mlflow_ui else []
-    shown += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
-    return [*shown, f"Stages:      kgqa status {conf}"][:3]
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:
     """Print systems side by side: the main table with what it says of the models, then the others."""
-    first, *others = comparison["tables"]
-    print_table(first["title"], first["header"], first["rows"], figures_from=first["figures_from"])
-    for sentence in comparison["sentences"]:
-        typer.echo(f"! {sentence}")
-    for table in others:
+    for place, table in enumerate(comparison["tables"]):
         print_table(table["title"], table["header"], table["rows"], figures_from=table["figures_from"])
+        for sentence in comparison["sentences"] if place == 0 else ():
+            typer.echo(f"! {sentence}")
 
 
 def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, Any]:
     """Return what ``print_summary`` prints as one document."""
     stages = [
         {
-            "key": outcome.key,
-            "built": outcome.built,
-            "fingerprint": outcome.artifact.fingerprint,
-            "folder": str(outcome.artifact.folder),
+            "key": one.key,
+            "built": one.built,
+            "fingerprint": one.artifact.fingerprint,
+            "folder": str(one.artifact.folder),
         }
-        for outcome in summary.outcomes
+        for one in summary.outcomes
     ]
     return {
         "run": summary.name,
@@ -191,10 +188,55 @@ def print_rejects(rejects: Sequence[Reject]) -> None:
         typer.echo(f"not used: {len(rejects)} lines in all", err=True)
 
 
-def _shown_folder(folder: Path | None) -> str:
-    """Return an artifact's folder under the store's root."""
-    return "" if folder is None else f"{folder.parent.name}/{folder.name}"
-
-
-def _figure(value: float | None) -> str:
+def show_percent(value: float | None) -> str:
+    """Return a percentage as a cell; nothing where there is none."""
     return "" if value is None else f"{value:.2f}"
+
+
+def print_changes(changes: Mapping[str, Any]) -> None:
+    """Print a BuildDiff; one line where nothing changed."""
+    rows = list(change_rows(changes))
+    if not rows:
+        typer.echo("Nothing changed since the last build.")
+        return
+    print_table("Changes since the last build", ("of", "before", "now", "in", "out"), rows, figures_from=1)
+
+
+def change_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for everything that changed: what, how many before and now, how many came and went."""
+    graph = changes["graph"]
+    for name in ("triples", "entities", "relations"):
+        yield from _set_row(name, graph[name])
+    for name in ("new_relations", "gone_relations"):
+        if labels := graph[name]:
+            shown = ", ".join(labels[:NUM_RELATIONS]) + (", ..." if len(labels) > NUM_RELATIONS else "")
+            came, gone = (f"+{len(labels)}", "") if name == "new_relations" else ("", f"-{len(labels)}")
+            yield (f"{name.replace('_', ' ')}: {shown}", "", "", came, gone)
+    moved = sorted(graph["per_relation"].items(), key=lambda item: (-item[1]["came"] - item[1]["gone"], item[0]))
+    for label, change in moved[:NUM_RELATIONS]:
+        yield from _set_row(f"triples of {label}", change)
+    if len(moved) > NUM_RELATIONS:
+        yield (f"triples of {len(moved) - NUM_RELATIONS} more relations", "", "", "", "")
+    if graph["num_renamed"]:
+        yield ("entities with another name", "", str(graph["num_renamed"]), "", "")
+    yield from _percent_row("entities with a name, percent", graph["named_before"], graph["named_after"])
+    yield from _set_row("questions", changes["questions"])
+    if changes["num_reworded"]:
+        yield ("questions reworded", "", str(changes["num_reworded"]), "", "")
+    if changes["num_subgraphs_changed"]:
+        where = "" if changes["subgraphs_by"] == "digest" else f" within {changes['hops']} hops"
+        yield (f"questions whose subgraph changed{where}", "", str(changes["num_subgraphs_changed"]), "", "")
+    for row in changes["coverage"]:
+        group = row["split"] if row["hops"] is None else f"{row['split']}, {row['hops']} hops"
+        yield from _percent_row(f"any answer within reach, {group}, percent", row["any_before"], row["any_after"])
+        yield from _percent_row(f"all answers within reach, {group}, percent", row["all_before"], row["all_after"])
+
+
+def _set_row(name: str, change: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
+    if change["came"] or change["gone"]:
+        yield (name, str(change["before"]), str(change["after"]), f"+{change['came']}", f"-{change['gone']}")
+
+
+def _percent_row(name: str, before: float | None, after: float | None) -> Iterator[tuple[str, ...]]:
+    if before != after:
+        yield (name, show_percent(before), show_percent(after), "", "")

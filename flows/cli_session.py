@@ -8,9 +8,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ParamSpec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
+    from kgqa_core.run.pipeline import Pipeline
+
 P = ParamSpec("P")
 
 INTERRUPTED = 130
@@ -27,6 +30,21 @@ PIPE_WIDTH = 160  # columns where no terminal says how wide it is
 SHOW_AFTER = 2.0  # seconds that an activity lasts before it gets a bar
 REPORT_EVERY = 30.0  # seconds between two lines of an activity where standard error is no terminal
 OURS = ("kgqa_core", "tasks", "flows")
+
+Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. explorer.epochs=3; repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def open_run(conf: Path, settings: Sequence[str] | None) -> Pipeline:
+    """Return the stages of a run configuration."""
+    from kgqa_core.config_file import read_config
+    from kgqa_core.run.pipeline import Pipeline
+
+    return Pipeline(read_config(conf, settings or ()))
 
 
 def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
@@ -110,25 +128,19 @@ class ProgressBars:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Take note that ``done`` of ``total`` parts of an activity are done."""
         now = time.monotonic()
-        if now - self._began.setdefault(what, now) >= SHOW_AFTER:
-            self._show(what, done, total, now)
-        if done >= total:
-            self._forget(what)
-
-    def _show(self, what: str, done: int, total: int, now: float) -> None:
-        if self._console.is_terminal:
+        began = self._began.setdefault(what, now)
+        if now - began >= SHOW_AFTER and self._console.is_terminal:
             if what not in self._shown:
                 self._shown[what] = self._bars.add_task(what, total=total)
             self._bars.update(self._shown[what], completed=done, total=total)
-        elif now - self._reported.get(what, self._began[what]) >= REPORT_EVERY:
+        elif now - began >= SHOW_AFTER and now - self._reported.get(what, began) >= REPORT_EVERY:
             self._reported[what] = now
             self._console.print(f"{what}: {100 * done / max(total, 1):.0f} %", markup=False)
-
-    def _forget(self, what: str) -> None:
-        self._began.pop(what)
-        self._reported.pop(what, None)
-        if what in self._shown:
-            self._bars.remove_task(self._shown.pop(what))
+        if done >= total:
+            self._began.pop(what)
+            self._reported.pop(what, None)
+            if what in self._shown:
+                self._bars.remove_task(self._shown.pop(what))
 
 
 def prepare_environment() -> None:

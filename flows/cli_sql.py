@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_session import with_exit_code, working
+from flows.cli_output import print_json, print_table
+from flows.cli_session import Conf, Json, Settings, open_run, working
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from kgqa_core.artifacts import Artifact
     from kgqa_core.run.pipeline import Pipeline
-    from kgqa_core.run.sql import ViewInfo, Views
 
 NUM_ROWS = 100  # printed, unless --limit says otherwise
 CELL_CHARACTERS = 300  # of a value that is printed in a table
 
 
-@with_exit_code
 def sql(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")],
+    conf: Conf,
     query: Annotated[
         str | None, typer.Argument(metavar="QUERY", help="One query of DuckDB's SQL. Default: list the views.")
     ] = None,
@@ -32,11 +28,8 @@ def sql(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the rows, all of them, to a .parquet or .csv file.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. explorer.epochs=3; repeatable."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    settings: Settings = None,
+    as_json: Json = False,
 ) -> None:
     """Query the shards, questions and predictions of a run with SQL.
 
@@ -49,26 +42,35 @@ def sql(
       kgqa sql conf/demo.yaml "select relation, count(*) from facts group by all"
       kgqa sql conf/demo.yaml "from facts where head_name = 'Blue Harbour'" --out harbour.csv
     """
-    from flows.cli_output import print_json
-    from kgqa_core.config_file import read_config
     from kgqa_core.errors import ConfigError
-    from kgqa_core.run.pipeline import Pipeline
 
     if query is None and out is not None:
         raise ConfigError("--out needs a query, such as: from facts")
-    pipeline = Pipeline(read_config(conf, settings or ()))
+    pipeline = open_run(conf, settings)
     with working("querying"):
         document = answer(pipeline, query, limit, out)
     print_json(document) if as_json else print_answer(document)
 
 
 def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path | None) -> dict[str, Any]:
-    """Return what a query finds, or where it was written; without a query, the views."""
+    """Return what a query finds, or where it was written; without a query, the views.
+
+    Raises:
+        ArtifactError: nothing of the run is built.
+        ConfigError: a file among the artifacts.
+    """
     from tempfile import TemporaryDirectory
 
+    from kgqa_core.errors import ArtifactError, ConfigError
     from kgqa_core.run.sql import open_views
 
-    artifacts = done_artifacts(pipeline)
+    artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
+    if not artifacts:
+        raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
+    if changes := pipeline.remembered("changes"):
+        artifacts["changes"] = changes
+    if out is not None and out.resolve().is_relative_to(pipeline.store.root.resolve()):
+        raise ConfigError(f"--out {out} lies in the artifact store, which only stages write to; name another folder")
     scratch = pipeline.home / "run"
     scratch.mkdir(parents=True, exist_ok=True)
     memory_limit = pipeline.config.runtime.memory_limit
@@ -77,40 +79,11 @@ def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path |
         open_views(artifacts, memory_limit=memory_limit, temp_directory=Path(spill)) as views,
     ):
         if query is None:
-            return {"views": [view_document(view) for view in views.list_views()]}
+            return {"views": views.list_views()}
         if out is not None:
-            return written_document(views, query, out, limit, pipeline.store.root)
+            return {"file": str(out), "rows": views.write(query, out, limit=limit)}
         table, more = views.read(query, limit=NUM_ROWS if limit is None else limit)
-        return table_document(table, more)
-
-
-def done_artifacts(pipeline: Pipeline) -> dict[str, Artifact]:
-    """Return the artifacts of the stages that are done, and the last changes; ArtifactError where nothing is done."""
-    from kgqa_core.errors import ArtifactError
-
-    found = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
-    if not found:
-        raise ArtifactError(f"nothing of {pipeline.config.name!r} is built: kgqa build CONF; kgqa status says more")
-    changes = pipeline.remembered("changes")
-    return {**found, "changes": changes} if changes else found
-
-
-def view_document(view: ViewInfo) -> dict[str, Any]:
-    """Return one view as a listing shows it."""
-    return {"name": view.name, "rows": view.num_rows, "columns": view.columns}
-
-
-def written_document(views: Views, query: str, out: Path, limit: int | None, store: Path) -> dict[str, Any]:
-    """Write what a query finds; ConfigError where the file would lie among the artifacts."""
-    from kgqa_core.errors import ConfigError
-
-    if out.resolve().is_relative_to(store.resolve()):
-        raise ConfigError(f"--out {out} lies in the artifact store, which only stages write to; name another folder")
-    return {"file": str(out), "rows": views.write(query, out, limit=limit)}
-
-
-def table_document(table: pa.Table, more: bool) -> dict[str, Any]:
-    """Return rows as lists in order of the columns: two columns may share a name."""
+    # Rows are lists in order of the columns: two columns may share a name.
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
     rows = [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
     return {"columns": columns, "rows": rows, "more": more}
@@ -118,8 +91,6 @@ def table_document(table: pa.Table, more: bool) -> dict[str, Any]:
 
 def print_answer(document: dict[str, Any]) -> None:
     """Print views, rows, or where the rows are."""
-    from flows.cli_output import print_table
-
     if "views" in document:
         rows = [
             (view["name"], str(view["rows"]), ", ".join(f"{name} {kind}" for name, kind in view["columns"].items()))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from flows.cli_session import with_exit_code, working
+from flows.cli_output import print_table
+from flows.cli_session import Conf, Settings, open_run, working
 from kgqa_core.artifacts import written_whole
 
 if TYPE_CHECKING:
@@ -21,9 +21,8 @@ NUM_ROWS = 50  # of a table, unless --limit says otherwise
 Format = Literal["table", "tsv", "jsonl", "parquet"]
 
 
-@with_exit_code
 def subgraph(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")],
+    conf: Conf,
     question: Annotated[str | None, typer.Option(metavar="ID", help="Id of a question: around its topics.")] = None,
     topic: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name or label of an entity; all that share a name.")
@@ -43,12 +42,7 @@ def subgraph(
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help=f"At most N triples; a table has {NUM_ROWS} by default.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override one setting, e.g. dataset.subgraphs.hops=3; repeatable."
-        ),
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Print or export the triples around a question's topics, or around an entity, nearest first.
 
@@ -60,15 +54,13 @@ def subgraph(
       kgqa subgraph conf/webqsp-nsm.yaml --question WebQTest-0 --format tsv > triples.tsv
       kgqa subgraph conf/freebase-webqsp.yaml --topic m.0d3k14 --format parquet --out neighbourhood.parquet
     """
-    from kgqa_core.config_file import read_config
     from kgqa_core.errors import ConfigError
-    from kgqa_core.run.pipeline import Pipeline
 
     if (question is None) == (topic is None):
         raise ConfigError("give either --question ID or --topic NAME")
     if format == "parquet" and (out is None or limit is not None):
         raise ConfigError("--format parquet writes a file of all triples: give --out FILE, and no --limit")
-    pipeline = Pipeline(read_config(conf, settings or ()))
+    pipeline = open_run(conf, settings)
     with working("walking"):
         found = find_neighbourhood(pipeline, question, topic, hops, cap)
     write_out(found, format, out, limit)
@@ -109,8 +101,7 @@ def topics_of(pipeline: Pipeline, question_id: str) -> list[int]:
         near = nearest(question_id, ids, 3)
         hint = f" The nearest ids: {', '.join(map(repr, near))}." if near else f" Ids look like {ids[0]!r}."
         raise LinkError(f"there is no question {shorten(question_id)} in this run.{hint}", near)
-    topics: list[int] = table["topics"][ids.index(question_id)].as_py()
-    return topics
+    return list(table["topics"][ids.index(question_id)].as_py())
 
 
 def write_out(found: Neighbourhood, format: Format, out: Path | None, limit: int | None) -> None:
@@ -127,20 +118,14 @@ def write_out(found: Neighbourhood, format: Format, out: Path | None, limit: int
     elif format == "table" and out is None:
         print_neighbourhood(found, limit or NUM_ROWS)
     else:
-        with opened(out) as stream:
-            stream.writelines(lines_of(found, "tsv" if format == "table" else format, limit))
+        lines = lines_of(found, "tsv" if format == "table" else format, limit)
+        if out is None:
+            sys.stdout.writelines(lines)
+        else:
+            with written_whole(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
+                stream.writelines(lines)
     if out is not None:
         typer.echo(f"{len(found) if limit is None else min(limit, len(found)):,} triples in {out}", err=True)
-
-
-@contextmanager
-def opened(out: Path | None) -> Iterator[TextIO]:
-    """Open a file to write, or standard output."""
-    if out is None:
-        yield sys.stdout
-        return
-    with written_whole(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
-        yield stream
 
 
 def lines_of(found: Neighbourhood, format: str, limit: int | None) -> Iterable[str]:
@@ -169,8 +154,6 @@ def shown(label: str, name: str) -> str:
 
 def print_neighbourhood(found: Neighbourhood, limit: int) -> None:
     """Print the first triples as a table, and what there is beside them."""
-    from flows.cli_output import print_table
-
     graph = found.graph
     topics = ", ".join(shown(graph.label_of(topic), graph.name_of(topic)) for topic in found.topics)
     title = f"{len(found):,} triples of {found.num_entities:,} entities around {topics or 'no topic'}"

@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli_session import with_exit_code, working
+from flows.cli_output import print_json, print_table
+from flows.cli_session import Json, Settings, working
 
 if TYPE_CHECKING:
-    from flows.sweep import SweepSummary
+    from flows.pipeline import SweepSummary
     from kgqa_core.sweeps.points import Sweep
 
 
-@with_exit_code
 def sweep(
     conf: Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. conf/sweeps/training-size.yaml.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="One setting for all runs, e.g. explorer.epochs=3; repeatable."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    settings: Settings = None,
+    as_json: Json = False,
 ) -> None:
     """Run one configuration with some settings varied, and show the runs side by side: a table, plots, MLflow.
 
@@ -34,7 +29,6 @@ def sweep(
       kgqa sweep conf/sweeps/training-size.yaml
       kgqa sweep conf/sweeps/edge-budget.yaml --set explorer.seeds=[0] --json
     """
-    from flows.cli_output import print_json
     from kgqa_core.sweeps.points import read_sweep
 
     plan = read_sweep(conf, settings or ())
@@ -63,8 +57,6 @@ def sweep_document(plan: Sweep, done: SweepSummary) -> dict[str, Any]:
 
 def print_sweep(plan: Sweep, document: dict[str, Any]) -> None:
     """Print the table of a sweep, and where its tables and plots are."""
-    from flows.cli_output import print_table
-
     num_dimensions = len(plan.file.compared)
     title = f"Sweep {plan.name}: {len(plan.points)} runs"
     if any(point["num_explorers"] > 1 for point in document["points"]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from flows.summary import RunSummary
@@ -13,7 +13,7 @@ from kgqa_core.config_file import config_hash
 from kgqa_core.run.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from flows.sweep import SweepSummary
+    from flows.pipeline import SweepSummary
     from kgqa_core.sweeps.points import Sweep
 
 FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "train_reasoner", "retrain"]
@@ -29,15 +29,8 @@ def run_flow(name: FlowName, config: RunConfig, **options: bool) -> RunSummary:
     with prefect_server(config.runtime.home):
         from flows import pipeline as flows
 
-        by_name = {
-            "build_graph": flows.build_graph,
-            "encode": flows.encode,
-            "train_explorer": flows.train_explorer,
-            "evaluate": flows.evaluate,
-            "train_reasoner": flows.train_reasoner,
-            "retrain": flows.retrain,
-        }
-        return by_name[name](config, **options)
+        flow: Callable[..., RunSummary] = getattr(flows, name)
+        return flow(config, **options)
 
 
 def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:
@@ -45,7 +38,7 @@ def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:
     from tasks.server import prefect_server
 
     with prefect_server(sweep.home):
-        from flows import sweep as flows
+        from flows import pipeline as flows
 
         return flows.sweep(sweep.path, list(overrides))
 

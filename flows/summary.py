@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flows.facts import Fact, read_facts
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.figures import ReportRow, mean_row
 from kgqa_core.evaluation.tables import render_report, show_figure
@@ -18,6 +17,10 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.explorer import EXPLORER
 from kgqa_core.run.stages.systems import COMPARISON
 
+Fact = tuple[str, str]
+"""What it is of, and what is said."""
+
+KINDS = {"entity": "named", "cvt": "CVT nodes", "foreign": "named in another language only", "literal": "literals"}
 RESULTS = ("system", "answered by", "Hits@1", "F1", "calls", "supported")
 _log = logging.getLogger(__name__)
 NONE = "–"  # where a control has no such figure
@@ -62,29 +65,33 @@ class RunSummary:
 
 
 def summarise(pipeline: Pipeline, outcomes: Sequence[StageOutcome]) -> RunSummary:
-    """Collect the scores of the evaluated seeds."""
+    """Collect the scores of the evaluated seeds, of planners and systems, and what the data stages hold."""
     learned: list[ReportRow] = []
     controls: list[ReportRow] = []
     planners: list[dict[str, Any]] = []
     changes = comparison = None
     for outcome in outcomes:
-        if outcome.artifact.recipe.stage == "changes":
-            changes = json.loads((outcome.artifact.folder / "changes.json").read_text(encoding="utf-8"))
-        if outcome.artifact.recipe.stage == "evaluation":
-            content = json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8"))
-            row, *controls = (ReportRow(**row) for row in content)
+        stage, folder = outcome.artifact.recipe.stage, outcome.artifact.folder
+        if stage == "changes":
+            changes = _read(folder / "changes.json")
+        elif stage == "evaluation":
+            row, *controls = (ReportRow(**row) for row in _read(folder / "scores.json"))
             learned.append(row)
-        if outcome.artifact.recipe.stage == COMPARISON:
-            comparison = json.loads((outcome.artifact.folder / "comparison.json").read_text(encoding="utf-8"))
-            comparison["markdown"] = (outcome.artifact.folder / "comparison.md").read_text(encoding="utf-8")
-        if outcome.artifact.recipe.stage == "plans":
-            planners.append(json.loads((outcome.artifact.folder / "scores.json").read_text(encoding="utf-8")))
+        elif stage == COMPARISON:
+            comparison = _read(folder / "comparison.json")
+            comparison["markdown"] = (folder / "comparison.md").read_text(encoding="utf-8")
+        elif stage == "plans":
+            planners.append(_read(folder / "scores.json"))
     if len(learned) > 1:
         mean = mean_row(f"{EXPLORER} (mean of {len(learned)} seeds)", learned)
         learned = [*(replace(row, role="seed") for row in learned), mean]
-    rows = (*learned, *controls)
-    facts = tuple(read_facts(outcomes))
+    rows, facts = (*learned, *controls), tuple(read_facts(outcomes))
     return RunSummary(pipeline.config.name, tuple(outcomes), rows, facts, changes, tuple(planners), comparison)
+
+
+def _read(path: Path) -> Any:
+    """Return a report of a stage; empty where it writes none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def write_report(pipeline: Pipeline, summary: RunSummary) -> RunSummary:
@@ -100,3 +107,48 @@ def write_report(pipeline: Pipeline, summary: RunSummary) -> RunSummary:
         _log.warning("the report is not written: %s", problem)
         return summary
     return replace(summary, report=path)
+
+
+# ------ What the data stages hold, in a few lines for people.
+
+
+def read_facts(outcomes: Sequence[StageOutcome]) -> Iterator[Fact]:
+    """Yield (what, how much) of dumps, graph, subgraphs and questions, in the order of the stages."""
+    for outcome in outcomes:
+        folder, stage = outcome.artifact.folder, outcome.artifact.recipe.stage
+        report = _read(folder / f"{stage}.json")
+        if stage == "dump":
+            lines = ", ".join(f"{count:,} {use.replace('_', ' ')}" for use, count in report["lines"].items() if count)
+            yield outcome.key, f"{report['num_lines']:,} lines: {lines}"
+        elif stage == "graph":
+            yield from graph_facts(report, _read(folder / "closure.json"))
+        elif stage == "subgraphs":
+            sizes = f"{report['num_triples']:,} triples in all, {report['largest']:,} in the largest"
+            yield stage, f"{report['num_subgraphs']:,}, {report['num_with_answer']:,} of them with an answer; {sizes}"
+        elif stage == "questions":
+            yield from question_facts(_read(folder / "lint.json"))
+
+
+def graph_facts(graph: dict[str, Any], closure: dict[str, Any]) -> Iterator[Fact]:
+    """Yield what a graph holds and, where it is a closure, what each step added."""
+    kinds = ", ".join(f"{count:,} {KINDS[kind]}" for kind, count in (graph.get("kinds") or {}).items() if count)
+    sizes = f"{graph['num_relations']:,} relations, {graph['num_triples']:,} triples"
+    yield "graph", f"{graph['num_entities']:,} entities{f' ({kinds})' if kinds else ''}, {sizes}"
+    for hop in closure.get("hops", ()):
+        if hop["hop"]:
+            yield f"  step {hop['hop']}", f"{hop['num_entities']:,} new entities, {hop['num_triples']:,} new triples"
+    if closure.get("num_topics_missing"):
+        yield "  topics", f"{closure['num_topics_missing']:,} of {closure['num_topics']:,} are not in the dump"
+    if closure.get("num_hubs"):
+        yield "  hubs", f"{closure['num_hubs']:,} groups of triples were capped"
+
+
+def question_facts(lint: dict[str, Any]) -> Iterator[Fact]:
+    """Yield how many questions a split has, and for how many an answer is within reach."""
+    splits: dict[str, list[dict[str, Any]]] = {}
+    for row in lint["coverage"]:
+        splits.setdefault(row["split"], []).append(row)
+    for split, rows in splits.items():
+        total = sum(row["num_questions"] for row in rows)
+        reached = sum(row["num_questions"] * row["any_gold"] for row in rows) / total if total else 0.0
+        yield f"questions, {split}", f"{total:,}; an answer within {lint['max_steps']} steps for {reached:.1f} %"

@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgqa_core.config_base import EmbeddedDataset, PlansDataset
 from kgqa_core.errors import ConfigError, InputError, LinkError
-from kgqa_core.run.compare import Bench, open_bench, section_of
+from kgqa_core.run.compare import open_bench, section_of
 from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import system_key
@@ -19,6 +21,7 @@ from kgqa_core.systems.types import AskedCall
 from kgqa_core.types import Prediction, Question, Reject
 
 if TYPE_CHECKING:
+    from kgqa_core.graph.kg import KnowledgeGraph
     from kgqa_core.systems.etd import ExplorerSystem
 
 
@@ -65,46 +68,49 @@ class Answerer:
             LinkError: no topic, with the nearest names.
             InputError: an empty question.
         """
-        linked = self._link(Asked(question, topic))
-        (prediction,) = self._predict([linked])
-        return self._read(linked, prediction)
+        linked = link_asked(question, topic, self.system.graph)
+        return self._read(linked, *self._predict([linked]))
 
     def ask_all(self, asked: Sequence[Asked]) -> list[Answer]:
         """Answer many questions at once, in order; one that cannot be asked becomes an answer that says why."""
-        linked = [self._link_or_explain(row) for row in asked]
-        questions = [item for item in linked if isinstance(item, Question)]
-        predictions = iter(self._predict(questions))
+        linked: list[Question | Answer] = []
+        for row in asked:
+            try:
+                linked.append(link_asked(row.question, row.topic, self.system.graph))
+            except InputError as problem:
+                near = problem.nearest if isinstance(problem, LinkError) else ()
+                linked.append(Answer(row.question, (), (), error=str(problem), nearest=near))
+        predictions = iter(self._predict([item for item in linked if isinstance(item, Question)]))
         return [self._read(item, next(predictions)) if isinstance(item, Question) else item for item in linked]
 
     def _predict(self, questions: Sequence[Question]) -> list[Prediction]:
         with torch_threads(1):
             return self.system.answer(questions)
 
-    def _link_or_explain(self, asked: Asked) -> Question | Answer:
-        try:
-            return self._link(asked)
-        except InputError as problem:
-            nearest = problem.nearest if isinstance(problem, LinkError) else ()
-            return Answer(asked.question, (), (), error=str(problem), nearest=nearest)
-
-    def _link(self, asked: Asked) -> Question:
-        from kgqa_core.questions.link import link_question
-
-        if not asked.question.strip():
-            raise InputError("the question is empty")
-        return link_question(asked.question, self.system.graph, topics=[asked.topic] if asked.topic else [])
-
     def _read(self, question: Question, prediction: Prediction) -> Answer:
         """Return a prediction in words."""
         graph, answers = self.system.graph, set(prediction.answers)
         paths = [self.system.render(path) for path in prediction.paths]
-        paths += [""] * (len(prediction.candidates) - len(paths))
-        lines = [
-            AnswerLine(graph.name_of(entity), graph.label_of(entity), 100.0 * score, entity in answers, path)
-            for entity, score, path in zip(prediction.candidates, prediction.scores, paths, strict=True)
-        ]
+        lines = tuple(
+            AnswerLine(graph.name_of(entity), graph.label_of(entity), 100.0 * score, entity in answers, path or "")
+            for entity, score, path in zip_longest(prediction.candidates, prediction.scores, paths)
+        )
         names = dict.fromkeys(graph.name_of(entity) for entity in question.topics)
-        return Answer(question.text, tuple(names), tuple(lines))
+        return Answer(question.text, tuple(names), lines)
+
+
+def link_asked(question: str, topic: str | None, graph: KnowledgeGraph) -> Question:
+    """Return a question with the topic that was named, or that its text names.
+
+    Raises:
+        LinkError: no topic, with the nearest names.
+        InputError: an empty question.
+    """
+    from kgqa_core.questions.link import link_question
+
+    if not question.strip():
+        raise InputError("the question is empty")
+    return link_question(question, graph, topics=[topic] if topic else [])
 
 
 @contextmanager
@@ -125,11 +131,7 @@ def torch_threads(num: int) -> Iterator[None]:
 
 
 def open_answerer(pipeline: Pipeline) -> Answerer:
-    """Open the run's first explorer for questions in words, which explore the whole graph.
-
-    Raises:
-        ArtifactError: the explorer is not trained.
-    """
+    """Open the run's first explorer for questions in words, which explore the whole graph; ArtifactError without one."""
     return Answerer(replace(open_system(pipeline), subgraphs=None))
 
 
@@ -153,17 +155,16 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     dataset = pipeline.config.dataset
     if isinstance(dataset, PlansDataset):
         raise ConfigError(f"run {pipeline.config.name!r} has plans, and no explorer to score: kgqa score-plans")
-    system = open_system(pipeline)
-    search = search_graph(pipeline)
+    system, search = open_system(pipeline), search_graph(pipeline)
     control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", search.graph)
-    questions, rejects = load_question_file(
-        path, format="jsonl" if isinstance(dataset, EmbeddedDataset) else dataset.questions.format, graph=system.graph
-    )
+    form = "jsonl" if isinstance(dataset, EmbeddedDataset) else dataset.questions.format
+    questions, rejects = load_question_file(path, format=form, graph=system.graph)
     if not questions:
-        raise InputError(f"{path} holds no usable question{_first_reject(rejects)}")
+        first = f"; the first line that cannot be used is {rejects[0].line}: {rejects[0].reason}" if rejects else ""
+        raise InputError(f"{path} holds no usable question{first}")
     started = time.perf_counter()
     with torch_threads(pipeline.config.runtime.threads):
-        predictions = system.answer(questions, progress=lambda done, total: pipeline.progress("answering", done, total))
+        predictions = system.answer(questions, partial(pipeline.progress, "answering"))
     seconds = time.perf_counter() - started
     scores = _headline(make_figures(score_predictions(questions, predictions)))
     rows = score_controls(control, search.place(questions), max_hops=pipeline.config.exploration.steps)
@@ -176,10 +177,6 @@ def _headline(figures: Mapping[str, float]) -> dict[str, float]:
 
     bounds = [name for metric in INTERVAL_METRICS for name in interval_names(metric)]
     return {"n": int(figures["n"])} | {name: figures[name] for name in (*INTERVAL_METRICS, "coverage", *bounds)}
-
-
-def _first_reject(rejects: Sequence[Reject]) -> str:
-    return f"; the first line that cannot be used is {rejects[0].line}: {rejects[0].reason}" if rejects else ""
 
 
 # ------ Asking one system one question, and showing prompt by prompt what happened.
@@ -227,12 +224,19 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
     seed = (systems.seeds or pipeline.config.exploration.seeds)[0]
     rows = systems.rows()
     row = next(iter(rows)) if row is None else row
-    answerers = rows[row][1]
-    with open_bench(pipeline, system_key(row, answerers[0], seed)) as bench:
-        asked = _link(bench, question, topic)
+    with open_bench(pipeline, system_key(row, rows[row][1][0], seed)) as bench:
+        if bench.search.subgraphs is not None:
+            raise InputError("in this run each question has its own subgraph (dataset.subgraphs): a new one has none")
+        graph = bench.search.entities
+        try:
+            asked = link_asked(question, topic, graph)
+        except LinkError:
+            if topic or bench.system.needs_topic:
+                raise
+            asked = Question("asked", question, question, (), (), "test")
         done = bench.answer([asked])
     (one,) = done.answered
-    graph, prediction = bench.search.entities, one.answer.prediction
+    prediction, usage = one.answer.prediction, done.usage.to_pydict()
     supported = dict(zip(prediction.answers, one.faithful, strict=True))
     paths = dict(zip(prediction.candidates, prediction.paths, strict=False))
     lines = [
@@ -246,7 +250,6 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
         )
         for entity, score in zip(prediction.candidates, prediction.scores, strict=True)
     ]
-    usage = done.usage.to_pydict()
     return SystemReply(
         system=bench.system.name,
         answered_by=bench.source.answered_by,
@@ -261,19 +264,3 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
         seconds=sum(usage["seconds"]),
         error=one.error,
     )
-
-
-def _link(bench: Bench, question: str, topic: str | None) -> Question:
-    """Return the question with the topic that was named, or that its text names; none where none is needed."""
-    from kgqa_core.questions.link import link_question
-
-    if not question.strip():
-        raise InputError("the question is empty")
-    if bench.search.subgraphs is not None:
-        raise InputError("in this run each question has its own subgraph (dataset.subgraphs): a new one has none")
-    try:
-        return link_question(question, bench.search.entities, topics=[topic] if topic else [])
-    except LinkError:
-        if topic or bench.system.needs_topic:
-            raise
-        return Question("asked", question, question, (), (), "test")

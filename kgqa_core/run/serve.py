@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import ChainMap, OrderedDict
+from collections import ChainMap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -27,10 +27,7 @@ from kgqa_core.run.open import encoder_of, load_system, unit_norm
 from kgqa_core.text.encoder import Encoder
 
 CARD = "served.json"
-EXPLORER_FILES = (
-    "model.safetensors",
-    "model.json",
-)  # of explorer.checkpoint, which is not imported here: it loads torch
+EXPLORER_FILES = ("model.safetensors", "model.json")  # of explorer.model, which is not imported here: it loads torch
 RECENT_TEXTS = 4096  # encodings of questions that are kept in memory
 
 
@@ -65,11 +62,7 @@ def write_served(folder: Path, card: ServedCard, explorer: Artifact) -> None:
 
 
 def read_card(folder: Path) -> ServedCard:
-    """Read what ``write_served`` wrote.
-
-    Raises:
-        ArtifactError: the file is missing, damaged or of another version of kgqa.
-    """
+    """Read what ``write_served`` wrote; ArtifactError where it is missing, damaged or of another version of kgqa."""
     path = folder / CARD
     try:
         return ServedCard.model_validate_json(path.read_bytes())
@@ -92,18 +85,16 @@ def open_served(folder: Path, home: Path, *, encoder_path: Path | None = None) -
             what is missing, where it was looked for, and what brings it there.
     """
     card = read_card(folder)
-    graph = _find_graph(card, home)
-    encoder = _find_encoder(card, encoder_path)
-    return Answerer(
-        load_system(
-            folder,
-            graph=graph,
-            encoder=encoder.name,
-            encode=RememberedEncodings(encoder, [*graph.relation_labels, *filter(None, graph.inverse_labels)]),
-            evaluation=card.evaluation,
-            batch_size=card.batch_size,
-        )
+    graph, encoder = _find_graph(card, home), _find_encoder(card, encoder_path)
+    system = load_system(
+        folder,
+        graph=graph,
+        encoder=encoder.name,
+        encode=RememberedEncodings(encoder, [*graph.relation_labels, *filter(None, graph.inverse_labels)]),
+        evaluation=card.evaluation,
+        batch_size=card.batch_size,
     )
+    return Answerer(system)
 
 
 class RememberedEncodings:
@@ -116,18 +107,15 @@ class RememberedEncodings:
         """Encode the names of relations, and so load the encoder's weights: what is wrong with them shows here."""
         self._encoder = encoder
         self._relations: dict[str, np.ndarray] = {}
-        self._recent: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._recent: dict[str, np.ndarray] = {}  # by the last time that they were asked for
         self._relations = self._lookup(relations)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return unit-norm encodings [n, encoding_dim]."""
         found = self._lookup(texts)
-        for text, vector in found.items():
-            if text not in self._relations:
-                self._recent[text] = vector
-                self._recent.move_to_end(text)
-        while len(self._recent) > RECENT_TEXTS:
-            self._recent.popitem(last=False)
+        asked = {text: vector for text, vector in found.items() if text not in self._relations}
+        known = {text: vector for text, vector in self._recent.items() if text not in asked} | asked
+        self._recent = dict(list(known.items())[-RECENT_TEXTS:])
         return np.stack([found[text] for text in texts]) if texts else np.zeros((0, self._encoder.dim), np.float32)
 
     def _lookup(self, texts: Sequence[str]) -> dict[str, np.ndarray]:

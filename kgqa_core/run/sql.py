@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -23,18 +24,16 @@ from kgqa_core.errors import ArtifactError, InputError, QueryError
 BATCH_ROWS = 131_072  # of what is written to a file
 MAX_MESSAGE = 400  # characters of what DuckDB says
 READING = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # MULTI: what PIVOT is made of
-MAIN_TABLE = {
-    "topics": "topics",
-    "questions": "questions",
-    "encodings": "encodings",
-    "subgraphs": "blocks",
-    "evaluation": "predictions",
+# A stage's main table, with its view; other tables are called by a prefix, the stage's name where none is here.
+MAIN = {
+    ("topics", "topics"): "question_topics",
+    ("questions", "questions"): "questions",
+    ("questions", "coverage"): "coverage",
+    ("encodings", "encodings"): "encodings",
+    ("subgraphs", "blocks"): "subgraphs",
+    ("evaluation", "predictions"): "predictions",
 }
-MAIN_VIEW = {
-    "topics": "question_topics",
-    "evaluation": "predictions",
-}  # the view of a stage's main table; else the stage's own name
-PREFIX = {"questions": "question", "subgraphs": "subgraph"}  # of views of its other tables; else the stage's name
+PREFIX = {"questions": "question", "subgraphs": "subgraph"}
 
 FACTS = """
 create view {view} as select {first} h.label as head_label, h.name as head_name, r.label as relation,
@@ -62,28 +61,22 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewInfo:
-    """One view, as a listing shows it."""
-
-    name: str
-    columns: dict[str, str]  # column -> DuckDB type
-    num_rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Views:
     """An open connection in which a run's tables are views."""
 
     connection: duckdb.DuckDBPyConnection
     num_rows: Mapping[str, int]  # view -> rows
 
-    def list_views(self) -> list[ViewInfo]:
-        """Return all views with their columns and rows; reads no rows."""
-        found = []
-        for name, num_rows in self.num_rows.items():
-            described = self.connection.sql(f"describe {name}").fetchall()
-            found.append(ViewInfo(name, {column: str(kind) for column, kind, *_ in described}, num_rows))
-        return found
+    def list_views(self) -> list[dict[str, Any]]:
+        """Return name, number of rows and columns with their types of all views; reads no rows."""
+        return [
+            {
+                "name": name,
+                "rows": num_rows,
+                "columns": {row[0]: str(row[1]) for row in self.connection.sql(f"describe {name}").fetchall()},
+            }
+            for name, num_rows in self.num_rows.items()
+        ]
 
     def read(self, query: str, *, limit: int) -> tuple[pa.Table, bool]:
         """Return the first ``limit`` rows of a query, and whether there are more; QueryError where it is unusable."""
@@ -104,7 +97,16 @@ class Views:
             rows = self._select(query)
             rows = rows if limit is None else rows.limit(limit)
             reader = (rows if out.suffix == ".parquet" else _flat(rows)).to_arrow_reader(BATCH_ROWS)
-            return _write(reader, out)
+            writer = pq.ParquetWriter if out.suffix == ".parquet" else pa_csv.CSVWriter
+            num_rows = 0
+            try:
+                with written_whole(out) as partial, writer(partial, reader.schema) as sink:
+                    for batch in reader:
+                        sink.write_batch(batch)
+                        num_rows += batch.num_rows
+            except OSError as problem:
+                raise InputError(f"cannot write {out}: {problem.strerror or problem}") from problem
+            return num_rows
 
     def _select(self, query: str) -> duckdb.DuckDBPyRelation:
         statements = self.connection.extract_statements(query)
@@ -177,12 +179,8 @@ def find_tables(artifacts: Mapping[str, Artifact]) -> dict[str, Table]:
 def view_name(key: str, group: str) -> str:
     """Return the view of a stage's table: graph's triples -> triples, questions' rejects -> question_rejects."""
     stage, _, part = key.partition("-")
-    if group == MAIN_TABLE.get(stage):
-        name = MAIN_VIEW.get(stage, stage)
-    elif (stage, group) == ("questions", "coverage") or (stage == "graph" and group != "rejects"):
-        name = group
-    else:
-        name = f"{PREFIX.get(stage, stage)}_{group}"
+    own = group if stage == "graph" and group != "rejects" else f"{PREFIX.get(stage, stage)}_{group}"
+    name = MAIN.get((stage, group), own)
     return re.sub(r"\W", "_", f"{name}_{part}" if part else name)
 
 
@@ -214,19 +212,6 @@ def _flat(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     return rows.project(f"* replace ({casts})") if nested else rows
 
 
-def _write(reader: pa.RecordBatchReader, out: Path) -> int:
-    writer = pq.ParquetWriter if out.suffix == ".parquet" else pa_csv.CSVWriter
-    num_rows = 0
-    try:
-        with written_whole(out) as partial, writer(partial, reader.schema) as sink:
-            for batch in reader:
-                sink.write_batch(batch)
-                num_rows += batch.num_rows
-    except OSError as problem:
-        raise InputError(f"cannot write {out}: {problem.strerror or problem}") from problem
-    return num_rows
-
-
 @contextmanager
 def _errors_as_ours() -> Iterator[None]:
     """Turn what DuckDB raises into our errors; its hints at what was meant are kept."""
@@ -243,6 +228,5 @@ def _errors_as_ours() -> Iterator[None]:
 def _short(problem: Exception) -> str:
     """Return a message without the copy of the query that DuckDB draws under it."""
     text = str(problem).partition("\nLINE ")[0].partition("\nPossible solutions")[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    text = " ".join(lines)
+    text = " ".join(text.split())
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"

@@ -6,15 +6,14 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from flows import named_runs
 from flows.cli import app
-from flows.cli_compare import letter_of, scope_name
-from flows.named_runs import find_predictions
+from flows.cli_compare import find_predictions, letter_of, scope_name
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.compare import PairRow
@@ -185,15 +184,18 @@ def test_a_configuration_that_compares_systems_stands_for_all_of_them(
 ) -> None:
     several = tmp_path / "several.yaml"
     several.write_text(conf.read_text(encoding="utf-8") + SYSTEMS, encoding="utf-8")
-    monkeypatch.setattr(named_runs, "_predictions", lambda pipeline, key: Path(key))
-    assert {path.name for _, path in find_predictions(str(several))} == {
+    monkeypatch.setattr(Pipeline, "artifact", lambda _, key: SimpleNamespace(folder=Path(key)))
+    assert {path.parent.name for _, path in find_predictions(str(several))} == {
         f"system-{system}-seed{seed}" for system in ("explorer", "direct-oracle", "direct-random") for seed in (0, 1)
     }
     assert find_predictions(f"{several}@direct-oracle") == [
-        (f"{several}@direct-oracle-seed{seed}", Path(f"system-direct-oracle-seed{seed}")) for seed in (0, 1)
+        (f"{several}@direct-oracle-seed{seed}", Path(f"system-direct-oracle-seed{seed}/predictions.parquet"))
+        for seed in (0, 1)
     ]
-    assert find_predictions(f"{several}@direct-random-seed1")[0][1] == Path("system-direct-random-seed1")
-    assert find_predictions(f"{several}@0") == [(f"{several}@0", Path("evaluation-seed0"))]
+    assert find_predictions(f"{several}@direct-random-seed1")[0][1] == Path(
+        "system-direct-random-seed1/predictions.parquet"
+    )
+    assert find_predictions(f"{several}@0") == [(f"{several}@0", Path("evaluation-seed0/predictions.parquet"))]
     with pytest.raises(ConfigError, match=r"its systems are explorer, direct-oracle, .*did you mean direct-oracle"):
         find_predictions(f"{several}@direct-oracl")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flows.cli_changes import change_rows
-from flows.facts import dump_fact, graph_facts, question_facts
+from flows.cli_output import change_rows
+from flows.summary import graph_facts, question_facts
 
 GRAPH = {"num_entities": 12345, "num_relations": 7, "num_triples": 54321, "kinds": {"entity": 12000, "cvt": 345}}
 CLOSURE = {
@@ -15,11 +15,6 @@ CLOSURE = {
     "num_topics_missing": 2,
     "num_hubs": 0,
 }
-
-
-def test_a_dump_is_its_lines_by_use_without_those_that_are_none() -> None:
-    lines = {"triple": 1200, "other_language": 30, "malformed": 0}
-    assert dump_fact({"num_lines": 1230, "lines": lines}) == "1,230 lines: 1,200 triple, 30 other language"
 
 
 def test_a_closure_is_told_step_by_step_and_any_other_graph_in_one_line() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import flows.sweep
+import flows.pipeline
+import tasks.sweep
 from flows.cli_sweep import print_sweep, sweep_document
 from flows.summary import RunSummary, summarise
 from kgqa_core.config import RunConfig
@@ -46,7 +47,7 @@ plots:
   - {x: evaluation.edge_budget, y: hits1.hop9}
 """
 
-Run = Callable[..., flows.sweep.SweepSummary]
+Run = Callable[..., flows.pipeline.SweepSummary]
 
 
 @contextmanager
@@ -59,14 +60,14 @@ def without_prefect(home: Path, folder: Path) -> Iterator[Run]:
         pipeline = Pipeline(config)
         return summarise(pipeline, ensure(pipeline, pipeline.specs))
 
-    def run_sweep(text: str, *overrides: str) -> flows.sweep.SweepSummary:
+    def run_sweep(text: str, *overrides: str) -> flows.pipeline.SweepSummary:
         path = folder / "sweeps" / "budgets.yaml"
         path.write_text(text, encoding="utf-8")
-        return flows.sweep.sweep.fn(path, [f"runtime.home={home}", *overrides])
+        return flows.pipeline.sweep.fn(path, [f"runtime.home={home}", *overrides])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flows.sweep, "retrain", retrain)
-        patch.setattr(flows.sweep, "compare_runs", flows.sweep.compare_runs.fn)
+        patch.setattr(flows.pipeline, "retrain", retrain)
+        patch.setattr(tasks.sweep, "compare_runs", tasks.sweep.compare_runs.fn)
         yield run_sweep
 
 
@@ -78,7 +79,7 @@ def run(tiny_copy: RunConfig, tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.fixture(scope="module")
-def done(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> flows.sweep.SweepSummary:
+def done(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> flows.pipeline.SweepSummary:
     """A finished sweep with plots. Leave it as it is."""
     folder = tmp_path_factory.mktemp("sweep")
     shutil.copytree(tiny_config.runtime.home, folder / "home")
@@ -86,7 +87,7 @@ def done(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> fl
         return run_sweep(BUDGETS + PLOTS)
 
 
-def test_a_sweep_over_the_walk_trains_nothing_and_shows_what_it_costs(done: flows.sweep.SweepSummary) -> None:
+def test_a_sweep_over_the_walk_trains_nothing_and_shows_what_it_costs(done: flows.pipeline.SweepSummary) -> None:
     assert done.built == {f"edge_budget={budget}": ["evaluation-seed0"] for budget in ("1", "3", "all")}
     found = read_document(done.artifact)
     assert found["header"] == ["edge_budget", "n", "Hits@1", "edges per question"]
@@ -96,7 +97,7 @@ def test_a_sweep_over_the_walk_trains_nothing_and_shows_what_it_costs(done: flow
     assert edges[0] < edges[-1]
 
 
-def test_tables_hold_every_explorer_every_point_and_every_curve(done: flows.sweep.SweepSummary) -> None:
+def test_tables_hold_every_explorer_every_point_and_every_curve(done: flows.pipeline.SweepSummary) -> None:
     folder = done.artifact.folder
     rows = pq.read_table(folder / "rows.parquet").to_pylist()
     assert [row["at.evaluation.edge_budget"] for row in rows] == ["1", "3", "all"]
@@ -109,7 +110,7 @@ def test_tables_hold_every_explorer_every_point_and_every_curve(done: flows.swee
     assert {"dev.hits1", "train.loss"} <= {line["curve"] for line in curves}
 
 
-def test_a_plot_is_a_picture_and_one_of_nothing_is_left_out(done: flows.sweep.SweepSummary) -> None:
+def test_a_plot_is_a_picture_and_one_of_nothing_is_left_out(done: flows.pipeline.SweepSummary) -> None:
     plots = [done.artifact.folder / plot for plot in read_document(done.artifact)["plots"]]
     assert [plot.name for plot in plots] == ["1-edge-budget.png", "2-f1.png", "3-dev-hits1.png"]
     assert all(plot.read_bytes().startswith(b"\x89PNG") for plot in plots)
@@ -127,7 +128,7 @@ def test_the_same_sweep_again_makes_nothing_one_more_value_its_run_and_another_t
 
 
 def test_a_sweep_that_stopped_goes_on_where_it_was(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    retrain = flows.sweep.retrain
+    retrain = flows.pipeline.retrain
 
     def stops_at_the_third(config: RunConfig) -> RunSummary:
         if "all" in config.name:
@@ -135,7 +136,7 @@ def test_a_sweep_that_stopped_goes_on_where_it_was(run: Run, monkeypatch: pytest
         return retrain(config)
 
     with monkeypatch.context() as patch:
-        patch.setattr(flows.sweep, "retrain", stops_at_the_third)
+        patch.setattr(flows.pipeline, "retrain", stops_at_the_third)
         with pytest.raises(InputError, match=r"run 'edge_budget=all' of the sweep: the disk is full"):
             run(BUDGETS)
     done = run(BUDGETS)

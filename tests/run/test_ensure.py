@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.cli_changes import change_rows
+from flows.cli_output import change_rows
 from flows.summary import RunSummary, summarise
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import DriftError
