@@ -131,7 +131,7 @@ def torch_threads(num: int) -> Iterator[None]:
 
 
 def open_answerer(pipeline: Pipeline) -> Answerer:
-    """Open the run's first explorer for questions in words, which explore the whole graph; ArtifactError without one."""
+    """Open the run's first explorer for questions in words, which explore the whole graph."""
     return Answerer(replace(open_system(pipeline), subgraphs=None))
 
 

@@ -188,14 +188,13 @@ def test_a_configuration_that_compares_systems_stands_for_all_of_them(
     assert {path.parent.name for _, path in find_predictions(str(several))} == {
         f"system-{system}-seed{seed}" for system in ("explorer", "direct-oracle", "direct-random") for seed in (0, 1)
     }
-    assert find_predictions(f"{several}@direct-oracle") == [
-        (f"{several}@direct-oracle-seed{seed}", Path(f"system-direct-oracle-seed{seed}/predictions.parquet"))
-        for seed in (0, 1)
-    ]
-    assert find_predictions(f"{several}@direct-random-seed1")[0][1] == Path(
-        "system-direct-random-seed1/predictions.parquet"
-    )
-    assert find_predictions(f"{several}@0") == [(f"{several}@0", Path("evaluation-seed0/predictions.parquet"))]
+    for part, keys in {
+        "direct-oracle": ["system-direct-oracle-seed0", "system-direct-oracle-seed1"],
+        "direct-random-seed1": ["system-direct-random-seed1"],
+        "0": ["evaluation-seed0"],
+    }.items():
+        found = [(f"{several}@{key.removeprefix('system-')}", Path(key, "predictions.parquet")) for key in keys]
+        assert find_predictions(f"{several}@{part}") == (found if part != "0" else [(f"{several}@0", found[0][1])])
     with pytest.raises(ConfigError, match=r"its systems are explorer, direct-oracle, .*did you mean direct-oracle"):
         find_predictions(f"{several}@direct-oracl")
 
