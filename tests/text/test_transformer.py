@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.text import transformer
-from kgqa_core.text.transformer import SHA256, LocalEncoder, MiniLmEncoder, find_minilm_folder
+from kgqa_core.text.transformer import DIM as MINILM_DIM
+from kgqa_core.text.transformer import SHA256, FolderEncoder, checked_minilm, local_encoder, minilm_encoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "made", "the", "old", "boat", "?"]
 TEXTS = ["who made the old boat ?", "boat", "the boat ? the boat ?"]
@@ -35,7 +35,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def reference(folder: Path, text: str) -> list[np.ndarray]:
+def hidden_means(folder: Path, text: str) -> list[np.ndarray]:
     """The mean over tokens of each hidden state (embeddings first), one text alone, no mask."""
     import torch
     from transformers import BertModel, BertTokenizer
@@ -47,25 +47,20 @@ def reference(folder: Path, text: str) -> list[np.ndarray]:
     return [state[0].numpy().mean(axis=0) for state in states]
 
 
-def test_last_is_the_mean_over_tokens_of_the_last_layer(bert_folder: Path) -> None:
-    vectors = LocalEncoder(bert_folder, pooling="last", normalise=False).encode(TEXTS)
-    np.testing.assert_allclose(vectors, [reference(bert_folder, text)[-1] for text in TEXTS], atol=1e-5)
+def unit(vector: np.ndarray) -> np.ndarray:
+    return vector / np.linalg.norm(vector)
 
 
-def test_first_last_averages_the_first_blocks_output_and_the_last_layer(bert_folder: Path) -> None:
-    vectors = LocalEncoder(bert_folder, pooling="first_last", normalise=False).encode(TEXTS)
-    states = [reference(bert_folder, text) for text in TEXTS]
-    np.testing.assert_allclose(vectors, [(state[1] + state[-1]) / 2 for state in states], atol=1e-5)
+def test_rows_are_unit_means_over_tokens_of_the_last_layer_or_of_first_and_last(bert_folder: Path) -> None:
+    states = [hidden_means(bert_folder, text) for text in TEXTS]
+    last, both = (local_encoder(bert_folder, pooling=pooling).encode(TEXTS) for pooling in ("last", "first_last"))
+    np.testing.assert_allclose(last, [unit(state[-1]) for state in states], atol=1e-5)
+    np.testing.assert_allclose(both, [unit((state[1] + state[-1]) / 2) for state in states], atol=1e-5)
 
 
-def test_rows_are_unit_length_unless_raw(bert_folder: Path) -> None:
-    unit = LocalEncoder(bert_folder).encode(TEXTS)
-    raw = LocalEncoder(bert_folder, normalise=False).encode(TEXTS)
-    np.testing.assert_allclose(unit, raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=1e-6)
-
-
-def test_long_texts_are_cut(bert_folder: Path) -> None:
-    encoder = LocalEncoder(bert_folder, max_tokens=7)  # [CLS], 5 words, [SEP]
+def test_long_texts_are_cut(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgqa_core.text.transformer.MAX_TOKENS", 7)  # [CLS], 5 words, [SEP]
+    encoder = local_encoder(bert_folder)
     np.testing.assert_allclose(*encoder.encode(["boat " * 5, "boat " * 17]), atol=1e-6)
 
 
@@ -85,19 +80,8 @@ def test_a_decoder_without_padding_token_encodes(tmp_path: Path, bert_folder: Pa
         pad_token_id=None,
     )
     LlamaModel(config).save_pretrained(tmp_path)
-    encoder = LocalEncoder(tmp_path, pooling="first_last")
+    encoder = local_encoder(tmp_path, pooling="first_last")
     np.testing.assert_allclose(encoder.encode(TEXTS)[1], encoder.encode(TEXTS[1:2])[0], atol=1e-5)
-
-
-def test_width_and_name_are_known_without_torch(bert_folder: Path) -> None:
-    assert LocalEncoder(bert_folder).dim == DIM
-    names = {
-        LocalEncoder(bert_folder).name,
-        LocalEncoder(bert_folder, pooling="first_last").name,
-        LocalEncoder(bert_folder, normalise=False).name,
-        LocalEncoder(bert_folder, max_tokens=5).name,
-    }
-    assert len(names) == 4
 
 
 def test_the_name_follows_the_weights(bert_folder: Path, tmp_path: Path) -> None:
@@ -105,18 +89,20 @@ def test_the_name_follows_the_weights(bert_folder: Path, tmp_path: Path) -> None
         (tmp_path / copy).mkdir(parents=True)
         for file in bert_folder.iterdir():
             (tmp_path / copy / file.name).write_bytes(file.read_bytes())
-    before = LocalEncoder(tmp_path / "a/tiny").name
-    assert LocalEncoder(tmp_path / "b/tiny").name == before
+    before = local_encoder(tmp_path / "a/tiny").name
+    assert local_encoder(tmp_path / "b/tiny").name == before
     weights = tmp_path / "b/tiny/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    assert LocalEncoder(tmp_path / "b/tiny").name != before
+    assert local_encoder(tmp_path / "b/tiny").name != before
+    assert local_encoder(tmp_path / "a/tiny", pooling="first_last").name != before
+    assert local_encoder(tmp_path / "a/tiny").dim == DIM
 
 
 def test_pickled_weights_are_refused_with_the_way_to_convert(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"hidden_size": 5}')
     (tmp_path / "pytorch_model.bin").write_bytes(b"anything")
     with pytest.raises(InputError, match=r"pytorch_model\.bin(?s:.*)save_pretrained"):
-        LocalEncoder(tmp_path)
+        local_encoder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -132,21 +118,21 @@ def test_incomplete_folders_are_named(tmp_path: Path, files: dict[str, str], mes
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
-        LocalEncoder(tmp_path)
+        local_encoder(tmp_path)
 
 
 def test_a_folder_that_transformers_cannot_load_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_text("")
     (tmp_path / "config.json").write_text('{"hidden_size": 5, "model_type": "no-such-architecture"}')
     with pytest.raises(InputError, match="not a model folder that transformers can read"):
-        LocalEncoder(tmp_path).encode(["a"])
+        local_encoder(tmp_path).encode(["a"])
 
 
 def test_a_missing_folder_and_a_wrong_pooling_are_named(tmp_path: Path, bert_folder: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        LocalEncoder(tmp_path / "nowhere")
+        local_encoder(tmp_path / "nowhere")
     with pytest.raises(InputError, match="'firstlast'; legal: last, first_last; did you mean 'first_last'"):
-        LocalEncoder(bert_folder, pooling="firstlast")  # type: ignore[arg-type]
+        local_encoder(bert_folder, pooling="firstlast")  # type: ignore[arg-type]
 
 
 # MiniLM
@@ -162,12 +148,12 @@ ASKED = [
 
 
 @pytest.fixture(scope="module")
-def encoder() -> MiniLmEncoder:
-    return MiniLmEncoder()
+def encoder() -> FolderEncoder:
+    return minilm_encoder()
 
 
 @pytest.fixture(scope="module")
-def vectors(encoder: MiniLmEncoder) -> np.ndarray:
+def vectors(encoder: FolderEncoder) -> np.ndarray:
     return encoder.encode(ASKED)
 
 
@@ -178,38 +164,28 @@ def test_paraphrases_are_nearer_than_unrelated_texts(vectors: np.ndarray) -> Non
 
 
 def test_rows_are_the_unit_mean_over_the_tokens_of_the_last_layer(vectors: np.ndarray) -> None:
-    """The oracle runs each text alone, so that it needs no padding and no mask."""
-    import torch
-    from transformers import BertModel, BertTokenizer
-
-    folder = str(find_minilm_folder())
-    tokenizer = BertTokenizer.from_pretrained(folder, local_files_only=True)
-    model = BertModel.from_pretrained(folder, local_files_only=True).eval()
-    for text, vector in zip(ASKED, vectors, strict=True):
-        with torch.no_grad():
-            states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy()
-        expected = states.mean(axis=0) / np.linalg.norm(states.mean(axis=0))
-        np.testing.assert_allclose(vector, expected, atol=2e-6)
+    expected = [unit(hidden_means(checked_minilm(), text)[-1]) for text in ASKED]
+    np.testing.assert_allclose(vectors, expected, atol=2e-6)
 
 
-def test_order_and_neighbours_do_not_matter(encoder: MiniLmEncoder, vectors: np.ndarray) -> None:
+def test_order_and_neighbours_do_not_matter(encoder: FolderEncoder, vectors: np.ndarray) -> None:
     np.testing.assert_allclose(encoder.encode(ASKED[::-1])[::-1], vectors, atol=2e-6)
 
 
 def test_no_texts_need_no_weights_and_the_name_holds_their_hash(tmp_path: Path) -> None:
-    assert MiniLmEncoder(tmp_path / "nowhere").encode([]).shape == (0, transformer.DIM)
-    assert SHA256 in MiniLmEncoder().name
+    assert minilm_encoder(tmp_path / "nowhere").encode([]).shape == (0, MINILM_DIM)
+    assert SHA256 in minilm_encoder().name
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"not these", rf"expected {SHA256}.*--force-reinstall"), (None, r"safetensors is missing")],
+    [(b"not these", rf"expected {SHA256}.*--force-reinstall"), (None, r"holds no model.safetensors")],
 )
 def test_altered_and_missing_weights_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     if content is not None:
         (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ArtifactError, match=message):
-        MiniLmEncoder(tmp_path).encode(["a"])
+        minilm_encoder(tmp_path).encode(["a"])
 
 
 @pytest.mark.parametrize(
@@ -218,4 +194,4 @@ def test_altered_and_missing_weights_are_refused(tmp_path: Path, content: bytes 
 )
 def test_a_package_that_is_missing_or_without_weights_is_named(package: str, message: str) -> None:
     with pytest.raises(ArtifactError, match=message):
-        find_minilm_folder(package)
+        checked_minilm(None, package)
