@@ -1,4 +1,4 @@
-"""From parts (strings) to the graph at rest: dictionaries and sorted triple shards, made by DuckDB.
+"""Build a graph artifact from triple files: parse in chunks, encode, deduplicate and sort in DuckDB, index.
 
 Some files give a relation in both directions: ``plays_in_club`` and ``plays_in_club_inverse``. A graph stores every
 triple once and walks it both ways, so a given inverse is no relation of its own: its triples are turned round, and its
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,199 +34,11 @@ from kgqa_core.graph.formats import (
     open_format,
     require_file,
 )
-from kgqa_core.graph.input_files import check_reject_ratio, collect_rejects, write_rejects
+from kgqa_core.graph.input_files import collect_rejects, first_rejects, too_many_rejects, write_rejects
 from kgqa_core.graph.strings import write_string_indexes
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576
-
-
-@dataclass(frozen=True, slots=True)
-class InverseCounts:
-    """How one relation and its inverse came, in distinct triples."""
-
-    label: str  # of the inverse
-    num_both: int  # given forwards and as inverse
-    num_only_forward: int
-    num_only_inverse: int
-
-
-def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]:
-    """Return given inverse -> the relation that it is the inverse of.
-
-    ``X + suffix`` is the inverse of ``X`` where the file has ``X`` and ``X`` is no inverse itself; else it is an
-    ordinary relation. ``suffix=None``: there are none.
-    """
-    found: dict[str, str] = {}
-    if suffix:
-        for label in sorted(labels, key=len):  # a base before what is longer by the suffix
-            base = label.removesuffix(suffix)
-            if base != label and base in labels and base not in found:
-                found[label] = base
-    return found
-
-
-@contextmanager
-def connect(
-    *, memory_limit: str, temp_directory: Path, views: Mapping[str, Sequence[Path]] | None = None
-) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open an in-memory DuckDB connection. Its failures (out of memory or disk) leave as ArtifactError.
-
-    ``views``: name in queries -> the Parquet files that it stands for.
-    """
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": memory_limit,
-        "temp_directory": str(temp_directory),
-    }
-    try:
-        with duckdb.connect(config=settings) as connection:
-            for name, paths in (views or {}).items():
-                connection.read_parquet([str(path) for path in paths]).create_view(name)
-            yield connection
-    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-        raise ArtifactError(
-            f"building the graph failed with memory_limit {memory_limit!r}: {shorten(str(error))}. "
-            "Raise runtime.memory_limit or free space on the disk, then run again."
-        ) from error
-
-
-def write_entities(
-    connection: duckdb.DuckDBPyConnection,
-    *,
-    parts: list[Path],
-    name_parts: list[Path],
-    out: Path,
-    listed_parts: Sequence[Path] = (),
-) -> tuple[int, int]:
-    """Number the entities in byte order of their labels; write schemas.ENTITIES to ``out``.
-
-    Returns the number of entities and how many of them a name was given for. Of two names for one label the first
-    in the file counts. ``listed_parts`` (see ``formats.listed_part``) bring entities without a triple, and names for
-    those that ``name_parts`` leave without one, of two the first in byte order.
-    """
-    connection.read_parquet([str(part) for part in parts]).create_view("raw")
-    connection.execute("create temp table entity_label as select head as label from raw union select tail from raw")
-    connection.execute("create temp table listed (label varchar, name varchar)")
-    if listed_parts:
-        connection.read_parquet([str(part) for part in listed_parts]).insert_into("listed")
-        connection.execute(
-            "insert into entity_label select label from listed where name is null except from entity_label"
-        )
-    connection.execute("create temp table given_name (label varchar, name varchar)")
-    if name_parts:
-        connection.read_parquet([str(part) for part in name_parts]).create_view("raw_name")
-        connection.execute(
-            "insert into given_name select label, arg_min(name, position) from raw_name semi join entity_label "
-            "using (label) group by label"
-        )
-    connection.execute(
-        "insert into given_name select label, min(name) from listed semi join entity_label using (label) "
-        "anti join given_name using (label) where name is not null group by label"
-    )
-    reader = _stream(
-        connection,
-        "select label, coalesce(name, label) as name from entity_label left join given_name using (label) "
-        "order by label",
-    )
-    total = 0
-    with pq.ParquetWriter(out, schemas.ENTITIES, compression="zstd") as writer:
-        for table in rebatch(reader, ROW_GROUP_ROWS):
-            ids = pa.array(np.arange(total, total + table.num_rows, dtype=np.int32))
-            kinds = pa.nulls(table.num_rows, pa.string())
-            writer.write_table(pa.table([ids, table["label"], table["name"], kinds], schema=schemas.ENTITIES))
-            total += table.num_rows
-    return total, _count(connection, "given_name")
-
-
-def write_triples(
-    connection: duckdb.DuckDBPyConnection,
-    *,
-    entities: Path,
-    folder: Path,
-    shard_rows: int,
-    inverse_suffix: str | None = None,
-) -> tuple[pa.Table, dict[str, InverseCounts]]:
-    """Encode, deduplicate and sort the triples; write ``triples-NNNN.parquet``, each a range of heads.
-
-    Needs the view ``raw`` of ``write_entities``. Triples of a given inverse (``find_inverses``) are turned
-    round. Returns the relations (schemas.RELATIONS), and by label the counts of those that have an inverse.
-    """
-    connection.read_parquet([str(entities)]).create_view("entity")
-    given: list[str] = connection.sql("select distinct relation from raw").to_arrow_table()["relation"].to_pylist()
-    base_of = find_inverses(set(given), inverse_suffix)
-    labels = sorted(set(given) - set(base_of), key=str.encode)
-    inverse_of = {base: inverse for inverse, base in base_of.items()}
-    ids = {label: number for number, label in enumerate(labels)}
-    relation_id = {
-        "label": given,
-        "relation_id": pa.array([ids[base_of.get(label, label)] for label in given], pa.int32()),
-        "turned": [label in base_of for label in given],
-    }
-    connection.register("relation_id", pa.table(relation_id))
-    connection.execute(
-        "create temp table triple as select if(turned, t.entity_id, h.entity_id) as head, r.relation_id as relation, "
-        "if(turned, h.entity_id, t.entity_id) as tail, bool_or(not turned) as forward, bool_or(turned) as inverse "
-        "from raw join entity h on raw.head = h.label join relation_id r on raw.relation = r.label "
-        "join entity t on raw.tail = t.label group by all"
-    )
-    reader = _stream(connection, "select head, relation, tail from triple order by head, relation, tail")
-    for number, table in enumerate(cut_at_heads(reader, shard_rows)):
-        pq.write_table(table.cast(schemas.TRIPLES), folder / f"triples-{number:04d}.parquet", compression="zstd")
-    counts = connection.sql(
-        "select count(*) as n, count(*) filter (forward and inverse) as num_both, "
-        "count(*) filter (not inverse) as num_only_forward, count(*) filter (not forward) as num_only_inverse "
-        "from triple group by relation order by relation"
-    ).to_arrow_table()
-    inverses = [inverse_of.get(label) for label in labels]
-    relations = pa.table([list(ids.values()), labels, counts["n"], inverses], schema=schemas.RELATIONS)
-    rows = counts.drop_columns("n").to_pylist()
-    found = zip(labels, inverses, rows, strict=True)
-    return relations, {label: InverseCounts(inverse, **row) for label, inverse, row in found if inverse is not None}
-
-
-def _stream(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:
-    return connection.sql(query).to_arrow_reader(BATCH_ROWS)
-
-
-def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
-    return int(connection.sql(f"select count(*) from {table}").fetchall()[0][0])
-
-
-def rebatch(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
-    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches."""
-    held = reader.schema.empty_table()
-    for batch in reader:
-        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-        while held.num_rows >= rows:
-            yield held.slice(0, rows).combine_chunks()
-            held = held.slice(rows)
-    if held.num_rows:
-        yield held.combine_chunks()
-
-
-def cut_at_heads(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
-    """Yield tables of at least ``rows`` rows (the last may be shorter) that end where the head changes.
-
-    The cuts depend on the sorted rows alone, not on the reader's batches.
-    """
-    held = reader.schema.empty_table()
-    for batch in reader:
-        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-        while held.num_rows > rows:
-            tail = held["head"].slice(rows - 1).to_numpy()
-            changes = np.flatnonzero(tail[1:] != tail[:-1])
-            if not len(changes):
-                break
-            cut = rows + int(changes[0])
-            yield held.slice(0, cut).combine_chunks()
-            held = held.slice(cut)
-    if held.num_rows:
-        yield held.combine_chunks()
-
-
-# ------ Build a graph artifact from triple files: parse in chunks, encode, deduplicate, sort, index.
-
-
 MapTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
@@ -238,6 +51,16 @@ class BuildLimits:
     shard_rows: int = 4 * 2**20  # triples per shard, at least, rounded up to a whole head
     memory_limit: str = "2GB"  # DuckDB's own; the process uses more
     temp_directory: Path | None = None  # where DuckDB spills; None: inside the output folder
+
+
+@dataclass(frozen=True, slots=True)
+class InverseCounts:
+    """How one relation and its inverse came, in distinct triples."""
+
+    label: str  # of the inverse
+    num_both: int  # given forwards and as inverse
+    num_only_forward: int
+    num_only_inverse: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,15 +99,14 @@ def build_graph(
     """Build the graph of ``path``, one file or several, in ``out_dir`` (see docs/own-data.md for the formats).
 
     ``names``: optional Parquet (label, name) or TSV file. ``inverse_suffix``: what marks a relation as the inverse of
-    another (see ``shards``). Raises InputError where a file is missing, unreadable, empty, or has a larger share of
-    rejected rows than ``max_reject_ratio``.
+    another. Raises InputError where a file is missing, unreadable, empty, or has a larger share of rejected rows than
+    ``max_reject_ratio``.
     """
     paths = [path] if isinstance(path, Path) else list(path)
     for each in paths:
         require_file(each, what="graph file")
     if names is not None:
         require_file(names, what="names file")
-        names_format = "parquet" if names.suffix == ".parquet" else "tsv"
     parts = out_dir / "parts"
     shutil.rmtree(parts, ignore_errors=True)
     for shard in out_dir.glob("triples-*.parquet"):  # of a killed build, which this one might not overwrite
@@ -292,10 +114,11 @@ def build_graph(
     parts.mkdir(parents=True)
     try:
         files = [_parse(each, format, TRIPLE_COLUMNS, parts / str(number), limits) for number, each in enumerate(paths)]
-        triples = [report for reports in files for report in reports]
+        names_format = "parquet" if names is not None and names.suffix == ".parquet" else "tsv"
         named = [] if names is None else _parse(names, names_format, NAME_COLUMNS, parts, limits)
         for reports in (*files, named):
-            check_reject_ratio(reports, max_ratio=max_reject_ratio, key="dataset.graph.max_reject_ratio")
+            _check_reject_ratio(reports, max_reject_ratio)
+        triples = list(chain(*files))
         if not any(report.num_rows for report in triples):
             shown = ", ".join(map(str, paths))
             raise InputError(
@@ -314,6 +137,16 @@ def _parse(path: Path, format: str, columns: tuple[str, ...], parts: Path, limit
     return list(limits.map_chunks(open_format(format).parse, chunks))
 
 
+def _check_reject_ratio(reports: Sequence[ChunkReport], max_ratio: float) -> None:
+    """Raise InputError when more than ``max_ratio`` of one file's rows were rejected, showing the first five."""
+    num_rejects = sum(sum(report.rejects.values()) for report in reports)
+    num_rows = num_rejects + sum(report.num_rows for report in reports)
+    if num_rejects > max_ratio * num_rows:
+        first = first_rejects(collect_rejects([reports]))
+        key = "dataset.graph.max_reject_ratio"
+        raise too_many_rejects(first, num_rejects=num_rejects, num_rows=num_rows, max_ratio=max_ratio, key=key)
+
+
 def _write_graph(
     triples: list[ChunkReport],
     named: list[ChunkReport],
@@ -321,42 +154,124 @@ def _write_graph(
     inverse_suffix: str | None,
     limits: BuildLimits,
 ) -> GraphReport:
-    spill = limits.temp_directory or out_dir / "parts"
+    """Write all files of the graph from the parts of its chunks."""
     entities = out_dir / "entities.parquet"
-    with connect(memory_limit=limits.memory_limit, temp_directory=spill) as connection:
-        num_entities, num_named = write_entities(
-            connection,
-            parts=[report.chunk.part for report in triples],
-            name_parts=[report.chunk.part for report in named],
-            listed_parts=[place for report in triples if (place := listed_part(report.chunk.part)).is_file()],
-            out=entities,
-        )
-        relations, inverses = write_triples(
-            connection,
-            entities=entities,
-            folder=out_dir,
-            shard_rows=limits.shard_rows,
-            inverse_suffix=inverse_suffix,
-        )
+    parts = {
+        "raw": [report.chunk.part for report in triples],
+        "raw_name": [report.chunk.part for report in named],
+        "raw_listed": [place for report in triples if (place := listed_part(report.chunk.part)).is_file()],
+    }
+    with connect(limits.memory_limit, limits.temp_directory or out_dir / "parts", parts) as connection:
+        num_entities, num_named = _write_entities(connection, parts, entities)
+        connection.read_parquet([str(entities)]).create_view("entity")
+        relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
     pq.write_table(relations, out_dir / "relations.parquet", compression="zstd")
-    num_shared_names = _write_indexes(out_dir, num_entities, relations.num_rows)
+    shards = pa.concat_tables([pq.read_table(shard) for shard in sorted(out_dir.glob("triples-*.parquet"))])
+    columns = [shards[name].to_numpy() for name in TRIPLE_COLUMNS]
+    write_csr(build_csr(*columns, num_entities=num_entities, num_relations=relations.num_rows), out_dir)
     per_relation = dict(zip(relations["label"].to_pylist(), relations["num_triples"].to_pylist(), strict=True))
-    num_rows, num_triples = sum(report.num_rows for report in triples), sum(per_relation.values())
+    num_rows = sum(report.num_rows for report in triples)
     report = GraphReport(
         num_entities=num_entities,
         num_relations=relations.num_rows,
-        num_triples=num_triples,
-        num_duplicates=num_rows - num_triples - sum(counts.num_both for counts in inverses.values()),
+        num_triples=shards.num_rows,
+        num_duplicates=num_rows - shards.num_rows - sum(counts.num_both for counts in inverses.values()),
         num_rows=num_rows,
         num_blank=sum(report.num_blank for report in triples),
         num_named=num_named,
-        num_shared_names=num_shared_names,
+        num_shared_names=write_string_indexes(entities, out_dir),
         rejects=dict(sorted(sum((Counter(r.rejects) for r in [*triples, *named]), Counter()).items())),
         triples_per_relation=per_relation,
         inverses=inverses,
     )
     write_facts(report, out_dir / "graph.json")
     return report
+
+
+def _write_entities(
+    connection: duckdb.DuckDBPyConnection, parts: Mapping[str, Sequence[Path]], out: Path
+) -> tuple[int, int]:
+    """Number the entities in byte order of their labels; write schemas.ENTITIES.
+
+    Returns the number of entities and how many of them a name was given for. Of two names for one label the first
+    in the file counts. Listed parts (see ``formats.listed_part``) bring entities without a triple, and names for
+    those that the names file leaves without one, of two the first in byte order.
+    """
+    sql = connection.execute
+    sql("create temp table entity_label as select head as label from raw union select tail from raw")
+    sql("create temp table given_name (label varchar, name varchar)")
+    if parts["raw_listed"]:
+        sql("insert into entity_label select label from raw_listed where name is null except from entity_label")
+    if parts["raw_name"]:
+        sql(
+            "insert into given_name select label, arg_min(name, position) from raw_name semi join entity_label "
+            "using (label) group by label"
+        )
+    if parts["raw_listed"]:
+        sql(
+            "insert into given_name select label, min(name) from raw_listed semi join entity_label using (label) "
+            "anti join given_name using (label) where name is not null group by label"
+        )
+    entities = connection.sql(
+        "select label, coalesce(name, label) as name, null::varchar as kind from entity_label "
+        "left join given_name using (label) order by label"
+    )
+    ((num_named,),) = connection.sql("select count(*) from given_name").fetchall()
+    return write_ordered(entities, schemas.ENTITIES, out, numbered=True), int(num_named)
+
+
+def _write_triples(
+    connection: duckdb.DuckDBPyConnection, folder: Path, shard_rows: int, inverse_suffix: str | None
+) -> tuple[pa.Table, dict[str, InverseCounts]]:
+    """Encode, deduplicate and sort the triples; write ``triples-NNNN.parquet``, each a range of heads.
+
+    Triples of a given inverse (``find_inverses``) are turned round. Returns the relations (schemas.RELATIONS), and by
+    label the counts of those that have an inverse.
+    """
+    given: list[str] = connection.sql("select distinct relation from raw").to_arrow_table()["relation"].to_pylist()
+    base_of = find_inverses(set(given), inverse_suffix)
+    labels = sorted(set(given) - set(base_of), key=str.encode)
+    inverse_of = {base: inverse for inverse, base in base_of.items()}
+    ids = {label: number for number, label in enumerate(labels)}
+    relation_id = {
+        "label": given,
+        "relation_id": pa.array([ids[base_of.get(label, label)] for label in given], pa.int32()),
+        "turned": [label in base_of for label in given],
+    }
+    connection.register("relation_id", pa.table(relation_id))
+    connection.execute(
+        "create temp table triple as select if(turned, t.entity_id, h.entity_id) as head, r.relation_id as relation, "
+        "if(turned, h.entity_id, t.entity_id) as tail, bool_or(not turned) as forward, bool_or(turned) as inverse "
+        "from raw join entity h on raw.head = h.label join relation_id r on raw.relation = r.label "
+        "join entity t on raw.tail = t.label group by all"
+    )
+    ordered = connection.sql("select head, relation, tail from triple order by head, relation, tail")
+    for number, table in enumerate(rebatch(ordered.to_arrow_reader(BATCH_ROWS), shard_rows, whole_heads=True)):
+        pq.write_table(table.cast(schemas.TRIPLES), folder / f"triples-{number:04d}.parquet", compression="zstd")
+    counts = connection.sql(
+        "select count(*) as n, count(*) filter (forward and inverse) as num_both, "
+        "count(*) filter (not inverse) as num_only_forward, count(*) filter (not forward) as num_only_inverse "
+        "from triple group by relation order by relation"
+    ).to_arrow_table()
+    inverses = [inverse_of.get(label) for label in labels]
+    relations = pa.table([list(ids.values()), labels, counts["n"], inverses], schema=schemas.RELATIONS)
+    found = zip(labels, inverses, counts.drop_columns("n").to_pylist(), strict=True)
+    return relations, {label: InverseCounts(inverse, **row) for label, inverse, row in found if inverse is not None}
+
+
+def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]:
+    """Return given inverse -> the relation that it is the inverse of.
+
+    ``X + suffix`` is the inverse of ``X`` where the file has ``X`` and ``X`` is no inverse itself; else it is an
+    ordinary relation. ``suffix=None``: there are none.
+    """
+    found: dict[str, str] = {}
+    if suffix:
+        for label in sorted(labels, key=len):  # a base before what is longer by the suffix
+            base = label.removesuffix(suffix)
+            if base != label and base in labels and base not in found:
+                found[label] = base
+    return found
 
 
 def write_facts(report: Any, path: Path) -> None:
@@ -368,9 +283,64 @@ def write_facts(report: Any, path: Path) -> None:
     path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _write_indexes(out_dir: Path, num_entities: int, num_relations: int) -> int:
-    """Write the CSR and the string indexes; return how many names several entities share."""
-    shards = pa.concat_tables([pq.read_table(shard) for shard in sorted(out_dir.glob("triples-*.parquet"))])
-    columns = [shards[name].to_numpy() for name in TRIPLE_COLUMNS]
-    write_csr(build_csr(*columns, num_entities=num_entities, num_relations=num_relations), out_dir)
-    return write_string_indexes(out_dir / "entities.parquet", out_dir)
+@contextmanager
+def connect(
+    memory_limit: str, temp_directory: Path, views: Mapping[str, Sequence[Path]]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open an in-memory DuckDB connection. Its failures (out of memory or disk) leave as ArtifactError.
+
+    ``views``: name in queries -> the Parquet files that it stands for; one without files is left out.
+    """
+    try:
+        config: dict[str, Any] = {"memory_limit": memory_limit, "temp_directory": str(temp_directory)}
+        with duckdb.connect(config=config) as connection:
+            for name, paths in views.items():
+                if paths:
+                    connection.read_parquet([str(path) for path in paths]).create_view(name)
+            yield connection
+    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        raise ArtifactError(
+            f"building the graph failed with memory_limit {memory_limit!r}: {shorten(str(error))}. "
+            "Raise runtime.memory_limit or free space on the disk, then run again."
+        ) from error
+
+
+def write_ordered(
+    rows: duckdb.DuckDBPyRelation, schema: pa.Schema, out: Path, *, numbered: bool = False, **options: Any
+) -> int:
+    """Write ordered rows, in row groups that depend on them alone; return how many there are.
+
+    ``numbered``: the schema has a first column more, which gets the numbers of the rows. ``options``: pyarrow's, of
+    Parquet files.
+    """
+    total = 0
+    with pq.ParquetWriter(out, schema, **{"compression": "zstd", **options}) as writer:
+        for table in rebatch(rows.to_arrow_reader(BATCH_ROWS), ROW_GROUP_ROWS):
+            if numbered:
+                ids = pa.array(np.arange(total, total + table.num_rows, dtype=np.int32))
+                table = table.add_column(0, schema.field(0), ids)
+            writer.write_table(table.cast(schema))
+            total += table.num_rows
+    return total
+
+
+def rebatch(reader: pa.RecordBatchReader, rows: int, *, whole_heads: bool = False) -> Iterator[pa.Table]:
+    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches.
+
+    ``whole_heads``: of sorted triples, tables of at least so many rows, which end where the head changes.
+    """
+    held = reader.schema.empty_table()
+    for batch in reader:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows >= rows:
+            cut = rows
+            if whole_heads:
+                heads = held["head"].slice(rows - 1).to_numpy()
+                changes = np.flatnonzero(heads[1:] != heads[:-1])
+                if not len(changes):
+                    break
+                cut += int(changes[0])
+            yield held.slice(0, cut).combine_chunks()
+            held = held.slice(cut)
+    if held.num_rows:
+        yield held.combine_chunks()

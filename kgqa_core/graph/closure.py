@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, ConfigError
-from kgqa_core.graph.build import BATCH_ROWS, ROW_GROUP_ROWS, BuildLimits, GraphReport, connect, rebatch, write_facts
-from kgqa_core.graph.closure_walk import MID, Closure, Query, open_query
+from kgqa_core.graph.build import BATCH_ROWS, BuildLimits, GraphReport, connect, rebatch, write_facts, write_ordered
+from kgqa_core.graph.closure_walk import MID, Closure, Query
 from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, remove_runs, write_bucket, write_run
 from kgqa_core.graph.input_files import write_rejects
 from kgqa_core.graph.strings import write_string_indexes
@@ -30,15 +29,7 @@ MAX_HOPS = 30
 DEFAULT_LIMITS = BuildLimits()
 RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
 NO_NAME = " (no name)"  # shown after the label of a MID that has none
-SHARED = (
-    "num_entities",
-    "num_relations",
-    "num_triples",
-    "num_duplicates",
-    "num_named",
-    "num_shared_names",
-    "kinds",
-)  # of both reports
+NAME_FACTS = ("num_named", "num_shared_names", "kinds")  # of both reports
 KINDS = ("entity", "cvt", "foreign", "literal")
 
 
@@ -109,7 +100,7 @@ def build_from_dump(
     work.mkdir(parents=True)
     out_dir.mkdir(parents=True, exist_ok=True)
     try:
-        with connect(memory_limit=limits.memory_limit, temp_directory=work) as connection:
+        with connect(limits.memory_limit, work, {}) as connection:
             closure = Closure(dumps, work, connection, limits)
             passes = closure.reach_all() if hops is None else closure.walk(topics, hops, cvt_is_hop, hub_cap)
             return _write_graph(closure, topics, passes, walked=hops is not None, out_dir=out_dir)
@@ -117,27 +108,23 @@ def build_from_dump(
         shutil.rmtree(work, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeQuery:
-    """A query that gives head, relation, tail and hop of triples by number, and where its runs go."""
+def write_runs(task: tuple[Query, Layout]) -> tuple[list[Path], list[int], int]:
+    """Write edges of triples, given by a query for their numbered heads, relations and tails, and their hops.
 
-    query: Query
-    layout: Layout
-
-
-def write_runs(task: EdgeQuery) -> tuple[list[Path], list[int], int]:
-    """Write the edges of a query's triples; return the runs, which relations occur, and how many triples there are."""
+    Returns the runs, which relations occur, and how many triples there are.
+    """
+    query, layout = task
     runs: list[Path] = []
-    used = np.zeros(task.layout.num_relations, np.bool_)
+    used = np.zeros(layout.num_relations, np.bool_)
     num_rows = 0
-    with open_query(task.query) as connection:
-        for table in rebatch(connection.sql(task.query.sql).to_arrow_reader(BATCH_ROWS), RUN_ROWS):
+    with connect(*query.limits, query.views) as connection:
+        for table in rebatch(connection.sql(query.sql).to_arrow_reader(BATCH_ROWS), RUN_ROWS):
             if table["relation"].null_count:
-                files = ", ".join(str(path) for path in task.query.views["part"])
+                files = ", ".join(str(path) for path in query.views["part"])
                 raise ArtifactError(f"{files}: a relation is not in relations.parquet beside it. Build the dump again")
             columns = [table[name].to_numpy() for name in ("head", "relation", "tail", "hop")]
             used[columns[1]] = True
-            runs.append(write_run(columns, task.layout, Path(f"{task.query.out}-{len(runs):04d}")))
+            runs.append(write_run(columns, layout, Path(f"{query.out}-{len(runs):04d}")))
             num_rows += table.num_rows
     return runs, np.flatnonzero(used).tolist(), num_rows
 
@@ -146,36 +133,47 @@ def _write_graph(
     closure: Closure, topics: Sequence[str], passes: Sequence[int], *, walked: bool, out_dir: Path
 ) -> ClosureReport:
     """Number the reached labels and write all files of the graph."""
-    reached = dict(closure.connection.sql("select level, count(*) from reached group by level").fetchall())
+    connection = closure.connection
+    reached = dict(connection.sql("select level, count(*) from reached group by level").fetchall())
     nodes, num_entities = closure.number()
     layout = Layout(num_entities, len(closure.relations), max_hop=len(passes) - 1)
     pieces, num_rows, per_relation = _write_triples(closure, nodes, layout, out_dir)
     per_hop = np.sum([piece.hops for piece in pieces], axis=0).tolist()
-    num_triples = sum(per_hop)
     names = _write_entities(closure, nodes, out_dir)
-    num_topics, num_missing = _write_topics(closure.connection, topics, out_dir)
+    connection.register("topic", pa.table({"label": pa.array(sorted(set(topics)), pa.string())}))
+    found_topics = connection.sql(
+        "select label, id as entity_id from topic left join node using (label) order by label"
+    )
+    hubs = connection.sql(
+        "select label, relation, if(backward, 'backward', 'forward') as direction, hop, degree, kept from hub "
+        "order by label, relation, backward"
+    )
+    tables = {
+        "topics": found_topics.to_arrow_table().cast(schemas.REACHED_TOPICS),
+        "hubs": hubs.to_arrow_table().cast(schemas.HUBS),
+    }
+    for name, table in tables.items():
+        pq.write_table(table, out_dir / f"{name}.parquet", compression="zstd")
     write_rejects([], out_dir / "rejects.parquet")
+    shared: dict[str, Any] = {
+        "num_entities": num_entities,
+        "num_relations": len(per_relation),
+        "num_triples": sum(per_hop),
+        "num_duplicates": closure.num_repeats if closure.kept else num_rows - sum(per_hop),
+        "triples_per_relation": per_relation,
+    }
     hops = (HopCount(hop, reached.get(hop, 0), per_hop[hop], count) for hop, count in enumerate(passes))
     report = ClosureReport(
-        num_entities=num_entities,
-        num_relations=len(per_relation),
-        num_triples=num_triples,
-        num_duplicates=closure.num_repeats if closure.kept else num_rows - num_triples,
-        num_topics=num_topics,
-        num_topics_missing=num_missing,
-        num_hubs=_write_hubs(closure.connection, out_dir),
-        hops=tuple(hops) if walked else (),
-        triples_per_relation=per_relation,
+        **shared,
         **names,
+        num_topics=tables["topics"].num_rows,
+        num_topics_missing=tables["topics"]["entity_id"].null_count,
+        num_hubs=tables["hubs"].num_rows,
+        hops=tuple(hops) if walked else (),
     )
-    graph = GraphReport(
-        **{name: getattr(report, name) for name in SHARED},
-        num_rows=num_rows,
-        num_blank=0,
-        triples_per_relation=per_relation,
-    )
-    for name, value in (("graph", graph), ("closure", report)):
-        write_facts(value, out_dir / f"{name}.json")
+    graph = GraphReport(**shared, **{name: names[name] for name in NAME_FACTS}, num_rows=num_rows, num_blank=0)
+    write_facts(graph, out_dir / "graph.json")
+    write_facts(report, out_dir / "closure.json")
     return report
 
 
@@ -196,7 +194,7 @@ def _write_triples(
         f"join node t on tail = t.label left join relation r on relation = r.label where {hop} <= {layout.max_hop}"
     )
     queries = closure.queries(closure.kept or "triples", sql, node=nodes, relation=relations)
-    made = list(limits.map_chunks(write_runs, [EdgeQuery(query, layout) for query in queries]))
+    made = list(limits.map_chunks(write_runs, [(query, layout) for query in queries]))
     runs = [run for found, _, _ in made for run in found]
     used = sorted({relation for _, found, _ in made for relation in found})
     buckets = plan_buckets(runs, used, layout, limits.shard_rows, closure.work)
@@ -216,17 +214,13 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
     connection = closure.connection
     connection.read_parquet(str(nodes)).create_view("node")
     closure.each("types", "select id, type from part join node on entity = label", node=nodes)
-    num_types = _write(
-        connection.sql("select id as entity_id, type from found group by all order by all"),
-        schemas.TYPES,
-        out_dir / "types.parquet",
-    )
+    types = connection.sql("select id as entity_id, type from found group by all order by all")
+    num_types = write_ordered(types, schemas.TYPES, out_dir / "types.parquet", use_dictionary=["type"])
     closure.each("names", "select id, kind, name from part join node on entity = label", node=nodes)
-    num_aliases = _write(
-        connection.sql("select id as entity_id, name as alias from found where kind = 1 group by all order by all"),
-        schemas.ALIASES,
-        out_dir / "aliases.parquet",
+    aliases = connection.sql(
+        "select id as entity_id, name as alias from found where kind = 1 group by all order by all"
     )
+    num_aliases = write_ordered(aliases, schemas.ALIASES, out_dir / "aliases.parquet", use_dictionary=[])
     connection.execute(
         "create temp table named as select id, min(name) filter (kind = 0) as name, "
         "max(name) filter (kind = 0) as last, bool_or(kind < 2) as here from found group by id"
@@ -237,7 +231,7 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
         f"from (select id, label, regexp_full_match(label, '{MID}') as is_mid from node) as node "
         "left join named using (id) order by node.id"
     )
-    _write(entities, schemas.ENTITIES, out_dir / "entities.parquet")
+    write_ordered(entities, schemas.ENTITIES, out_dir / "entities.parquet", use_dictionary=["kind"])
     num_shared = write_string_indexes(out_dir / "entities.parquet", out_dir)
     connection.read_parquet(str(out_dir / "entities.parquet")).create_view("entity")
     kinds = dict(connection.sql("select kind, count(*) from entity group by kind").fetchall())
@@ -249,34 +243,3 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
         "num_types": num_types,
         "kinds": {kind: kinds.get(kind, 0) for kind in KINDS},
     }
-
-
-def _write(rows: duckdb.DuckDBPyRelation, schema: pa.Schema, out: Path) -> int:
-    """Write ordered rows, in row groups that depend on them alone; return how many there are."""
-    total = 0
-    repeats = [name for name in ("kind", "type") if name in schema.names]  # a dictionary makes others only slower
-    with pq.ParquetWriter(out, schema, compression="zstd", use_dictionary=repeats) as writer:
-        for table in rebatch(rows.to_arrow_reader(BATCH_ROWS), ROW_GROUP_ROWS):
-            writer.write_table(table.cast(schema))
-            total += table.num_rows
-    return total
-
-
-def _write_topics(connection: duckdb.DuckDBPyConnection, topics: Sequence[str], out_dir: Path) -> tuple[int, int]:
-    """Write schemas.REACHED_TOPICS; return how many topics there are, and how many have no entity."""
-    connection.register("topic", pa.table({"label": pa.array(sorted(set(topics)), pa.string())}))
-    query = "select label, id as entity_id from topic left join node using (label) order by label"
-    table = connection.sql(query).to_arrow_table().cast(schemas.REACHED_TOPICS)
-    pq.write_table(table, out_dir / "topics.parquet", compression="zstd")
-    return table.num_rows, table["entity_id"].null_count
-
-
-def _write_hubs(connection: duckdb.DuckDBPyConnection, out_dir: Path) -> int:
-    """Write schemas.HUBS; return how many groups were capped."""
-    query = (
-        "select label, relation, if(backward, 'backward', 'forward') as direction, hop, degree, kept from hub "
-        "order by label, relation, backward"
-    )
-    table = connection.sql(query).to_arrow_table().cast(schemas.HUBS)
-    pq.write_table(table, out_dir / "hubs.parquet", compression="zstd")
-    return int(table.num_rows)

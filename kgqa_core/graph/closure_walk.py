@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.graph.build import BATCH_ROWS, ROW_GROUP_ROWS, BuildLimits, connect, rebatch
+from kgqa_core.graph.build import BuildLimits, connect, write_ordered
 
 GROUP_ROWS = 2**25  # rows of the files that one task reads, about: it builds a table of what it looks up
 MID = r"[mg]\.[0-9_b-df-hj-np-tv-z]{1,11}"
+NODES = pa.schema([("id", pa.int32()), ("label", pa.string()), ("leave", pa.int8())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +36,9 @@ class Query:
 
 def run_query(query: Query) -> Path:
     """Write the rows of a query to its Parquet file."""
-    with open_query(query) as connection, written_whole(query.out) as out:
+    with connect(*query.limits, query.views) as connection, written_whole(query.out) as out:
         connection.sql(query.sql).write_parquet(str(out), compression="lz4")
     return query.out
-
-
-@contextmanager
-def open_query(query: Query) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a connection that has the views of a query."""
-    memory_limit, folder = query.limits
-    with connect(memory_limit=memory_limit, temp_directory=folder, views=query.views) as connection:
-        yield connection
 
 
 class Closure:
@@ -62,10 +53,9 @@ class Closure:
         self.num_repeats = 0  # under a cap
         self.kept: list[Path] = []  # under a cap: files of triples, with the hop that walked them
         self._num_files = 0
-        connection.execute("create temp table reached (label varchar, level tinyint, leave tinyint)")
         connection.execute(
-            "create temp table hub (label varchar, relation varchar, backward bool, hop int, degree bigint, "
-            "kept bigint)"
+            "create temp table reached (label varchar, level tinyint, leave tinyint); create temp table hub "
+            "(label varchar, relation varchar, backward bool, hop int, degree bigint, kept bigint)"
         )
         if not any(pq.read_metadata(path).num_rows for path in self.files["triples"]):
             shown = ", ".join(str(dump) for dump in dumps) or "no folder given"
@@ -127,7 +117,12 @@ class Closure:
                     self._reach_capped(cap, hop)
                 if first:
                     sql("insert into reached select label, 0, 1 from topic semi join found using (label)")
-                    self._check_topics(topics)
+                    if not self.count("select count(*) from reached"):
+                        shown = ", ".join(sorted(set(topics), key=str.encode)[:5]) or "none given"
+                        raise InputError(
+                            f"topics: none of {len(set(topics))} ({shown}) is in a triple of the dump. Are they labels "
+                            'as the dump has them, such as "m.0abc"?'
+                        )
                 new = "select distinct label from found anti join reached using (label)"
                 sql(f"create or replace temp table new as {new}")
                 if cvt_is_hop:
@@ -138,14 +133,6 @@ class Closure:
                 sql(f"insert into reached select label, {hop}, {leave} from new")
             sql(f"insert into leaving select label from reached where leave = {hop + 1}")
         return passes
-
-    def _check_topics(self, topics: Sequence[str]) -> None:
-        if not self.count("select count(*) from reached"):
-            shown = ", ".join(sorted(set(topics), key=str.encode)[:5]) or "none given"
-            raise InputError(
-                f"topics: none of {len(set(topics))} ({shown}) is in a triple of the dump. Are they labels as the dump "
-                'has them, such as "m.0abc"?'
-            )
 
     def _reach(self, *, both_ends: bool) -> None:
         """Find the other ends, or both ends, of the triples that have an end in ``leaving``."""
@@ -194,16 +181,10 @@ class Closure:
         self.connection.execute("create or replace temp table leaving as from wanted anti join found using (label)")
 
     def number(self) -> tuple[Path, int]:
-        """Number the reached labels in byte order; return a file of (id, label, leave) and how many there are."""
-        path, total = self.new_file("nodes"), 0
-        schema = pa.schema([("id", pa.int32()), ("label", pa.string()), ("leave", pa.int8())])
-        reader = self.connection.sql("select label, leave from reached order by label").to_arrow_reader(BATCH_ROWS)
-        with pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=False) as writer:
-            for table in rebatch(reader, ROW_GROUP_ROWS):
-                ids = pa.array(np.arange(total, total + table.num_rows, dtype=np.int32))
-                writer.write_table(pa.table([ids, table["label"], table["leave"]], schema=schema))
-                total += table.num_rows
-        return path, total
+        """Number the reached labels in byte order; return a file of NODES and how many there are."""
+        path = self.new_file("nodes")
+        rows = self.connection.sql("select label, leave from reached order by label")
+        return path, write_ordered(rows, NODES, path, numbered=True, compression="lz4", use_dictionary=False)
 
 
 def _files(dumps: Sequence[Path], kind: str) -> list[Path]:
@@ -247,7 +228,7 @@ def labels_named(
     if not wanted or not parts:
         return {}
     found: dict[str, list[str]] = {}
-    with connect(memory_limit=memory_limit, temp_directory=temp_directory, views={"given": parts}) as connection:
+    with connect(memory_limit, temp_directory, {"given": parts}) as connection:
         connection.register("wanted", pa.table({"name": wanted}))
         query = "select distinct name, entity from given semi join wanted using (name) order by name, entity"
         for name, entity in connection.sql(query).fetchall():

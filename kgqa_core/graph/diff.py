@@ -92,7 +92,7 @@ def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph, *, memory_limit: st
     }
     with (
         TemporaryDirectory(prefix="kgqa-diff-") as spill,
-        connect(memory_limit=memory_limit, temp_directory=Path(spill), views=views) as connection,
+        connect(memory_limit, Path(spill), views) as connection,
     ):
         new_ids, num_renamed = _match_entities(connection)
         changed = _changed_triples(connection, old, new, new_ids)

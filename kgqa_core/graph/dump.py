@@ -9,14 +9,14 @@ not parsed again.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgqa_core import schemas
-from kgqa_core.artifacts import write_json
+from kgqa_core.artifacts import write_json, written_whole
 from kgqa_core.errors import InputError
 from kgqa_core.graph.dump_rows import OUTCOMES, TABLES, USES, DumpOptions, Rows, column, read_rows, strings
-from kgqa_core.graph.input_files import NUM_SHOWN, BlockReader, too_many_rejects, write_rejects
-from kgqa_core.types import Reject
+from kgqa_core.graph.input_files import first_rejects, read_blocks, too_many_rejects, write_rejects
 
-REPORT = "dump.json"
-OWNER = "parse.json"  # in the journal: whose it is
-REJECTS = "rejects"
-GROUP_ROWS = {kind: 2**19 for kind in TABLES} | {REJECTS: 2**14}  # rows of a row group, about
-_log = logging.getLogger(__name__)
+KINDS = {**TABLES, "rejects": schemas.REJECTS}  # files of a part
+GROUP_ROWS = {kind: 2**19 for kind in TABLES} | {"rejects": 2**14}  # rows of a row group, about
 
 Progress = Callable[[int, int], None]  # bytes of the file read, of how many
 Counts = dict[str, Counter[str]]
@@ -83,207 +79,46 @@ def parse_dump(
             is kept. Nothing is left then.
         OSError: the disk is full; the journal is left.
     """
-    options = options or DumpOptions()
-    parse = _Parse(path, options, journal or out_dir / ".parts")
+    options, folder = options or DumpOptions(), journal or out_dir / ".parts"
     try:
-        with BlockReader(path, options.block_bytes) as reader:
-            for rows in _read(reader, parse.total["text"]["bytes"], options, threads):
-                parse.take(rows)
-                if progress:
-                    progress(reader.file_position, reader.file_bytes)
-            parse.finish_part()
-            report = parse.report(reader)
-        parse.publish(out_dir, report)
+        total, num_parts = _open_journal(path, options, folder)
+        blocks = _read(path, options, total["text"]["bytes"], threads, progress)
+        while True:
+            _check_rejects(total, num_parts, folder, options)
+            counts = _write_part(path, blocks, folder, num_parts, total["text"]["lines"], options.blocks_per_part)
+            if counts is None:
+                break
+            _add(total, counts)
+            num_parts += 1
+        report = _publish(path, total, num_parts, folder, out_dir, options)
     except BaseException as problem:
-        parse.abort()
         if journal is None or isinstance(problem, InputError):
-            shutil.rmtree(parse.folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     if journal is None:
-        shutil.rmtree(parse.folder)
+        shutil.rmtree(folder)
     return report
 
 
-def _read(reader: BlockReader, skip: int, options: DumpOptions, threads: int) -> Iterator[Rows]:
-    """Yield the rows of the blocks in order."""
-    if threads <= 1:
-        yield from (read_rows(text, options) for text in reader.blocks(skip))
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Rows]] = deque()
-        for text in reader.blocks(skip):
-            waiting.append(pool.submit(read_rows, text, options))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        yield from (future.result() for future in waiting)
-
-
-class _Parse:
-    """The parts of a dump: those that the journal holds, and the one that is being written."""
-
-    def __init__(self, path: Path, options: DumpOptions, folder: Path) -> None:
-        self.path, self.options, self.folder = path, options, folder
-        self.total, self.num_parts = new_counts(), 0
-        owner = {"options": asdict(options), "file": path.name, "bytes": path.stat().st_size if path.exists() else 0}
-        if _read_json(folder / OWNER) == json.loads(json.dumps(owner)):
-            while counts := self._finished_part():
-                self._add(counts)
-            _log.info("%s: going on behind %d finished parts", path.name, self.num_parts)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            write_json(folder / OWNER, owner)
-        self.part, self.num_blocks, self.writers = new_counts(), 0, dict[str, _Writer]()
-
-    def _finished_part(self) -> Counts | None:
-        found = _read_json(self.folder / f"part-{self.num_parts:05d}.json")
-        whole = found and all(_size(self.folder / name) == size for name, size in found["files"].items())
-        return {kind: Counter(counts) for kind, counts in found.items()} if found and whole else None
-
-    def _add(self, counts: Counts) -> None:
-        for kind, counted in counts.items():
-            self.total[kind].update(counted)
-        self.num_parts += 1
-
-    def take(self, rows: Rows) -> None:
-        """Write the rows of the next block."""
-        if not self.writers:
-            kinds = {**TABLES, REJECTS: schemas.REJECTS}
-            self.writers = {
-                kind: _Writer(self.folder / f"{kind}-{self.num_parts:05d}.parquet", schema, GROUP_ROWS[kind])
-                for kind, schema in kinds.items()
-            }
-        lines_before = self.total["text"]["lines"] + self.part["text"]["lines"]
-        part, rejects = self.part, rows.rejects
-        part["text"].update(lines=rows.num_lines, bytes=rows.num_bytes)
-        part["lines"].update(rows.lines)
-        part["rejects"].update(reason for _, reason, _ in rejects)
-        part["relations"].update(rows.relation_lines)
-        for kind, table in rows.tables:
-            self.writers[kind].add(table)
-            part["rows"][kind] += table.num_rows
-        if rejects:
-            numbers = column(np.array([line + lines_before for line, _, _ in rejects], np.int64))
-            reasons, texts = strings([reason for _, reason, _ in rejects]), strings([text for _, _, text in rejects])
-            columns = [strings([self.path.name] * len(rejects)), numbers, reasons, texts]
-            self.writers[REJECTS].add(pa.table(columns, schema=schemas.REJECTS))
-        self.num_blocks += 1
-        if self.num_blocks == self.options.blocks_per_part:
-            self.finish_part()
-
-    def finish_part(self) -> None:
-        """Close the part's files, note it in the journal, and stop where too much of the file so far is malformed."""
-        if self.writers:
-            self.part["files"].update({writer.path.name: writer.close() for writer in self.writers.values()})
-            write_json(self.folder / f"part-{self.num_parts:05d}.json", self.part)
-            self._add(self.part)
-            self.part, self.num_blocks, self.writers = new_counts(), 0, {}
-        num_rejects = self.total["lines"]["malformed"]
-        num_rows = self.total["text"]["lines"] - self.total["lines"]["blank"]
-        if num_rejects > self.options.max_reject_ratio * num_rows:
-            raise too_many_rejects(
-                [
-                    Reject(**row)
-                    for table in islice(self._rejects(), 1)
-                    for row in table.slice(0, NUM_SHOWN).to_pylist()
-                ],
-                num_rejects=num_rejects,
-                num_rows=num_rows,
-                max_ratio=self.options.max_reject_ratio,
-                key="dataset.graph.max_reject_ratio",
-            )
-
-    def _rejects(self) -> Iterator[pa.Table]:
-        for number in range(self.num_parts):
-            with pq.ParquetFile(self.folder / f"{REJECTS}-{number:05d}.parquet") as file:
-                for group in range(file.num_row_groups):
-                    yield file.read_row_group(group).cast(schemas.REJECTS)
-
-    def abort(self) -> None:
-        """Remove the files of the part that was being written."""
-        for writer in self.writers.values():
-            writer.abort()
-
-    def report(self, reader: BlockReader) -> DumpReport:
-        """Return what became of the lines; InputError where no triple was kept."""
-        total = self.total
-        lines = {outcome: total["lines"][outcome] for outcome in OUTCOMES}
-        if not total["rows"]["triples"]:
-            counts = ", ".join(f"{count} {outcome}" for outcome, count in lines.items() if count)
-            raise InputError(
-                f"{self.path}: no triple is kept of {total['text']['lines']} lines ({counts or 'none'}). "
-                f"Is it a dump of Freebase, and does the list of noise relations leave anything?"
-            )
-        return DumpReport(
-            file=self.path.name,
-            file_bytes=reader.file_bytes,
-            plain_bytes=reader.plain_bytes,
-            num_lines=total["text"]["lines"],
-            lines=lines,
-            rejects=dict(sorted(total["rejects"].items())),
-            rows=dict(sorted(total["rows"].items())),
-            num_relations=len(total["relations"]),
-            num_parts=self.num_parts,
-        )
-
-    def publish(self, out_dir: Path, report: DumpReport) -> None:
-        """Put the finished parts and the tables of the whole dump into ``out_dir``; the journal keeps its parts."""
-        labels = sorted(self.total["relations"], key=str.encode)
-        uses = strings([USES[self.options.use_of(label)] for label in labels])
-        num_lines = column(np.array([self.total["relations"][label] for label in labels], np.int64))
-        relations = pa.table([strings(labels), uses, num_lines], schema=schemas.DUMP_RELATIONS)
-        pq.write_table(relations, out_dir / "relations.parquet", compression="zstd")
-        write_rejects(self._rejects(), out_dir / "rejects.parquet")
-        for name in sorted(name for name in self.total["files"] if not name.startswith(REJECTS)):
-            (out_dir / name).unlink(missing_ok=True)
-            try:
-                os.link(self.folder / name, out_dir / name)
-            except OSError:  # a file system without links
-                shutil.copyfile(self.folder / name, out_dir / name)
-        write_json(out_dir / REPORT, asdict(report))
-
-
-class _Writer:
-    """Writes one file of a part, under a temporary name until ``close``.
-
-    Row groups end with a block, so their size depends on the dump alone.
-    """
-
-    def __init__(self, path: Path, schema: pa.Schema, group_rows: int) -> None:
-        self.path, self._group_rows = path, group_rows
-        self._temporary = path.with_name(f".{path.name}.tmp")
-        self._tables: list[pa.Table] = []
-        self._writer = pq.ParquetWriter(self._temporary, schema, compression="zstd", compression_level=1)
-
-    def add(self, table: pa.Table) -> None:
-        self._tables.append(table)
-        if sum(table.num_rows for table in self._tables) >= self._group_rows:
-            self._flush()
-
-    def _flush(self) -> None:
-        whole = pa.concat_tables(self._tables) if self._tables else None
-        if whole:
-            self._writer.write_table(whole, row_group_size=whole.num_rows)
-        self._tables = []
-
-    def close(self) -> int:
-        """Finish, sync and rename the file; return its bytes."""
-        self._flush()
-        self._writer.close()
-        with self._temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        self._temporary.replace(self.path)
-        return self.path.stat().st_size
-
-    def abort(self) -> None:
-        self._tables = []
-        self._writer.close()
-        self._temporary.unlink(missing_ok=True)
-
-
-def new_counts() -> Counts:
-    """Return empty counts."""
-    return {kind: Counter() for kind in ("text", "lines", "rejects", "rows", "relations", "files")}
+def _open_journal(path: Path, options: DumpOptions, folder: Path) -> tuple[Counts, int]:
+    """Return what the finished parts of a journal hold, and how many they are; one of something else is emptied."""
+    total, num_parts = _no_counts(), 0
+    owner = {"options": asdict(options), "file": path.name, "bytes": path.stat().st_size if path.exists() else 0}
+    if _read_json(folder / "parse.json") != json.loads(json.dumps(owner)):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        write_json(folder / "parse.json", owner)
+    for rubble in folder.glob(".*.partial"):  # of a killed parse
+        rubble.unlink()
+    while counts := _read_json(folder / f"part-{num_parts:05d}.json"):
+        if any(
+            not (folder / name).is_file() or (folder / name).stat().st_size != size
+            for name, size in counts["files"].items()
+        ):
+            break
+        _add(total, counts)
+        num_parts += 1
+    return total, num_parts
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -293,5 +128,144 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
+def _no_counts() -> Counts:
+    return {kind: Counter() for kind in ("text", "lines", "rejects", "rows", "relations", "files")}
+
+
+def _add(total: Counts, counts: dict[str, Any]) -> None:
+    for kind, counted in counts.items():
+        total[kind].update(counted)
+
+
+def _check_rejects(total: Counts, num_parts: int, folder: Path, options: DumpOptions) -> None:
+    """Raise InputError where too much of the file so far is malformed."""
+    num_rejects, num_rows = total["lines"]["malformed"], total["text"]["lines"] - total["lines"]["blank"]
+    if num_rejects > options.max_reject_ratio * num_rows:
+        raise too_many_rejects(
+            first_rejects(_rejects(num_parts, folder)),
+            num_rejects=num_rejects,
+            num_rows=num_rows,
+            max_ratio=options.max_reject_ratio,
+            key="dataset.graph.max_reject_ratio",
+        )
+
+
+def _rejects(num_parts: int, folder: Path) -> Iterator[pa.Table]:
+    for number in range(num_parts):
+        with pq.ParquetFile(folder / f"rejects-{number:05d}.parquet") as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group).cast(schemas.REJECTS)
+
+
+def _read(path: Path, options: DumpOptions, skip: int, threads: int, progress: Progress | None) -> Iterator[Rows]:
+    """Yield the rows of the blocks behind byte ``skip`` of the text, in order."""
+    size = path.stat().st_size if path.exists() else 0
+
+    def read() -> Iterator[tuple[Rows, int]]:
+        blocks = read_blocks(path, options.block_bytes, skip)
+        if threads <= 1:
+            yield from ((read_rows(text, options), at) for text, at in blocks)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            waiting: deque[tuple[Future[Rows], int]] = deque()
+            for text, at in blocks:
+                waiting.append((pool.submit(read_rows, text, options), at))
+                if len(waiting) > threads:
+                    future, read_to = waiting.popleft()
+                    yield future.result(), read_to
+            for future, read_to in waiting:
+                yield future.result(), read_to
+
+    for rows, at in read():
+        yield rows
+        if progress:
+            progress(at, size)
+
+
+@contextmanager
+def _open_part(path: Path, schema: pa.Schema, group_rows: int) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield what adds a block's rows to a file; row groups end with a block, so they depend on the dump alone."""
+    held: list[pa.Table] = []
+
+    def write(table: pa.Table | None = None) -> None:
+        held.extend([] if table is None else [table])
+        if held and (table is None or sum(one.num_rows for one in held) >= group_rows):
+            whole = pa.concat_tables(held)
+            if whole.num_rows:
+                writer.write_table(whole, row_group_size=whole.num_rows)
+            held.clear()
+
+    with written_whole(path) as partial:
+        with pq.ParquetWriter(partial, schema, compression="zstd", compression_level=1) as writer:
+            yield write
+            write()
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _write_part(
+    path: Path, blocks: Iterator[Rows], folder: Path, number: int, lines_before: int, num_blocks: int
+) -> Counts | None:
+    """Write the rows of the next blocks, and note them in the journal; return what was counted, None at the end."""
+    first = next(blocks, None)
+    if first is None:
+        return None
+    counts, files = _no_counts(), {kind: folder / f"{kind}-{number:05d}.parquet" for kind in KINDS}
+    with ExitStack() as stack:
+        add = {
+            kind: stack.enter_context(_open_part(file, KINDS[kind], GROUP_ROWS[kind])) for kind, file in files.items()
+        }
+        for rows in chain([first], islice(blocks, num_blocks - 1)):
+            if rows.rejects:
+                lines, reasons, texts = zip(*rows.rejects, strict=True)
+                numbers = column(np.array(lines, np.int64) + lines_before + counts["text"]["lines"])
+                columns = [strings([path.name] * len(lines)), numbers, strings(reasons), strings(texts)]
+                add["rejects"](pa.table(columns, schema=schemas.REJECTS))
+                counts["rejects"].update(reasons)
+            for kind, table in rows.tables:
+                add[kind](table)
+                counts["rows"][kind] += table.num_rows
+            counts["text"].update(lines=rows.num_lines, bytes=rows.num_bytes)
+            counts["lines"].update(rows.lines)
+            counts["relations"].update(rows.relation_lines)
+    counts["files"].update({file.name: file.stat().st_size for file in files.values()})
+    write_json(folder / f"part-{number:05d}.json", counts)
+    return counts
+
+
+def _publish(
+    path: Path, total: Counts, num_parts: int, folder: Path, out_dir: Path, options: DumpOptions
+) -> DumpReport:
+    """Put the finished parts and the tables of the whole dump into ``out_dir``; the journal keeps its parts."""
+    lines = {outcome: total["lines"][outcome] for outcome in OUTCOMES}
+    if not total["rows"]["triples"]:
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in lines.items() if count)
+        raise InputError(
+            f"{path}: no triple is kept of {total['text']['lines']} lines ({counts or 'none'}). "
+            f"Is it a dump of Freebase, and does the list of noise relations leave anything?"
+        )
+    labels = sorted(total["relations"], key=str.encode)
+    uses = strings([USES[options.use_of(label)] for label in labels])
+    num_lines = column(np.array([total["relations"][label] for label in labels], np.int64))
+    relations = pa.table([strings(labels), uses, num_lines], schema=schemas.DUMP_RELATIONS)
+    pq.write_table(relations, out_dir / "relations.parquet", compression="zstd")
+    write_rejects(_rejects(num_parts, folder), out_dir / "rejects.parquet")
+    for name in sorted(name for name in total["files"] if not name.startswith("rejects")):
+        (out_dir / name).unlink(missing_ok=True)
+        try:
+            os.link(folder / name, out_dir / name)
+        except OSError:  # a file system without links
+            shutil.copyfile(folder / name, out_dir / name)
+    report = DumpReport(
+        file=path.name,
+        file_bytes=path.stat().st_size,
+        plain_bytes=total["text"]["bytes"],
+        num_lines=total["text"]["lines"],
+        lines=lines,
+        rejects=dict(sorted(total["rejects"].items())),
+        rows=dict(sorted(total["rows"].items())),
+        num_relations=len(labels),
+        num_parts=num_parts,
+    )
+    write_json(out_dir / "dump.json", asdict(report))
+    return report

@@ -1,15 +1,25 @@
-"""N-Triples 1.1, strictly: which lines are well-formed, and what is wrong with the others.
+"""From a block of a Freebase dump to the rows that are kept of it: N-Triples 1.1, strictly.
 
-``PLAIN`` accepts most of them, a block of text at a time. ``parse_line`` knows the whole grammar: it takes every line
-that ``PLAIN`` leaves, says what is wrong with a malformed one, and is the oracle of the tests. Beyond the grammar of
-the W3C recommendation, IRIs must be absolute, as its text demands, and ``\\u`` escapes must stand for characters.
+RE2 checks every line of the block against ``PLAIN`` at once. In lines that pass, places tell the fields: an IRI holds
+no ``>``, so the first two of a line end subject and relation. A line that does not pass goes through ``parse_line``,
+which knows the whole grammar: it says what is wrong with the line, or the line is rewritten in the plain form. Beyond
+the grammar of the W3C recommendation, IRIs must be absolute, as its text demands, and ``\\u`` escapes must stand for
+characters.
+
+What published pre-processing of Freebase for question answering leaves out: NSM (He et al. 2021; its filter of
+FastRDFStore's dump) drops music.release, authority.musicbrainz, 22-rdf-syntax-ns#type, book.isbn,
+common.licensed_object, tv.tv_series_episode, type.namespace, type.content, type.permission, type.object.key,
+type.object.permission, type.type.instance, topic_equivalent_webpage and dataworld.freeq, and keeps one language. ToG
+(Sun et al. 2024) drops type.object.type, type.object.name, what begins with common. or freebase., and sameAs; FRAG adds
+type.type. to these. ``NOISE_PREFIXES`` is the administrative part of both; relations that NSM drops only because they
+are large stay.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,16 +35,6 @@ from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED
 
 NS = "http://rdf.freebase.com/ns/"  # left out of labels
 KEY, KEY_LABEL = "http://rdf.freebase.com/key/", "key/"
-
-MISSING_FIELD = "missing field"
-UNTERMINATED_IRI = "unterminated IRI"
-BAD_IRI = "bad character in an IRI"
-RELATIVE_IRI = "relative IRI"
-UNTERMINATED_LITERAL = "unterminated literal"
-BAD_ESCAPE = "bad escape"
-BAD_TAG = "bad language tag or datatype"
-MISSING_DOT = "missing final dot"
-GARBAGE = "text after the final dot"
 
 _UCHAR = (  # no surrogates, nothing beyond U+10FFFF
     r"\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
@@ -101,7 +101,7 @@ def parse_line(line: bytes) -> Statement | str | None:
     if "\\" in text:
         iris = [decode(given) for given in (subject, relation, iri, datatype) if given is not None]
         if any(map(_BAD_IN_IRI.search, iris)):
-            return BAD_IRI
+            return "bad character in an IRI"
         subject, relation, iri = (None if given is None else decode(given) for given in (subject, relation, iri))
     subject = subject or blank_subject
     if literal is not None:
@@ -128,12 +128,12 @@ def label_of_iri(iri: str) -> str:
 
 def decode(text: str) -> str:
     """Return ``text`` with its escapes replaced by the characters that they stand for."""
-    return _ESCAPE.sub(_character, text) if "\\" in text else text
 
+    def character(match: re.Match[str]) -> str:
+        short, long, letter = match.groups()
+        return _CHARACTERS[letter] if letter else chr(int(short or long, 16))
 
-def _character(match: re.Match[str]) -> str:
-    short, long, letter = match.groups()
-    return _CHARACTERS[letter] if letter else chr(int(short or long, 16))
+    return _ESCAPE.sub(character, text) if "\\" in text else text
 
 
 _TERM = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE})")
@@ -153,32 +153,24 @@ def find_fault(text: str) -> str:
     rest = text[at:]
     is_literal = match is not None and match[3] is not None
     if is_literal and rest[:1] not in ("", " ", "\t", ".", '"', "<"):
-        return BAD_TAG
-    return GARBAGE if rest.lstrip(" \t").startswith(".") else MISSING_DOT
+        return "bad language tag or datatype"
+    return "text after the final dot" if rest.lstrip(" \t").startswith(".") else "missing final dot"
 
 
 def _fault_of_term(rest: str, *, literal_allowed: bool) -> str:
-    if rest[:1] == "<":
-        return _fault_of_iri(rest)
     if rest[:1] == '"' and literal_allowed:
-        return UNTERMINATED_LITERAL if _RAW_LITERAL.match(rest) is None else BAD_ESCAPE
-    return MISSING_FIELD
-
-
-def _fault_of_iri(rest: str) -> str:
+        return "unterminated literal" if _RAW_LITERAL.match(rest) is None else "bad escape"
+    if rest[:1] != "<":
+        return "missing field"
     raw = _RAW_IRI.match(rest)
     if raw is None:
-        return BAD_IRI if ">" in rest.split("<", 2)[1] else UNTERMINATED_IRI
+        return "bad character in an IRI" if ">" in rest.split("<", 2)[1] else "unterminated IRI"
     iri = raw[1]
     if "\\" in re.sub(_UCHAR, "", iri):
-        return BAD_ESCAPE
-    return BAD_IRI if re.search(r'["{}|^`]', iri) or not iri else RELATIVE_IRI
+        return "bad escape"
+    return "bad character in an IRI" if re.search(r'["{}|^`]', iri) or not iri else "relative IRI"
 
 
-# ------ From a block of a dump to the rows that are kept of it.
-
-
-NAMES, ALIASES, TYPES = ("type.object.name",), ("common.topic.alias",), ("type.object.type",)
 NOISE_PREFIXES = (
     "common.",  # descriptions, images, web pages, notability
     "freebase.",  # hints for Freebase's own pages
@@ -190,6 +182,7 @@ NOISE_PREFIXES = (
 OUTCOMES = ("triple", "name", "alias", "type", "noise", "other_language", "empty_text", "blank", "malformed")
 TRIPLE, NAME, ALIAS, TYPE, NOISE, OTHER_LANGUAGE, EMPTY_TEXT, BLANK, MALFORMED = range(len(OUTCOMES))
 USES = OUTCOMES[: NOISE + 1]  # of relations
+OWN_USES = {"type.object.name": NAME, "common.topic.alias": ALIAS, "type.object.type": TYPE}
 KIND_NAME, KIND_ALIAS, KIND_FOREIGN = 0, 1, 2  # DUMP_NAMES.kind
 TABLES = {"triples": schemas.DUMP_TRIPLES, "types": schemas.DUMP_TYPES, "names": schemas.DUMP_NAMES}
 LF, CR, QUOTE, CLOSE = b'\n\r">'
@@ -210,15 +203,10 @@ class DumpOptions:
     def __post_init__(self) -> None:
         if not self.language.isascii() or not self.language.replace("-", "").isalnum():
             raise InputError(f"language {shorten(self.language)} is no language tag; examples: en, de, pt-br")
-        if self.block_bytes < 1 or self.blocks_per_part < 1:
-            raise InputError(f"block_bytes {self.block_bytes} and blocks_per_part {self.blocks_per_part} must be >= 1")
 
     def use_of(self, relation: str) -> int:
         """Return what a relation's lines are used for, as a place in USES."""
-        for use, relations in ((NAME, NAMES), (ALIAS, ALIASES), (TYPE, TYPES)):
-            if relation in relations:
-                return use
-        return NOISE if relation.startswith(self.noise) else TRIPLE
+        return OWN_USES.get(relation, NOISE if relation.startswith(self.noise) else TRIPLE)
 
 
 @dataclass(slots=True)
@@ -273,16 +261,9 @@ def _are_plain(text: bytes, line_ends: Array) -> NDArray[np.bool_]:
     try:
         lines.cast(pa.string())
     except pa.ArrowInvalid:  # not UTF-8: which lines?
-        plain &= np.fromiter((_is_utf8(line) for line in lines.to_pylist()), np.bool_, len(lines))
+        valid = (line.decode(errors="ignore").encode() == line for line in lines.to_pylist())
+        plain &= np.fromiter(valid, np.bool_, len(lines))
     return plain
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _take(text: bytes | bytearray, starts: Array, line_ends: Array, options: DumpOptions, rows: Rows) -> None:
@@ -293,7 +274,7 @@ def _take(text: bytes | bytearray, starts: Array, line_ends: Array, options: Dum
     subject_ends, relation_ends = closing[first], closing[first + 1]
     relations = _cut(text, subject_ends + 3, relation_ends).dictionary_encode()
     codes = array_of(relations.indices)
-    known = list(map(_uses(options).__getitem__, relations.dictionary.to_pylist()))
+    known = list(map(_use_of(options), relations.dictionary.to_pylist()))
     for (label, _), count in zip(known, np.bincount(codes).tolist(), strict=True):
         rows.relation_lines[label] += count
     outcomes = np.array([use for _, use in known], np.int8)[codes]
@@ -329,20 +310,16 @@ def _take(text: bytes | bytearray, starts: Array, line_ends: Array, options: Dum
     rows.tables.append(("names", pa.table(columns, schema=TABLES["names"])))
 
 
-class _Uses(dict[str, tuple[str, int]]):
-    """IRI of a relation -> its label, and what its lines are used for; filled as relations are met."""
+@cache
+def _use_of(options: DumpOptions) -> Callable[[str], tuple[str, int]]:
+    """Return what tells of a relation's IRI its label, and what its lines are used for; it remembers."""
 
-    def __init__(self, options: DumpOptions) -> None:
-        super().__init__()
-        self.options = options
-
-    def __missing__(self, iri: str) -> tuple[str, int]:
+    @cache
+    def use_of(iri: str) -> tuple[str, int]:
         label = label_of_iri(iri)
-        self[iri] = label, self.options.use_of(label)
-        return self[iri]
+        return label, options.use_of(label)
 
-
-_uses = cache(_Uses)
+    return use_of
 
 
 def _read_ends(

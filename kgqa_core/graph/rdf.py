@@ -22,12 +22,9 @@ import pyoxigraph as ox
 
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.formats import (
-    BYTE_ORDER_MARK,
     EMPTY_FIELD,
     NAME_COLUMNS,
-    NOT_UTF8,
     TRIPLE_COLUMNS,
-    TRUNCATED,
     Chunk,
     ChunkReport,
     GraphFormat,
@@ -37,7 +34,7 @@ from kgqa_core.graph.formats import (
     report_chunk,
     texts_table,
 )
-from kgqa_core.graph.input_files import open_maybe_gzip
+from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED, open_maybe_gzip
 
 SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,
@@ -76,23 +73,43 @@ def _cut(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tup
     return iter([(0, path.stat().st_size)])
 
 
+Found = tuple[int, list[ox.Quad], tuple[str, str] | None]  # last line read, its triples, reason and text of a fault
+
+
 def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
     """Write a chunk's triples, its names (to ``formats.listed_part``) and its rejects, some at a time.
 
     Raises InputError, with the place, where a file that is not read line by line has a fault.
     """
+    by_line, made, rejects = suffix_of(chunk.path) in BY_LINE, dict[str, int](), list[RawReject]()
+
+    def label(node: object) -> str:
+        if not isinstance(node, ox.BlankNode):
+            return str(node.value)  # type: ignore[attr-defined]
+        if by_line or not MADE.fullmatch(node.value):  # in lines all blank nodes have names
+            return f"_:{node.value}"
+        return f"_:[{made.setdefault(node.value, len(made) + 1)}]"
+
+    num_lines = num_used = 0
     with (
-        open_maybe_gzip(chunk.path) as file,
+        chunk.path.open("rb") as raw,
+        open_maybe_gzip(raw, is_gzip=chunk.path.suffix == ".gz") as file,
         _Sink(chunk.part, (*TRIPLE_COLUMNS, "position")) as triples,
         _Sink(listed_part(chunk.part), NAME_COLUMNS) as names,
     ):
-        reader = _Reader(chunk, triples, names)
-        if suffix_of(chunk.path) in BY_LINE:
-            reader.read_lines(file)
-        else:
-            reader.read_document(file)
-    counts = {"num_lines": reader.num_lines, "num_rows": triples.num_rows, "num_blank": reader.num_blank}
-    return report_chunk(chunk, reader.rejects, **counts)
+        for num_lines, quads, fault in (_read_lines if by_line else _read_document)(file, chunk):
+            num_used += len(quads) + (fault is not None)
+            if fault:
+                rejects.append((num_lines, *fault))
+            for quad in quads:
+                relation, tail = quad.predicate.value, quad.object
+                if why := _why_unusable(quad):
+                    rejects.append((num_lines, why, str(quad)))
+                elif relation != LABEL or not isinstance(tail, ox.Literal):
+                    triples.add(label(quad.subject), relation, label(tail), chunk.start + num_lines)
+                elif (tail.language or LANGUAGE).partition("-")[0] == LANGUAGE:
+                    names.add(label(quad.subject), tail.value)
+    return report_chunk(chunk, rejects, num_lines=num_lines, num_rows=triples.num_rows, num_blank=num_lines - num_used)
 
 
 FORMAT = GraphFormat(
@@ -104,9 +121,8 @@ class _Sink:
     """A Parquet file of texts (``position``: a number), written some rows at a time."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._columns, self._rows = columns, list[tuple[object, ...]]()
+        self._columns, self._rows, self.num_rows = columns, list[tuple[object, ...]](), 0
         self._writer = pq.ParquetWriter(path, texts_table([], columns).schema, compression="zstd")
-        self.num_rows = 0
 
     def add(self, *row: object) -> None:
         self._rows.append(row)
@@ -127,85 +143,28 @@ class _Sink:
         self._writer.close()
 
 
-class _Reader:
-    """Reads one chunk into two sinks, and keeps what cannot be used."""
-
-    def __init__(self, chunk: Chunk, triples: _Sink, names: _Sink) -> None:
-        self._chunk, self._triples, self._names = chunk, triples, names
-        self._format = SYNTAXES[suffix_of(chunk.path)]
-        self._made: dict[str, int] = {}  # random name of a blank node -> its number
-        self._may_be_made = suffix_of(chunk.path) not in BY_LINE  # there all blank nodes have names
-        self.rejects: list[RawReject] = []
-        self.num_lines = self.num_blank = 0
-
-    def read_lines(self, file: IO[bytes]) -> None:
-        """Read the chunk's lines; faulty ones become rejects."""
-        lines = _lines(file, self._chunk)
-        while block := list(islice(lines, LINES_AT_ONCE)):
-            quads = self._whole(block)
-            for quad in quads:
-                self._add(quad, self.num_lines + 1)
-            num_used = len(quads)
-            if not quads:
-                num_used = sum(self._line(line, number) for number, line in enumerate(block, self.num_lines + 1))
-            self.num_lines += len(block)
-            self.num_blank += len(block) - num_used
-
-    def _whole(self, block: list[bytes]) -> list[ox.Quad]:
-        """Return the triples of a block of lines; none where one has a fault, so that its line number can be told."""
+def _read_lines(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:
+    """Yield what blocks of the chunk's lines hold; of a block with a fault, what each line does."""
+    number, form = 0, SYNTAXES[suffix_of(chunk.path)]
+    lines = _lines(file, chunk)
+    while block := list(islice(lines, LINES_AT_ONCE)):
         try:
-            quads = list(ox.parse(b"".join(block), format=self._format))
+            quads = list(ox.parse(b"".join(block), format=form))
         except SyntaxError:
-            return []
-        return [] if any(map(_fault, quads)) else quads
-
-    def _line(self, line: bytes, number: int) -> int:
-        """Read one line; return 0 where there is nothing in it."""
-        try:
-            quads = list(ox.parse(line, format=self._format))
-        except SyntaxError:
-            self.rejects.append((number, _reason(line), line.decode("utf-8", errors="replace").rstrip("\r\n")))
-            return 1
-        for quad in quads:
-            self._add(quad, number)
-        return len(quads)
-
-    def read_document(self, file: IO[bytes]) -> None:
-        """Read the triples of a whole file."""
-        try:
-            for quad in ox.parse(file, format=self._format, base_iri="file:///"):
-                self.num_lines += 1  # of triples: nothing tells the lines
-                self._add(quad, self.num_lines)
-        except SyntaxError as error:
-            place = f":{error.lineno}" if error.lineno else ""
-            raise InputError(
-                f"{self._chunk.path}{place}: not {self._format.name} ({shorten(error.msg)}). "
-                "Mend the file: what follows cannot be told."
-            ) from error
-
-    def _add(self, quad: ox.Quad, number: int) -> None:
-        head, relation, tail = quad.subject, quad.predicate.value, quad.object
-        if (fault := _fault(quad)) is not None or isinstance(head, ox.Triple) or isinstance(tail, ox.Triple):
-            self.rejects.append((number, fault or NESTED, str(quad)))
-        elif relation != LABEL or not isinstance(tail, ox.Literal):
-            self._triples.add(self._label(head), relation, self._label(tail), self._chunk.start + number)
-        elif (tail.language or LANGUAGE).partition("-")[0] == LANGUAGE:
-            self._names.add(self._label(head), tail.value)
-
-    def _label(self, node: ox.NamedNode | ox.BlankNode | ox.Literal) -> str:
-        if not isinstance(node, ox.BlankNode):
-            return node.value
-        if not self._may_be_made or not MADE.fullmatch(node.value):
-            return f"_:{node.value}"
-        return f"_:[{self._made.setdefault(node.value, len(self._made) + 1)}]"
-
-
-def _fault(quad: ox.Quad) -> str | None:
-    """Return why a triple cannot be used."""
-    tail = quad.object
-    if isinstance(tail, ox.Triple) or isinstance(quad.subject, ox.Triple):
-        return NESTED
-    return EMPTY_FIELD if isinstance(tail, ox.Literal) and not tail.value.strip() else None
+            quads = []
+        if quads and not any(map(_why_unusable, quads)):
+            number += len(block)
+            yield number, quads, None
+            continue
+        for line in block:
+            number += 1
+            try:
+                yield number, list(ox.parse(line, format=form)), None
+            except SyntaxError:
+                text = line.decode("utf-8", errors="replace")
+                cut_off = TRUNCATED if not line.endswith(b"\n") else NOT_RDF
+                reason = cut_off if text.encode() == line else NOT_UTF8
+                yield number, [], (reason, text.rstrip("\r\n"))
 
 
 def _lines(file: IO[bytes], chunk: Chunk) -> Iterator[bytes]:
@@ -219,9 +178,21 @@ def _lines(file: IO[bytes], chunk: Chunk) -> Iterator[bytes]:
             return
 
 
-def _reason(line: bytes) -> str:
+def _read_document(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:
+    """Yield the triples of a whole file, numbered: nothing tells the lines."""
+    form = SYNTAXES[suffix_of(chunk.path)]
     try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return NOT_UTF8
-    return NOT_RDF if line.endswith(b"\n") else TRUNCATED
+        for number, quad in enumerate(ox.parse(file, format=form, base_iri="file:///"), 1):
+            yield number, [quad], None
+    except SyntaxError as error:
+        place = f":{error.lineno}" if error.lineno else ""
+        raise InputError(
+            f"{chunk.path}{place}: not {form.name} ({shorten(error.msg)}). Mend the file: what follows cannot be told."
+        ) from error
+
+
+def _why_unusable(quad: ox.Quad) -> str | None:
+    tail = quad.object
+    if isinstance(tail, ox.Triple) or isinstance(quad.subject, ox.Triple):
+        return NESTED
+    return EMPTY_FIELD if isinstance(tail, ox.Literal) and not tail.value.strip() else None

@@ -5,21 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numba import njit
 from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import Ints, open_array, read_only, write_array_header
+from kgqa_core.graph.csr import Ints, open_array, read_only, sorted_distinct, write_array_header
 
 SLICE_ROWS = 2**20  # strings that are compared at a time
-StringBuffers = tuple[NDArray[np.uint8], NDArray[np.int64]]  # bytes and offsets, as in a StringTable
+FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a, 64 bits
+MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # the finaliser of splitmix64
+LANES = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)  # a start for each of the two sums
+U64 = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,26 +54,30 @@ def write_string_indexes(entities: Path, folder: Path) -> int:
     These are ``{label,name}_{data,offsets}.npy``, and the rows in byte order of names and of case-folded names, equal
     ones in order of id. Returns how many names several entities share.
     """
-    _write_strings(entities, "label", folder, "label")
-    _write_strings(entities, "name", folder, "name")
-    _write_strings(entities, "name", folder, "folded", fold)
-    names, order = _write_order(folder, "name")
+    for stem in ("label", "name", "folded"):
+        _write_strings(entities, folder, stem)
     _write_order(folder, "folded")
     for what in ("data", "offsets"):
         (folder / f"folded_{what}.npy").unlink()
-    return _num_repeated(names, order)
+    names, order = _write_order(folder, "name")
+    num_shared, before = 0, False
+    for start in range(0, len(order) - 1, SLICE_ROWS):  # equal ones lie side by side
+        ordered = names.take(pa.array(order[start : start + SLICE_ROWS + 1]))
+        same = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1)).to_numpy(zero_copy_only=False)
+        num_shared += int((same & ~np.append(before, same[:-1])).sum())
+        before = bool(same[-1])
+    return num_shared
 
 
-def _write_strings(
-    entities: Path, column: str, folder: Path, stem: str, change: Callable[[pa.Array], pa.Array] | None = None
-) -> None:
+def _write_strings(entities: Path, folder: Path, stem: str) -> None:
     """Write a column as ``<stem>_data.npy`` and ``<stem>_offsets.npy``, a row group at a time."""
 
     def read() -> Iterator[pa.LargeStringArray]:
+        column = "label" if stem == "label" else "name"
         with pq.ParquetFile(entities) as file:
             for group in range(file.num_row_groups):
                 for chunk in file.read_row_group(group, columns=[column])[column].chunks:
-                    yield (change(chunk) if change else chunk).cast(pa.large_string())
+                    yield (fold(chunk) if stem == "folded" else chunk).cast(pa.large_string())
 
     num_bytes = sum(pc.sum(pc.binary_length(strings)).as_py() or 0 for strings in read())
     ends = [np.zeros(1, np.int64)]
@@ -95,18 +100,7 @@ def _write_order(folder: Path, stem: str) -> tuple[pa.LargeStringArray, NDArray[
     return strings, order
 
 
-def _num_repeated(strings: pa.LargeStringArray, order: NDArray[np.int32]) -> int:
-    """Return how many distinct strings occur more than once; ``order`` sorts them."""
-    count, before = 0, False
-    for start in range(0, len(order) - 1, SLICE_ROWS):
-        ordered = strings.take(pa.array(order[start : start + SLICE_ROWS + 1]))
-        same = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1)).to_numpy(zero_copy_only=False)
-        count += int((same & ~np.append(before, same[:-1])).sum())
-        before = bool(same[-1])
-    return count
-
-
-def string_buffers(strings: pa.LargeStringArray) -> StringBuffers:
+def string_buffers(strings: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the bytes (uint8) and the offsets (int64 [n+1], from 0) of an array without nulls, read-only."""
     _, where, values = strings.buffers()
     if not len(strings) or values is None:
@@ -136,11 +130,8 @@ class SortedIndex:
         """Keep ``key`` (row -> its key, ascending) and the number of rows."""
         self.key = key
         self.num_rows = num_rows
-        self.first = lru_cache(maxsize=2**16)(self._first)  # texts share most of their words
-
-    def _first(self, wanted: bytes) -> int:
-        """Return the first row whose key is not below ``wanted``."""
-        return bisect_left(range(self.num_rows), wanted, key=self.key)
+        self.first = lru_cache(maxsize=2**16)(partial(bisect_left, range(num_rows), key=key))
+        """The first row whose key is not below what is looked for; texts share most of their words."""
 
     def rows(self, wanted: bytes) -> range:
         """Return the rows whose key equals ``wanted``."""
@@ -154,56 +145,29 @@ class SortedIndex:
         return row < self.num_rows and self.key(row).startswith(prefix)
 
 
-# ------ A hash of a set of labelled triples: the same for the same labels, whatever their ids and their order.
-
-
-U64 = npt.NDArray[np.uint64]
-
-FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a, 64 bits
-MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # the finaliser of splitmix64
-LANES = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)  # a start for each of the two sums
-
-
-@njit(cache=True, nogil=True)
-def _mix(bits: np.uint64) -> np.uint64:
-    bits = (bits ^ (bits >> np.uint64(30))) * MIX_1
-    bits = (bits ^ (bits >> np.uint64(27))) * MIX_2
-    return bits ^ (bits >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
-def _hash_strings(data: npt.NDArray[np.uint8], offsets: Ints, which: Ints, known: U64) -> U64:
-    hashes = np.empty(len(which), np.uint64)
-    for place in range(len(which)):
-        string = which[place]
-        if known[string] == 0:
-            found = FNV_START
-            for at in range(offsets[string], offsets[string + 1]):
-                found = (found ^ np.uint64(data[at])) * FNV_PRIME
-            known[string] = _mix(found)
-        hashes[place] = known[string]
-    return hashes
-
-
 def hash_strings(strings: StringTable, which: Ints, known: U64 | None = None) -> U64:
-    """Return a hash of the UTF-8 of each of the strings ``which`` [n].
+    """Return a hash of the UTF-8 of each of the strings ``which`` [n]: FNV-1a, finished as in splitmix64.
 
     ``known``: what was hashed before, by string, 0 where it was not; of many strings only pages in use take memory.
     """
-    table = np.zeros(len(strings), dtype=np.uint64) if known is None else known
-    return _hash_strings(strings.data, strings.offsets, which, table)
-
-
-@njit(cache=True, nogil=True)
-def _add_up(heads: U64, relations: U64, tails: U64, owner: Ints, sums: U64) -> None:
-    for place in range(len(owner)):
-        for lane in range(2):
-            mixed = _mix(_mix(_mix(heads[place] + LANES[lane]) + relations[place]) + tails[place])
-            sums[owner[place], lane] += mixed
+    known = np.zeros(len(strings), dtype=np.uint64) if known is None else known
+    new = sorted_distinct(which[known[which] == 0])
+    lengths = strings.offsets[new + 1] - strings.offsets[new]
+    longest_first = np.argsort(-lengths, kind="stable")
+    new, lengths = new[longest_first], lengths[longest_first]
+    starts, hashes = strings.offsets[new], np.full(len(new), FNV_START)
+    for at in range(lengths.max(initial=0)):
+        count = int(np.searchsorted(-lengths, -at))  # strings longer than this
+        hashes[:count] = (hashes[:count] ^ strings.data[starts[:count] + at]) * FNV_PRIME
+    known[new] = _mix(hashes)
+    return known[which]
 
 
 def digest_triples(heads: U64, relations: U64, tails: U64, owner: Ints, num_owners: int) -> list[str]:
-    """Return the digest of each owner's triples, 32 hexadecimal digits.
+    """Return a digest of each owner's triples, 32 hexadecimal digits: the same whatever their ids and their order.
+
+    Every triple becomes two numbers, mixed from the hashes of its three labels; the sums of them, modulo 2^64, are the
+    digest. It tells builds apart; it is no protection against somebody who wants two sets to agree.
 
     Args:
         heads: [E] label hashes (``hash_strings``); of every owner no triple twice.
@@ -212,6 +176,13 @@ def digest_triples(heads: U64, relations: U64, tails: U64, owner: Ints, num_owne
         owner: [E] 0..num_owners-1.
         num_owners: how many there are, also those without a triple, whose digest is 0.
     """
-    sums = np.zeros((num_owners, 2), dtype=np.uint64)
-    _add_up(heads, relations, tails, owner, sums)
-    return [f"{first:016x}{second:016x}" for first, second in sums.tolist()]
+    sums = np.zeros((2, num_owners), dtype=np.uint64)
+    for lane, start in enumerate(LANES):
+        np.add.at(sums[lane], owner, _mix(_mix(_mix(heads + start) + relations) + tails))
+    return [f"{first:016x}{second:016x}" for first, second in sums.T.tolist()]
+
+
+def _mix(bits: U64) -> U64:
+    bits = (bits ^ (bits >> np.uint64(30))) * MIX_1
+    bits = (bits ^ (bits >> np.uint64(27))) * MIX_2
+    return bits ^ (bits >> np.uint64(31))

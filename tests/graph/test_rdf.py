@@ -182,9 +182,9 @@ def test_a_bad_gzip_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"kb.{suffix}"
     whole = gzip.compress((LINES * 997).encode())
     for data, message in (
-        (whole[:-9], "the gzip is truncated"),
-        (LINES.encode(), "not a usable gzip"),
-        (whole[:40] + b"\x00" * 40 + whole[80:], "not a usable gzip|the gzip is truncated"),
+        (whole[:-9], "is truncated"),
+        (LINES.encode(), "is damaged"),
+        (whole[:40] + b"\x00" * 40 + whole[80:], "is (damaged|truncated)"),
     ):
         path.write_bytes(data)
         with pytest.raises(InputError, match=message):

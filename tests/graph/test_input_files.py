@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph import input_files as gzip_files
+from kgqa_core.graph import input_files
 from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.graph.input_files import BlockReader
+from kgqa_core.graph.input_files import read_blocks
 
 TSV = "".join(f"a{n}\tr\tb{n % 5}\n" for n in range(97)) + "bad\n"
 
@@ -40,7 +40,7 @@ def test_gzipped_triples_and_names_give_the_same_graph(tmp_path: Path) -> None:
 
 def test_a_truncated_gzip_is_an_error_and_question_files_are_to_be_unpacked(tmp_path: Path) -> None:
     (tmp_path / "kb.csv.gz").write_bytes(gzip.compress(TSV.encode())[:-5])
-    with pytest.raises(InputError, match=r"kb.csv.gz: the gzip is truncated. Was the file copied whole"):
+    with pytest.raises(InputError, match=r"kb.csv.gz is truncated.* Was the file copied whole"):
         build_graph(tmp_path / "kb.csv.gz", format="csv", out_dir=tmp_path / "graph")
     (tmp_path / "dev.jsonl.gz").touch()
     with pytest.raises(InputError, match=r"not read from a gzip. Unpack it: gunzip --keep dev.jsonl.gz"):
@@ -53,8 +53,7 @@ TEXT = b"".join(b"line %d %s\n" % (number, b"x" * (number * 7 % 90)) for number 
 
 
 def blocks_of(path: Path, block_bytes: int, skip: int = 0) -> list[bytes]:
-    with BlockReader(path, block_bytes) as reader:
-        return list(reader.blocks(skip))
+    return [text for text, _ in read_blocks(path, block_bytes, skip)]
 
 
 def cut(text: bytes, block_bytes: int) -> list[bytes]:
@@ -115,7 +114,7 @@ def test_a_truncated_gzip_is_never_an_end(tmp_path: Path) -> None:
     second = whole.index(b"\x1f\x8b\x08", 4)
     for size in {*range(2, 30), *range(second - 10, second), *range(second + 2, len(whole), 17), len(whole) - 1}:
         path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match=rf"dump.nt.gz is truncated.* of {size} "):
+        with pytest.raises(InputError, match=rf"dump.nt.gz is truncated.* of {size}\."):
             blocks_of(path, 512)
 
 
@@ -138,16 +137,16 @@ def test_text_behind_a_gzip_stream_is_damage(tmp_path: Path) -> None:
 def test_what_is_no_dump_is_refused(tmp_path: Path, start: bytes, what: str) -> None:
     (tmp_path / "dump").write_bytes(start)
     with pytest.raises(InputError, match=what):
-        BlockReader(tmp_path / "dump", 512)
+        blocks_of(tmp_path / "dump", 512)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.gz: cannot be opened"):
-        BlockReader(tmp_path / "nowhere.gz", 512)
+        blocks_of(tmp_path / "nowhere.gz", 512)
 
 
 def test_a_line_without_end_stops_before_memory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gzip_files, "MAX_LINE_BYTES", 10_000)
+    monkeypatch.setattr(input_files, "MAX_LINE_BYTES", 10_000)
     (tmp_path / "dump").write_bytes(b"a\n" + b"x" * 50_000)
     with pytest.raises(InputError, match="longer than 10000 bytes"):
         blocks_of(tmp_path / "dump", 512)
