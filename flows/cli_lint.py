@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,7 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
 def read_lint(pipeline: Pipeline) -> dict[str, Any]:
     """Return findings and coverage (see ``questions.lint.LintReport``), what the graph holds, and rejected lines.
 
-    Of the graph (see ``graph.diff.GraphLint``) it also says how many topics of questions have no triple in it.
+    Of the graph (see ``graph.diff.lint_graph``) it also says how many topics of questions have no triple in it.
     Rejected lines are counted by reason. Raises ``ArtifactError`` where graph or questions are not built.
     """
     from kgqa_core.graph.diff import lint_graph
@@ -62,7 +61,7 @@ def read_lint(pipeline: Pipeline) -> dict[str, Any]:
     rejects = {"graph": count_rejects(graph), "questions": count_rejects(questions)}
     dumps = {key: artifact for key in pipeline.specs if key.startswith("dump-") and (artifact := pipeline.find(key))}
     rejects |= {key: count_rejects(artifact.folder) for key, artifact in dumps.items()}
-    return {**report, "graph": {**asdict(lint_graph(graph)), **count_topics(pipeline)}, "rejects": rejects}
+    return {**report, "graph": {**lint_graph(graph), **count_topics(pipeline)}, "rejects": rejects}
 
 
 def count_rejects(folder: Path) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What differs between two built graphs, by label: entity ids and relation ids move from build to build.
+"""What a built graph holds, and what differs between two, by label: ids move from build to build.
 
 DuckDB joins entities and relations by label, and the triples whose ids were replaced with the new ones, a range of
 heads at a time.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -22,6 +23,7 @@ from kgqa_core.graph.csr import expand_ranges
 from kgqa_core.graph.kg import KnowledgeGraph
 
 GONE = -1
+NUM_SHOWN = 20  # relations and hubs
 SPREAD_ENTITIES = 2**18  # entities whose neighbours are looked up at once
 RANGE_EDGES = 2**24  # edges of the heads that are compared at once, in both directions
 
@@ -100,8 +102,8 @@ def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph, *, memory_limit: st
     labels = [set(graph.relation_labels) for graph in (old, new)]
     gone, came = (np.concatenate([rows[side] for rows in changed], axis=1) for side in (0, 1))
     diff = GraphDiff(
-        entities=_change(old.num_entities, new.num_entities, num_kept),
-        relations=_change(old.num_relations, new.num_relations, len(labels[0] & labels[1])),
+        entities=Change(old.num_entities, new.num_entities, new.num_entities - num_kept, old.num_entities - num_kept),
+        relations=Change(*map(len, (*labels, labels[1] - labels[0], labels[0] - labels[1]))),
         triples=Change(old.num_triples, new.num_triples, came.shape[1], gone.shape[1]),
         num_renamed=num_renamed,
         named_before=name_coverage(old.folder),
@@ -110,8 +112,7 @@ def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph, *, memory_limit: st
         gone_relations=tuple(sorted(labels[0] - labels[1], key=str.encode)),
         per_relation=_per_relation(old, new, gone[1], came[1]),
     )
-    ends = (np.zeros(graph.num_entities, np.bool_) for graph in (old, new))
-    old_ends, new_ends = next(ends), next(ends)
+    old_ends, new_ends = (np.zeros(graph.num_entities, np.bool_) for graph in (old, new))
     old_ends[gone[[0, 2]]] = True
     new_ends[came[[0, 2]]] = True
     return GraphComparison(old, new, diff, new_ids, old_ends, new_ends)
@@ -175,10 +176,6 @@ def name_coverage(folder: Path) -> float | None:
     return float(100 * facts["num_named"] / facts["num_entities"]) if facts["num_named"] else None
 
 
-def _change(before: int, after: int, kept: int) -> Change:
-    return Change(before, after, after - kept, before - kept)
-
-
 def _per_relation(
     old: KnowledgeGraph, new: KnowledgeGraph, gone: NDArray[np.int32], came: NDArray[np.int32]
 ) -> dict[str, Change]:
@@ -217,59 +214,25 @@ def _spread(graph: KnowledgeGraph, ends: Bools, hops: int) -> Bools:
     return reached
 
 
-# ------ What a built graph holds, in short: sizes, relations, names, capped hubs.
+def lint_graph(folder: Path) -> dict[str, Any]:
+    """Return what a graph artifact holds; OSError, ValueError or KeyError where it is damaged.
 
-
-NUM_SHOWN = 20  # relations and hubs
-
-
-@dataclass(frozen=True, slots=True)
-class Hub:
-    """A group of triples of one entity and relation of which only some were walked; a row of schemas.HUBS."""
-
-    label: str
-    relation: str
-    direction: str
-    hop: int
-    degree: int
-    kept: int
-
-
-@dataclass(frozen=True, slots=True)
-class GraphLint:
-    """Of one graph."""
-
-    num_entities: int
-    num_relations: int
-    num_triples: int
-    num_duplicates: int
-    kinds: dict[str, int]  # entity, cvt, foreign, literal -> entities; empty where the format does not tell
-    named: float | None  # percent of entities with a name, literals left out; None where no names were given
-    num_shared_names: int  # names that several entities have
-    largest_relations: dict[str, int]  # label -> triples, at most NUM_SHOWN
-    num_hubs: int  # groups that were capped
-    largest_hubs: tuple[Hub, ...]  # at most NUM_SHOWN
-    num_topics_missing: int | None  # topics in no triple of a dump; None where the graph was not made for topics
-
-
-def lint_graph(folder: Path) -> GraphLint:
-    """Return what ``folder``, a graph artifact, holds; OSError, ValueError or KeyError where it is damaged."""
+    ``kinds``: entity, cvt, foreign, literal -> entities; empty where the format does not tell. ``named``: percent, see
+    ``name_coverage``. ``num_hubs``, ``largest_hubs``: groups of triples that were walked in part, as in schemas.HUBS.
+    ``num_topics_missing``: topics in no triple of a dump; None where the graph was not made for topics.
+    """
     facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
-    closure = folder / "closure.json"
+    closure, hubs = folder / "closure.json", folder / "hubs.parquet"
     reached = json.loads(closure.read_text(encoding="utf-8")) if closure.is_file() else {}
-    hubs = folder / "hubs.parquet"
     capped = pq.read_table(hubs).sort_by([("degree", "descending")]) if hubs.is_file() else None
     largest = sorted(triples_per_relation(folder).items(), key=lambda item: (-item[1], item[0].encode()))
-    return GraphLint(
-        num_entities=facts["num_entities"],
-        num_relations=facts["num_relations"],
-        num_triples=facts["num_triples"],
-        num_duplicates=facts["num_duplicates"],
-        kinds=facts.get("kinds", {}),
-        named=name_coverage(folder),
-        num_shared_names=facts["num_shared_names"],
-        largest_relations=dict(largest[:NUM_SHOWN]),
-        num_hubs=capped.num_rows if capped else 0,
-        largest_hubs=tuple(Hub(**row) for row in capped.slice(0, NUM_SHOWN).to_pylist()) if capped else (),
-        num_topics_missing=reached.get("num_topics_missing"),
-    )
+    counted = ("num_entities", "num_relations", "num_triples", "num_duplicates", "num_shared_names")
+    return {
+        **{name: facts[name] for name in counted},
+        "kinds": facts.get("kinds", {}),
+        "named": name_coverage(folder),
+        "largest_relations": dict(largest[:NUM_SHOWN]),
+        "num_hubs": capped.num_rows if capped else 0,
+        "largest_hubs": capped.slice(0, NUM_SHOWN).to_pylist() if capped else [],
+        "num_topics_missing": reached.get("num_topics_missing"),
+    }

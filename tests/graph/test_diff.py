@@ -1,4 +1,4 @@
-"""Two builds of one graph: what differs, by label, held against sets and against DuckDB."""
+"""Two builds of one graph: what differs, by label, held against sets and against DuckDB; what lint says of one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import duckdb
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flows.cli_lint import graph_rows
+from kgqa_core import schemas
 from kgqa_core.graph.build import BuildLimits, build_graph
-from kgqa_core.graph.diff import Change, GraphComparison, compare_graphs, name_coverage
+from kgqa_core.graph.diff import Change, GraphComparison, compare_graphs, lint_graph, name_coverage
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 
 Triple = tuple[str, str, str]
@@ -134,7 +137,10 @@ TRIPLES = st.lists(
 def test_any_two_graphs_differ_as_their_sets_of_labels_do(
     tmp_path_factory: pytest.TempPathFactory, before: list[Triple], after: list[Triple]
 ) -> None:
-    folder = tmp_path_factory.mktemp("graphs")
+    assert_differ_as_sets(tmp_path_factory.mktemp("graphs"), before, after)
+
+
+def assert_differ_as_sets(folder: Path, before: list[Triple], after: list[Triple]) -> None:
     compared = compare_graphs(build(folder / "old", before, shard_rows=3), build(folder / "new", after, shard_rows=5))
     diff, old, new = compared.diff, set(before), set(after)
     assert diff.triples == Change(len(old), len(new), len(new - old), len(old - new))
@@ -149,28 +155,47 @@ def test_any_two_graphs_differ_as_their_sets_of_labels_do(
     assert labels_where(compared.new, compared.new_ends) == {end for h, _, t in new - old for end in (h, t)}
 
 
+def test_many_triples_over_many_pieces_differ_as_sets_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgqa_core.graph.diff.RANGE_EDGES", 257)
+    drawn = np.random.default_rng(7).integers(0, [[311], [11], [211]], (2, 3, 2503)).transpose(0, 2, 1).tolist()
+    first, second = ([(f"m.{h}", f"r{r}", f"m.{t}") for h, r, t in rows] for rows in drawn)
+    assert_differ_as_sets(tmp_path, first, first[:2207] + second[:503])
+
+
 def change_of(old: set[str], new: set[str]) -> Change:
     return Change(len(old), len(new), len(new - old), len(old - new))
 
 
-def test_many_triples_over_many_pieces_differ_as_duckdb_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgqa_core.graph.diff.RANGE_EDGES", 257)
-    rng = np.random.default_rng(7)
-    drawn = [
-        [
-            (f"m.{h}", f"r{r}", f"m.{t}")
-            for h, r, t in zip(*rng.integers(0, [[311], [11], [211]], (3, 5003)), strict=True)
-        ]
-        for _ in range(2)
-    ]
-    before, after = drawn[0], drawn[0][:4507] + drawn[1][:503]
-    diff = compare_graphs(build(tmp_path / "old", before, shard_rows=701), build(tmp_path / "new", after)).diff
-    counted = [
-        duckdb.sql(
-            f"select count(*) from (from read_csv('{tmp_path / first}/triples.tsv', header=false) "
-            f"except from read_csv('{tmp_path / second}/triples.tsv', header=false))"
-        ).fetchall()[0][0]
-        for first, second in (("new", "old"), ("old", "new"))
-    ]
-    assert [diff.triples.came, diff.triples.gone] == counted
-    assert min(counted) > 100
+# Lint
+
+HUBS = [
+    {"label": "m.0a", "relation": "r", "direction": "forward", "hop": 1, "degree": 7, "kept": 5},
+    {"label": "m.0b", "relation": "r", "direction": "backward", "hop": 2, "degree": 11, "kept": 5},
+]
+
+
+def test_a_graph_from_a_file_has_sizes_and_relations_but_no_kinds_and_no_hubs(films: KnowledgeGraph) -> None:
+    found = lint_graph(films.folder)
+    assert [found[f"num_{name}"] for name in ("entities", "relations", "triples")] == [7, 5, 7]
+    assert next(iter(found["largest_relations"].items())) == ("directed_by", 2)
+    assert [found[name] for name in ("kinds", "named", "num_hubs", "largest_hubs")] == [{}, None, 0, []]
+    assert found["num_topics_missing"] is None
+
+
+def test_a_graph_from_a_dump_tells_kinds_names_capped_hubs_and_topics_missing(films: KnowledgeGraph) -> None:
+    path = films.folder / "graph.json"
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(
+        json.dumps(facts | {"kinds": {"entity": 3, "cvt": 2, "foreign": 1, "literal": 1}}), encoding="utf-8"
+    )
+    (films.folder / "closure.json").write_text(json.dumps({"num_topics_missing": 3}), encoding="utf-8")
+    pq.write_table(pa.Table.from_pylist(HUBS, schema=schemas.HUBS), films.folder / "hubs.parquet")
+    found = lint_graph(films.folder)
+    assert [found[name] for name in ("named", "num_hubs", "num_topics_missing")] == [50.0, 2, 3]
+    assert found["largest_hubs"] == HUBS[::-1]
+    rows = {row[0]: row[1:] for row in graph_rows({**found, "num_topics": 0, "num_topics_isolated": 0})}
+    assert rows["nodes without a name in any language"] == ("2", "28.57")
+    assert rows["entities with a name (literals left out)"] == ("", "50.00")
+    assert rows["triples of directed_by"] == ("2", "28.57")
+    assert rows["topics asked for that the dump has not"] == ("3", "")
+    assert rows["  of them in no triple"] == ("0", "")
