@@ -46,7 +46,6 @@ FULL = Size(steps=12, batch_size=16, repeats=3)
 SMALL = Size(steps=2, batch_size=4, repeats=1, width=32, layers=1, shapes=())
 ROWS: dict[str, dict[str, Any] | None] = {  # None: Trainer's defaults
     "LoRA, buckets": {},
-    "LoRA, packed": {"batching": "packed"},
     "LoRA, buckets, checkpointing": {"gradient_checkpointing": True},
     "LoRA, Trainer's defaults": None,
     "all weights, buckets": {"tuning": "full"},
@@ -55,7 +54,6 @@ ROWS: dict[str, dict[str, Any] | None] = {  # None: Trainer's defaults
 SHAPES = {"7B": (4096, 32, 32), "13B": (5120, 40, 40)}  # on a GPU: width, layers, heads
 WAYS: dict[str, dict[str, Any]] = {
     "buckets": {"batch_size": 16},
-    "packed": {"batch_size": 16, "batching": "packed"},
     "buckets, checkpointing": {"batch_size": 64, "gradient_checkpointing": True},
 }
 MATRIX, GPU_STEPS, WARM = 8192, 12, 4
@@ -167,7 +165,7 @@ def tune_once(base: str, examples: str, what: str, steps: int, batch_size: int) 
 def with_ours(job: TuneJob) -> dict[str, float]:
     """Tune as the pipeline does."""
     from kgqa_core.lm.tune import tune
-    from kgqa_core.lm.tune_loop import Loop
+    from kgqa_core.lm.tune_data import Loop
 
     read: list[int] = []
     before: list[float] = []
@@ -188,7 +186,7 @@ def with_defaults(job: TuneJob, scratch: Path) -> dict[str, float]:
     """Tune with transformers' Trainer as it comes: its own sampler, collator, optimiser and loss."""
     from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments
 
-    from kgqa_core.lm.tune import open_tunable
+    from kgqa_core.lm.local import open_tunable
     from kgqa_core.lm.tune_data import read_tokens, write_tokens
 
     torch.set_num_threads(1)

@@ -104,7 +104,7 @@ class ReasonerSection(Section):
     batch_size: Annotated[int, Field(ge=1)] = 32  # examples per optimiser step, all processes together
     micro_batch: Annotated[int, Field(ge=1)] | None = None  # per forward pass; None: all of a process's share
     max_length: Annotated[int, Field(ge=8)] = 2048  # tokens of prompt and target; longer examples are counted out
-    batching: Literal["buckets", "packed", "random"] = "buckets"
+    batching: Literal["buckets", "random"] = "buckets"  # of like length together, or as drawn
     learning_rate: Annotated[float, Field(gt=0)] = 5e-4
     lr_schedule: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
     warmup: Share = 0.03  # share of the steps

@@ -263,7 +263,7 @@ def _train(
     from torch.optim.lr_scheduler import LambdaLR
     from transformers import TrainerCallback
 
-    from kgqa_core.lm.tune_loop import Loop, training_arguments
+    from kgqa_core.lm.tune_data import Loop, training_arguments
 
     head = model.get_output_embeddings().weight.numel()
     inner = sum(one.numel() for one in model.parameters()) - head  # the tied table is counted once

@@ -1,20 +1,25 @@
-"""A local model as a ``LanguageModel``, and what it is and costs: parameters, context, memory, and a measured speed."""
+"""A local model: as a ``LanguageModel``, what it is and costs, and open for tuning, with what is trained of it."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from kgqa_core.artifacts import hash_file
-from kgqa_core.errors import InputError
+from kgqa_core.artifacts import hash_file, written_whole
+from kgqa_core.config_lm import ReasonerSection
+from kgqa_core.errors import ConfigError, InputError, shorten
 from kgqa_core.lm.constraints import start_state
 from kgqa_core.lm.folders import (
+    ABOUT,
     Dtype,
     HashFile,
     Loaded,
@@ -29,6 +34,7 @@ from kgqa_core.lm.folders import (
     tensor_shapes,
 )
 from kgqa_core.lm.generate import Batcher, Ending, generate_batch, read_prompts, score_batch
+from kgqa_core.lm.tune_data import TuneJob
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
@@ -252,3 +258,125 @@ def free_memory(device: str) -> int:
         return 0
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(found[0]) * 1024 if found else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A model in training, with what it is made of."""
+
+    model: Any  # a transformers model, in a peft model where LoRA is tuned
+    tokenizer: Any
+    base_sha256: str
+    max_length: int  # tokens of an example
+    precision: torch.dtype  # of matrix products
+
+    @property
+    def weights(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that are trained, by name."""
+        return {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+
+    @property
+    def pad(self) -> int:
+        """The token beyond a row's end; nothing ever sees it."""
+        own = self.tokenizer.pad_token_id
+        return int(self.tokenizer.eos_token_id if own is None else own)
+
+
+def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
+    """Open a local folder for tuning.
+
+    With LoRA the base's own weights are frozen, and kept in the type of matrix products. Weights that are trained, and
+    their optimiser's moments, are float32. A token that is new gets the mean of its text's old tokens' rows.
+
+    Raises:
+        InputError: the folder is no model that can be used.
+        ConfigError: the section does not fit it.
+    """
+    from tokenizers import AddedToken
+
+    torch.manual_seed(job.seed)
+    section, base_sha256, texts = job.section, hash_model(job.base, hash_file), job.path_tokens
+    on_gpu = device.startswith("cuda") and torch.cuda.is_bf16_supported()
+    half = section.precision == "bfloat16" or (section.precision == "auto" and on_gpu)
+    loaded = load(job.base, dtype="bfloat16" if half and section.tuning == "lora" else "float32", device=device)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    spelled = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts}
+    new = [text for text in texts if len(spelled[text]) != 1]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in new])
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    tables = {id(table): table for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table}
+    with torch.no_grad():
+        for text in new:
+            for table in tables.values():
+                table.weight[tokenizer.convert_tokens_to_ids(text)] = table.weight[spelled[text]].mean(dim=0)
+    if section.tuning == "lora":
+        rows = sorted(int(tokenizer.convert_tokens_to_ids(text)) for text in set(texts))
+        model = _with_lora(model, section, trained_rows=rows, autocast=half)
+        model.peft_config["default"].base_model_name_or_path = f"{job.base.name}-{base_sha256[:12]}"
+    limit = min(section.max_length, loaded.context)
+    return Tunable(model, tokenizer, base_sha256, limit, torch.bfloat16 if half else torch.float32)
+
+
+def _with_lora(model: Any, section: ReasonerSection, *, trained_rows: list[int], autocast: bool) -> Any:
+    """Return the model frozen, with float32 LoRA weights that do nothing yet, and the rows of some tokens trained.
+
+    Where products are made under ``autocast``, peft's own casts before them would be for nothing.
+
+    Raises:
+        ConfigError: it has none of the targets, or an adapter of them could not be loaded again.
+    """
+    from peft import LoraConfig, get_peft_model
+    from peft.tuners.lora.layer import ParamWrapper
+
+    names = {id(module): name.rpartition(".")[2] for name, module in model.named_modules()}
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    tables = [table] if head is None or head.weight is table.weight else [table, head]
+    targets = section.targets if isinstance(section.targets, str) else list(section.targets)
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=section.rank,
+        lora_alpha=section.alpha,  # type: ignore[arg-type] # a float is as good
+        lora_dropout=section.dropout,
+        target_modules=targets,
+        trainable_token_indices={names[id(one)]: trained_rows for one in tables} if trained_rows else None,
+    )
+    try:
+        with warnings.catch_warnings():  # peft still asks under a name that transformers gave up
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+            adapted = get_peft_model(model, config)
+    except ValueError as problem:
+        raise ConfigError(f"no LoRA weights for targets {targets!r}: {shorten(str(problem))}") from problem
+    module: Any
+    for name, module in adapted.named_modules():
+        if isinstance(module, ParamWrapper):
+            raise ConfigError(
+                f"targets {targets!r} reach the fused experts of {model.config.model_type} ({name}): an adapter of "
+                "them cannot be loaded again. Name modules, such as targets: [q_proj, k_proj, v_proj, o_proj]"
+            )
+        if autocast and hasattr(module, "cast_input_dtype_enabled"):
+            module.cast_input_dtype_enabled = False
+    return adapted
+
+
+def save_tuned(tunable: Tunable, job: TuneJob) -> None:
+    """Write the tuned model, whole or not there; an adapter says which base it is for."""
+    job.out.mkdir(parents=True, exist_ok=True)
+    with written_whole(job.tuned) as folder:
+        folder.mkdir()
+        if job.section.tuning == "full":
+            tunable.model.config.use_cache = True
+            tunable.model.save_pretrained(folder)
+            tunable.tokenizer.save_pretrained(folder)
+            return
+        tunable.model.save_pretrained(folder, save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # a form with nothing filled in
+        config = folder / "adapter_config.json"
+        told = json.loads(config.read_text(encoding="utf-8"))
+        if isinstance(told["target_modules"], list):
+            told["target_modules"].sort()  # a set, in the order of the day
+        config.write_text(json.dumps(told, indent=2, sort_keys=True), encoding="utf-8")
+        about = {"base_sha256": tunable.base_sha256, "path_tokens": list(job.path_tokens)}
+        (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
+        if job.path_tokens:  # by its tokenizer peft's Auto classes know how far to resize the base
+            tunable.tokenizer.save_pretrained(folder)

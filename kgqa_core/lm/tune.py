@@ -1,38 +1,60 @@
-"""Tuning a language model on instructions: opened, given LoRA weights, trained, and saved as others load it.
+"""Tuning a language model on instructions: transformers' Trainer over passes drawn beforehand, with exact resumption.
 
 In one process: ``tune``. In several, one per GPU: ``tune_in_processes``, or as everyone starts them,
 ``torchrun --nproc-per-node 4 -m kgqa_core.lm.tune JOB.json``, where the file holds a ``TuneJob``.
+
+States and weights are safetensors and JSON; nothing is pickled.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import shutil
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import reduce
+from accelerate.utils import broadcast, gather
 from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import TrainerCallback
 
 from kgqa_core import errors
 from kgqa_core.artifacts import hash_file, hash_json, written_whole
-from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.errors import ConfigError, KgqaError, shorten
-from kgqa_core.lm.folders import ABOUT, hash_model, load
-from kgqa_core.lm.tune_data import Int, Tokens, TuneJob, collate, draw_batches, read_tokens, write_tokens
-from kgqa_core.lm.tune_loop import Journal, Loop, Weights, packs_cleanly, target_nll, training_arguments
+from kgqa_core.errors import KgqaError, shorten
+from kgqa_core.lm.local import Tunable, open_tunable, save_tuned
+from kgqa_core.lm.tune_data import (
+    Int,
+    Loop,
+    Tokens,
+    TuneJob,
+    dev_losses,
+    dev_sample,
+    draw_batches,
+    passes_of,
+    read_tokens,
+    training_arguments,
+    write_tokens,
+)
 
 VERSION = 2  # of how the same inputs become weights: no state of another version is gone on with
+CURVES = {"loss": "loss", "gradient_norm": "grad_norm", "learning_rate": "learning_rate"}  # ours -> Trainer's
+TENSORS, STATE, BEST = "state.safetensors", "state.json", "best-{step}.safetensors"
+SAVING_SHARE = 20  # saving takes at most one part in so many of the time
+OnPoint = Callable[[str, int, float], None]  # told each point of the curves: name, step, value
+Progress = Callable[[int, int], None]  # told steps done, and steps in all
 _log = logging.getLogger(__name__)
 
 
@@ -53,67 +75,220 @@ class TuneReport(BaseModel):
     cpu_seconds: float  # of the steps and evaluations; one process
 
 
-@dataclass(frozen=True, slots=True)
-class Tunable:
-    """A model in training, with what it is made of."""
+@dataclass
+class Notes:
+    """What is known of an unfinished training beside its tensors; JSON at rest."""
 
-    model: Any  # a transformers model, in a peft model where LoRA is tuned
-    tokenizer: Any
-    base_sha256: str
-    max_length: int  # tokens of an example
-    precision: torch.dtype  # of matrix products
+    step: int = 0  # optimiser steps done
+    points: list[tuple[str, int, float]] = field(default_factory=list)  # of curves: name, step, value
+    since: list[list[float]] = field(default_factory=list)  # CURVES of each step after the last point
+    best_step: int = 0  # whose weights are kept; 0: dev was not judged yet
+    best_loss: float | None = None  # mean over the instructions
+    dev_losses: dict[str, float] = field(default_factory=dict)  # instruction -> loss of the weights that are kept
+    cpu_seconds: float = 0.0
 
-    @property
-    def weights(self) -> Weights:
-        """The parameters that are trained, by name."""
-        return {name: one for name, one in self.model.named_parameters() if one.requires_grad}
 
-    @property
-    def pad(self) -> int:
-        """The token beyond a row's end; nothing ever sees it."""
-        own = self.tokenizer.pad_token_id
-        return int(self.tokenizer.eos_token_id if own is None else own)
+class Journal(TrainerCallback):
+    """Accounts for each step, judges dev, and saves now and then all that an exact continuation needs.
+
+    States are folders ``step-N`` of safetensors and JSON, each whole or not there; two are kept, beside the best
+    weights. Trainer's own checkpoints are pickled, so they are not used.
+
+    Args:
+        identity: hash of all that the training is made of; states of another one are removed.
+        weights: the trained parameters by name; those of a state that is found are put into them.
+        judge: returns the dev loss per instruction, the same in every process; empty without dev examples.
+        told: what is told of the training, that before a kill again.
+    """
+
+    def __init__(
+        self,
+        job: TuneJob,
+        folder: Path,
+        *,
+        identity: str,
+        weights: dict[str, nn.Parameter],
+        judge: Callable[[], dict[str, float]],
+        steps: int,
+        told: tuple[OnPoint, Progress],
+    ) -> None:
+        self._job, self._folder, self._identity = job, folder, identity
+        self._weights, self._judge, self._steps = weights, judge, steps
+        self._on_point, self._progress = told
+        times = job.section.num_evaluations  # evenly, the last after the last step
+        self._judged_at = {max(1, round(steps * (index + 1) / times)) for index in range(times)}
+        self._next = time.monotonic() + job.save_every  # when the next state is due
+        self.notes, self._tensors, self._groups = Notes(), dict[str, Tensor](), dict[str, Any]()
+        for state in sorted(folder.glob("step-*"), reverse=True):  # the last one that can be read
+            try:
+                said = json.loads((state / STATE).read_text(encoding="utf-8"))
+                if said["identity"] != identity:
+                    _log.warning("%s is of another training: beginning anew", state)
+                    shutil.rmtree(state, ignore_errors=True)
+                    continue
+                self._tensors = load_file(state / TENSORS)
+                set_weights(weights, _part(self._tensors, "weights"))
+                self.notes, self._groups = Notes(**said["notes"]), said["groups"]
+                _log.info("going on after step %d of %d", self.notes.step, steps)
+                break
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
+                _log.warning("cannot go on from %s: %s", state, shorten(str(problem)))
+        self._saved_best = self.notes.best_step  # best step when a state was last saved
+        for point in self.notes.points:
+            self._on_point(*point)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Set optimiser, schedule and random numbers to where the state that was found has them."""
+        if self._groups:
+            moments: dict[int, dict[str, Tensor]] = {}
+            for name, tensor in _part(self._tensors, "optimizer").items():
+                index, _, rest = name.partition(".")
+                moments.setdefault(int(index), {})[rest] = tensor
+            kwargs["optimizer"].load_state_dict({"state": moments, "param_groups": self._groups["optimizer"]})
+            kwargs["lr_scheduler"].load_state_dict(self._groups["scheduler"])
+            # A row per process; torch would read the first row of a view, so it is copied.
+            torch.set_rng_state(self._tensors["random.cpu"][args.process_index].clone())
+            if args.device.type == "cuda":
+                torch.cuda.set_rng_state(self._tensors["random.cuda"][args.process_index].clone(), args.device)
+        self._tensors, self._groups = {}, {}
+        self._began = time.process_time() - self.notes.cpu_seconds
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Account for one step; Trainer calls this after each, and once at the end with figures of its own."""
+        logs: dict[str, float] = kwargs["logs"]
+        if "loss" not in logs:
+            return
+        notes, job, section = self.notes, self._job, self._job.section
+        notes.step += 1
+        for name, what in (("loss", "loss"), ("grad_norm", "gradient")):
+            if not math.isfinite(logs[name]):
+                clip = ", or clip gradients (gradient_norm 1)" if section.gradient_norm == 0 else ""
+                raise KgqaError(
+                    f"the {what} became {logs[name]} in step {notes.step} of {self._steps}. Lower learning_rate "
+                    f"({section.learning_rate:g}) or raise warmup ({section.warmup:g}){clip}; if it is so from the "
+                    "first step, set precision to float32"
+                )
+        points = []
+        notes.since.append([logs[name] for name in CURVES.values()])
+        if len(notes.since) >= job.curve_every or notes.step == self._steps:
+            for name, values in zip(CURVES, zip(*notes.since, strict=True), strict=True):
+                points.append((f"train.{name}", notes.step, math.fsum(values) / len(values)))
+            notes.since.clear()
+        if notes.step in self._judged_at and (losses := self._judge()):
+            points += [(f"dev.loss.{name}", notes.step, loss) for name, loss in losses.items()]
+            mean, best = math.fsum(losses.values()) / len(losses), section.keep == "best"
+            if not best or notes.best_loss is None or mean < notes.best_loss:
+                notes.best_loss, notes.best_step, notes.dev_losses = mean, notes.step, losses
+                if best and args.process_index == 0:
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    with written_whole(self._folder / BEST.format(step=notes.step)) as partial:
+                        save_file(_at_rest(self._weights), partial)
+        notes.points += points
+        notes.cpu_seconds = time.process_time() - self._began
+        due = torch.tensor([time.monotonic() >= self._next], dtype=torch.int64, device=args.device)
+        if job.journal is not None and broadcast(due).item():  # the first process's clock counts
+            self._save(args, kwargs["optimizer"], kwargs["lr_scheduler"])
+        for point in points:
+            self._on_point(*point)
+        self._progress(notes.step, self._steps)
+
+    def _save(self, args: Any, optimizer: Any, scheduler: Any) -> None:
+        """Save a state; every process gives its random numbers, the first one writes."""
+        started = time.monotonic()
+        random = {"cpu": gather(torch.get_rng_state()[None].to(args.device))}
+        if args.device.type == "cuda":
+            random["cuda"] = gather(torch.cuda.get_rng_state(args.device)[None].to(args.device))
+        if args.process_index == 0:
+            told = optimizer.state_dict()
+            tensors: dict[str, Tensor] = {f"weights.{name}": weight for name, weight in self._weights.items()}
+            tensors |= {f"random.{name}": rows for name, rows in random.items()}
+            for index, moments in told["state"].items():
+                tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(one) for name, one in moments.items()}
+            groups = {"optimizer": told["param_groups"], "scheduler": scheduler.state_dict()}
+            state = {"identity": self._identity, "groups": groups, "notes": asdict(self.notes)}
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with written_whole(self._folder / f"step-{self.notes.step:08d}") as partial:
+                partial.mkdir()
+                save_file(_at_rest(tensors), partial / TENSORS)
+                (partial / STATE).write_text(json.dumps(state), encoding="utf-8")
+            for folder in sorted(self._folder.glob("step-*"), reverse=True)[2:]:
+                shutil.rmtree(folder, ignore_errors=True)
+            for file in self._folder.glob(BEST.format(step="*")):
+                if int(file.stem.partition("-")[2]) < self._saved_best:  # the state before this one may need its own
+                    file.unlink(missing_ok=True)
+        self._saved_best = self.notes.best_step
+        now = time.monotonic()
+        self._next = now + (max(self._job.save_every, (now - started) * SAVING_SHARE) if self._job.save_every else 0)
+
+    def restore_best(self) -> None:
+        """Set the weights to those of the lowest dev loss, where they are wanted and dev was judged."""
+        if self._job.section.keep == "best" and self.notes.best_step:
+            set_weights(self._weights, load_file(self._folder / BEST.format(step=self.notes.best_step)))
+
+
+def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """Return the tensors of a kind, by the rest of their names."""
+    return {name.removeprefix(f"{kind}."): one for name, one in tensors.items() if name.startswith(f"{kind}.")}
+
+
+def _at_rest(tensors: Any) -> dict[str, Tensor]:
+    return {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
+
+
+def set_weights(weights: dict[str, nn.Parameter], saved: dict[str, Tensor]) -> None:
+    """Set the trained parameters to what was saved under their names; KeyError where names differ."""
+    if set(weights) != set(saved):
+        raise KeyError(f"{len(set(weights) ^ set(saved))} names of weights differ")
+    with torch.no_grad():
+        for name, parameter in weights.items():
+            parameter.copy_(saved[name])
 
 
 def tune(
     job: TuneJob,
-    on_point: Callable[[str, int, float], None] = lambda name, step, value: None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    on_point: OnPoint = lambda name, step, value: None,
+    progress: Progress = lambda done, total: None,
 ) -> TuneReport:
     """Fine-tune a local model on instruction data (RoG Eq. 7, EPERM Eq. 8) and save it as ``job.tuned``.
 
     Under torchrun every process calls this; the first one writes and tells, all return the same figures.
 
-    Args:
-        job: what is tuned, how and where.
-        on_point: told each point of the curves (name, step, value), those before a kill again.
-        progress: told (steps done, steps in all).
-
     Raises:
-        InputError: a folder or file that cannot be used, or no example to learn from.
-        ConfigError: settings that do not fit.
+        InputError, ConfigError: a folder, file or setting that cannot be used, or no example to learn from.
         KgqaError: the loss became NaN, or a GPU has too little memory; the message says what to lower.
     """
     torch.set_num_threads(job.threads)
+    section = job.section
     with TemporaryDirectory(prefix="kgqa-tune-") as scratch:
         work = job.journal or Path(scratch)
-        arguments = _arguments(job, scratch)  # here several processes find each other
+        arguments = training_arguments(  # here several processes find each other
+            scratch,
+            job.device,
+            learning_rate=section.learning_rate,
+            lr_scheduler_type=section.lr_schedule,
+            warmup_steps=section.warmup,
+            weight_decay=section.weight_decay,
+            adam_beta2=section.adam_beta2,
+            max_grad_norm=section.gradient_norm,
+            activation_checkpointing=section.gradient_checkpointing,
+            seed=job.seed,
+        )
         rank, count = arguments.process_index, arguments.world_size
         tunable = open_tunable(job, device=str(arguments.device))
         tokens, key = _tokens(job, tunable, work)
-        batches = draw_batches(tokens, job.section, seed=job.seed, num_processes=count)
-        judged = dev_sample(tokens, job.section.dev_examples, job.seed)[rank::count]
+        batches = draw_batches(tokens, section, seed=job.seed, num_processes=count)
+        judged = dev_sample(tokens, section.dev_examples, job.seed)[rank::count]
+        judging: Any = {"pad": tunable.pad, "precision": tunable.precision, "batch_size": batches.shape[3]}
         journal = Journal(
             job,
             work / "states",
-            identity=hash_json([VERSION, key, job.section.model_dump(mode="json"), job.seed, job.device, count]),
+            identity=hash_json([VERSION, key, section.model_dump(mode="json"), job.seed, job.device, count]),
             weights=tunable.weights,
-            judge=lambda: dev_losses(tunable, tokens, judged, batch_size=batches.shape[3]),
+            judge=lambda: dev_losses(tunable.model, tokens, judged, **judging),
             steps=len(batches),
-            on_point=on_point if rank == 0 else lambda name, step, value: None,
-            progress=progress if rank == 0 else lambda done, total: None,
+            told=(on_point, progress) if rank == 0 else (lambda name, step, value: None, lambda done, total: None),
         )
-        _train(tunable, tokens, batches, job.section, arguments, journal)
+        _train(tunable, tokens, batches, job, arguments, journal)
         if rank == 0:
             save_tuned(tunable, job)
         PartialState().wait_for_everyone()
@@ -132,22 +307,6 @@ def tune(
     )
 
 
-def _arguments(job: TuneJob, scratch: str) -> Any:
-    section = job.section
-    return training_arguments(
-        scratch,
-        job.device,
-        learning_rate=section.learning_rate,
-        lr_scheduler_type=section.lr_schedule,
-        warmup_steps=section.warmup,
-        weight_decay=section.weight_decay,
-        adam_beta2=section.adam_beta2,
-        max_grad_norm=section.gradient_norm,
-        activation_checkpointing=section.gradient_checkpointing,
-        seed=job.seed,
-    )
-
-
 def _tokens(job: TuneJob, tunable: Tunable, work: Path) -> tuple[Tokens, str]:
     """Return the examples as tokens, made once for all processes that share a journal, and the hash of their making."""
     files = [hash_file(file) for file in job.examples]
@@ -162,23 +321,16 @@ def _tokens(job: TuneJob, tunable: Tunable, work: Path) -> tuple[Tokens, str]:
     return tokens, key
 
 
-def _train(
-    tunable: Tunable, tokens: Tokens, batches: Int, section: ReasonerSection, arguments: Any, journal: Journal
-) -> None:
+def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, arguments: Any, journal: Journal) -> None:
     """Do the steps that the journal has not seen, and leave in the model the weights that are kept."""
     steps, accumulated, _, size = batches.shape
-    done, model = journal.notes.step, tunable.model
+    done, section = journal.notes.step, job.section
     if done < steps:
-        packed = section.batching == "packed"
-        if packed and not packs_cleanly(model, tunable.precision):
-            _log.warning("%s does not keep packed examples apart: one example per row", model.config.model_type)
-            packed = False
-        row_length, per_example = tunable.max_length if packed else None, section.loss_mean == "example"
-        rest = {"rank": arguments.process_index, "pad": tunable.pad, "row_length": row_length}
-        passes = passes_of(tokens, batches[done:], **rest, per_example=per_example)
+        how: Any = {"rank": arguments.process_index, "pad": tunable.pad, "per_example": section.loss_mean == "example"}
         arguments.max_steps, arguments.gradient_accumulation_steps = steps - done, accumulated
         arguments.per_device_train_batch_size = size
-        loop = Loop(passes, steps, tunable.precision, model=model, args=arguments, callbacks=[journal])
+        passes = passes_of(tokens, batches[done:], **how)
+        loop = Loop(passes, steps, tunable.precision, model=tunable.model, args=arguments, callbacks=[journal])
         try:
             loop.train()
         except torch.cuda.OutOfMemoryError as problem:
@@ -187,149 +339,6 @@ def _train(
             cures += [f"lower max_length (now {section.max_length})"]
             raise KgqaError(f"the GPU's memory does not hold a step: {', or '.join(cures)}") from problem
     journal.restore_best()
-
-
-def passes_of(
-    tokens: Tokens, batches: Int, *, rank: int, pad: int, row_length: int | None = None, per_example: bool = False
-) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield one process's passes over ``batches`` [S, A, P, M].
-
-    Each target token of a step counts the same, or each target where ``per_example``; times its example's weight.
-    """
-    many = tokens.num_targets
-    for batch in batches:
-        for mine in batch[:, rank]:
-            share = many[mine] * batch.size if per_example else many[batch].sum()
-            yield collate(tokens, mine, tokens.weights[mine] / share, pad=pad, row_length=row_length)
-
-
-def dev_sample(tokens: Tokens, per_instruction: int, seed: int) -> Int:
-    """Return the dev examples that are judged, of like length together."""
-    generator = np.random.default_rng([seed, 7])
-    chosen = [generator.permutation(tokens.of(name, dev=True))[:per_instruction] for name in tokens.names]
-    examples = np.concatenate(chosen)
-    return examples[np.argsort(tokens.lengths[examples], kind="stable")]
-
-
-@torch.no_grad()
-def dev_losses(tunable: Tunable, tokens: Tokens, examples: Int, *, batch_size: int) -> dict[str, float]:
-    """Return the mean negative log-likelihood of a target token, of each instruction that has dev examples."""
-    tunable.model.eval()
-    device = tunable.model.device
-    sums = torch.zeros(len(tokens.names), 2, dtype=torch.float64)  # of each: negative log-likelihood, target tokens
-    for first in range(0, examples.size, batch_size):
-        batch = examples[first : first + batch_size]
-        inputs = collate(tokens, batch, np.ones(batch.size, np.float32), pad=tunable.pad)
-        nll = target_nll(tunable.model, {name: one.to(device) for name, one in inputs.items()}, tunable.precision)
-        kinds = torch.from_numpy(np.repeat(tokens.instruction[batch], tokens.num_targets[batch]).astype(np.int64))
-        sums.index_add_(0, kinds, torch.stack([nll.double().cpu(), torch.ones(len(kinds), dtype=torch.float64)], dim=1))
-    rows = reduce(sums.to(device), "sum").tolist()
-    return {name: total / count for name, (total, count) in zip(tokens.names, rows, strict=True) if count}
-
-
-def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
-    """Open a local folder for tuning.
-
-    With LoRA the base's own weights are frozen, and kept in the type of matrix products. Weights that are trained, and
-    their optimiser's moments, are float32.
-
-    Raises:
-        InputError: the folder is no model that can be used.
-        ConfigError: the section does not fit it.
-    """
-    torch.manual_seed(job.seed)
-    section, base_sha256 = job.section, hash_model(job.base, hash_file)
-    on_gpu = device.startswith("cuda") and torch.cuda.is_bf16_supported()
-    half = section.precision == "bfloat16" or (section.precision == "auto" and on_gpu)
-    loaded = load(job.base, dtype="bfloat16" if half and section.tuning == "lora" else "float32", device=device)
-    model, tokenizer = loaded.model, loaded.tokenizer
-    add_tokens(model, tokenizer, job.path_tokens)
-    if section.tuning == "lora":
-        rows = sorted(int(tokenizer.convert_tokens_to_ids(text)) for text in set(job.path_tokens))
-        model = with_lora(model, section, trained_rows=rows, autocast=half)
-        model.peft_config["default"].base_model_name_or_path = f"{job.base.name}-{base_sha256[:12]}"
-    limit = min(section.max_length, loaded.context)
-    return Tunable(model, tokenizer, base_sha256, limit, torch.bfloat16 if half else torch.float32)
-
-
-def add_tokens(model: Any, tokenizer: Any, texts: tuple[str, ...]) -> None:
-    """Make each text one token, where it is none; a new token's row is the mean of its text's old tokens' rows."""
-    from tokenizers import AddedToken
-
-    spelled = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts}
-    new = [text for text in texts if len(spelled[text]) != 1]
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in new])
-    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    tables = {id(table): table for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table}
-    with torch.no_grad():
-        for text in new:
-            for table in tables.values():
-                table.weight[tokenizer.convert_tokens_to_ids(text)] = table.weight[spelled[text]].mean(dim=0)
-
-
-def with_lora(model: Any, section: ReasonerSection, *, trained_rows: list[int], autocast: bool) -> Any:
-    """Return the model frozen, with float32 LoRA weights that do nothing yet, and the rows of some tokens trained.
-
-    Where products are made under ``autocast``, peft's own casts before them would be for nothing.
-
-    Raises:
-        ConfigError: it has none of the targets, or an adapter of them could not be loaded again.
-    """
-    from peft import LoraConfig, get_peft_model
-    from peft.tuners.lora.layer import ParamWrapper
-
-    names = {id(module): name.rpartition(".")[2] for name, module in model.named_modules()}
-    table, head = model.get_input_embeddings(), model.get_output_embeddings()
-    tables = [table] if head is None or head.weight is table.weight else [table, head]
-    targets = section.targets if isinstance(section.targets, str) else list(section.targets)
-    config = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=section.rank,
-        lora_alpha=section.alpha,  # type: ignore[arg-type] # a float is as good
-        lora_dropout=section.dropout,
-        target_modules=targets,
-        trainable_token_indices={names[id(one)]: trained_rows for one in tables} if trained_rows else None,
-    )
-    try:
-        with warnings.catch_warnings():  # peft still asks under a name that transformers gave up
-            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-            adapted = get_peft_model(model, config)
-    except ValueError as problem:
-        raise ConfigError(f"no LoRA weights for targets {targets!r}: {shorten(str(problem))}") from problem
-    module: Any
-    for name, module in adapted.named_modules():
-        if isinstance(module, ParamWrapper):
-            raise ConfigError(
-                f"targets {targets!r} reach the fused experts of {model.config.model_type} ({name}): an adapter of "
-                "them cannot be loaded again. Name modules, such as targets: [q_proj, k_proj, v_proj, o_proj]"
-            )
-        if autocast and hasattr(module, "cast_input_dtype_enabled"):
-            module.cast_input_dtype_enabled = False
-    return adapted
-
-
-def save_tuned(tunable: Tunable, job: TuneJob) -> None:
-    """Write the tuned model, whole or not there; an adapter says which base it is for."""
-    job.out.mkdir(parents=True, exist_ok=True)
-    with written_whole(job.tuned) as folder:
-        folder.mkdir()
-        if job.section.tuning == "full":
-            tunable.model.config.use_cache = True
-            tunable.model.save_pretrained(folder)
-            tunable.tokenizer.save_pretrained(folder)
-            return
-        tunable.model.save_pretrained(folder, save_embedding_layers=False)
-        (folder / "README.md").unlink(missing_ok=True)  # a form with nothing filled in
-        config = folder / "adapter_config.json"
-        told = json.loads(config.read_text(encoding="utf-8"))
-        if isinstance(told["target_modules"], list):
-            told["target_modules"].sort()  # a set, in the order of the day
-        config.write_text(json.dumps(told, indent=2, sort_keys=True), encoding="utf-8")
-        about = {"base_sha256": tunable.base_sha256, "path_tokens": list(job.path_tokens)}
-        (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
-        if job.path_tokens:  # by its tokenizer peft's Auto classes know how far to resize the base
-            tunable.tokenizer.save_pretrained(folder)
 
 
 def do_job(file: Path) -> None:
@@ -355,12 +364,10 @@ def do_job(file: Path) -> None:
 def tune_in_processes(
     job: TuneJob,
     processes: int,
-    on_point: Callable[[str, int, float], None] = lambda name, step, value: None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    on_point: OnPoint = lambda name, step, value: None,
+    progress: Progress = lambda done, total: None,
 ) -> TuneReport:
-    """Do what ``tune`` does, in several processes of this machine where more than one is asked for.
-
-    torchrun starts them; on GPUs each takes one.
+    """Do what ``tune`` does, in several processes of torchrun where more than one is asked for, a GPU for each.
 
     Raises:
         KgqaError: what ``tune`` raises in any of them, or the last words of one that ended otherwise.

@@ -1,14 +1,15 @@
-"""What a tuning is told, its examples as token numbers, who sees which of them when, and the tensors of one pass.
+"""What a tuning is made of: its job, examples as token numbers, who sees which when, and Trainer over those passes.
 
 Shape letters: N examples, S optimiser steps, A passes that a step accumulates, P processes, M examples of a pass,
-B rows, T tokens of a row, K target tokens of a pass.
+T tokens of the longest, K target tokens of a pass, V vocabulary.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,9 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from accelerate.utils import reduce
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
@@ -93,16 +97,11 @@ def read_tokens(folder: Path) -> Tokens:
     """Return what ``write_tokens`` left."""
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     rows = np.load(folder / ROWS, allow_pickle=False)
-    return Tokens(
-        tokens=np.memmap(folder / STREAM, np.int32, "r"),
-        starts=np.concatenate([[0], rows["length"].cumsum(dtype=np.int64)]),
-        num_prompt=rows["num_prompt"],
-        weights=np.ascontiguousarray(rows["weight"]),
-        instruction=rows["instruction"],
-        dev=np.ascontiguousarray(rows["dev"]),
-        names=tuple(facts["names"]),
-        too_long=facts["too_long"],
-    )
+    starts = np.concatenate([[0], rows["length"].cumsum(dtype=np.int64)])
+    weights, dev = np.ascontiguousarray(rows["weight"]), np.ascontiguousarray(rows["dev"])
+    stream = np.memmap(folder / STREAM, np.int32, "r")
+    return Tokens(stream, starts, rows["num_prompt"], weights, rows["instruction"], dev, tuple(facts["names"]),
+                  facts["too_long"])  # fmt: skip
 
 
 def write_tokens(files: Sequence[Path], tokenizer: Any, folder: Path, *, max_length: int) -> None:
@@ -190,15 +189,17 @@ def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num
             have = ", ".join(name for name, count in counts.items() if count)
             raise InputError(f"a phase draws {missing[0]!r}, of which there is no training example; there are {have}")
         last = round(phase.until * steps)
+        parts = apportion([*weights.values()], (last - first) * section.batch_size)
         taken, places = [], []
-        for name, part in zip(
-            weights, apportion([*weights.values()], (last - first) * section.batch_size), strict=True
-        ):
+        for name, part in zip(weights, parts, strict=True):
             taken.append(np.fromiter(islice(streams[name], part), np.int64, part))
             places.append((np.arange(part) + generator.random(part)) / max(part, 1))
         mixed = np.concatenate(taken)[np.argsort(np.concatenate(places), kind="stable")]
-        if section.batching == "buckets":
-            mixed = _by_length(mixed, tokens.lengths, size * num_processes, generator)
+        unit = size * num_processes
+        for start in range(0, mixed.size if section.batching == "buckets" else 0, unit * BUCKET_UNITS):
+            window = mixed[start : start + unit * BUCKET_UNITS]  # units of like length, shuffled
+            units = window[np.argsort(tokens.lengths[window], kind="stable")].reshape(-1, unit)
+            mixed[start : start + window.size] = generator.permutation(units).ravel()
         drawn.append(mixed)
         first = last
     return np.concatenate(drawn).reshape(steps, share // size, num_processes, size)
@@ -214,71 +215,139 @@ def apportion(weights: Sequence[float], total: int) -> list[int]:
     return counts
 
 
-def _by_length(drawn: Int, lengths: Int, unit: int, generator: np.random.Generator) -> Int:
-    """Return the draws with units of like length: sorted within a window, the units then shuffled."""
-    bucketed = [drawn[:0]]
-    for first in range(0, drawn.size, unit * BUCKET_UNITS):
-        window = drawn[first : first + unit * BUCKET_UNITS]
-        units = window[np.argsort(lengths[window], kind="stable")].reshape(-1, unit)
-        bucketed.append(generator.permutation(units).ravel())
-    return np.concatenate(bucketed)
-
-
 def _endless(examples: Int, generator: np.random.Generator) -> Iterator[int]:
     """Yield the examples in a random order, and again in another one."""
     while True:
         yield from generator.permutation(examples).tolist()
 
 
-def collate(
-    tokens: Tokens, examples: Int, scales: NDArray[np.float32], *, pad: int, row_length: int | None = None
-) -> dict[str, Tensor]:
-    """Return the tensors of one forward pass: one example per row, or several where they are packed.
+def collate(tokens: Tokens, examples: Int, scales: NDArray[np.float32], *, pad: int) -> dict[str, Tensor]:
+    """Return the tensors of one forward pass over ``examples`` [M], one per row.
 
-    ``input_ids`` [B, T]; ``logits_to_keep`` [B, T], True where a target token is predicted; ``targets`` and ``weights``
-    [K], in the order of the True places. Padding is on the right, where a causal model never looks back at it, so no
-    attention mask is needed. Packed rows have ``position_ids`` [B, T], which begin at 0 for each example: by them the
-    model keeps the examples apart.
-
-    Args:
-        tokens: the examples.
-        examples: those of this pass [M].
-        scales: weight in the loss of each of an example's target tokens [M].
-        pad: token beyond a row's end.
-        row_length: pack examples into rows of up to so many tokens.
+    ``input_ids`` [M, T]; ``logits_to_keep`` [M, T], True where a target token is predicted; ``targets`` and ``weights``
+    [K], in the order of the True places. ``scales`` [M] is the weight in the loss of each of an example's targets.
+    Padding is on the right, where a causal model never looks back at it, so no attention mask is needed.
     """
     lengths, many = tokens.lengths[examples], tokens.num_targets[examples]
-    rows = [[one] for one in range(len(examples))] if row_length is None else pack(lengths.tolist(), row_length)
-    shape = len(rows), max(int(lengths[row].sum()) for row in rows)
-    input_ids, positions, keep = np.full(shape, pad, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
-    targets, weights = [], []
-    for row, members in enumerate(rows):
-        place = 0
-        for one in members:
-            end = place + lengths[one]
-            text = tokens.tokens[tokens.starts[examples[one]] :][: lengths[one]]
-            input_ids[row, place:end], positions[row, place:end] = text, np.arange(lengths[one])
-            keep[row, end - many[one] - 1 : end - 1] = True
-            targets.append(text[-many[one] :])
-            weights.append(np.full(many[one], scales[one], np.float32))
-            place = end
-        positions[row, place:] = np.arange(shape[1] - place)  # padding is an example of its own
-    wanted = np.concatenate(targets).astype(np.int64)
-    arrays = {"input_ids": input_ids, "logits_to_keep": keep, "targets": wanted, "weights": np.concatenate(weights)}
-    if row_length is not None:
-        arrays["position_ids"] = positions
+    places = np.arange(lengths.max())
+    input_ids = np.full((len(examples), places.size), pad, np.int64)
+    texts = [tokens.tokens[start:][:length] for start, length in zip(tokens.starts[examples], lengths, strict=True)]
+    for row, text in zip(input_ids, texts, strict=True):
+        row[: text.size] = text
+    ends = (lengths - 1)[:, None]
+    keep = (places >= ends - many[:, None]) & (places < ends)
+    targets = np.concatenate([text[-num:] for text, num in zip(texts, many, strict=True)]).astype(np.int64)
+    weights = np.repeat(scales.astype(np.float32), many)
+    arrays = {"input_ids": input_ids, "logits_to_keep": keep, "targets": targets, "weights": weights}
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def pack(lengths: Sequence[int], row_length: int) -> list[list[int]]:
-    """Return which examples share a row of up to ``row_length`` tokens: the longest first, into the first with room."""
-    rows: list[list[int]] = []
-    room: list[int] = []
-    for one in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        row = next((row for row, left in enumerate(room) if lengths[one] <= left), len(rows))
-        if row == len(rows):
-            rows.append([])
-            room.append(row_length)
-        rows[row].append(one)
-        room[row] -= lengths[one]
-    return rows
+def passes_of(
+    tokens: Tokens, batches: Int, *, rank: int, pad: int, per_example: bool = False
+) -> Iterator[dict[str, Tensor]]:
+    """Yield one process's passes over ``batches`` [S, A, P, M].
+
+    Each target token of a step counts the same, or each target where ``per_example``; times its example's weight.
+    """
+    many = tokens.num_targets
+    for batch in batches:
+        for mine in batch[:, rank]:
+            share = many[mine] * batch.size if per_example else many[batch].sum()
+            yield collate(tokens, mine, tokens.weights[mine] / share, pad=pad)
+
+
+class Loop(Trainer):
+    """Trainer over passes that were drawn beforehand, with the weighted loss, and a schedule over all steps.
+
+    A pass's loss is a sum over its targets, weighted so that all passes of a step add up to the step's loss: in a sum,
+    it does not matter how many passes and processes share a step.
+
+    Args:
+        passes: this process's, each as ``collate`` makes it; ``args.max_steps`` says how many steps they are.
+        steps: of the whole training, of which a resumed one only does the rest.
+    """
+
+    loss_is_scaled_for_ga = True  # Trainer then does not divide it by the number of accumulated passes
+
+    def __init__(
+        self, passes: Iterable[dict[str, Tensor]], steps: int, precision: torch.dtype = torch.float32, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._passes, self._steps, self._precision = passes, steps, precision
+        self.remove_callback(PrinterCallback)
+
+    def get_train_dataloader(self) -> Any:
+        """Return the passes, which no loader has to batch or shuffle."""
+        return self._passes
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Return the schedule of the whole training."""
+        return super().create_scheduler(self._steps, optimizer)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *_: Any, **__: Any) -> Any:
+        """Return the loss of one pass, times the processes, over which gradients are averaged."""
+        nll = target_nll(model, inputs, self._precision)
+        loss = (nll * inputs["weights"]).sum() * self.args.world_size
+        return (loss, nll) if return_outputs else loss
+
+
+def target_nll(model: Any, inputs: dict[str, Tensor], precision: torch.dtype) -> Tensor:
+    """Return the negative log-likelihood [K] of each target token, natural log, at least float32.
+
+    The head is applied where a target token is predicted and nowhere else. Autocast is around this one pass: around a
+    loop it would go on using the first step's weights.
+    """
+    reads = {name: inputs[name] for name in ("input_ids", "logits_to_keep")}
+    half: Any = nullcontext() if precision == torch.float32 else torch.autocast(model.device.type, precision)
+    with half:
+        logits = model(**reads, use_cache=False).logits  # [K, V]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return cross_entropy(logits, inputs["targets"], reduction="none")
+
+
+def training_arguments(work: str, device: str, **options: Any) -> TrainingArguments:
+    """Return Trainer's arguments; under torchrun this joins the other processes, which share no GPU."""
+    arguments = TrainingArguments(
+        output_dir=work,  # stays empty: Trainer saves nothing
+        use_cpu=device == "cpu",
+        optim="adamw_torch_fused",
+        activation_checkpointing_kwargs={"use_reentrant": False},
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        eval_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        ddp_find_unused_parameters=False,
+        **options,
+    )
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are for several processes, never for DataParallel
+    return arguments
+
+
+def dev_sample(tokens: Tokens, per_instruction: int, seed: int) -> Int:
+    """Return the dev examples that are judged, of like length together."""
+    generator = np.random.default_rng([seed, 7])
+    chosen = [generator.permutation(tokens.of(name, dev=True))[:per_instruction] for name in tokens.names]
+    examples = np.concatenate(chosen)
+    return examples[np.argsort(tokens.lengths[examples], kind="stable")]
+
+
+@torch.no_grad()
+def dev_losses(
+    model: Any, tokens: Tokens, examples: Int, *, pad: int, precision: torch.dtype, batch_size: int
+) -> dict[str, float]:
+    """Return the mean negative log-likelihood of a target token, of each instruction that has dev examples."""
+    model.eval()
+    device = model.device
+    sums = torch.zeros(len(tokens.names), 2, dtype=torch.float64)  # of each: negative log-likelihood, target tokens
+    for first in range(0, examples.size, batch_size):
+        batch = examples[first : first + batch_size]
+        inputs = collate(tokens, batch, np.ones(batch.size, np.float32), pad=pad)
+        nll = target_nll(model, {name: one.to(device) for name, one in inputs.items()}, precision)
+        kinds = torch.from_numpy(np.repeat(tokens.instruction[batch], tokens.num_targets[batch]).astype(np.int64))
+        sums.index_add_(0, kinds, torch.stack([nll.double().cpu(), torch.ones(len(kinds), dtype=torch.float64)], dim=1))
+    rows = reduce(sums.to(device), "sum").tolist()
+    return {name: total / count for name, (total, count) in zip(tokens.names, rows, strict=True) if count}

@@ -117,8 +117,6 @@ def undivided(qwen2: Path, instructions: Path, tmp_path_factory: pytest.TempPath
     [
         {"micro_batch": 2},
         {"micro_batch": 1, "gradient_checkpointing": True},
-        {"batching": "packed"},
-        {"batching": "packed", "micro_batch": 2},
     ],
     ids=lambda changed: "-".join(map(str, changed.values())),
 )
@@ -210,7 +208,7 @@ def test_errors_of_processes_are_errors_here(llama: Path, instructions: Path, tm
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("batching", ["buckets", "packed"])
+@pytest.mark.parametrize("batching", ["buckets", "random"])
 def test_a_gpu_learns_in_bfloat16_what_a_cpu_learns(
     batching: str, qwen2: Path, instructions: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm import tune_data
 from kgqa_core.lm.folders import encode_prompts, load_tokenizer
-from kgqa_core.lm.tune_data import BUCKET_UNITS, Tokens, apportion, draw_batches, pack, read_tokens, write_tokens
+from kgqa_core.lm.tune_data import BUCKET_UNITS, Tokens, apportion, draw_batches, read_tokens, write_tokens
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_models import make_examples, write_examples
 
@@ -106,7 +106,7 @@ def test_an_epoch_sees_every_training_example_once_and_no_dev_example() -> None:
     assert sorted(batches.ravel()) == np.flatnonzero(~tokens.dev).tolist()
 
 
-@pytest.mark.parametrize("batching", ["buckets", "packed", "random"])
+@pytest.mark.parametrize("batching", ["buckets", "random"])
 def test_three_epochs_see_each_three_times_evenly_spread(batching: str) -> None:
     tokens = tokens_of({"plan": 30, "reason": 20})
     batches = draw_batches(tokens, section(epochs=3.0, batching=batching))
@@ -138,7 +138,7 @@ def test_an_instruction_that_is_not_there_is_named() -> None:
         draw_batches(tokens_of({"plan": 5, "reason": 5}), section(phases=[{"until": 1.0, "weights": {"plans": 1.0}}]))
 
 
-@pytest.mark.parametrize("batching", ["buckets", "packed", "random"])
+@pytest.mark.parametrize("batching", ["buckets", "random"])
 def test_processes_and_accumulation_share_what_one_process_sees(batching: str) -> None:
     tokens = tokens_of({"plan": 50, "reason": 30})
     alone = draw_batches(tokens, section(batch_size=8, batching=batching, micro_batch=4))
@@ -173,12 +173,3 @@ def test_shares_are_whole_and_off_by_less_than_one(weights: list[float], total: 
     parts = apportion(weights, total)
     assert sum(parts) == total
     assert all(abs(part - total * w / sum(weights)) < 1 + 1e-9 for part, w in zip(parts, weights, strict=True))
-
-
-@given(st.lists(st.integers(1, 50), max_size=40))
-def test_packed_rows_hold_every_example_once_and_are_never_too_long(lengths: list[int]) -> None:
-    rows = pack(lengths, 50)
-    assert sorted(one for row in rows for one in row) == list(range(len(lengths)))
-    fuller = [sum(lengths[one] for one in row) for row in rows]
-    assert all(total <= 50 for total in fuller)
-    assert sum(total <= 25 for total in fuller) <= 1  # two half-empty rows would have been one

@@ -16,9 +16,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from kgqa_core.lm.folders import load
-from kgqa_core.lm.tune import passes_of, tune
-from kgqa_core.lm.tune_data import Tokens, collate, read_tokens, write_tokens
-from kgqa_core.lm.tune_loop import STATE, TENSORS, packs_cleanly, target_nll
+from kgqa_core.lm.tune import STATE, TENSORS, tune
+from kgqa_core.lm.tune_data import Tokens, collate, passes_of, read_tokens, target_nll, write_tokens
 from tests.lm.tiny_models import make_job
 
 EXAMPLES = np.array([0, 4, 1, 17, 6, 9])
@@ -39,13 +38,9 @@ def alone(model: Any, tokens: Tokens, example: int) -> torch.Tensor:
     return cross_entropy(model(input_ids=text[None]).logits[0, asked - 1 : -1], text[asked:])
 
 
-@pytest.mark.parametrize("row_length", [None, 250])
-def test_examples_together_have_the_losses_that_they_have_alone(
-    opened: tuple[Any, Tokens], row_length: int | None
-) -> None:
+def test_examples_together_have_the_losses_that_they_have_alone(opened: tuple[Any, Tokens]) -> None:
     model, tokens = opened
-    batch = collate(tokens, EXAMPLES, 1 / tokens.num_targets[EXAMPLES], pad=0, row_length=row_length)
-    assert (batch["input_ids"].shape[0] < len(EXAMPLES)) == (row_length is not None)
+    batch = collate(tokens, EXAMPLES, 1 / tokens.num_targets[EXAMPLES], pad=0)
     loss = (target_nll(model, batch, torch.float32) * batch["weights"]).sum()
     together = torch.autograd.grad(loss, list(model.parameters()))
     expected = torch.stack([alone(model, tokens, example) for example in EXAMPLES]).sum()
@@ -70,23 +65,6 @@ def test_a_steps_passes_add_up_to_rogs_objective(opened: tuple[Any, Tokens], per
         for one in passes:
             total += float((target_nll(model, one, torch.float32).detach() * one["weights"]).sum())
     assert total == pytest.approx(expected, rel=1e-6)
-
-
-def test_known_architectures_keep_packed_examples_apart(any_model: Path) -> None:
-    assert packs_cleanly(load(any_model).model)
-
-
-def test_a_model_that_lets_packed_examples_see_each_other_is_found_out(llama: Path) -> None:
-    model = load(llama).model
-    forward = model.forward
-    model.forward = lambda position_ids=None, **inputs: forward(**inputs)
-    assert not packs_cleanly(model)
-
-    def knows_no_positions(input_ids: torch.Tensor, use_cache: bool) -> Any:
-        return forward(input_ids=input_ids, use_cache=use_cache)
-
-    model.forward = knows_no_positions
-    assert not packs_cleanly(model)
 
 
 class Killed(Exception):
