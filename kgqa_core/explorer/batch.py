@@ -29,14 +29,9 @@ LARGEST_BITMAP = 1 << 28  # cells, 5 bytes each: a batch on a graph of many mill
 
 
 def expand_ranges(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
-    """List every position that the CSR rows ``rows`` own.
+    """List every position that the CSR rows ``rows`` [n] own; row ``i`` owns ``ptr[i]..ptr[i+1]``, and may come twice.
 
-    Args:
-        ptr: CSR pointer; row ``i`` owns positions ``ptr[i]..ptr[i+1]``.
-        rows: [n] rows to expand; a row may occur more than once.
-
-    Returns:
-        ``owner`` [m], the index into ``rows`` of each position, ascending, and ``position`` [m].
+    Returns ``owner`` [m], the index into ``rows`` of each position, ascending, and ``position`` [m].
     """
     start = ptr[rows].astype(np.int64)
     count = ptr[rows + 1] - start
@@ -47,12 +42,7 @@ def expand_ranges(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
 
 
 def compact(keys: Int, bound: int) -> tuple[Int, Int]:
-    """Return the distinct keys, ascending, and for every key its index among them.
-
-    Args:
-        keys: [n] integers in ``0..bound-1``.
-        bound: exclusive upper bound of the keys.
-    """
+    """Return the distinct ``keys`` [n], all in ``0..bound-1``, ascending, and for every key its index among them."""
     if not _bitmap_pays(len(keys), bound):
         order = np.argsort(keys)
         is_new = np.ones(len(keys), dtype=bool)
@@ -134,42 +124,28 @@ class QuestionArrays:
 def question_arrays(
     questions: Sequence[Question], text_row: dict[str, int], *, mask_topics: bool = True
 ) -> QuestionArrays:
-    """Flatten questions.
-
-    A true/false question whose claim is right teaches and expects the claimed entity; one whose claim is wrong has no
-    gold here unless its real answers are known.
-
-    Args:
-        questions: linked questions.
-        text_row: row of each text, as an explorer reads it, in the table of encodings.
-        mask_topics: see ``Question.asked``.
-    """
+    """Flatten linked questions; ``text_row``: the row of each text, as an explorer reads it, among the encodings."""
     # As sets: a topic given twice would send its messages twice, a gold given twice would weigh twice.
     topics = [set(question.topics) for question in questions]
     golds = [set(explorer_golds(question)) for question in questions]
     return QuestionArrays(
         text=np.array([text_row[question.asked(mask_topics)] for question in questions], dtype=np.int64),
-        topic_ptr=_pointers(topics),
-        topic_entity=_flat(topics),
-        gold_ptr=_pointers(golds),
-        gold_entity=_flat(golds),
+        topic_ptr=np.cumsum([0, *map(len, topics)], dtype=np.int64),
+        topic_entity=np.array([entity for group in topics for entity in sorted(group)], dtype=np.int64),
+        gold_ptr=np.cumsum([0, *map(len, golds)], dtype=np.int64),
+        gold_entity=np.array([entity for group in golds for entity in sorted(group)], dtype=np.int64),
         has_answers=np.array([bool(question.answers) for question in questions], dtype=bool),
     )
 
 
 def explorer_golds(question: Question) -> tuple[int, ...]:
-    """Return the entities that exploration should end at."""
+    """Return the entities that exploration should end at: the answers, or the claimed entity where the claim is right.
+
+    One whose claim is wrong has none unless its real answers are known.
+    """
     if question.answers or question.claim is None:
         return question.answers
     return (question.claim,) if question.verdict else ()
-
-
-def _pointers(groups: Sequence[set[int]]) -> Int:
-    return np.cumsum([0, *map(len, groups)], dtype=np.int64)
-
-
-def _flat(groups: Sequence[set[int]]) -> Int:
-    return np.array([entity for group in groups for entity in sorted(group)], dtype=np.int64)
 
 
 # ------ Sum rows into groups: one signature per sum, back ends with equal values and gradients.
@@ -186,18 +162,10 @@ def has_torch_scatter() -> bool:
 
 
 def scatter_sum(source: Tensor, index: Tensor, num_groups: int) -> Tensor:
-    """Add the rows of ``source`` that share a group.
+    """Return [num_groups, ...] the sums of the rows of ``source`` [n, ...] by their group ``index`` [n] int64.
 
     torch's own ``index_add`` serves CPU tensors, where it is 2-3 times faster; torch-scatter serves the rest where
     it is installed.
-
-    Args:
-        source: [n, ...] rows.
-        index: [n] int64 group of each row, ``0..num_groups-1``, in any order.
-        num_groups: number of rows of the result; a group without rows is zero.
-
-    Returns:
-        [num_groups, ...].
     """
     if source.is_cuda and has_torch_scatter():
         return scatter_sum_extension(source, index, num_groups)
@@ -220,27 +188,13 @@ def scatter_sum_extension(source: Tensor, index: Tensor, num_groups: int) -> Ten
 def spread_sum(source: Tensor, taken: Tensor, times: Tensor, index: Tensor, num_groups: int) -> Tensor:
     """Add ``times[i]`` times row ``taken[i]`` of ``source`` to group ``index[i]``: a sparse matrix times ``source``.
 
-    On CPU compiled, without the [n, D] copies that gathering first would write and read again.
-
-    Args:
-        source: [m, D] rows.
-        taken: [n] int64 row of each entry.
-        times: [n] int64 factor of each entry.
-        index: [n] int64 group of each entry, ``0..num_groups-1``, in any order.
-        num_groups: number of rows of the result; a group without entries is zero.
-
-    Returns:
-        [num_groups, D].
+    On CPU compiled, without the [n, D] copies that gathering first would write and read again. ``source`` is [m, D],
+    the others [n] int64, in any order; the result is [num_groups, D].
     """
     if source.is_cuda:
-        return spread_sum_torch(source, taken, times, index, num_groups)
+        return scatter_sum(source.index_select(0, taken) * times[:, None], index, num_groups)
     result: Tensor = _SpreadSum.apply(source, taken.numpy(), times.numpy(), index.numpy(), num_groups)  # type: ignore[no-untyped-call]
     return result
-
-
-def spread_sum_torch(source: Tensor, taken: Tensor, times: Tensor, index: Tensor, num_groups: int) -> Tensor:
-    """``spread_sum`` by gathering, multiplying and ``scatter_sum``."""
-    return scatter_sum(source.index_select(0, taken) * times[:, None], index, num_groups)
 
 
 class _SpreadSum(torch.autograd.Function):

@@ -1,10 +1,14 @@
-"""The integer side of one exploration step: which messages exist, which edges are walked, which classes are reached.
+"""Exploration of a batch: L steps of expand, attend, keep top-K, propagate; then scores and loss (EtD Algorithm 1).
 
-Nodes that received the same messages are in the same state: a *state class*. Compiled kernels find the classes by a
-hash over what each node received, and check it. The plain reading, with every node a class of its own, is the oracle
-of the tests (tests/explorer/plain_walk.py).
+Nodes that received the same messages are in the same state: a *state class*, whose floats are computed once. Compiled
+kernels find the classes by a hash over what each node received, and check it. The tests hold this, the plain reading
+with a class per node (tests/explorer/plain_walk.py), and a loop over single edges, to 1e-5 of each other.
 
-Shapes: B questions, N nodes (question, entity), C state classes, M messages, G groups, E edges.
+Shapes: B questions, T distinct masked texts, N nodes (question, entity), C state classes, M distinct (class, relation)
+messages, G groups headed by the nodes, E edges walked, D width, R relations.
+
+Rows are taken by ``index_select``, never by ``tensor[index]``: the backward of the latter adds with atomics as soon as
+torch has two threads, and the same seed would no longer give the same weights.
 """
 
 from __future__ import annotations
@@ -24,6 +28,11 @@ from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, compact, 
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 
+Ints = npt.NDArray[np.integer]
+MERGE_BELOW = 0.6  # classes per node above which a step keeps every node apart: there merging saves nothing,
+MERGE_ALWAYS = 4096  # but for steps of fewer nodes, where what is merged now saves more in the steps after it
+MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -35,7 +44,6 @@ class Rules:
     text_of_question: Int  # [B] which of the batch's distinct texts
     keep_heads: bool  # are the edges' heads wanted (for backtracking)?
     max_edges: int  # more edges in one step than this are refused, where there is more than one question
-    hash_bits: int = 64  # of state classes; below 64 only in the test of the collision check
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +61,32 @@ class Messages:
     """What the nodes could send; the last C messages are the identity messages of the classes, in order."""
 
     first_group: Int  # [N+1] node i heads the groups first_group[i]..first_group[i + 1], by ascending relation
-    group_message: npt.NDArray[np.integer]  # [G] 0..M-1
+    group_message: Ints  # [G] 0..M-1
     message_class: Int  # [M]
     message_relation: Int  # [M] 0..2R
     visit: Int  # [N] an order of the nodes, by question, in which equal messages come together
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Eq. 1 as the walk needs it, per message [M], identity messages last."""
-
-    preference: npt.NDArray[np.floating]  # orders the groups of one head as Eq. 1 does, before the sigmoid saturates
-    admitted: npt.NDArray[np.bool_]  # is the attention high enough to enter at all?
+Attention = tuple[npt.NDArray[np.floating], Bool]
+"""Per message [M]: what orders the groups of one head as Eq. 1 does, before the sigmoid saturates; may it enter?"""
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
     """The edges that one step walks, identity edges included."""
 
-    head: npt.NDArray[np.integer]  # [E] node index before the step; empty where not wanted
-    target: npt.NDArray[np.integer]  # [E] node index after the step
-    message: npt.NDArray[np.integer]  # [E] 0..M-1
+    head: Ints  # [E] node index before the step; empty where not wanted
+    target: Ints  # [E] node index after the step
+    message: Ints  # [E] 0..M-1
 
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
     """What each class after the step receives: (class, message, how often)."""
 
-    receiver: npt.NDArray[np.integer]
-    message: npt.NDArray[np.integer]
-    count: npt.NDArray[np.integer]
+    receiver: Ints
+    message: Ints
+    count: Ints
 
 
 class TooManyEdges(Exception):
@@ -93,11 +97,6 @@ def check_size(num_edges: int, rules: Rules) -> None:
     """Raise TooManyEdges where a step of several questions has more edges than ``rules`` allow."""
     if num_edges > rules.max_edges and len(rules.text_of_question) > 1:
         raise TooManyEdges(f"{num_edges} edges in one step, {rules.max_edges} are allowed")
-
-
-MERGE_BELOW = 0.6  # classes per node above which a step keeps every node apart: there merging saves nothing,
-MERGE_ALWAYS = 4096  # but for steps of fewer nodes, where what is merged now saves more in the steps after it
-MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 
 
 def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
@@ -121,25 +120,16 @@ def walk_edges(
 ) -> tuple[Edges, Nodes, Inbox]:
     """Walk the edges of the groups that enter under the budget, and merge the nodes reached.
 
-    Args:
-        graph: the knowledge graph.
-        nodes: where the step starts.
-        messages: what the nodes could send.
-        attention: of the messages.
-        rules: see ``Rules``.
-
-    Raises:
-        RuntimeError: if the hash collided with every salt.
+    Raises ``RuntimeError`` if the hash collided with every salt.
     """
     first, message = messages.first_group, messages.group_message
     entered, num_edges = kernels.enter_groups(
-        (graph.group_ptr, graph.edge_ptr),
-        nodes.entity,
-        (first, message),
-        (attention.preference, attention.admitted),
-        rules.edge_budget,
+        (graph.group_ptr, graph.edge_ptr), nodes.entity, (first, message), attention, rules.edge_budget
     )
     check_size(num_edges + len(nodes.entity), rules)
+    place: npt.NDArray[np.int32] | None = getattr(_kept, "place", None)  # kernels leave it EMPTY, as they find it
+    if place is None or len(place) < graph.num_entities:
+        place = _kept.place = np.full(graph.num_entities, kernels.EMPTY, np.int32)
     num_messages = len(messages.message_class)
     for salt in range(MAX_ATTEMPTS):
         question, entity, hashes, head, target, sent = kernels.walk_edges(
@@ -148,17 +138,15 @@ def walk_edges(
             (first, message, entered),
             (rules.blocked_ptr, rules.blocked_entity),
             message_codes(num_messages, salt),
-            _scratch(graph.num_entities),
+            place,
             (num_edges, num_messages - len(nodes.class_text)),
             rules.keep_heads,
         )
-        if rules.hash_bits < 64:
-            hashes[:, 0] &= (1 << rules.hash_bits) - 1
         node_class, representative, collided = kernels.number_classes(hashes)
         if not collided:
             break
     else:
-        raise RuntimeError(f"state classes: the {rules.hash_bits}-bit hash collided with {MAX_ATTEMPTS} salts")
+        raise RuntimeError(f"state classes: the 64-bit hash collided with {MAX_ATTEMPTS} salts")
     edges = Edges(head, target, sent)
     if len(node_class) >= MERGE_ALWAYS and len(representative) > MERGE_BELOW * len(node_class):
         after = Nodes(question, entity, np.arange(len(entity)), rules.text_of_question[question])
@@ -168,27 +156,7 @@ def walk_edges(
     return edges, after, Inbox(key // num_messages, key % num_messages, count)
 
 
-@dataclass(frozen=True, slots=True)
-class WalkStep:
-    """A way to take one step; ``MERGED`` is the product's, the tests have a plain one."""
-
-    merges: bool  # do nodes in equal states share their floats?
-    list_messages: Callable[[KnowledgeGraph, Nodes], Messages]
-    walk_edges: Callable[[KnowledgeGraph, Nodes, Messages, Attention, Rules], tuple[Edges, Nodes, Inbox]]
-
-
-MERGED = WalkStep(True, list_messages, walk_edges)
-
-
-_kept = threading.local()
-
-
-def _scratch(num_entities: int) -> npt.NDArray[np.int32]:
-    """Return this thread's table of one number per entity, made once: kernels leave it EMPTY, as they find it."""
-    table: npt.NDArray[np.int32] | None = getattr(_kept, "place", None)
-    if table is None or len(table) < num_entities:
-        table = _kept.place = np.full(num_entities, kernels.EMPTY, np.int32)
-    return table
+_kept = threading.local()  # of each thread, a table of one number per entity, made once
 
 
 def message_codes(num_messages: int, salt: int) -> npt.NDArray[np.int64]:
@@ -205,7 +173,16 @@ def mix(values: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-# ------ Exploration of a batch: L steps, then scores and loss (EtD Algorithm 1).
+@dataclass(frozen=True, slots=True)
+class WalkStep:
+    """A way to take one step; ``MERGED`` is the product's, the tests have a plain one."""
+
+    merges: bool  # do nodes in equal states share their floats?
+    list_messages: Callable[[KnowledgeGraph, Nodes], Messages]
+    walk_edges: Callable[[KnowledgeGraph, Nodes, Messages, Attention, Rules], tuple[Edges, Nodes, Inbox]]
+
+
+MERGED = WalkStep(True, list_messages, walk_edges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +195,14 @@ class ExploreOptions:
     attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
     trace: bool = False  # keep the walked edges, for backtracking
     max_edges: int = 3 * 2**20  # of one step of a batch; about 45 bytes each, and 260 where nothing merges
-    hash_bits: int = 64  # below 64 only in the test of the collision check
 
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
     """The edges that one step walked, identity edges included."""
 
-    head: npt.NDArray[np.integer]  # [E] node index before the step
-    target: npt.NDArray[np.integer]  # [E] node index after the step
+    head: Ints  # [E] node index before the step
+    target: Ints  # [E] node index after the step
     relation: Int  # [E] 0..2R
     attention: npt.NDArray[np.float32]  # [E] Eq. 1, before the sigmoid
     head_entity: Int  # [N] entity of each node before the step
@@ -262,121 +238,51 @@ class Exploration:
 
 
 def explore(
-    model: Explorer,
-    graph: KnowledgeGraph,
-    batch: Batch,
-    *,
-    texts: Texts,
-    options: ExploreOptions,
+    model: Explorer, graph: KnowledgeGraph, batch: Batch, *, texts: Texts, options: ExploreOptions
 ) -> Exploration:
-    """Explore from the topics of a batch.
+    """Explore from the topics of a batch; a question without topics has no candidates.
 
-    Args:
-        model: the explorer.
-        graph: the knowledge graph.
-        batch: B questions; one without topics has no candidates.
-        texts: encodings that ``batch.text`` points into, on the device of the model.
-        options: how to walk.
-
-    Raises:
-        TooManyEdges: a step of several questions is larger than ``options.max_edges``; see ``explore_rows``.
+    ``texts``, which ``batch.text`` points into, are on the device of the model. Raises ``TooManyEdges`` where a step of
+    several questions is larger than ``options.max_edges``; see ``explore_rows``.
     """
     rows, text_of_question = compact(batch.text, len(texts.questions))
     h_q, h_r = model.encode(texts, _tensor(rows, texts.questions))
-    rules = _rules(batch, text_of_question, options)
-    walker = _Walker(model, graph, batch, h_q, h_r, texts.same_text, options, rules, logit(options.attention_threshold))
-    nodes, hidden = walker.start()
+    blocked_ptr, blocked = np.zeros(len(batch) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    if not options.reenter_topic:
+        blocked_ptr, blocked = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1)), batch.topic_entity
+    rules = Rules(options.edge_budget, blocked_ptr, blocked, text_of_question, options.trace, options.max_edges)
+    text, way, least = text_of_question[batch.topic_question], options.walk, logit(options.attention_threshold)
+    hidden = h_q if way.merges else h_q.index_select(0, _tensor(text, h_q))  # topics start in the state h_q (EtD §3.2)
+    of_class = (text, np.arange(len(h_q))) if way.merges else (np.arange(len(text)), text)
+    nodes = Nodes(batch.topic_question, batch.topic_entity, *of_class)
+    counts: list[StepCount] = []
+    traces: list[StepTrace] = []
     for step in range(model.steps):
-        nodes, hidden = walker.step(step, nodes, hidden)
-    scores = model.score(hidden, h_q, _tensor(nodes.class_text, hidden))
-    return Exploration(nodes.question, nodes.entity, nodes.node_class, scores, walker.counts, walker.traces)
-
-
-@dataclass(slots=True)
-class _Walker:
-    """One exploration on its way: the constants of the batch, and what was logged so far."""
-
-    model: Explorer
-    graph: KnowledgeGraph
-    batch: Batch
-    h_q: Tensor  # [T, D]
-    h_r: Tensor  # [2R+1, D]
-    same_text: Tensor  # [2R+1] the first relation with the text (and direction) of each
-    options: ExploreOptions
-    rules: Rules
-    least_logit: float  # of a group that enters
-    counts: list[StepCount] = field(default_factory=list)
-    traces: list[StepTrace] = field(default_factory=list)
-
-    def start(self) -> tuple[Nodes, Tensor]:
-        """The topics, each in the state h_q (EtD §3.2)."""
-        text = self.rules.text_of_question[self.batch.topic_question]
-        if self.options.walk.merges:
-            nodes = Nodes(self.batch.topic_question, self.batch.topic_entity, text, np.arange(len(self.h_q)))
-            return nodes, self.h_q
-        each = np.arange(len(text))
-        nodes = Nodes(self.batch.topic_question, self.batch.topic_entity, each, text)
-        return nodes, self.h_q.index_select(0, _tensor(text, self.h_q))
-
-    def step(self, step: int, nodes: Nodes, hidden: Tensor) -> tuple[Nodes, Tensor]:
-        """One step of Algorithm 1."""
-        way = self.options.walk
-        messages = way.list_messages(self.graph, nodes)
-        by_head, by_question = self._attention(step, hidden, nodes, messages)
-        logits = by_head + by_question
+        messages = way.list_messages(graph, nodes)
+        sender, relation = _tensor(messages.message_class, hidden), _tensor(messages.message_relation, hidden)
+        # Eq. 1 before the sigmoid, [M] twice: what the head adds, and what question and relation add. A matrix product
+        # may round equal rows differently; relations of equal text must tie, to the last bit.
+        by_head, by_question = model.attention_logits(step, hidden, h_q, h_r)
+        by_question = by_question.index_select(1, texts.same_text)
+        cell = nodes.class_text[messages.message_class] * by_question.shape[1] + messages.message_relation
+        by_question = by_question.flatten().index_select(0, _tensor(cell, hidden))
+        logits = by_head.index_select(0, sender) + by_question
         # What the head adds is the same for all of its groups. It is left out of their order: a hub's is so large that
         # adding it rounds the differences between relations away.
-        preference = by_question.detach().cpu().numpy()
-        admitted = ~(logits.detach() < self.least_logit).cpu().numpy()  # NaN enters: divergence shows in the loss
-        edges, after, inbox = way.walk_edges(self.graph, nodes, messages, Attention(preference, admitted), self.rules)
-        if self.options.trace:
-            self._keep_trace(nodes, messages, edges, logits)
+        admitted = ~(logits.detach() < least).cpu().numpy()  # NaN enters: divergence shows in the loss
+        attention = (by_question.detach().cpu().numpy(), admitted)
+        edges, after, inbox = way.walk_edges(graph, nodes, messages, attention, rules)
+        if options.trace:
+            walked, weight = messages.message_relation[edges.message], logits.detach().cpu().numpy()[edges.message]
+            traces.append(StepTrace(edges.head, edges.target, walked, weight, nodes.entity))
         # A message is attention * (h_s ⊙ h_r); Eq. 2 sums them over the edges, here over (class, message, count).
-        states = hidden.index_select(0, _tensor(messages.message_class, hidden))
-        relations = self.h_r.index_select(0, _tensor(messages.message_relation, hidden))
-        sent = torch.sigmoid(logits)[:, None] * states * relations
-        received = spread_sum(
-            sent,
-            _tensor(inbox.message, hidden),
-            _tensor(inbox.count, hidden),
-            _tensor(inbox.receiver, hidden),
-            len(after.class_text),
-        )
-        self.counts.append(StepCount(len(after.entity), len(after.class_text), len(edges.target)))
-        return after, self.model.update(step, received)
-
-    def _keep_trace(self, nodes: Nodes, messages: Messages, edges: Edges, logits: Tensor) -> None:
-        relation = messages.message_relation[edges.message]
-        attention = logits.detach().cpu().numpy()[edges.message]
-        self.traces.append(StepTrace(edges.head, edges.target, relation, attention, nodes.entity))
-
-    def _attention(self, step: int, hidden: Tensor, nodes: Nodes, messages: Messages) -> tuple[Tensor, Tensor]:
-        """Eq. 1 before the sigmoid, [M] twice: what the head adds, and what question and relation add."""
-        by_head, by_question = self.model.attention_logits(step, hidden, self.h_q, self.h_r)
-        # A matrix product may round equal rows differently; relations of equal text must tie, to the last bit.
-        by_question = by_question.index_select(1, self.same_text)
-        cell = nodes.class_text[messages.message_class] * by_question.shape[1] + messages.message_relation
-        return (
-            by_head.index_select(0, _tensor(messages.message_class, hidden)),
-            by_question.flatten().index_select(0, _tensor(cell, hidden)),
-        )
-
-
-def _rules(batch: Batch, text_of_question: Int, options: ExploreOptions) -> Rules:
-    if options.reenter_topic:
-        blocked_ptr, blocked_entity = np.zeros(len(batch) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    else:
-        blocked_ptr = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1))
-        blocked_entity = batch.topic_entity
-    return Rules(
-        edge_budget=options.edge_budget,
-        blocked_ptr=blocked_ptr,
-        blocked_entity=blocked_entity,
-        text_of_question=text_of_question,
-        keep_heads=options.trace,
-        max_edges=options.max_edges,
-        hash_bits=options.hash_bits,
-    )
+        sent = torch.sigmoid(logits)[:, None] * hidden.index_select(0, sender) * h_r.index_select(0, relation)
+        taken, times, receiver = (_tensor(one, hidden) for one in (inbox.message, inbox.count, inbox.receiver))
+        hidden = model.update(step, spread_sum(sent, taken, times, receiver, len(after.class_text)))
+        nodes = after
+        counts.append(StepCount(len(nodes.entity), len(nodes.class_text), len(edges.target)))
+    scores = model.score(hidden, h_q, _tensor(nodes.class_text, hidden))
+    return Exploration(nodes.question, nodes.entity, nodes.node_class, scores, counts, traces)
 
 
 def logit(share: float) -> float:
@@ -384,7 +290,7 @@ def logit(share: float) -> float:
     return log(share) - log1p(-share) if 0 < share < 1 else copysign(inf, share - 0.5)
 
 
-def _tensor(array: npt.NDArray[np.integer], like: Tensor) -> Tensor:
+def _tensor(array: Ints, like: Tensor) -> Tensor:
     return torch.from_numpy(array).to(like.device)
 
 
@@ -396,14 +302,7 @@ def loss_sum(found: Exploration, batch: Batch, num_entities: int, *, per_answer:
     its own, as the papers write it, divided by the golds per question of the batch so that it stays one loss per
     question on average.
 
-    Args:
-        found: the candidates of the batch's B questions.
-        batch: the questions.
-        num_entities: of the graph.
-        per_answer: see above.
-
-    Returns:
-        a scalar, and [B] bool.
+    Returns a scalar, and [B] bool.
     """
     gold = np.flatnonzero(gold_mask(found, batch, num_entities))
     golds_of = np.bincount(found.question[gold], minlength=len(batch))

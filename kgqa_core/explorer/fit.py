@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -132,13 +131,8 @@ def fit_explorer(
 ) -> Explorer:
     """Train an explorer on one dataset or several at once, and save it.
 
-    Args:
-        sets: what to learn from.
-        section: all that shapes the explorer, beside its questions and the next three.
-        run: where and how the work is done.
-        seed: of weights, order and noise.
-        encoder: name of the encoder of the texts.
-        init_from: folder of the explorer whose weights are the start.
+    ``section`` shapes it, with ``seed`` (weights, order and noise), the name of the texts' ``encoder``, and the folder
+    of the explorer whose weights are the start.
 
     Raises:
         InputError: no training question of a dataset has both a topic and a gold.
@@ -205,73 +199,54 @@ def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str)
 
 def _train(trainer: Trainer, dev: Lessons, patience: int | None, journal: Journal, run: FitRun) -> float:
     """Train to the end or until dev stops improving; leave the weights of the best epoch; return CPU seconds."""
-    watch = _Watch(run.recorder)
+    best: dict[str, Tensor] = {}
+    watch = _Watch()
     if kept := journal.go_on(trainer):
-        watch.restore(*kept)
+        best, notes = kept
+        run.recorder.restore_curves(notes.pop("curves"))
+        watch = _Watch(**{**notes, "since": [TrainStep(**step) for step in notes["since"]]})
         _log.info("going on after step %d of %d", trainer.state.step, trainer.num_steps)
-    started, spent = time.process_time(), watch.cpu_seconds
+    started = time.process_time() - watch.cpu_seconds
     for step in trainer.steps():
-        watch.add(step)
+        watch.since.append(step)
+        if len(watch.since) == CURVE_EVERY or step.step == step.num_steps:
+            for name in CURVES:
+                mean = float(np.mean([getattr(one, name) for one in watch.since]))
+                run.recorder.curve(f"train.{name}", step.step, mean)
+            watch.since.clear()
         run.progress(step.step, step.num_steps)
-        watch.cpu_seconds = spent + time.process_time() - started
+        watch.cpu_seconds = time.process_time() - started
         if step.ends_epoch and len(dev.questions):
-            watch.judge(step, measure(trainer.model, dev, trainer.threshold), trainer.model)
-            if patience is not None and watch.epochs_without_gain(step.epoch) >= patience:
+            figures = measure(trainer.model, dev, trainer.threshold)
+            for name, value in (("hits1", figures.hits1), ("f1", figures.best_f1), ("coverage", figures.coverage)):
+                run.recorder.curve(f"dev.{name}", step.step, value)
+            if watch.is_best(step.epoch, figures.hits1 + figures.best_f1):
+                best = {name: weight.detach().clone() for name, weight in trainer.model.state_dict().items()}
+            if patience is not None and step.epoch - watch.gained_epoch >= patience:
                 run.recorder.metric("train.stopped_after_epoch", step.epoch)
                 break
-        journal.save(trainer, watch.best, watch.notes(), now=step.ends_epoch)
-    if watch.best:
-        trainer.model.load_state_dict(watch.best)
+        journal.save(trainer, best, {**asdict(watch), "curves": run.recorder.curves()}, now=step.ends_epoch)
+    if best:
+        trainer.model.load_state_dict(best)
         run.recorder.metric("train.best_epoch", watch.best_epoch)
-    return spent + time.process_time() - started
+    return time.process_time() - started
 
 
+@dataclass(slots=True)
 class _Watch:
-    """Curves, the figures after each epoch, and the weights of the best one."""
+    """How the epochs went; with the curves, what the journal notes beside the weights."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.best: dict[str, Tensor] = {}
-        self.best_epoch, self._gained_epoch, self.cpu_seconds = 0, 0, 0.0
-        self._best_figure, self._recorder, self._since = -1.0, recorder, list[TrainStep]()
+    best_epoch: int = 0
+    best_figure: float = -1.0
+    gained_epoch: int = 0  # the last that was better than all before it
+    cpu_seconds: float = 0.0
+    since: list[TrainStep] = field(default_factory=list)  # steps since the last point of the curves
 
-    def add(self, step: TrainStep) -> None:
-        """Average steps into points of the training curves."""
-        self._since.append(step)
-        if len(self._since) == CURVE_EVERY or step.step == step.num_steps:
-            for name in CURVES:
-                mean = float(np.mean([getattr(one, name) for one in self._since]))
-                self._recorder.curve(f"train.{name}", step.step, mean)
-            self._since.clear()
-
-    def judge(self, step: TrainStep, figures: DevFigures, model: Explorer) -> None:
-        """Record an epoch's figures; keep its weights where none before it did better."""
-        for name, value in (("hits1", figures.hits1), ("f1", figures.best_f1), ("coverage", figures.coverage)):
-            self._recorder.curve(f"dev.{name}", step.step, value)
-        figure = figures.hits1 + figures.best_f1
-        if figure > self._best_figure:
-            self._gained_epoch = step.epoch
-        if figure >= self._best_figure:  # of equal ones the later: its learning rate was lower
-            self._best_figure, self.best_epoch = figure, step.epoch
-            self.best = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
-
-    def epochs_without_gain(self, epoch: int) -> int:
-        """Return for how many epochs nothing was better than before."""
-        return epoch - self._gained_epoch
-
-    def notes(self) -> dict[str, Any]:
-        """Return all but the weights, as JSON."""
-        return {
-            "best_epoch": self.best_epoch,
-            "best_figure": self._best_figure,
-            "gained_epoch": self._gained_epoch,
-            "cpu_seconds": self.cpu_seconds,
-            "since": [asdict(step) for step in self._since],
-            "curves": self._recorder.curves(),
-        }
-
-    def restore(self, best: dict[str, Tensor], notes: dict[str, Any]) -> None:
-        """Go on from ``notes``."""
-        self.best, self.best_epoch, self._best_figure = best, notes["best_epoch"], notes["best_figure"]
-        self._gained_epoch, self.cpu_seconds = notes["gained_epoch"], notes["cpu_seconds"]
-        self._since = [TrainStep(**step) for step in notes["since"]]
-        self._recorder.restore_curves(notes["curves"])
+    def is_best(self, epoch: int, figure: float) -> bool:
+        """Note an epoch's figure; of equal ones the later is the best: its learning rate was lower."""
+        if figure > self.best_figure:
+            self.gained_epoch = epoch
+        if figure < self.best_figure:
+            return False
+        self.best_figure, self.best_epoch = figure, epoch
+        return True

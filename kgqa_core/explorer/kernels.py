@@ -20,6 +20,7 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
+Arrays = tuple[Any, ...]  # several at once; the docstrings name them
 
 EMPTY, BLOCKED = -1, -2
 FIRST_CAPACITY = 1 << 12  # of a hash table; doubled when half full
@@ -85,21 +86,14 @@ def order_by_class(node_question: I64, node_class: I64, num_classes: int) -> I64
 
 
 @njit(cache=True, nogil=True)
-def number_messages(
-    csr: tuple[Ints, Ints], node_entity: I64, node_class: I64, visit: I64, num_codes: int
-) -> tuple[I64, I32, I64]:
+def number_messages(csr: Arrays, node_entity: I64, node_class: I64, visit: I64, num_codes: int) -> tuple[I64, I32, I64]:
     """Number the distinct (class, relation) messages that the nodes could send, in order of first use.
 
-    Args:
-        csr: group_ptr and group_relation of the graph.
-        node_entity: [N].
-        node_class: [N].
-        visit: [N] the order of the nodes, from ``order_by_class``.
-        num_codes: number of relation ids, identity included.
+    ``csr``: group_ptr and group_relation of the graph; ``visit`` [N]: from ``order_by_class``; ``num_codes``: number of
+    relation ids, identity included.
 
-    Returns:
-        ``first`` [N+1] position of each node's first group, ``message`` [G] of each group, and ``key`` [M], which is
-        ``class * num_codes + relation`` of each message.
+    Returns ``first`` [N+1] position of each node's first group, ``message`` [G] of each group, and ``key`` [M] of each
+    message: ``class * num_codes + relation``.
     """
     group_ptr, group_relation = csr
     first = np.zeros(len(node_entity) + 1, np.int64)
@@ -133,20 +127,12 @@ def number_messages(
 
 
 @njit(cache=True, nogil=True)
-def enter_groups(
-    csr: tuple[Ints, Ints], node_entity: I64, groups: tuple[I64, Ints], attention: tuple[Any, Bools], budget: int
-) -> tuple[Bools, int]:
-    """Say of each group whether it enters under the budget, highest attention first until K edges, and count the edges.
+def enter_groups(csr: Arrays, node_entity: I64, groups: Arrays, attention: Arrays, budget: int) -> tuple[Bools, int]:
+    """Say of each group [G] whether it enters, highest attention first until K edges, and count the edges.
 
-    Args:
-        csr: group_ptr and edge_ptr of the graph.
-        node_entity: [N].
-        groups: first [N+1] and message [G], from ``number_messages``.
-        attention: of each message [M], a number that orders the groups of one head, and whether it may enter at all.
-        budget: K.
-
-    Returns:
-        [G] mask, and the number of edges of the groups that enter.
+    ``csr``: group_ptr and edge_ptr of the graph; ``groups``: first [N+1] and message [G], from ``number_messages``;
+    ``attention``: of each message [M], a number that orders the groups of one head, and whether it may enter at all;
+    ``budget``: K.
     """
     group_ptr, edge_ptr = csr
     first, message = groups
@@ -199,17 +185,11 @@ def _by_attention(preference: Any, message: Ints) -> I64:
 
 @njit(cache=True, nogil=True)
 def _stay(
-    at: tuple[int, int, int, int, int],
-    nodes: tuple[I64, I64, I64],
-    codes: I64,
-    place: I32,
-    reached: tuple[I64, I64, I64],
-    edges: tuple[I32, I32, I32],
-    keep_heads: bool,
+    at: Arrays, nodes: Arrays, codes: I64, place: I32, reached: Arrays, edges: Arrays, keep_heads: bool
 ) -> tuple[int, int]:
     """Walk the identity edges of the nodes begin..end of one question; return how many nodes and edges there are."""
     begin, end, identity, used, edge = at
-    node_question, node_entity, node_class = nodes
+    node_question, node_entity, node_class, _ = nodes
     reached_question, reached_entity, hashes = reached
     head, target, sent = edges
     for stay in range(begin, end):
@@ -229,32 +209,20 @@ def _stay(
 
 @njit(cache=True, nogil=True)
 def walk_edges(
-    csr: tuple[Ints, Ints, Ints],
-    nodes: tuple[I64, I64, I64, I64],
-    groups: tuple[I64, Ints, Bools],
-    topics: tuple[I64, I64],
-    codes: I64,
-    place: I32,
-    sizes: tuple[int, int],
-    keep_heads: bool,
+    csr: Arrays, nodes: Arrays, groups: Arrays, topics: Arrays, codes: I64, place: I32, sizes: Arrays, keep_heads: bool
 ) -> tuple[I64, I64, I64, I32, I32, I32]:
     """Walk the entered groups and the identity edges, question by question, and hash what every node receives.
 
-    Args:
-        csr: group_ptr, edge_ptr, edge_tail of the graph.
-        nodes: question (ascending), entity and class of each node [N], and the order to visit them in.
-        groups: first [N+1], message [G] and entered [G].
-        topics: pointer [B+1] and entities that no edge may arrive at, per question.
-        codes: [M, 2] random codes of the messages, identity messages last.
-        place: [entities of the graph] scratch, EMPTY everywhere, before and after.
-        sizes: number of edges that ``enter_groups`` counted, and the first identity message.
+    ``csr``: group_ptr, edge_ptr, edge_tail; ``nodes``: question (ascending), entity, class [N], and the order to visit
+    them in; ``groups``: first [N+1], message and entered [G]; ``topics``: pointer [B+1] and entities that no edge may
+    arrive at; ``codes`` [M, 2]: of the messages, identity last; ``place``: scratch per entity of the graph, EMPTY
+    before and after; ``sizes``: edges that ``enter_groups`` counted, and the first identity message.
 
-    Returns:
-        question [N'] and entity [N'] of the nodes reached, their hashes [N', 2]; head, target and message of each
-        edge [E] (node indices before and after).
+    Returns question and entity of the nodes reached [N'], their hashes [N', 2], and head, target and message of each
+    edge [E] (node indices before and after).
     """
     group_ptr, edge_ptr, edge_tail = csr
-    node_question, node_entity, node_class, visit = nodes
+    node_question, node_entity, _, visit = nodes
     first, message, entered = groups
     topic_ptr, topic_entity = topics
     num_edges, identity = sizes
@@ -263,6 +231,7 @@ def walk_edges(
     hashes = np.zeros((most, 2), np.int64)
     target, sent = np.empty(most, np.int32), np.empty(most, np.int32)
     head = np.empty(most if keep_heads else 0, np.int32)
+    found, edges = (reached_question, reached_entity, hashes), (head, target, sent)
     used = edge = end = 0
     while end < len(node_entity):
         question, begin, first_reached = node_question[end], end, used
@@ -293,15 +262,7 @@ def walk_edges(
                     edge += 1
             end += 1
         place[blocked] = EMPTY
-        used, edge = _stay(
-            (begin, end, identity, used, edge),
-            (node_question, node_entity, node_class),
-            codes,
-            place,
-            (reached_question, reached_entity, hashes),
-            (head, target, sent),
-            keep_heads,
-        )
+        used, edge = _stay((begin, end, identity, used, edge), nodes, codes, place, found, edges, keep_heads)
         for at in range(first_reached, used):
             place[reached_entity[at]] = EMPTY
     return reached_question[:used], reached_entity[:used], hashes[:used], head[:edge], target[:edge], sent[:edge]
@@ -311,12 +272,8 @@ def walk_edges(
 def number_classes(hashes: I64) -> tuple[I64, I64, bool]:
     """Number the state classes of nodes by their first hash, in order of first occurrence.
 
-    Args:
-        hashes: [N, 2]; the second checks the first.
-
-    Returns:
-        ``node_class`` [N], ``representative`` [C] (the first node of each class), and whether two nodes agreed in the
-        first hash and not in the second: then the numbering is not to be used.
+    Returns ``node_class`` [N], ``representative`` [C] (the first node of each class), and whether two nodes agreed in
+    the first hash [N, 2] and not in the second: then the numbering is not to be used.
     """
     node_class = np.empty(len(hashes), np.int64)
     representative = np.empty(len(hashes), np.int64)
@@ -341,11 +298,7 @@ def number_classes(hashes: I64) -> tuple[I64, I64, bool]:
 
 @njit(cache=True, nogil=True)
 def collect_inbox(target: I32, sent: I32, num_nodes: int, representative: I64, num_messages: int) -> tuple[I64, I64]:
-    """List what the representative of each class received.
-
-    Returns:
-        ``key`` [I], which is ``class * num_messages + message``, and ``count`` [I], how often.
-    """
+    """Return what the representative of each class received: ``class * num_messages + message``, and how often."""
     table = np.full(FIRST_CAPACITY, EMPTY, np.int32)
     keys = np.empty(FIRST_CAPACITY // 2, np.int64)
     counts = np.zeros(FIRST_CAPACITY // 2, np.int64)

@@ -39,13 +39,7 @@ class Texts:
         return Texts(self.questions.to(device), self.relations.to(device), *moved)
 
     def blurred(self, rows: Int, amount: float, seed: int) -> Texts:
-        """Return the same with noise on the questions ``rows``, each of unit norm again.
-
-        Args:
-            rows: [n] rows of ``questions``, each once.
-            amount: expected norm of the noise; the encodings' own is 1.
-            seed: of the noise.
-        """
+        """Return the same with noise of norm ``amount`` (expected) on the questions ``rows``, of unit norm again."""
         noise = torch.randn(len(rows), self.questions.shape[1], generator=torch.Generator().manual_seed(seed))
         at = torch.from_numpy(rows).to(self.questions.device)
         moved = self.questions.index_select(0, at) + (noise * (amount / noise.shape[1] ** 0.5)).to(self.questions)
@@ -96,11 +90,6 @@ class Explorer(nn.Module):
     No weight belongs to an entity or a relation, so a trained explorer carries to any graph whose texts come from
     the same encoder. Under autocast only the matrix products on states are in half precision: sums over a hub's
     thousands of messages, and attention, are not.
-
-    Args:
-        encoding_dim: width of the text encodings.
-        width: D.
-        steps: L.
     """
 
     def __init__(self, *, encoding_dim: int, width: int, steps: int) -> None:
@@ -136,17 +125,7 @@ class Explorer(nn.Module):
         return projected.to(self.identity.dtype)
 
     def attention_logits(self, step: int, hidden: Tensor, h_q: Tensor, h_r: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Eq. 1 before the sigmoid in its two parts, to be added per (class, relation).
-
-        Args:
-            step: 0..L-1.
-            hidden: [C, D].
-            h_q: [T, D].
-            h_r: [2R+1, D].
-
-        Returns:
-            [C] the head's part, and [T, 2R+1] the part of question and relation.
-        """
+        """Return Eq. 1 before the sigmoid in two parts: [C] the head's, [T, 2R+1] that of question and relation."""
         with torch.autocast(h_q.device.type, enabled=False):  # attention orders groups: rounding would make ties
             by_question = (h_q @ self.attend_question[step])[:, None] + (h_q * self.attend_both[step]) @ h_r.T
             return hidden @ self.attend_head[step], by_question + (h_r @ self.attend_relation[step])[None]
@@ -156,13 +135,7 @@ class Explorer(nn.Module):
         return torch.relu(self.propagate[step](received)).to(received.dtype)
 
     def score(self, hidden: Tensor, h_q: Tensor, class_text: Tensor) -> Tensor:
-        """Return [C] the logits of Eq. 3.
-
-        Args:
-            hidden: [C, D] final states.
-            h_q: [T, D].
-            class_text: [C] row in ``h_q`` of each class's question.
-        """
+        """Return [C] the logits of Eq. 3 of final states; ``class_text`` [C]: each class's row in ``h_q``."""
         inner = self.score_node(hidden) + self.score_question(h_q).index_select(0, class_text)  # see explore.py
         scores: Tensor = self.score_out(torch.relu(inner))[:, 0].to(hidden.dtype)
         return scores
@@ -226,18 +199,11 @@ def start_from(model: Explorer, folder: Path, *, encoder: str, attention: float 
 
     Steps that both have are shared; steps that only ``model`` has keep their fresh weights.
 
-    Args:
-        model: gets the weights.
-        folder: of the trained explorer.
-        encoder: name of the encoder of ``model``'s texts.
-        attention: factor on the attention weights. Trained attention is near 0 or 1, where the sigmoid has no gradient:
-            what it wrongly leaves out of another graph it would never learn to enter. Scaled down it keeps its order.
+    ``attention`` is a factor on the attention weights. Trained attention is near 0 or 1, where the sigmoid has no
+    gradient: what it wrongly leaves out of another graph it would never learn to enter. Scaled down it keeps its order.
 
-    Returns:
-        names of the fresh weights, with their steps.
-
-    Raises:
-        ArtifactError: a missing or damaged file, or an explorer of another encoder or width.
+    Returns the names of the fresh weights, with their steps. Raises ``ArtifactError`` for a missing or damaged file,
+    and for an explorer of another encoder or width.
     """
     card, weights = _read(folder)
     for name, theirs, ours in (

@@ -42,12 +42,12 @@ def predict(
     progress: Callable[[int, int], None] = lambda done, total: None,
     on_batch: Callable[[Exploration, int], None] = lambda found, num_questions: None,
 ) -> list[Prediction]:
-    """Answer every question.
+    """Answer every question, in order; those without topics with an abstention.
 
     Args:
         model: a trained explorer.
         graph: the knowledge graph.
-        questions: linked questions; those without topics are answered with an abstention.
+        questions: linked questions.
         texts: encodings of the masked texts and relations.
         text_row: row of each masked text in ``texts.questions``.
         options: how to walk; ``trace`` is set here, as evidence needs it.
@@ -58,9 +58,6 @@ def predict(
         batch_size: questions per batch.
         progress: called with (done, total).
         on_batch: called with what was found for a batch, and its number of questions.
-
-    Returns:
-        one prediction per question, in the order of the questions.
     """
     needs_trace = evidence_paths > 0 or evidence_of_answers or any(question.claim is not None for question in questions)
     options = replace(options, trace=needs_trace)
@@ -130,10 +127,11 @@ def _answer_batch(
         nodes[: _num_within(log_p[nodes], max(count, MIN_CANDIDATES) - 1)]
         for nodes, count in zip(ranked, num_answers, strict=True)
     ]
-    traced = [
-        _evidence_nodes(found, nodes, question, max(evidence[0], count if evidence[1] else 0))
-        for nodes, question, count in zip(kept, questions, num_answers, strict=True)
-    ]
+    traced = []
+    for nodes, question, count in zip(kept, questions, num_answers, strict=True):
+        num = max(evidence[0], count if evidence[1] else 0)
+        claimed = np.flatnonzero(found.entity[nodes] == (-1 if question.claim is None else question.claim))
+        traced.append(nodes[: max(num, int(claimed[0]) + 1)] if len(claimed) else nodes[:num])
     paths = iter(backtrack(found, np.concatenate(traced), num_relations=graph.num_relations) if found.traces else ())
     for index, question in enumerate(questions):
         answers = found.entity[kept[index][: num_answers[index]]]
@@ -152,16 +150,14 @@ def _worth_ranking(log_p: np.ndarray, question: Int, num_questions: int, answer_
     """Return the candidates that may be kept, ascending; sorting the thousands below them is most of the cost."""
     if len(log_p) <= MANY_CANDIDATES * num_questions:
         return np.arange(len(log_p))
-    bounds = np.searchsorted(question, np.arange(num_questions + 1))
     high = []
-    for first, end in pairwise(bounds):
-        values = log_p[first:end]
+    for first, end in pairwise(np.searchsorted(question, np.arange(num_questions + 1))):
+        values, least = log_p[first:end], -np.inf
         if len(values) > MIN_CANDIDATES:
             best = np.partition(values, len(values) - MIN_CANDIDATES)[-MIN_CANDIDATES:]
             answer = best.max() + log(max(answer_threshold, float_info.min)) + log1p(-TIE)
-            high.append(first + np.flatnonzero(values >= min(best[0], answer) + log1p(-TIE)))
-        else:
-            high.append(np.arange(first, end))
+            least = min(best[0], answer) + log1p(-TIE)
+        high.append(first + np.flatnonzero(values >= least))
     return np.concatenate(high)
 
 
@@ -174,25 +170,12 @@ def _num_within(log_p: np.ndarray, place: int, share: float = 1.0) -> int:
     return int(np.count_nonzero(log_p >= least))
 
 
-def _evidence_nodes(found: Exploration, nodes: Int, question: Question, count: int) -> Int:
-    """The first ``count`` candidates, on to the claim of a true/false question where it is among those kept."""
-    claimed = np.flatnonzero(found.entity[nodes] == (-1 if question.claim is None else question.claim))
-    return nodes[: max(count, int(claimed[0]) + 1)] if len(claimed) else nodes[:count]
-
-
 def backtrack(found: Exploration, nodes: Int, *, num_relations: int) -> list[ReasoningPath]:
     """Trace each of the candidates ``nodes`` back to a topic, along the edge of highest attention in every step.
 
     Ties go to the smaller head entity, then the smaller relation; identity steps are dropped, so a topic itself has
-    the empty path.
-
-    Args:
-        found: an exploration made with ``trace=True``.
-        nodes: [n] candidates, as indices into ``found.entity``.
-        num_relations: R.
-
-    Returns:
-        n paths, topic first; every step in the direction that the triple is stored.
+    the empty path. ``found`` was made with ``trace=True``; ``nodes`` [n] are indices into ``found.entity``. Paths begin
+    at the topic; every step has the direction in which the triple is stored.
     """
     current = np.asarray(nodes, dtype=np.int64)
     paths: list[list[Step]] = [[] for _ in current]

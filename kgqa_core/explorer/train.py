@@ -12,6 +12,7 @@ import json
 import logging
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -101,8 +102,7 @@ class Trainer:
     def steps(self) -> Iterator[TrainStep]:
         """Train in place, from where ``state`` stands; yield after every step.
 
-        Raises:
-            KgqaError: the gradient is no longer finite; weights trained further would be worthless.
+        Raises ``KgqaError`` where the gradient is no longer finite: weights trained further would be worthless.
         """
         state = self.state
         while state.epoch <= self.settings.epochs and self.num_steps:
@@ -126,11 +126,7 @@ class Trainer:
         return found
 
     def go_on(self, state: TrainState, tensors: dict[str, Tensor]) -> None:
-        """Continue where another trainer of the same arguments stood.
-
-        Raises:
-            KeyError, ValueError, RuntimeError: the tensors do not fit.
-        """
+        """Continue where another trainer of the same arguments stood; an error says that the tensors do not fit."""
         prefix = "model."
         self.model.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
         moments: dict[int, dict[str, Tensor]] = {}
@@ -154,32 +150,31 @@ class Trainer:
     def _step(self, lesson: int, rows: Int) -> TrainStep:
         """Take one step down the gradient of a batch, and of what is to be explored again."""
         self.model.train()
-        rate = _learning_rate(self.settings, self.state.step, self.num_steps)
+        warm = min(1.0, (self.state.step + 1) / max(self.settings.warmup_steps, 1))
+        rate = self.settings.learning_rate * warm * (1 - self.state.step / self.num_steps)
         again = self._take_lost(lesson)
         self.optimizer.zero_grad()
-        seen, full, size = _Seen(), _Seen(), len(rows) + len(again)
+        seen, size = defaultdict[str, float](float), len(rows) + len(again)
         if len(again):
-            self._backward(lesson, again, size, 0.0, full)
-            self.state.hopeless[lesson] += full.uncovered
-            self._hopeless[lesson].update(full.uncovered)
-        self._backward(lesson, rows, size, self.threshold, seen)
+            uncovered = self._backward(lesson, again, size, 0.0, seen)
+            self.state.hopeless[lesson] += uncovered
+            self._hopeless[lesson].update(uncovered)
+        uncovered = self._backward(lesson, rows, size, self.threshold, seen)
         if self.threshold:
-            self.state.lost[lesson] += [row for row in seen.uncovered if row not in self._hopeless[lesson]]
-        coverage = 100.0 * seen.covered / len(rows)
-        seen.add(full)
-        if seen.covered:
-            self._descend(rate, seen.loss)
+            self.state.lost[lesson] += [row for row in uncovered if row not in self._hopeless[lesson]]
+        if seen["covered"]:
+            self._descend(rate, seen["loss"])
         self.state.step += 1
         return TrainStep(
             step=self.state.step,
             num_steps=self.num_steps,
             epoch=self.state.epoch,
             ends_epoch=False,
-            loss=seen.loss / max(seen.covered, 1),
-            coverage=coverage,
+            loss=seen["loss"] / max(seen["covered"], 1),
+            coverage=100.0 * (len(rows) - len(uncovered)) / len(rows),
             learning_rate=rate,
-            edges_per_question=seen.edges / size,
-            classes_per_node=seen.classes / seen.nodes,
+            edges_per_question=seen["edges"] / size,
+            classes_per_node=seen["classes"] / seen["nodes"],
             explored_again=100.0 * len(again) / len(rows),
         )
 
@@ -191,31 +186,30 @@ class Trainer:
         self.state.lost[lesson] = lost[self.settings.batch_size :]
         return np.array(lost[: self.settings.batch_size], dtype=np.int64)
 
-    def _backward(self, lesson: int, rows: Int, size: int, threshold: float, seen: _Seen) -> None:
-        """Add the gradient of some rows, each weighing one ``size``-th; note what was seen."""
-        one = self.lessons[lesson]
+    def _backward(self, lesson: int, rows: Int, size: int, threshold: float, seen: dict[str, float]) -> list[int]:
+        """Add the gradient of some rows, each weighing one ``size``-th; return those that reached no gold."""
+        one, settings = self.lessons[lesson], self.settings
         options, texts = replace(one.options, attention_threshold=threshold), one.texts
-        if self.settings.question_noise:
+        if settings.question_noise:
             seed = self.seed * 1_000_003 + self.state.step
-            texts = texts.blurred(np.unique(one.questions.text[rows]), self.settings.question_noise, seed)
-        with torch.autocast(
-            one.texts.relations.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"
-        ):
+            texts = texts.blurred(np.unique(one.questions.text[rows]), settings.question_noise, seed)
+        total, uncovered = 0.0, []
+        with torch.autocast(one.texts.relations.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
             # Inside the step: around the loop it would keep stale casts of the weights.
-            for part, batch, found in explore_rows(
-                self.model, one.graph, one.questions, rows, texts=texts, options=options
-            ):
-                loss, covered = loss_sum(
-                    found, batch, one.graph.num_entities, per_answer=self.settings.loss == "per_answer"
-                )
+            found_parts = explore_rows(self.model, one.graph, one.questions, rows, texts=texts, options=options)
+            for part, batch, found in found_parts:
+                loss, covered = loss_sum(found, batch, one.graph.num_entities, per_answer=settings.loss == "per_answer")
                 if covered.any():
                     (loss / size).backward()  # type: ignore[no-untyped-call]
-                seen.loss += float(loss.detach())
-                seen.covered += int(covered.sum())
-                seen.uncovered += part[~covered].tolist()
+                total += float(loss.detach())
+                uncovered += part[~covered].tolist()
                 for count in found.counts:
-                    seen.nodes, seen.classes = seen.nodes + count.nodes, seen.classes + count.classes
-                    seen.edges += count.edges
+                    seen["nodes"] += count.nodes
+                    seen["classes"] += count.classes
+                    seen["edges"] += count.edges
+        seen["loss"] += total
+        seen["covered"] += len(rows) - len(uncovered)
+        return uncovered
 
     def _descend(self, rate: float, loss: float) -> None:
         """Take one step down the gradient, its norm clipped."""
@@ -230,52 +224,27 @@ class Trainer:
         self.optimizer.step()
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What the explorations of one step add up to."""
-
-    loss: float = 0.0
-    covered: int = 0
-    uncovered: list[int] = field(default_factory=list)
-    nodes: int = 0
-    classes: int = 0
-    edges: int = 0
-
-    def add(self, other: _Seen) -> None:
-        self.loss, self.covered = self.loss + other.loss, self.covered + other.covered
-        self.nodes, self.classes = self.nodes + other.nodes, self.classes + other.classes
-        self.edges += other.edges
-
-
-def _learning_rate(settings: ExplorerSection, step: int, num_steps: int) -> float:
-    warm = min(1.0, (step + 1) / max(settings.warmup_steps, 1))
-    return settings.learning_rate * warm * (1 - step / num_steps)
-
-
 class Journal:
     """Saves a training now and then, and sets a new trainer to where the last one was killed.
 
-    Args:
-        folder: of the journal; made when it is first needed. None: nothing is kept.
-        identity: what the training is made of; the state of another one is never gone on with.
+    ``folder`` is made when it is first needed; None: nothing is kept. ``identity`` says what the training is made of;
+    the state of another one is never gone on with.
     """
 
     def __init__(self, folder: Path | None, identity: str) -> None:
-        self._folder, self._identity = folder, identity
-        self._saved = time.monotonic()
+        self._folder, self._identity, self._saved = folder, identity, time.monotonic()
 
     def save(self, trainer: Trainer, best: dict[str, Tensor], notes: dict[str, Any], *, now: bool = False) -> None:
         """Keep the training as it stands, at most every ``SAVE_EVERY`` seconds unless ``now``."""
         if self._folder is None or (not now and time.monotonic() - self._saved < SAVE_EVERY):
             return
-        new, current = self._folder / "new", self._folder / "current"
+        new, current, old = (self._folder / name for name in ("new", "current", "old"))
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         tensors = trainer.tensors() | {f"{BEST}{name}": weight for name, weight in best.items()}
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, new / TENSORS)
         state = {"identity": self._identity, "state": asdict(trainer.state), "notes": notes}
         (new / STATE).write_text(json.dumps(state), encoding="utf-8")
-        old = self._folder / "old"
         shutil.rmtree(old, ignore_errors=True)
         if current.exists():
             current.rename(old)
@@ -286,8 +255,7 @@ class Journal:
         """Set ``trainer`` to where the last one stood; return its best weights and notes, or None: begin anew."""
         if self._folder is None:
             return None
-        for name in ("current", "old"):  # a kill between the two renames leaves only the older one
-            folder = self._folder / name
+        for folder in (self._folder / "current", self._folder / "old"):  # a kill between two renames leaves only "old"
             if not (folder / STATE).is_file():
                 continue
             try:

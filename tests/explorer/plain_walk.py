@@ -20,14 +20,8 @@ def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], bu
     The group that crosses the budget is kept whole, so edges that tie are never cut at random; groups of equal
     attention enter in order of relation id.
 
-    Args:
-        owner: [g] head index of each group, ascending; inside a head groups are in ascending order of relation.
-        size: [g] number of edges of each group, as stored: one that may not be walked counts too.
-        attention: [g] attention of each group, or anything that orders the groups of one head as it does.
-        budget: K, edges per head.
-
-    Returns:
-        [g] mask of the groups that are entered.
+    Args [g]: ``owner`` the head of each group, ascending, relations ascending inside; ``size`` its edges as stored: one
+    that may not be walked counts too; ``attention`` anything that orders the groups of one head as it does.
     """
     keep = np.ones(len(owner), dtype=bool)
     if not len(owner):
@@ -61,19 +55,12 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 def walk_edges(
     graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
 ) -> tuple[Edges, Nodes, Inbox]:
-    """WalkStep the edges of the groups that enter under the budget.
-
-    Args:
-        graph: the knowledge graph.
-        nodes: where the step starts.
-        messages: what the nodes could send.
-        attention: of the messages.
-        rules: see ``Rules``.
-    """
+    """Walk the edges of the groups that enter under the budget; ``attention`` is of the messages."""
+    preference, admitted = attention
     owner, group = expand_ranges(graph.group_ptr, nodes.entity)
     size = graph.edge_ptr[group + 1] - graph.edge_ptr[group]
-    may = np.flatnonzero(attention.admitted[: len(group)])
-    entered = may[select_groups(owner[may], size[may], attention.preference[may], rules.edge_budget)]
+    may = np.flatnonzero(admitted[: len(group)])
+    entered = may[select_groups(owner[may], size[may], preference[may], rules.edge_budget)]
     check_size(int(size[entered].sum()) + len(nodes.entity), rules)
     within, position = expand_ranges(graph.edge_ptr, group[entered])
     message = entered[within]

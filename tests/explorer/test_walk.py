@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.explorer import kernels
+from kgqa_core.explorer import explore, kernels
 from kgqa_core.explorer.batch import expand_ranges
 from kgqa_core.explorer.explore import message_codes
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -193,6 +195,20 @@ def fan(num_leaves: int) -> World:
     )
 
 
+@contextmanager
+def hashed_to(bits: int) -> Iterator[None]:
+    """Let the first code of every message have so few bits."""
+
+    def short(num_messages: int, salt: int) -> np.ndarray:
+        codes = message_codes(num_messages, salt)
+        codes[:, 0] &= (1 << bits) - 1
+        return codes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explore, "message_codes", short)
+        yield
+
+
 def collides(num_classes: int, salt: int, bits: int) -> bool:
     """Do two of this many different messages share a hash of ``bits`` bits?"""
     return len(set((message_codes(num_classes, salt)[:, 0] & ((1 << bits) - 1)).tolist())) < num_classes
@@ -206,21 +222,25 @@ def test_a_collision_is_escaped_by_another_salt() -> None:
         if collides(n, 0, bits) and not all(collides(n, salt, bits) for salt in range(1, 4))
     )
     world, model = fan(num_classes - 1), make_model(steps=1)
-    found, wide = world.explore(model, hash_bits=bits), world.explore(model)
+    wide = world.explore(model)
+    with hashed_to(bits):
+        found = world.explore(model)
     assert len(found.class_score) == num_classes
     assert found.node_class.tolist() == wide.node_class.tolist()
     assert found.class_score.tolist() == wide.class_score.tolist()
 
 
 def test_a_hash_that_collides_with_every_salt_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="4-bit hash collided with 4 salts"):
-        fan(17).explore(make_model(steps=1), hash_bits=4)
+    with hashed_to(4), pytest.raises(RuntimeError, match="hash collided with 4 salts"):
+        fan(17).explore(make_model(steps=1))
 
 
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(world=worlds())
 def test_an_exploration_does_not_depend_on_the_hash(world: World) -> None:
     model = make_model(steps=world.steps, seed=world.seed)
-    wide, narrow = world.explore(model), world.explore(model, hash_bits=20)
+    wide = world.explore(model)
+    with hashed_to(20):
+        narrow = world.explore(model)
     assert wide.node_class.tolist() == narrow.node_class.tolist()
     assert wide.class_score.tolist() == narrow.class_score.tolist()
