@@ -19,7 +19,8 @@ from benchmarks.path_cases import build_folders
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.link import find_mention
-from kgqa_core.questions.link_text import NameIndex, TextLinker, Wording, learn_wording, link_with
+from kgqa_core.questions.link_names import NameIndex
+from kgqa_core.questions.link_text import TextLinker, Wording, learn_wording, link_with
 from kgqa_core.types import Question
 
 RUNS = {"MetaQA": "conf/metaqa-joint.yaml", "WorldCup2014": "conf/wc2014-mixed.yaml"}

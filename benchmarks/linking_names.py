@@ -18,7 +18,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.strings import write_string_indexes
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.link import find_mention
-from kgqa_core.questions.link_text import NameIndex, named_entities, words_of
+from kgqa_core.questions.link_names import NameIndex, named_entities, words_of
 
 WAYS = ("hashes", "automaton", "sorted")
 NUM_SYLLABLES = 400  # that drawn words are made of: three each
@@ -40,7 +40,7 @@ def measure_way(way: str, graph: str, questions: str, repeats: int) -> dict[str,
 
 
 def by_hashes(graph: KnowledgeGraph) -> Callable[[Sequence[str]], int]:
-    """Look up every run of words (``link_index``); returns the number of runs that are names."""
+    """Look up every run of words (``link_names``); returns the number of runs that are names."""
     index = NameIndex(graph)
     return lambda texts: sum(map(len, index.find([words_of(text) for text in texts])))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.link_text import words_of
+from kgqa_core.questions.link_names import words_of
 from kgqa_core.types import Question
 
 ErrorKind = Literal["no topic", "missing topic", "extra homonym", "extra name", "homonym", "nested name", "other name"]

@@ -183,14 +183,14 @@ class FreebaseSection(Section):
 
 # Format of questions -> what reads it (a questions.formats.QuestionFormat). Your own is a module, and a line here.
 QUESTION_FORMATS = {
-    "metaqa": "kgqa_core.questions.hop_files:METAQA",
+    "metaqa": "kgqa_core.questions.closed_domains:METAQA",
     "jsonl": "kgqa_core.questions.jsonl:FORMAT",
     "nsm": "kgqa_core.questions.webqsp:NSM",
-    "wc2014": "kgqa_core.questions.hop_files:WC2014",
+    "wc2014": "kgqa_core.questions.closed_domains:WC2014",
     "webqsp": "kgqa_core.questions.webqsp:WEBQSP",
     "cwq": "kgqa_core.questions.webqsp:CWQ",
     "webquestions": "kgqa_core.questions.webqsp:WEBQUESTIONS",
-    "mooc": "kgqa_core.questions.mooc:FORMAT",
+    "mooc": "kgqa_core.questions.closed_domains:MOOC",
     "rog": "kgqa_core.questions.webqsp:ROG",
 }
 

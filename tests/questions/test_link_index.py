@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kgqa_core import schemas
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.link_text import LooseNames, NameIndex, NearName, fold_word, letter_span, words_of
+from kgqa_core.questions.link_names import NameIndex, Run, fold_word, letter_span, words_of
 
 NAMES = [
     "Up",
@@ -135,20 +135,18 @@ def test_a_graph_without_usable_names_finds_nothing(tmp_path: Path) -> None:
     assert NameIndex(graph).find([words_of("who directed ??")]) == [[]]
 
 
-def near(index: NameIndex, found: list[NearName]) -> list[tuple[int, int, str]]:
-    return sorted((one.first, one.last, index.name_of(one.row)) for one in found)
+def near(index: NameIndex, found: list[Run]) -> list[tuple[int, int, str]]:
+    return sorted((one.first, one.last, index.name_of(row)) for one in found for row in one.rows)
 
 
 def test_words_written_together_or_apart_or_without_an_article(index: NameIndex) -> None:
-    loose = LooseNames(index)
-    assert near(index, loose.find_joined(words_of("who is in upintheair"))) == [(3, 3, "Up in the Air")]
-    assert near(index, loose.find_joined(words_of("see dont"))) == [(1, 1, "Don't")]
-    assert near(index, loose.find_joined(words_of("in balloon house"))) == [(1, 2, "The Balloon House")]
-    assert near(index, loose.find_joined(words_of("up"))) == []  # that is the name itself
+    assert near(index, index.find_joined(words_of("who is in upintheair"))) == [(3, 3, "Up in the Air")]
+    assert near(index, index.find_joined(words_of("see dont"))) == [(1, 1, "Don't")]
+    assert near(index, index.find_joined(words_of("in balloon house"))) == [(1, 2, "The Balloon House")]
+    assert near(index, index.find_joined(words_of("up"))) == []  # that is the name itself
 
 
 def test_one_misspelt_word_of_a_name(index: NameIndex) -> None:
-    loose = LooseNames(index)
-    assert near(index, loose.find_misspelt(words_of("see alan puldio"), frozenset({"see"}))) == [(1, 2, "Alan_PULIDO")]
-    assert near(index, loose.find_misspelt(words_of("alan puldio"), frozenset({"puldio"}))) == []
-    assert "pulido" in loose.near_words("pluido") and "pulido" not in loose.near_words("placido")
+    assert near(index, index.find_misspelt(words_of("see alan puldio"), frozenset({"see"}))) == [(1, 2, "Alan_PULIDO")]
+    assert near(index, index.find_misspelt(words_of("alan puldio"), frozenset({"puldio"}))) == []
+    assert "pulido" in index.near_words("pluido") and "pulido" not in index.near_words("placido")

@@ -9,7 +9,8 @@ import pytest
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.link_text import NameIndex, learn_wording, link_topics
+from kgqa_core.questions.link_names import NameIndex
+from kgqa_core.questions.link_text import learn_wording, link_topics
 from kgqa_core.types import Question
 
 # "director" and "film" are tags; "oscar" is a tag, "Oscar" a film; three people are called John Low.

@@ -9,7 +9,7 @@ import pytest
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.hop_files import METAQA, chain_of_type, read_brackets
+from kgqa_core.questions.closed_domains import METAQA, chain_of_type, read_brackets
 from kgqa_core.questions.link import load_question_file
 
 Ids = Callable[..., tuple[int, ...]]

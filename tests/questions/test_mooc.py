@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.closed_domains import walk
 from kgqa_core.questions.link import load_question_file
-from kgqa_core.questions.mooc import walk
 from tests.questions.freebase_files import write_json
 
 QUERY = {

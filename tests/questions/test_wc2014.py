@@ -14,8 +14,8 @@ from kgqa_core.errors import InputError
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
+from kgqa_core.questions.closed_domains import read_wc2014
 from kgqa_core.questions.formats import Fault, QuestionFile, RawQuestion
-from kgqa_core.questions.hop_files import read_wc2014
 from kgqa_core.questions.link import load_question_file
 
 Build = Callable[..., QuestionReport]

@@ -1,7 +1,22 @@
-"""MetaQA question files: ``text with [topic entity]`` TAB ``answer|answer``, and their gold chains by type name.
+"""Questions over small graphs of one domain: MetaQA (films), WorldCup2014 (footballers) and MOOC Q&A (courses).
 
-Folders, one per hop: the official ``1-hop/vanilla/qa_train.txt`` or plain ``1-hop/qa_train.txt``; the chains lie in
-``1-hop/qa_train_qtype.txt``, line by line, and may be missing.
+MetaQA: ``text with [topic entity]`` TAB ``answer|answer``, in folders, one per number of hops: the official
+``1-hop/vanilla/qa_train.txt`` or plain ``1-hop/qa_train.txt``. The gold chains lie in ``1-hop/qa_train_qtype.txt``,
+line by line, and may be missing.
+
+WorldCup2014 (Zhang, Winn and Tomioka 2016): ``1-hop.txt``, ``2-hop.txt``. Five columns with tabs between them:
+question, one answer, gold path (``Ann#plays_in_club#Reds``, filled up with ``#<end>#Reds``), all answers
+(``Reds/Blues/``), neighbourhood. The topic is the path's first entity. There is one line per triple, so a question is
+repeated for each of its answers: ``merge_repeats`` keeps it once.
+
+MOOC Q&A (used by FiSKE): query and true/false questions with the triples that they rest on. The authors publish no
+description of their files. Read is one JSON object per line, or one JSON array of them:
+
+    {"question": "…", "answer": ["A", "B"], "triples": [["course", "taught by", "A"]], "id": "optional"}
+
+``answer`` is a name, a list of names, or true, false, "yes", "no" (any case). ``triples`` is the chain of triples from
+the topic on, in the order in which they are walked; a true/false question claims the last entity of it. Without triples
+the topic is found by name.
 """
 
 from __future__ import annotations
@@ -10,6 +25,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.follow import follow_path
@@ -23,9 +42,16 @@ from kgqa_core.questions.formats import (
     QuestionFormat,
     RawQuestion,
     Span,
+    Text,
+    files_by_split,
+    parse_items,
     parse_lines,
+    read_object,
 )
-from kgqa_core.types import SPLITS, Question, Split
+from kgqa_core.types import SPLITS, Question
+
+# ------ MetaQA.
+
 
 RELATION_OF_TYPE = {
     "director": "directed_by",
@@ -48,8 +74,17 @@ def read_metaqa(file: QuestionFile) -> Iterator[Placed]:
     Raises InputError where the question file is missing, or both files differ in their number of lines.
     """
     require_file(file.path, what="question file")
-    chains, hops, split = _read_chains(file.path), file.hops, file.split or "test"
-    stem = f"metaqa-{hops}-{split}" if hops is not None else f"metaqa-{split}"
+    stem = "-".join(["metaqa", *([str(file.hops)] if file.hops is not None else []), file.split or "test"])
+    chains: list[str] = []
+    for beside in chain_file(file.path):
+        chains, questions = (
+            path.read_bytes().decode(errors="replace").rstrip().split("\n") for path in (beside, file.path)
+        )
+        if len(chains) != len(questions):
+            raise InputError(
+                f"{beside} has {len(chains)} lines, {file.path} has {len(questions)}: they must match line by line. "
+                "Remove the chain file or use the one that belongs to the questions."
+            )
 
     def parse(line: str, number: int) -> RawQuestion | Fault:
         fields = line.split("\t")
@@ -59,15 +94,9 @@ def read_metaqa(file: QuestionFile) -> Iterator[Placed]:
         answers = tuple(fields[1].split("|"))
         if not text.strip() or not all(map(str.strip, answers)):
             return Fault(EMPTY_FIELD)
-        return RawQuestion(
-            id=f"{stem}-{number}",
-            text=text,
-            answers=answers,
-            topics=tuple(text[start:end] for start, end in mentions),
-            mentions=mentions,
-            hops=hops,
-            chain=None if chains is None else chain_of_type(chains[number - 1]),
-        )
+        topics = tuple(text[start:end] for start, end in mentions)
+        chain = chain_of_type(chains[number - 1]) if chains else None
+        return RawQuestion(f"{stem}-{number}", text, answers, topics, mentions, file.hops, chain)
 
     return parse_lines(file.path, parse)
 
@@ -91,9 +120,8 @@ def read_brackets(marked: str) -> tuple[str, tuple[Span, ...]]:
 
 def chain_of_type(qtype: str) -> tuple[str, ...] | None:
     """Return the relation labels of "movie_to_director_to_movie": ("directed_by", "~directed_by"); None if unknown."""
-    types = qtype.strip().split("_to_")
     steps = []
-    for source, target in pairwise(types):
+    for source, target in pairwise(qtype.strip().split("_to_")):
         if source == "movie" and target in RELATION_OF_TYPE:
             steps.append(RELATION_OF_TYPE[target])
         elif target == "movie" and source in RELATION_OF_TYPE:
@@ -107,18 +135,6 @@ def chain_file(path: Path) -> list[Path]:
     """Return the file with the gold chains of a question file, beside it or one folder up; empty: none is there."""
     name = f"{path.stem}_qtype.txt"
     return [place for place in (path.with_name(name), path.parent.parent / name) if place.is_file()][:1]
-
-
-def _read_chains(path: Path) -> list[str] | None:
-    for beside in chain_file(path):
-        chains, questions = (file.read_bytes().rstrip().split(b"\n") for file in (beside, path))
-        if len(chains) != len(questions):
-            raise InputError(
-                f"{beside} has {len(chains)} lines, {path} has {len(questions)}: they must match line by line. "
-                "Remove the chain file or use the one that belongs to the questions."
-            )
-        return [chain.decode("utf-8", errors="replace") for chain in chains]
-    return None
 
 
 def list_metaqa(folder: Path, hops: Sequence[int] | None) -> list[QuestionFile]:
@@ -135,20 +151,17 @@ def list_metaqa(folder: Path, hops: Sequence[int] | None) -> list[QuestionFile]:
             f"question folder: {folder} has no {wanted} folder (found: {present}). "
             "Expected 1-hop/qa_train.txt or 1-hop/vanilla/qa_train.txt, and so on for dev and test."
         )
-    return [QuestionFile(_find(folder / f"{hop}-hop", split), split, hop) for hop in hops or found for split in SPLITS]
+    files = []
+    for hop in hops or found:
+        for split in SPLITS:
+            plain = folder / f"{hop}-hop" / f"qa_{split}.txt"
+            official = plain.parent / "vanilla" / plain.name
+            files.append(QuestionFile(official if official.is_file() else plain, split, hop))
+            require_file(files[-1].path, what="question file")
+    return files
 
 
-def _find(folder: Path, split: Split) -> Path:
-    plain, official = folder / f"qa_{split}.txt", folder / "vanilla" / f"qa_{split}.txt"
-    path = official if official.is_file() else plain
-    require_file(path, what="question file")
-    return path
-
-
-METAQA = QuestionFormat(list_metaqa, read_metaqa, beside=chain_file, has_hops=True)
-
-
-# ------ WorldCup2014
+# ------ WorldCup2014.
 
 
 NUM_COLUMNS = 5
@@ -175,14 +188,8 @@ def read_wc2014(file: QuestionFile) -> Iterator[Placed]:
         chain = tuple(relations[: relations.index(END)] if END in relations else relations)
         if len(steps) % 2 == 0 or not chain or not all(map(str.strip, steps)):
             return Fault(BAD_PATH)
-        return RawQuestion(
-            id=f"wc2014-{file.path.stem}-{number}",
-            text=text,
-            answers=answers,
-            topics=(steps[0],),
-            hops=len(chain),
-            chain=chain,
-        )
+        id = f"wc2014-{file.path.stem}-{number}"
+        return RawQuestion(id, text, answers, topics=(steps[0],), hops=len(chain), chain=chain)
 
     return parse_lines(file.path, parse)
 
@@ -223,4 +230,84 @@ def merge_repeats(loaded: Loaded, graph: KnowledgeGraph, reenter_topic: bool) ->
                 loaded.note("gold_is_not_its_chain", question.split, question.id)
 
 
+# ------ MOOC Q&A.
+
+
+NO_CLAIM_TRIPLES = "true/false question without triples"
+BROKEN_CHAIN = "field triples: they do not hang together"
+VERDICTS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="ignore"))
+class MoocQuestion:
+    """One question."""
+
+    question: Text
+    answer: bool | Text | Annotated[list[Text], Field(min_length=1)]
+    triples: list[tuple[Text, Text, Text]] = Field(default_factory=list)
+    id: Annotated[Text, Field(coerce_numbers_to_str=True)] | None = None
+
+
+QUESTION = TypeAdapter(MoocQuestion)
+
+
+def read_mooc(file: QuestionFile) -> Iterator[Placed]:
+    """Yield the questions of an array or of JSON lines; one without an id is called ``<split or file>-<number>``.
+
+    Raises InputError where the file is missing or no JSON.
+    """
+
+    def parse(text: str, number: int) -> RawQuestion | Fault:
+        read = read_object(QUESTION, text)
+        if isinstance(read, Fault):
+            return read
+        answer = read.answer
+        verdict = answer if isinstance(answer, bool) else VERDICTS.get(str(answer).casefold())
+        if verdict is not None and not read.triples:
+            return Fault(NO_CLAIM_TRIPLES)
+        walked = walk(read.triples)
+        if walked is None:
+            return Fault(BROKEN_CHAIN)
+        entities, chain = walked
+        if verdict is not None:
+            answer = [entities[-1]] if verdict else []
+        return RawQuestion(
+            id=read.id or f"{file.split or file.path.stem}-{number}",
+            text=read.question,
+            answers=tuple(dict.fromkeys(answer if isinstance(answer, list) else [str(answer)])),
+            topics=entities[:1],
+            hops=len(chain) or None,
+            chain=chain or None,
+            claim=None if verdict is None else entities[-1],
+            verdict=verdict,
+        )
+
+    require_file(file.path, what="question file")
+    with file.path.open("rb") as start:
+        is_array = start.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    return parse_items(file.path, parse) if is_array else parse_lines(file.path, parse)
+
+
+def walk(triples: list[tuple[str, str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return the entities and the relations of a chain of triples, "~" before one that is walked backwards.
+
+    The first triple is walked forwards, unless only its head is in the second. None where a triple does not go on from
+    the one before.
+    """
+    if not triples:
+        return (), ()
+    head, _, tail = triples[0]
+    turned = len(triples) > 1 and tail not in triples[1][::2] and head in triples[1][::2]
+    entities, chain = [tail if turned else head], []
+    for head, relation, tail in triples:
+        if entities[-1] not in (head, tail):
+            return None
+        forward = entities[-1] == head
+        entities.append(tail if forward else head)
+        chain.append(relation if forward else f"~{relation}")
+    return tuple(entities), tuple(chain)
+
+
+METAQA = QuestionFormat(list_metaqa, read_metaqa, beside=chain_file, has_hops=True)
 WC2014 = QuestionFormat(list_wc2014, read_wc2014, finish=merge_repeats, has_hops=True)
+MOOC = QuestionFormat(files_by_split("{split}.jsonl", "{split}.json"), read_mooc)
