@@ -12,13 +12,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 from typing import Any
 
 from benchmarks.measure import write_section
-from kgqa_core.evaluation.predictions import SystemSource
+from kgqa_core.evaluation.predictions import SystemSource, render_path
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
@@ -27,10 +28,11 @@ from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.questions.link import load_question_file
-from kgqa_core.run.compare import Bench
-from kgqa_core.systems.plans import LmPlans
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.questions.build import load_question_file
+from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.rog import Rog, RogSection
+from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.tables import write_answered, write_calls
 
 CORE = Path(__file__).resolve().parents[1] / "kgqa_core"
@@ -114,11 +116,13 @@ def journey(folder: Path) -> tuple[Journey, dict[str, Any]]:
     build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
     graph = open_graph(folder / "graph")
     search, prompts = SearchGraph(graph, graph, None, max_hops=2, reenter_topic=False), read_prompts()
-    plans = LmPlans(PlanAsker(PlanInstruction(prompts), PathConstraints(graph, max_hops=2)))
+    plans = PlanSource(PlanAsker(PlanInstruction(prompts), PathConstraints(graph, max_hops=2)))
     with CallStore(folder / "calls") as store:
         model = Metered(Told(), meter=Meter(), store=store, system="rog")
         source = SystemSource("graph", "rog", 0, "lm", model.name)
         bench = Bench(Rog(search, prompts, plans, RogSection()), search, model, (model.meter,), source)
+
+        render = partial(render_path, entity_names=graph.entity_names, relation_labels=graph.relation_labels)
 
         def go(topic: str) -> None:
             file = folder / f"{topic}.jsonl"
@@ -130,7 +134,7 @@ def journey(folder: Path) -> tuple[Journey, dict[str, Any]]:
                 done.answered,
                 source=source,
                 entity_names=graph.entity_names,
-                render_path=bench.render,
+                render_path=render,
                 usage=done.usage,
                 stopped=done.stopped,
             )

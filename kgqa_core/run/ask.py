@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from kgqa_core.config_base import EmbeddedDataset, PlansDataset
 from kgqa_core.errors import ConfigError, InputError, LinkError
+from kgqa_core.evaluation.predictions import render_path
 from kgqa_core.run.compare import open_bench, section_of
 from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import system_key
+from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.types import AskedCall
 from kgqa_core.types import Prediction, Question, Reject
 
@@ -239,6 +241,7 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
     prediction, usage = one.answer.prediction, done.usage.to_pydict()
     supported = dict(zip(prediction.answers, one.faithful, strict=True))
     paths = dict(zip(prediction.candidates, prediction.paths, strict=False))
+    render = partial(render_path, entity_names=graph.entity_names, relation_labels=graph.relation_labels)
     lines = [
         SystemLine(
             graph.name_of(entity),
@@ -246,7 +249,7 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
             score,
             entity in supported,
             supported.get(entity, bool(paths.get(entity))),
-            bench.render(paths[entity]) if paths.get(entity) else "",
+            render(paths[entity]) if paths.get(entity) else "",
         )
         for entity, score in zip(prediction.candidates, prediction.scores, strict=True)
     ]

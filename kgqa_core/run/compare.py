@@ -1,4 +1,7 @@
-"""Opening the systems of a run, each with what it stands on and whoever plays its language model."""
+"""Opening what a run compares: its systems, each with what it stands on and whoever plays its language model.
+
+Also the score of its planners on any plan file (``kgqa score-plans``).
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection, system_type
 from kgqa_core.errors import ConfigError, InputError, LinkError, shorten
-from kgqa_core.evaluation.predictions import SystemSource, render_path
+from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PlanAsker, PlanInstruction
 from kgqa_core.instructions.render import Prompts, read_prompts
+from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.planners.types import PlanQuestion, weigh_plans
 from kgqa_core.run.open import (
     has_generator,
     metered,
@@ -29,70 +33,26 @@ from kgqa_core.run.open import (
     open_planner,
     open_system,
     path_constraints,
+    plan_graph,
     planner_seed,
     search_graph,
+    validity,
 )
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.explorer import explorer_key
-from kgqa_core.schemas import METER
-from kgqa_core.systems.plans import (
-    GivenPlans,
-    HardNegativeCandidates,
-    HardNegativePlans,
-    LmPlans,
-    NoPlans,
-    PlanSource,
-    RandomPlans,
-    as_plan_question,
-    find_hard_negatives,
-)
-from kgqa_core.systems.runner import answer_all
-from kgqa_core.systems.types import Answered, CandidateSource, System
-from kgqa_core.types import LabelPath, Question, ReasoningPath, Reject
+from kgqa_core.systems.answering import PlanSource
+from kgqa_core.systems.runner import Bench
+from kgqa_core.systems.types import CandidateSource
+from kgqa_core.types import LabelPath, Question, Reject
 
 if TYPE_CHECKING:
     from kgqa_core.config_lm import PlansSection
-    from kgqa_core.graph.kg import KnowledgeGraph
-    from kgqa_core.instructions.plan import PlanQuestion
     from kgqa_core.lm.calls import Meter, Metered
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.systems.etd import ExplorerSystem
 
 FUSION_FILE = "fusion.json"
 MAX_DEV = 5000  # dev questions that a fusion is chosen on
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Some questions that were answered together."""
-
-    answered: list[Answered]
-    usage: pa.Table  # schemas.METER
-    stopped: dict[str, str]  # questions that a budget stopped, with the limit
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """One system, ready to be asked."""
-
-    system: System
-    search: SearchGraph
-    model: Metered | None  # None: it asks no language model
-    meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
-    source: SystemSource
-    max_new_tokens: int | None = None  # of a text, see ``runner.answer_all``
-
-    def render(self, path: ReasoningPath) -> str:
-        """Return an evidence path as readable triples, in walking order."""
-        graph = self.search.entities
-        return render_path(path, entity_names=graph.entity_names, relation_labels=graph.relation_labels)
-
-    def answer(self, questions: Sequence[Question]) -> Round:
-        """Return what the system answers, and what that cost."""
-        answered = answer_all(self.system, questions, self.search, self.model, max_new_tokens=self.max_new_tokens)
-        taken = [meter.take() for meter in self.meters]
-        stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
-        return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
 
 
 @contextmanager
@@ -102,31 +62,25 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
     Raises:
         ArtifactError: something that it stands on is not made.
     """
-    section = pipeline.specs[key].section
+    section, systems = pipeline.specs[key].section, section_of(pipeline)
     with ExitStack() as stack:
         parts = _Parts(pipeline, section, stack)
-        system: System = system_type(parts.name).open(parts)
-        source = source_of(pipeline, key, parts.model, needs_topic=system.needs_topic)
-        limit = parts.systems.max_new_tokens
-        yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, limit)
-
-
-def source_of(pipeline: Pipeline, key: str, model: LanguageModel | None, *, needs_topic: bool) -> SystemSource:
-    """Return what the predictions of a stage say of where they come from; a system that needs no topic uses none."""
-    section, systems = pipeline.specs[key].section, section_of(pipeline)
-    answerer = str(section.get("answered_by", ""))
-    own = {name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")}
-    return SystemSource(
-        graph=pipeline.artifact("graph").content,
-        system=str(section.get("row", section["system"])),
-        seed=int(section["seed"]),
-        answered_by=answerer,
-        model=model.name if model else "",
-        prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
-        topics=systems.topics if needs_topic else "none",
-        pool=systems.pool if system_type(section["system"]).hard_negatives else "none",
-        settings=own,
-    )
+        kind, answerer = system_type(parts.name), str(section.get("answered_by", ""))
+        system = kind.open(parts)
+        source = SystemSource(
+            graph=pipeline.artifact("graph").content,
+            system=str(section.get("row", parts.name)),
+            seed=parts.seed,
+            answered_by=answerer,
+            model=parts.model.name if parts.model else "",
+            prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
+            topics=systems.topics if system.needs_topic else "none",
+            pool=systems.pool if kind.hard_negatives else "none",
+            settings={
+                name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")
+            },
+        )
+        yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, systems.max_new_tokens)
 
 
 def section_of(pipeline: Pipeline) -> SystemsSection:
@@ -180,7 +134,6 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     Raises:
         ArtifactError: explorer or planner is not made.
     """
-    from kgqa_core.instructions.plan import weigh_plans
     from kgqa_core.questions.build import read_questions
     from kgqa_core.systems.ours import DevQuestion, describe_choice, disagree, first_plan, options_of, reached_by
 
@@ -189,7 +142,8 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     if len(questions) > MAX_DEV:
         questions = random.Random(0).sample(questions, MAX_DEV)
     search, settings = search_graph(pipeline), section_of(pipeline).settings_of("ours")
-    asked = [as_plan_question(one, pipeline.config.exploration.mask_topics) for one in search.place(questions)]
+    mask = pipeline.config.exploration.mask_topics
+    asked = [PlanQuestion(one.id, one.asked(mask), one.topics) for one in search.place(questions)]
     topics = [one.topics for one in asked]
     explored = _open_explorer(pipeline, seed).answer(questions)
     with open_planner(pipeline, settings.planner, planner_seed(pipeline.config, seed)) as opened:
@@ -197,19 +151,19 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     reached = reached_by(search, topics, plans)
     options = [options_of(one, own) for one, own in zip(explored, reached, strict=True)]
     alone = {settings.planner: first_plan(questions, reached)}
-    lm_weights: dict[int, tuple[float, ...]] = {}
+    lm_weights: dict[int, list[float]] = {}
     if has_generator(pipeline.config):
         apart = [place for place, own in enumerate(options) if disagree(own)]
         with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as opened:
             generator: Any = opened.planner
             said = generator.weigh([asked[at] for at in apart], [[plan.path for plan in plans[at]] for at in apart])
-            lm_weights = {place: tuple(weigh_plans(own)) for place, own in zip(apart, said, strict=True)}
+            lm_weights = {place: weigh_plans(own) for place, own in zip(apart, said, strict=True)}
             own_plans = generator.plan(asked, num_plans=1)
         alone["lm as planner"] = first_plan(questions, reached_by(search, topics, own_plans))
+    weights = [weigh_plans([plan.log_prob for plan in own]) for own in plans]
     rows = [
-        DevQuestion(question, explored[at], options[at], tuple(weigh_plans([p.log_prob for p in plans[at]])), lm)
+        DevQuestion(question, explored[at], options[at], weights[at], lm_weights.get(at))
         for at, question in enumerate(questions)
-        for lm in (lm_weights.get(at),)
     ]
     return describe_choice(rows, alone)
 
@@ -248,26 +202,26 @@ class _Parts:
     def candidates(self) -> CandidateSource:
         if self.systems.pool == "none":
             return self.explorer()
-        return HardNegativeCandidates(self.search, self._hard_negatives())
+        return FixedCandidates(self.search, self._hard_negatives())
 
     def plans(self, source: str) -> PlanSource:
         if self.systems.pool == "hard":
-            return GivenPlans(HardNegativePlans(self._hard_negatives()), self.mask_topics)
+            return PlanSource(FixedPlans(self._hard_negatives()), self.mask_topics)
         if source == "lm":
-            return self.lm_plans()
+            return PlanSource(self.asker(), self.mask_topics)
         if source == "random":
-            space = path_constraints(self.search)
-            return GivenPlans(RandomPlans(self.search.graph, space, self.seed), self.mask_topics)
+            random_plans = RandomPlans(self.search.graph, path_constraints(self.search), self.seed)
+            return PlanSource(random_plans, self.mask_topics)
         if source == "none":
-            return GivenPlans(NoPlans(), self.mask_topics)
+            return PlanSource(FixedPlans({}), self.mask_topics)
         opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed))
         planner = self.stack.enter_context(opened)
         if planner.meter is not None:
             self.meters.append(planner.meter)
-        return GivenPlans(planner.planner, self.mask_topics)
+        return PlanSource(planner.planner, self.mask_topics)
 
-    def lm_plans(self) -> LmPlans:
-        return LmPlans(PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search)), self.mask_topics)
+    def asker(self) -> PlanAsker:
+        return PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search))
 
     def fusion(self) -> Mapping[str, Any]:
         file = self.pipeline.artifact(f"fusion-seed{self.seed}").folder / FUSION_FILE
@@ -289,17 +243,16 @@ class _Parts:
         return model
 
     def _player(self, answerer: str) -> LanguageModel:
+        from kgqa_core.oracle.knowledge import Knowledge
+        from kgqa_core.oracle.oracle import open_oracle
+        from kgqa_core.oracle.player import open_first, open_random
+
         if answerer == "lm":
             return open_model(self.pipeline, planner_seed(self.pipeline.config, self.seed))
         if answerer == "oracle":
-            from kgqa_core.oracle.knowledge import Knowledge
-            from kgqa_core.oracle.oracle import open_oracle
-
             oracle = self.systems.oracle
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
             return open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
-        from kgqa_core.oracle.player import open_first, open_random
-
         return open_random(self.seed) if answerer == "random" else open_first()
 
 
@@ -366,17 +319,22 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
         InputError: no usable question.
         ArtifactError: a planner is not trained.
     """
-    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
-    from kgqa_core.run.open import open_planner, plan_graph, validity
+    from kgqa_core.planners.cases import read_plan_file
+    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures
+    from kgqa_core.questions.link import link_question
 
-    plans = plans_of(pipeline)
-    search = plan_graph(pipeline)
+    plans, search, mask = plans_of(pipeline), plan_graph(pipeline), pipeline.config.exploration.mask_topics
     found = read_plan_file(path, signed=search is not None)
     questions, rejects = list(found.questions), list(found.rejects)
     if search is not None:
-        mask = pipeline.config.exploration.mask_topics
-        questions, unlinked = link_all(questions, search.graph, path, mask_topics=mask)
-        rejects += unlinked
+        questions = []
+        for number, question in enumerate(found.questions, start=1):
+            try:
+                asked = link_question(question.text, search.graph)
+            except LinkError:
+                rejects.append(Reject(str(path), number, NOT_LINKED, shorten(question.text)))
+            else:
+                questions.append(replace(question, text=asked.asked(mask), topics=asked.topics))
     if not questions:
         raise InputError(
             f"{path} holds no usable question ({len(rejects)} lines are not; the first: {rejects[0].reason})"
@@ -411,27 +369,6 @@ def plans_of(pipeline: Pipeline) -> PlansSection:
 def planner_keys(pipeline: Pipeline) -> list[str]:
     """Return the stages that must be done before planners can be asked."""
     plans = plans_of(pipeline)
-    needs = {
-        need
-        for name in plans.planners
-        for seed in plans.seeds
-        for need in pipeline.specs[f"plans-{name}-seed{seed}"].needs
-    }
+    stages = [f"plans-{name}-seed{seed}" for name in plans.planners for seed in plans.seeds]
+    needs = {need for stage in stages for need in pipeline.specs[stage].needs}
     return [key for key in pipeline.specs if key in needs]
-
-
-def link_all(
-    questions: Sequence[PlanQuestion], graph: KnowledgeGraph, path: Path, *, mask_topics: bool
-) -> tuple[list[PlanQuestion], list[Reject]]:
-    """Return the questions with their topics and their text as planners read it, and those without a topic."""
-    from kgqa_core.questions.link import link_question
-
-    linked, rejects = [], []
-    for number, question in enumerate(questions, start=1):
-        try:
-            asked = link_question(question.text, graph)
-        except LinkError:
-            rejects.append(Reject(str(path), number, NOT_LINKED, shorten(question.text)))
-            continue
-        linked.append(replace(question, text=asked.asked(mask_topics), topics=asked.topics))
-    return linked, rejects

@@ -1,34 +1,68 @@
-"""From names that a model gave to a prediction: which entities are meant, in which order, on what evidence."""
+"""What systems share: where plans come from, and which entities the names mean that a language model gave."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
-from kgqa_core.instructions.answers import Answers, match_answers
+from kgqa_core.instructions.answers import Answers, Explained, match_answers
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import Prompts, ScoredPath, show_path
+from kgqa_core.instructions.render import Prompts, show_path
+from kgqa_core.instructions.scores import Scores
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.types import Ask, SystemAnswer
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.planners.types import Plan, Planner, PlanQuestion
+from kgqa_core.systems.types import Ask, Reply, Rounds, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
 """What a model may answer to a true/false question instead of a name."""
 
-
-def abstain(question: Question, paths: Sequence[ReasoningPath] = ()) -> SystemAnswer:
-    """Return an answer without any entity; what was retrieved still counts as covered."""
-    return answer_with(question, (), paths)
+Said = Answers | Explained | ParseFailure
 
 
-def answer_with(question: Question, answers: Sequence[int], paths: Sequence[ReasoningPath]) -> SystemAnswer:
+@dataclass(frozen=True, slots=True)
+class PlanSource:
+    """Where a system's plans come from: a planner, for many questions at once, or the model that answers, per call."""
+
+    planner: Planner | PlanAsker
+    mask_topics: bool = True  # does it read questions with a placeholder where they name a topic?
+
+    def prepare(self, questions: Sequence[Question], num_plans: int) -> list[list[Plan] | None]:
+        """Return each question's plans, best first; None where they have to be asked for."""
+        if isinstance(self.planner, PlanAsker):
+            return [None] * len(questions)
+        asked = [PlanQuestion(one.id, one.asked(self.mask_topics), one.topics) for one in questions]
+        return list(self.planner.plan(asked, num_plans=num_plans))
+
+    def ask(self, question: Question, num_plans: int) -> Rounds:
+        """Return the plans that the language model gives, best first: one call of ``plan``, a beam."""
+        asker = self.planner
+        assert isinstance(asker, PlanAsker)  # other plans are prepared
+        case = asker.case(PlanQuestion(question.id, question.asked(self.mask_topics), question.topics))
+        (reply,) = yield [Ask(asker.instruction, case, asker.decoding(num_plans))]
+        return asker.read(reply.case, reply.texts)[:num_plans]
+
+
+def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:
+    """Return the options of a reply that are worth anything; none where there is no reply, or it could not be read."""
+    scores = reply.result.scores if reply and isinstance(reply.result, Scores) else ()
+    return [pair for pair in scores if pair[1] > 0]
+
+
+# ------ From names that a model gave to a prediction: which entities are meant, in which order, on what evidence.
+
+
+def answer_with(question: Question, answers: Sequence[int] = (), paths: Sequence[ReasoningPath] = ()) -> SystemAnswer:
     """Return a prediction of ``answers``, best first, then all else that the paths end at.
 
     A model gives no probabilities: the answers are scored by their places, 1, 1/2, 1/3, ..., what was retrieved and not
-    taken by 0. Each candidate has the first path that ends in it as evidence. Without an answer nothing is ranked: what
-    was retrieved is not what the model said, and would be a hit where it is a gold.
+    taken by 0. Each candidate has the first path that ends in it as evidence. Without an answer the system abstains and
+    nothing is ranked: what was retrieved is not what the model said, and would be a hit where it is a gold; it still
+    counts as covered.
     """
     evidence: dict[int, ReasoningPath] = {}
     for path in paths:
@@ -45,31 +79,22 @@ def answer_with(question: Question, answers: Sequence[int], paths: Sequence[Reas
             answers=tuple(taken),
             paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
             covered=not set(question.answers).isdisjoint(reached),
-            verdict=decide(question, tuple(taken)),
+            verdict=question.claim in taken if question.claim is not None and taken else None,
             abstained=not taken,
         )
     )
 
 
-def decide(question: Question, answers: Sequence[int]) -> bool | None:
-    """Return the verdict on a true/false question's claim; None without one, and where nothing was answered."""
-    return question.claim in answers if question.claim is not None and answers else None
-
-
 def answer_by_name(
-    search: SearchGraph,
-    question: Question,
-    answers: Answers | ParseFailure,
-    paths: Sequence[ReasoningPath],
-    *,
-    on_rows: bool = False,
+    search: SearchGraph, question: Question, said: Said, paths: Sequence[ReasoningPath], *, on_rows: bool = False
 ) -> SystemAnswer:
     """Return what a model's names mean: ends of the paths that it was shown first, then entities of that name.
 
     A failure to read the text is an abstention. ``on_rows``: as of the system (see ``systems.types.System``).
     """
+    answers = said.answers if isinstance(said, Explained) else said
     if isinstance(answers, ParseFailure) or answers.abstained:
-        return abstain(question, paths)
+        return answer_with(question, (), paths)
     name_of = search.name_of if on_rows else search.entities.name_of
     shown = {end: name_of(end) for end in map(end_of, paths)}
     # A graph of rows knows no names: there only what was shown can be meant.
@@ -81,15 +106,11 @@ def answer_by_name(
 # ------ What a model said after a search of its own: on the paths that it was shown, or out of its head.
 
 
-def show_paths(search: SearchGraph, paths: Sequence[ReasoningPath]) -> tuple[ScoredPath, ...]:
-    """Return paths as prompts show them, all of one weight."""
-    return tuple(show_path(search, path) for path in paths)
-
-
 def ask_reason(search: SearchGraph, prompts: Prompts, text: str, paths: Sequence[ReasoningPath]) -> Ask[Answers]:
-    """Return the call that asks for the answers that some paths support."""
+    """Return the call that asks for the answers that some paths, all of one weight, support."""
     names = dict.fromkeys(search.name_of(end_of(path)) for path in with_stations(search, paths))
-    return Ask(ReasonInstruction(prompts), ReasonCase(text, "", show_paths(search, paths), tuple(names)))
+    shown = tuple(show_path(search, path) for path in paths)
+    return Ask(ReasonInstruction(prompts), ReasonCase(text, "", shown, tuple(names)))
 
 
 def with_stations(search: SearchGraph, paths: Sequence[ReasoningPath]) -> list[ReasoningPath]:
@@ -99,24 +120,25 @@ def with_stations(search: SearchGraph, paths: Sequence[ReasoningPath]) -> list[R
     left out: the end is meant.
     """
     names = {search.name_of(end_of(path)) for path in paths}
-    found = dict.fromkeys(paths)
-    for path in paths:
-        for length in range(1, len(path)):
-            if search.name_of(end_of(path[:length])) not in names:
-                found.setdefault(path[:length])
-    return list(found)
+    ways = (path[:length] for path in paths for length in range(1, len(path)))
+    return list(dict.fromkeys([*paths, *(way for way in ways if search.name_of(end_of(way)) not in names)]))
 
 
 def answer_on_paths(
-    search: SearchGraph, question: Question, said: Answers | ParseFailure, paths: Sequence[ReasoningPath]
+    search: SearchGraph, question: Question, said: Said, paths: Sequence[ReasoningPath]
 ) -> SystemAnswer:
     """Return what was answered on ``paths``, for a system that walks itself (``System.on_rows``).
 
     A true/false question may be answered by a name or by a verdict; a verdict means the claim, or all else that the
     paths end at.
     """
-    if question.claim is not None:
-        paths = [*paths, *(_turned(path) for path in paths if path and ends_of(path[0])[0] == question.claim)]
+    if question.claim is not None:  # a path that starts at the claim supports it as well as one that ends there
+        turned = [
+            tuple(replace(step, reverse=not step.reverse) for step in reversed(path))
+            for path in paths
+            if path and ends_of(path[0])[0] == question.claim
+        ]
+        paths = [*paths, *turned]
     verdict = _read_verdict(question, said)
     if verdict is None:
         return answer_by_name(search, question, said, with_stations(search, paths), on_rows=True)
@@ -124,27 +146,26 @@ def answer_on_paths(
     return _decided(question, verdict, [end for end in ends if (end == question.claim) == verdict], paths)
 
 
-def answer_alone(search: SearchGraph, question: Question, said: Answers | ParseFailure) -> SystemAnswer:
+def answer_alone(search: SearchGraph, question: Question, said: Said) -> SystemAnswer:
     """Return what was answered without any path, for a system that walks itself; nothing of it is evidence."""
+    said = said.answers if isinstance(said, Explained) else said
     verdict = _read_verdict(question, said)
     if verdict is not None:
         return _decided(question, verdict, [question.claim] if verdict and question.claim is not None else [], ())
-    if search.subgraphs is None or isinstance(said, ParseFailure):
+    if search.subgraphs is None or isinstance(said, ParseFailure) or said.abstained:
         return answer_by_name(search, question, said, ())
-    if said.abstained:
-        return abstain(question)
     found, unmatched = dict[int, None](), []
     for name in said.names:
         rows = search.entities_named(question.id, name)
         rows = rows if len(rows) else search.entities_named(question.id, name, any_case=True)
         found.update(dict.fromkeys(rows[:1].tolist()))
         unmatched += [] if len(rows) else [name]
-    return SystemAnswer(answer_with(question, tuple(found), ()).prediction, tuple(unmatched))
+    return replace(answer_with(question, tuple(found)), unmatched=tuple(unmatched))
 
 
-def _read_verdict(question: Question, said: Answers | ParseFailure) -> bool | None:
+def _read_verdict(question: Question, said: Said) -> bool | None:
     """Return the verdict of a true/false question's answer; None where it is no verdict."""
-    if question.claim is None or isinstance(said, ParseFailure) or len(said.names) != 1:
+    if question.claim is None or not isinstance(said, Answers) or len(said.names) != 1:
         return None
     return VERDICTS.get(said.names[0].strip(" .!").casefold())
 
@@ -152,8 +173,3 @@ def _read_verdict(question: Question, said: Answers | ParseFailure) -> bool | No
 def _decided(question: Question, verdict: bool, answers: Sequence[int], paths: Sequence[ReasoningPath]) -> SystemAnswer:
     found = answer_with(question, answers, paths)
     return replace(found, prediction=replace(found.prediction, verdict=verdict, abstained=False))
-
-
-def _turned(path: ReasoningPath) -> ReasoningPath:
-    """Return a path walked from its end to its start."""
-    return tuple(replace(step, reverse=not step.reverse) for step in reversed(path))

@@ -1,9 +1,8 @@
-"""Find the relation path that serves a group of questions best: the heart of the controls, no learning involved.
+"""Controls: what can be had without learning anything from the graph's structure or the question's meaning.
 
-Enumerating and following every path is hopeless near hubs (a genre reaches thousands of films, each with ten edges), so
-the last step is never walked forwards. It is looked up backwards from the golds instead, which says how many golds each
-path reaches (its recall) at a fraction of the price. Recall r bounds F1 by 2r / (1 + r); only paths whose mean bound
-can still beat the best mean F1 found are followed, and each is dropped as soon as it cannot.
+*Template control*: per masked question text, the one relation path that served its training questions best, followed
+from the topics. A dataset whose questions are filled-in templates is solved by it, so a learned model that does not
+beat it has shown nothing. *Ceiling*: the gold relation path followed; what it misses, no explorer of paths can get.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, shorten
 from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
@@ -27,20 +27,192 @@ from kgqa_core.graph.kg import KnowledgeGraph, golds_of
 from kgqa_core.questions.coverage import find_answerable
 from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 
+NUM_PATHS = 3  # candidates of a prediction that get an evidence path
+FORMAT = 1  # of the saved control
 ROUNDING = 1e-9  # means that differ by less are equal: the sums behind them round
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredPath:
+class TemplateControl:
+    """The best relation path per masked question text, ready to answer questions over one graph.
+
+    A masked text never seen in training gets the path that serves most training questions among those that lead
+    anywhere from its topics: no likeness of wordings is used, which would be the beginning of a model.
+    """
+
+    graph: KnowledgeGraph
+    paths: Mapping[str, RelationPath]  # by masked text
+    by_frequency: tuple[RelationPath, ...]  # distinct paths, those of most training questions first
+    reenter_topic: bool = False
+
+    def answer(self, questions: Sequence[Question]) -> list[Prediction]:
+        """Return one prediction per question: the entities reached, all with the same score."""
+        return [
+            answer_by_path(self.graph, question, self.pick_path(question), reenter_topic=self.reenter_topic)
+            for question in questions
+        ]
+
+    def pick_path(self, question: Question) -> RelationPath | None:
+        """Return the path to follow for a question; ``None`` where no known path leads anywhere."""
+        if question.masked in self.paths:
+            return self.paths[question.masked]
+        for path in self.by_frequency:
+            if len(follow_topics(self.graph, question.topics, path, reenter_topic=self.reenter_topic)):
+                return path
+        return None
+
+    def save(self, path: Path) -> None:
+        """Write the control as JSON; relation labels stand beside the ids, so that no other graph is taken for this."""
+        content = {
+            "format": FORMAT,
+            "relations": self.graph.relation_labels,
+            "reenter_topic": self.reenter_topic,
+            "by_frequency": self.by_frequency,
+            "paths": dict(sorted(self.paths.items())),
+        }
+        with written_whole(path) as unfinished:
+            unfinished.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def fit_template_control(
+    graph: KnowledgeGraph,
+    questions: Sequence[Question],
+    *,
+    max_hops: int,
+    reenter_topic: bool = False,
+    sample: int = 20,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> TemplateControl:
+    """Fit the template control on training questions, of which the gold chains are not looked at.
+
+    At most ``sample`` questions per masked text are looked at, on paths of up to ``max_hops`` steps: see
+    ``score_paths``. A masked text none of whose golds can be reached gets no path. ``progress`` is called with (masked
+    texts done, masked texts in all).
+    """
+    groups: dict[str, list[Question]] = defaultdict(list)
+    for question in questions:
+        groups[question.masked].append(question)
+    paths: dict[str, RelationPath] = {}
+    served: Counter[RelationPath] = Counter()
+    for done, (masked, group) in enumerate(groups.items(), start=1):
+        ranked = score_paths(graph, group, max_hops=max_hops, reenter_topic=reenter_topic, sample=sample)
+        if ranked:
+            paths[masked] = ranked[0].path
+            served[ranked[0].path] += len(group)
+        progress(done, len(groups))
+    by_frequency = sorted(served, key=lambda path: (-served[path], len(path), path))
+    return TemplateControl(graph, paths, tuple(by_frequency), reenter_topic)
+
+
+def load_template_control(path: Path, graph: KnowledgeGraph) -> TemplateControl:
+    """Read what ``TemplateControl.save`` wrote. Raises ``ArtifactError`` when it is damaged or of another graph."""
+    advice = "fit the control again on this graph"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT or content["relations"] != graph.relation_labels:
+            raise ArtifactError(f"{shorten(str(path))} was fitted on a graph with other relations; {advice}")
+        paths = {masked: tuple(steps) for masked, steps in content["paths"].items()}
+        by_frequency = tuple(map(tuple, content["by_frequency"]))
+        return TemplateControl(graph, paths, by_frequency, bool(content["reenter_topic"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{shorten(str(path))} is no template control ({shorten(str(error))}); {advice}") from error
+
+
+def follow_gold_chains(
+    graph: KnowledgeGraph, questions: Sequence[Question], *, max_hops: int, reenter_topic: bool = False
+) -> tuple[str, list[Prediction]]:
+    """Follow every question's gold chain; where none is given, the single path best by F1 against its own golds.
+
+    ``max_hops`` bounds the search where there is no chain. Such a search sees the golds: a bound, never a system.
+
+    Returns:
+        ``gold-chain ceiling`` only where every question has a gold chain, else ``best-path ceiling``; and a prediction
+        per question.
+    """
+    predictions = []
+    for question in questions:
+        path = question.chain
+        if path is None:
+            ranked = score_paths(graph, [question], max_hops=max_hops, reenter_topic=reenter_topic)
+            path = ranked[0].path if ranked else None
+        predictions.append(answer_by_path(graph, question, path, reenter_topic=reenter_topic))
+    has_chains = all(question.chain is not None for question in questions)
+    return "gold-chain ceiling" if has_chains else "best-path ceiling", predictions
+
+
+def answer_by_path(
+    graph: KnowledgeGraph,
+    question: Question,
+    path: RelationPath | None,
+    *,
+    reenter_topic: bool = False,
+    num_paths: int = NUM_PATHS,
+) -> Prediction:
+    """Answer with all that ``path`` reaches from the topics, at equal scores; ``None`` or nothing reached abstains.
+
+    A true/false question is answered true where its claim is reached. Evidence is found for the first ``num_paths``
+    candidates and for a claim reached; the candidates between them get an empty path.
+    """
+    reached: list[int] = []
+    if path is not None:
+        reached = follow_topics(graph, question.topics, path, reenter_topic=reenter_topic).tolist()
+    if path is None or not reached:
+        return Prediction(question.id, (), (), (), abstained=True)
+    found = set(reached)
+    shown = set(reached[:num_paths])
+    if question.claim is not None and question.claim in found:
+        shown.add(question.claim)
+    paths: list[ReasoningPath] = []
+    for candidate in reached[: max(map(reached.index, shown)) + 1]:
+        steps = None
+        if candidate in shown:
+            walks = reasoning_paths(graph, question.topics, path, ends=[candidate], reenter_topic=reenter_topic)
+            steps = next(walks, None)
+        paths.append(steps or ())
+    return Prediction(
+        question_id=question.id,
+        candidates=tuple(reached),
+        scores=(1.0 / len(reached),) * len(reached),
+        answers=tuple(reached),
+        paths=tuple(paths),
+        covered=not found.isdisjoint(golds_of(question, reenter_topic=True)),
+        verdict=None if question.claim is None else question.claim in found,
+    )
+
+
+def score_controls(control: TemplateControl, questions: Sequence[Question], *, max_hops: int) -> list[dict[str, Any]]:
+    """Return the report rows (as plain dictionaries) of the template control and of the ceiling."""
+    graph, reenter = control.graph, control.reenter_topic
+    ceiling, bound = follow_gold_chains(graph, questions, max_hops=max_hops, reenter_topic=reenter)
+    answerable = find_answerable(questions, graph)
+    answered = score_predictions(questions, control.answer(questions))
+    rows = (
+        report_row("template control", "template control", answered, answerable),
+        report_row(ceiling, "ceiling", score_predictions(questions, bound), answerable),
+    )
+    return [asdict(row) for row in rows]
+
+
+# ------ The relation path that serves a group of questions best: the heart of the controls.
+#
+# Enumerating and following every path is hopeless near hubs (a genre reaches thousands of films, each with ten edges),
+# so the last step is never walked forwards. It is looked up backwards from the golds instead, which says how many golds
+# each path reaches (its recall) at a fraction of the price. Recall r bounds F1 by 2r / (1 + r); only paths whose mean
+# bound can still beat the best mean F1 found are followed, and each is dropped as soon as it cannot.
+
+
+Case = tuple[Question, frozenset[int]]
+"""A question with its golds."""
+
+
+class ScoredPath(NamedTuple):
     """One relation path and how well what it reaches agrees with the golds."""
 
     path: RelationPath
     f1: float  # mean over the questions looked at, 0..1
-    num_questions: int  # how many were looked at
 
 
-@dataclass(frozen=True, slots=True)
-class _Frontiers:
+class _Frontiers(NamedTuple):
     """What every relation path of one length reaches from one question's topics; rows sorted by path, then entity."""
 
     paths: list[RelationPath]
@@ -67,7 +239,8 @@ def score_paths(
     """
     cases = [(question, golds_of(question, reenter_topic=reenter_topic)) for question in pick_evenly(questions, sample)]
     cases = [(question, golds) for question, golds in cases if golds]
-    frontiers = [_start(question) for question, _ in cases]
+    starts = [sorted_distinct(np.asarray(question.topics, dtype=np.int64)) for question, _ in cases]
+    frontiers = [_Frontiers([()], np.zeros(len(topics), dtype=np.int64), topics) for topics in starts]
     found: list[ScoredPath] = []
     for hop in range(max_hops):
         if hop:
@@ -76,7 +249,8 @@ def score_paths(
                 for frontier, (question, _) in zip(frontiers, cases, strict=True)
             ]
         ranked = _rank_by_bound(graph, frontiers, cases)
-        found = _sort(found + _follow_best(graph, ranked[:execute], cases, found, reenter_topic=reenter_topic))
+        found += _follow_best(graph, ranked[:execute], cases, found, reenter_topic=reenter_topic)
+        found.sort(key=lambda scored: (-round(scored.f1, 9), len(scored.path), scored.path))
         if found and found[0].f1 >= 1 - ROUNDING:
             break
     return found
@@ -104,17 +278,6 @@ def follow_topics(
     return shared if len(shared) else sorted_distinct(np.concatenate(reached))
 
 
-def score_reached(reached: Ints, golds: frozenset[int]) -> float:
-    """Return the F1 of the entities reached against the golds, 0..1."""
-    right = int(np.isin(reached, list(golds)).sum())
-    return 2 * right / (len(reached) + len(golds))
-
-
-def _start(question: Question) -> _Frontiers:
-    topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
-    return _Frontiers([()], np.zeros(len(topics), dtype=np.int64), topics)
-
-
 def _extend(graph: KnowledgeGraph, frontiers: _Frontiers, barred: Sequence[int]) -> _Frontiers:
     """Return the frontiers one step further: every path continued by every relation that its entities have."""
     first, last = graph.group_ptr[frontiers.entity], graph.group_ptr[frontiers.entity + 1]
@@ -131,7 +294,7 @@ def _extend(graph: KnowledgeGraph, frontiers: _Frontiers, barred: Sequence[int])
 
 
 def _rank_by_bound(
-    graph: KnowledgeGraph, frontiers: Sequence[_Frontiers], cases: Sequence[tuple[Question, frozenset[int]]]
+    graph: KnowledgeGraph, frontiers: Sequence[_Frontiers], cases: Sequence[Case]
 ) -> list[tuple[RelationPath, dict[int, float]]]:
     """Return (path, F1 bound by place of the question), most promising first."""
     bounds: dict[RelationPath, dict[int, float]] = defaultdict(dict)
@@ -175,7 +338,7 @@ def _count_golds(graph: KnowledgeGraph, frontier: _Frontiers, golds: frozenset[i
 def _follow_best(
     graph: KnowledgeGraph,
     ranked: Sequence[tuple[RelationPath, dict[int, float]]],
-    cases: Sequence[tuple[Question, frozenset[int]]],
+    cases: Sequence[Case],
     found: Sequence[ScoredPath],
     *,
     reenter_topic: bool,
@@ -190,199 +353,13 @@ def _follow_best(
             if (total + left) / len(cases) < best - ROUNDING:
                 break
             question, golds = cases[place]
-            total += score_reached(follow_topics(graph, question.topics, path, reenter_topic=reenter_topic), golds)
+            reached = follow_topics(graph, question.topics, path, reenter_topic=reenter_topic)
+            right = int(np.isin(reached, list(golds)).sum())
+            total += 2 * right / (len(reached) + len(golds))
             left -= bound
         else:
             # what one topic reaches may be lost where several topics share something else: then nothing is right
             if total:
-                followed.append(ScoredPath(path, total / len(cases), len(cases)))
+                followed.append(ScoredPath(path, total / len(cases)))
                 best = max(best, followed[-1].f1)
     return followed
-
-
-def _sort(paths: Sequence[ScoredPath]) -> list[ScoredPath]:
-    return sorted(paths, key=lambda scored: (-round(scored.f1, 9), len(scored.path), scored.path))
-
-
-# ------ Controls: what can be had without learning anything from the graph's structure or the question's meaning.
-
-
-NUM_PATHS = 3  # candidates of a prediction that get an evidence path
-FORMAT = 1  # of the saved control
-
-CeilingName = Literal["gold-chain ceiling", "best-path ceiling"]
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateControl:
-    """The best relation path per masked question text, ready to answer questions over one graph.
-
-    A masked text never seen in training gets the path that serves most training questions among those that lead
-    anywhere from its topics: no likeness of wordings is used, which would be the beginning of a model.
-    """
-
-    graph: KnowledgeGraph
-    paths: Mapping[str, RelationPath]  # by masked text
-    by_frequency: tuple[RelationPath, ...]  # distinct paths, those of most training questions first
-    reenter_topic: bool = False
-
-    def answer(self, questions: Sequence[Question]) -> list[Prediction]:
-        """Return one prediction per question: the entities reached, all with the same score."""
-        return [
-            answer_by_path(self.graph, question, self.pick_path(question), reenter_topic=self.reenter_topic)
-            for question in questions
-        ]
-
-    def pick_path(self, question: Question) -> RelationPath | None:
-        """Return the path to follow for a question; ``None`` where no known path leads anywhere."""
-        if question.masked in self.paths:
-            return self.paths[question.masked]
-        for path in self.by_frequency:
-            if len(follow_topics(self.graph, question.topics, path, reenter_topic=self.reenter_topic)):
-                return path
-        return None
-
-    def save(self, path: Path) -> None:
-        """Write the control as JSON; relation labels stand beside the ids, so that no other graph is taken for this."""
-        content = {
-            "format": FORMAT,
-            "relations": self.graph.relation_labels,
-            "reenter_topic": self.reenter_topic,
-            "by_frequency": self.by_frequency,
-            "paths": dict(sorted(self.paths.items())),
-        }
-        unfinished = path.with_name(f"{path.name}.part")
-        unfinished.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(path)
-
-
-def fit_template_control(
-    graph: KnowledgeGraph,
-    questions: Sequence[Question],
-    *,
-    max_hops: int,
-    reenter_topic: bool = False,
-    sample: int = 20,
-    progress: Callable[[int, int], None] | None = None,
-) -> TemplateControl:
-    """Fit the template control on training questions, of which the gold chains are not looked at.
-
-    At most ``sample`` questions per masked text are looked at, on paths of up to ``max_hops`` steps: see
-    ``score_paths``. A masked text none of whose golds can be reached gets no path. ``progress`` is called
-    with (masked texts done, masked texts in all).
-    """
-    groups: dict[str, list[Question]] = defaultdict(list)
-    for question in questions:
-        groups[question.masked].append(question)
-    paths: dict[str, RelationPath] = {}
-    served: Counter[RelationPath] = Counter()
-    for done, (masked, group) in enumerate(groups.items(), start=1):
-        ranked = score_paths(graph, group, max_hops=max_hops, reenter_topic=reenter_topic, sample=sample)
-        if ranked:
-            paths[masked] = ranked[0].path
-            served[ranked[0].path] += len(group)
-        if progress is not None:
-            progress(done, len(groups))
-    by_frequency = sorted(served, key=lambda path: (-served[path], len(path), path))
-    return TemplateControl(graph, paths, tuple(by_frequency), reenter_topic)
-
-
-def load_template_control(path: Path, graph: KnowledgeGraph) -> TemplateControl:
-    """Read what ``TemplateControl.save`` wrote. Raises ``ArtifactError`` when it is damaged or of another graph."""
-    advice = "fit the control again on this graph"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or content["relations"] != graph.relation_labels:
-            raise ArtifactError(f"{shorten(str(path))} was fitted on a graph with other relations; {advice}")
-        return TemplateControl(
-            graph,
-            {masked: tuple(steps) for masked, steps in content["paths"].items()},
-            tuple(map(tuple, content["by_frequency"])),
-            bool(content["reenter_topic"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{shorten(str(path))} is no template control ({shorten(str(error))}); {advice}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What following the right relation path gives."""
-
-    name: CeilingName  # "gold-chain ceiling" only where every question has a gold chain
-    num_chains: int  # questions answered by their gold chain; the others by the path that suits their own golds best
-    predictions: list[Prediction]
-
-
-def gold_chain_ceiling(
-    graph: KnowledgeGraph, questions: Sequence[Question], *, max_hops: int, reenter_topic: bool = False
-) -> Ceiling:
-    """Follow every question's gold chain; where none is given, the single path best by F1 against its own golds.
-
-    ``max_hops`` bounds the search where there is no chain. Such a search sees the golds: a bound, never a system.
-    """
-    predictions = []
-    for question in questions:
-        path = question.chain
-        if path is None:
-            ranked = score_paths(graph, [question], max_hops=max_hops, reenter_topic=reenter_topic)
-            path = ranked[0].path if ranked else None
-        predictions.append(answer_by_path(graph, question, path, reenter_topic=reenter_topic))
-    num_chains = sum(question.chain is not None for question in questions)
-    name: CeilingName = "gold-chain ceiling" if num_chains == len(questions) else "best-path ceiling"
-    return Ceiling(name, num_chains, predictions)
-
-
-def answer_by_path(
-    graph: KnowledgeGraph,
-    question: Question,
-    path: RelationPath | None,
-    *,
-    reenter_topic: bool = False,
-    num_paths: int = NUM_PATHS,
-) -> Prediction:
-    """Answer with all that ``path`` reaches from the topics, at equal scores; ``None`` or nothing reached abstains.
-
-    A true/false question is answered true where its claim is reached. Evidence is found for the first ``num_paths``
-    candidates and for a claim reached; the candidates between them get an empty path.
-    """
-    reached: list[int] = []
-    if path is not None:
-        reached = follow_topics(graph, question.topics, path, reenter_topic=reenter_topic).tolist()
-    if path is None or not reached:
-        return Prediction(question.id, (), (), (), abstained=True)
-    found = set(reached)
-    shown = set(reached[:num_paths])
-    if question.claim is not None and question.claim in found:
-        shown.add(question.claim)
-    paths: list[ReasoningPath] = []
-    for candidate in reached[: max(map(reached.index, shown)) + 1]:
-        steps = None
-        if candidate in shown:
-            walks = reasoning_paths(graph, question.topics, path, ends=[candidate], reenter_topic=reenter_topic)
-            steps = next(walks, None)
-        paths.append(steps or ())
-    return Prediction(
-        question_id=question.id,
-        candidates=tuple(reached),
-        scores=(1.0 / len(reached),) * len(reached),
-        answers=tuple(reached),
-        paths=tuple(paths),
-        covered=not found.isdisjoint(golds_of(question, reenter_topic=True)),
-        verdict=None if question.claim is None else question.claim in found,
-    )
-
-
-# ------ The controls' figures on a set of questions, as rows of the report.
-
-
-def score_controls(control: TemplateControl, questions: Sequence[Question], *, max_hops: int) -> list[dict[str, Any]]:
-    """Return the report rows (as plain dictionaries) of the template control and of the ceiling."""
-    ceiling = gold_chain_ceiling(control.graph, questions, max_hops=max_hops, reenter_topic=control.reenter_topic)
-    answered = score_predictions(questions, control.answer(questions))
-    bound = score_predictions(questions, ceiling.predictions)
-    answerable = find_answerable(questions, control.graph)
-    rows = (
-        report_row("template control", "template control", answered, answerable),
-        report_row(ceiling.name, "ceiling", bound, answerable),
-    )
-    return [asdict(row) for row in rows]

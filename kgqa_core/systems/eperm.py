@@ -21,7 +21,7 @@ from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import end_of, enter_from, leave, paths_through
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around, without
-from kgqa_core.instructions.plan import Plan, score_paths, weigh_plans
+from kgqa_core.instructions.evidence import Evidence
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, show_path
 from kgqa_core.instructions.scores import (
@@ -32,9 +32,9 @@ from kgqa_core.instructions.scores import (
     ScoreRelationsInstruction,
     Scores,
 )
-from kgqa_core.systems.answering import answer_by_name, answer_with
-from kgqa_core.systems.plans import PlanSource
-from kgqa_core.systems.types import Ask, CallsLeft, Parts, Reply, Rounds, Steps, SystemAnswer, room_for
+from kgqa_core.planners.types import Plan, score_paths, weigh_plans
+from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with, positive
+from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, SystemAnswer, room_for
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath
 
 NOTHING: Ints = np.empty(0, dtype=np.int64)
@@ -75,9 +75,8 @@ class Part:
         """Return the entities (ascending, distinct) one step of ``relation`` away from any of ``frontier``."""
         if self.starts is None:
             return leave(self.graph, frontier, relation)
-        taken = shared_sorted(frontier, self._starts(relation))
-        onward = leave(self.graph, taken, relation)
-        other_way = self._starts(self._inverse(relation))
+        onward = leave(self.graph, shared_sorted(frontier, self.starts.get(relation, NOTHING)), relation)
+        other_way = self.starts.get(self._inverse(relation), NOTHING)
         if not len(other_way):
             return onward
         back = shared_sorted(leave(self.graph, frontier, relation), other_way)
@@ -101,98 +100,27 @@ class Part:
     def before(self, here: int, relation: int, layer: Ints) -> Ints:
         """Return the entities of ``layer``, ascending, from which a step of ``relation`` leads to ``here``."""
         found = enter_from(self.graph, here, relation, layer)
-        if self.starts is None or len(shared_sorted(np.array([here]), self._starts(self._inverse(relation)))):
+        if self.starts is None or len(
+            shared_sorted(np.array([here]), self.starts.get(self._inverse(relation), NOTHING))
+        ):
             return found
-        return shared_sorted(found, self._starts(relation))
-
-    def _starts(self, relation: int) -> Ints:
-        return (self.starts or {}).get(relation, NOTHING)
+        return shared_sorted(found, self.starts.get(relation, NOTHING))
 
     def _inverse(self, relation: int) -> int:
         return (relation + self.graph.num_relations) % self.graph.identity
 
 
-# ------ The retriever: a beam of relation paths from the topics; what they walk is the question's part.
+class _Branch(NamedTuple):
+    """One path of the retriever's beam."""
 
-
-class _Branch(NamedTuple):  # one path of the beam
     path: RelationPath
     score: float  # product of its relations' scores
     frontier: Ints  # where it leads to, ascending
 
 
-class _Offer(NamedTuple):  # relations that go on from one path, as many as one call shows
-    branch: _Branch
-    relations: tuple[int, ...]
-    is_only: bool  # there is a single one, and nothing to ask
-
-
-@dataclass(frozen=True, slots=True)
-class Retriever:
-    """Expands the K best relation paths, one relation per round; what they walk is the subgraph."""
-
-    search: SearchGraph
-    prompts: Prompts
-    settings: EpermSection
-
-    def retrieve(self, question: Question, calls: CallsLeft) -> Rounds:
-        """Return the question's subgraph: the whole graph, where no relation was named at all.
-
-        A path whose call fails, has no room, or names no relation above 0 ends there: that may be where the answer is.
-        Of a single relation there is nothing to choose: it is taken without a call.
-        """
-        topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
-        barred = self.search.avoided(question.topics)
-        starts: dict[int, Ints] = {}
-        beam = [_Branch((), 1.0, topics)]
-        for _ in range(self.settings.retriever_depth or self.search.max_hops):
-            offers = [offer for branch in beam for offer in self._offers(branch, barred)]
-            asks = calls.fit([self._ask(question, offer) for offer in offers if not offer.is_only])
-            replies = iter((yield asks) if asks else ())
-            scored = [(offer.branch, *one) for offer in offers for one in _scores(offer, replies)]
-            scored.sort(key=lambda one: -one[0].score * one[2])  # of equals the first named
-            beam = []
-            for branch, relation, score in scored[: self.settings.retriever_width]:
-                reached = leave(self.search.graph, branch.frontier, relation, barred)
-                beam.append(_Branch((*branch.path, relation), branch.score * score, reached))
-                known = starts.get(relation, branch.frontier)
-                starts[relation] = sorted_distinct(np.concatenate([known, branch.frontier]))
-        return Part(self.search.graph, starts or None)
-
-    def _offers(self, branch: _Branch, barred: Ints) -> list[_Offer]:
-        """Return the relations that go on from a path, ascending, in calls of about equal size."""
-        relations = relations_around(self.search.graph, branch.frontier, barred)
-        num_calls = -(-len(relations) // self.settings.relation_batch)
-        return [_Offer(branch, tuple(relations[call::num_calls]), len(relations) == 1) for call in range(num_calls)]
-
-    def _ask(self, question: Question, offer: _Offer) -> Ask[Any]:
-        width = self.settings.retriever_width
-        case = RelationsCase(
-            question.text,
-            tuple(map(self.search.step_label, offer.relations)),
-            topics=tuple(map(self.search.name_of, question.topics)),
-            path=tuple(map(self.search.step_label, offer.branch.path)),
-            budget=width,
-        )
-        return Ask(ScoreRelationsInstruction(self.prompts), case, room_for(LINES_PER_RELATION * width))
-
-
-def _scores(offer: _Offer, replies: Iterator[Reply[Any]]) -> list[tuple[int, float]]:
-    """Return (relation, score) of those above 0, in the order given; a relation that is alone is taken as it is."""
-    if offer.is_only:
-        return [(relation, 1.0) for relation in offer.relations]
-    reply = next(replies, None)
-    if reply is None or not isinstance(reply.result, Scores):
-        return []
-    return [(offer.relations[index], score) for index, score in reply.result.scores if score > 0]
-
-
-# ------ The finder: plans followed in the part, the best entities of each plan and hop kept.
-
-
 @dataclass(slots=True, eq=False)
 class _Trail:
-    """One plan, as far as it has been followed."""
+    """One plan, as far as the finder has followed it."""
 
     labels: LabelPath
     relations: RelationPath
@@ -201,141 +129,12 @@ class _Trail:
     layers: list[Ints]  # those kept
     scores: list[dict[int, float]] = field(default_factory=list)  # of the entities of each layer but the first
 
-    @property
-    def is_open(self) -> bool:  # is a step left, and somewhere to take it from?
-        return len(self.scores) < len(self.relations) and len(self.layers[-1]) > 0
-
 
 class _Path(NamedTuple):
     steps: ReasoningPath
     shown: ScoredPath
     weight: float  # of its plan
     scores: tuple[float, ...]  # of the entities after each step; none where entities are not scored
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The evidence paths of one question, best first; distinct texts."""
-
-    steps: tuple[ReasoningPath, ...]
-    paths: tuple[ScoredPath, ...]  # parallel to steps; their scores sum to 1
-
-
-@dataclass(frozen=True, slots=True)
-class Finder:
-    """Follows all plans of a question hop by hop, and keeps the S best entities of each plan and hop."""
-
-    search: SearchGraph
-    prompts: Prompts
-    settings: EpermSection
-
-    def find(self, question: Question, plans: Sequence[Plan], part: Part, calls: CallsLeft) -> Rounds:
-        """Return the weighted evidence paths along ``plans`` in ``part``.
-
-        With ``look_ahead`` plans that lead nowhere, and entities from which a plan's rest does, are left out before
-        anybody is asked. Where calls run out, the entities of the lighter plans go unscored first.
-        """
-        trails = self._trails(question, plans, part)
-        while walking := [trail for trail in trails if trail.is_open]:
-            reached = [self._reach(trail, part) for trail in walking]
-            groups = [
-                (trail, group) for trail, layer in zip(walking, reached, strict=True) for group in self._groups(layer)
-            ]
-            asks = calls.fit([self._ask(question, *group) for group in groups])
-            replies = (yield asks) if asks else ()
-            given: dict[int, dict[int, float]] = {id(trail): {} for trail in walking}
-            for (trail, group), reply in zip(groups, replies, strict=False):  # there may be room for the first alone
-                given[id(trail)] |= _scores_of(group, reply)
-            for trail, layer in zip(walking, reached, strict=True):
-                best = self._best(layer, given[id(trail)])
-                trail.scores.append(best)
-                trail.layers.append(np.array(sorted(best), dtype=np.int64) if self.settings.entity_scores else layer)
-        return self._gather(trails, part)
-
-    def _trails(self, question: Question, plans: Sequence[Plan], part: Part) -> list[_Trail]:
-        """Return the plans that lead somewhere, as far as is known, heaviest first."""
-        topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
-        barred = self.search.avoided(question.topics)
-        weights = weigh_plans([plan.log_prob if self.settings.weighted_plans else 0.0 for plan in plans])
-        trails = []
-        for plan, weight in zip(plans, weights, strict=True):
-            relations = to_relations(self.search.graph, plan.path) or ()
-            layers = part.layers(topics, relations, barred=barred)
-            layers = part.whole(layers, relations) if self.settings.look_ahead else layers
-            if relations and len(layers[0]):
-                trails.append(_Trail(plan.path, relations, weight, layers, layers[:1]))
-        return sorted(trails, key=lambda trail: -trail.weight)
-
-    def _reach(self, trail: _Trail, part: Part) -> Ints:
-        step = len(trail.scores)
-        return shared_sorted(part.reach(trail.layers[-1], trail.relations[step]), trail.open[step + 1])
-
-    def _groups(self, layer: Ints) -> list[tuple[int, ...]]:
-        """Return the entities that are asked about, call by call."""
-        if not self.settings.entity_scores:
-            return []
-        asked = tuple(layer[: self.settings.max_candidates].tolist())
-        return [(entity,) for entity in asked] if self.settings.finder == "single" else [asked] * bool(asked)
-
-    def _ask(self, question: Question, trail: _Trail, entities: tuple[int, ...]) -> Ask[Any]:
-        search, limit = self.search, self.settings.num_neighbours
-        candidates = tuple(
-            EntityCandidate(search.name_of(entity), neighbour_triples(search, entity, limit=limit))
-            for entity in entities
-        )
-        topics = tuple(map(search.name_of, question.topics))
-        case = EntitiesCase(question.text, candidates, topics=topics, plan=trail.labels)
-        return Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(entities)))
-
-    def _best(self, layer: Ints, given: dict[int, float]) -> dict[int, float]:
-        """Return the S best entities of a layer with their scores, of equals the smallest ids; none are not scored."""
-        if not self.settings.entity_scores:
-            return {}
-        most = self.settings.top_entities
-        silent = [entity for entity in layer[: most + len(given)].tolist() if entity not in given]
-        scored = given | dict.fromkeys(silent, UNSCORED)
-        return dict(sorted(scored.items(), key=lambda one: (-one[1], one[0]))[:most])
-
-    def _gather(self, trails: Sequence[_Trail], part: Part) -> Found:
-        """Return the paths through what was kept, best first; equally good ones of all plans in turns."""
-        turns = chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails)))
-        distinct: dict[str, _Path] = {}
-        for path in turns:
-            if path is not None:
-                distinct.setdefault(path.shown.text, path)
-            if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
-                break  # none is better than another: those of every plan in turns
-        found = list(distinct.values())
-        order = np.argsort([-path.weight * float(np.prod(path.scores)) for path in found], kind="stable")
-        kept = [found[place] for place in order[: self.settings.max_paths]]
-        shares = score_paths([path.weight for path in kept], [path.scores for path in kept]) if kept else []
-        return Found(
-            tuple(path.steps for path in kept),
-            tuple(replace(path.shown, score=share) for path, share in zip(kept, shares, strict=True)),
-        )
-
-    def _paths(self, trail: _Trail, part: Part) -> Iterator[_Path]:
-        """Yield the paths of one plan, one to each end in turns."""
-        if len(trail.scores) < len(trail.relations):
-            return  # nowhere to go on from on the way
-
-        def before(here: int, place: int) -> Ints:
-            return part.before(here, trail.relations[place], trail.layers[place])
-
-        num = self.search.graph.num_relations
-        ways = paths_through(trail.layers[-1].tolist(), trail.relations, before, num_relations=num)
-        for path in islice(ways, LISTED):
-            scores = tuple(own[ends_of(step)[1]] for own, step in zip(trail.scores, path, strict=True) if own)
-            yield _Path(path, show_path(self.search, path), trail.weight, scores)
-
-
-def _scores_of(entities: tuple[int, ...], reply: Reply[Any]) -> dict[int, float]:
-    """Return the score of each entity that a call gave one."""
-    scores = reply.result.scores if isinstance(reply.result, Scores) else ()
-    return {entities[index]: score for index, score in scores}
-
-
-# ------ The system: retriever, finder, predictor.
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,42 +156,183 @@ class Eperm:
 
     def steps(self, question: Question, prepared: list[Plan] | None) -> Steps:
         """Retrieve, plan, find, predict."""
-        calls = CallsLeft(self.max_calls)
-        planning = calls.fit([self.plans.ask(question, self.settings.num_plans)] if prepared is None else [])
+        calls, plans = CallsLeft(self.max_calls), prepared or []
+        planners = calls.fit([self.plans] if prepared is None else [])  # a call is kept for planning
         part = Part(self.search.graph, None)
         if self.settings.retriever:
-            part = yield from Retriever(self.search, self.prompts, self.settings).retrieve(question, calls)
-        plans = prepared or []
-        if planning:
-            (reply,) = yield planning
-            plans = self.plans.read(reply, self.settings.num_plans)
-        found = yield from Finder(self.search, self.prompts, self.settings).find(question, plans, part, calls)
+            part = yield from self._retrieve(question, calls)
+        for planner in planners:
+            plans = yield from planner.ask(question, self.settings.num_plans)
+        found = yield from self._find(question, plans, part, calls)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_refused": calls.refused}
         if self.settings.predictor == "none":
-            answer = answer_with(question, _ends(found), found.steps)
+            answer = answer_with(question, found.ends, found.steps)
         else:
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
             instruction = ReasonInstruction(self.prompts, scored=self.settings.path_scores)
             (reply,) = yield [Ask(instruction, ReasonCase(question.text, paths=found.paths, shown=shown))]
-            answer = answer_by_name(self.search, question, reply.result, found.steps, on_rows=self.on_rows)
+            answer = answer_by_name(self.search, question, reply.result, found.steps, on_rows=True)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
 
+    # The retriever: a beam of relation paths from the topics; what they walk is the question's part.
 
-def _ends(found: Found) -> list[int]:
-    """Return what the paths end at, that of the highest sum of scores first, of equals the first found."""
-    totals: dict[int, float] = {}
-    for steps, path in zip(found.steps, found.paths, strict=True):
-        end = end_of(steps)
-        totals[end] = totals.get(end, 0.0) + path.score
-    return sorted(totals, key=lambda end: -totals[end])
+    def _retrieve(self, question: Question, calls: CallsLeft) -> Rounds:
+        """Expand the K best relation paths, one relation per round; return what they walk.
 
+        Where no relation was named at all, that is the whole graph. A path whose call fails, has no room, or names no
+        relation above 0 ends there: that may be where the answer is. Of a single relation there is nothing to choose:
+        it is taken without a call.
+        """
+        search, width = self.search, self.settings.retriever_width
+        barred, starts = search.avoided(question.topics), dict[int, Ints]()
+        beam = [_Branch((), 1.0, sorted_distinct(np.asarray(question.topics, dtype=np.int64)))]
+        for _ in range(self.settings.retriever_depth or search.max_hops):
+            offers = [offer for branch in beam for offer in self._offers(branch, barred)]
+            asks = [
+                (number, self._ask_relations(question, branch, relations))
+                for number, (branch, relations, is_asked) in enumerate(offers)
+                if is_asked
+            ]
+            replies = dict((yield from calls.ask(asks)))
+            scored = [
+                (branch, relations[option], score)
+                for number, (branch, relations, is_asked) in enumerate(offers)
+                for option, score in (positive(replies.get(number)) if is_asked else [(0, 1.0)])
+            ]
+            scored.sort(key=lambda one: -one[0].score * one[2])  # of equals the first named
+            beam = []
+            for branch, relation, score in scored[:width]:
+                reached = leave(search.graph, branch.frontier, relation, barred)
+                beam.append(_Branch((*branch.path, relation), branch.score * score, reached))
+                known = starts.get(relation, branch.frontier)
+                starts[relation] = sorted_distinct(np.concatenate([known, branch.frontier]))
+        return Part(search.graph, starts or None)
 
-def open_eperm(parts: Parts) -> Eperm:
-    """Open EPERM."""
-    plans = parts.plans(parts.settings.plans)
-    return Eperm(parts.search, parts.prompts, plans, parts.settings, max_calls=parts.max_calls)
+    def _offers(self, branch: _Branch, barred: Ints) -> list[tuple[_Branch, list[int], bool]]:
+        """Return the relations that go on from a path, in calls of about equal size; of one alone nothing is asked."""
+        relations = relations_around(self.search.graph, branch.frontier, barred)
+        num_calls = -(-len(relations) // self.settings.relation_batch)
+        return [(branch, relations[call::num_calls], len(relations) > 1) for call in range(num_calls)]
+
+    def _ask_relations(self, question: Question, branch: _Branch, relations: Sequence[int]) -> Ask[Scores]:
+        search, width = self.search, self.settings.retriever_width
+        case = RelationsCase(
+            question.text,
+            tuple(map(search.step_label, relations)),
+            topics=tuple(map(search.name_of, question.topics)),
+            path=tuple(map(search.step_label, branch.path)),
+            budget=width,
+        )
+        return Ask(ScoreRelationsInstruction(self.prompts), case, room_for(LINES_PER_RELATION * width))
+
+    # The finder: plans followed in the part hop by hop, the S best entities of each plan and hop kept.
+
+    def _find(self, question: Question, plans: Sequence[Plan], part: Part, calls: CallsLeft) -> Rounds:
+        """Return the weighted evidence paths along ``plans`` in ``part``, best first.
+
+        With ``look_ahead`` plans that lead nowhere, and entities from which a plan's rest does, are left out before
+        anybody is asked. Where calls run out, the entities of the lighter plans go unscored first.
+        """
+        trails = self._trails(question, plans, part)
+        while walking := [one for one in trails if len(one.scores) < len(one.relations) and len(one.layers[-1])]:
+            asks: list[tuple[tuple[int, tuple[int, ...]], Ask[Any]]] = []
+            reached = []
+            for number, trail in enumerate(walking):
+                step = len(trail.scores)
+                onward = part.reach(trail.layers[-1], trail.relations[step])
+                reached.append(shared_sorted(onward, trail.open[step + 1]))
+                asked = tuple(reached[-1][: self.settings.max_candidates].tolist())
+                groups = [(one,) for one in asked] if self.settings.finder == "single" else [asked] * bool(asked)
+                for group in groups if self.settings.entity_scores else ():
+                    asks.append(((number, group), self._ask_entities(question, trail, group)))
+            given: list[dict[int, float]] = [{} for _ in walking]
+            for (number, entities), reply in (yield from calls.ask(asks)):
+                scores = reply.result.scores if isinstance(reply.result, Scores) else ()
+                given[number] |= {entities[index]: score for index, score in scores}
+            for trail, layer, own in zip(walking, reached, given, strict=True):
+                best = self._best(layer, own)
+                trail.scores.append(best)
+                trail.layers.append(np.array(sorted(best), dtype=np.int64) if self.settings.entity_scores else layer)
+        return self._gather(trails, part)
+
+    def _trails(self, question: Question, plans: Sequence[Plan], part: Part) -> list[_Trail]:
+        """Return the plans that lead somewhere, as far as is known, heaviest first."""
+        topics = sorted_distinct(np.asarray(question.topics, dtype=np.int64))
+        barred = self.search.avoided(question.topics)
+        weights = weigh_plans([plan.log_prob if self.settings.weighted_plans else 0.0 for plan in plans])
+        trails = []
+        for plan, weight in zip(plans, weights, strict=True):
+            relations = to_relations(self.search.graph, plan.path) or ()
+            layers = part.layers(topics, relations, barred=barred)
+            layers = part.whole(layers, relations) if self.settings.look_ahead else layers
+            if relations and len(layers[0]):
+                trails.append(_Trail(plan.path, relations, weight, layers, layers[:1]))
+        return sorted(trails, key=lambda trail: -trail.weight)
+
+    def _ask_entities(self, question: Question, trail: _Trail, entities: tuple[int, ...]) -> Ask[Scores]:
+        search, limit = self.search, self.settings.num_neighbours
+        candidates = tuple(
+            EntityCandidate(search.name_of(entity), neighbour_triples(search, entity, limit=limit))
+            for entity in entities
+        )
+        topics = tuple(map(search.name_of, question.topics))
+        case = EntitiesCase(question.text, candidates, topics=topics, plan=trail.labels)
+        return Ask(ScoreEntitiesInstruction(self.prompts), case, room_for(len(entities)))
+
+    def _best(self, layer: Ints, given: dict[int, float]) -> dict[int, float]:
+        """Return the S best entities of a layer with their scores, of equals the smallest ids; none are not scored."""
+        if not self.settings.entity_scores:
+            return {}
+        most = self.settings.top_entities
+        silent = [entity for entity in layer[: most + len(given)].tolist() if entity not in given]
+        scored = given | dict.fromkeys(silent, UNSCORED)
+        return dict(sorted(scored.items(), key=lambda one: (-one[1], one[0]))[:most])
+
+    def _gather(self, trails: Sequence[_Trail], part: Part) -> Evidence:
+        """Return the paths through what was kept, best first; equally good ones of all plans in turns.
+
+        Their ends are in the order of the sums of their paths' scores, of equals the first found.
+        """
+        distinct: dict[str, _Path] = {}
+        for path in chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails))):
+            if path is not None:
+                distinct.setdefault(path.shown.text, path)
+            if not self.settings.entity_scores and len(distinct) == self.settings.max_paths:
+                break  # none is better than another: those of every plan in turns
+        found = list(distinct.values())
+        order = np.argsort([-path.weight * float(np.prod(path.scores)) for path in found], kind="stable")
+        kept = [found[place] for place in order[: self.settings.max_paths]]
+        shares = score_paths([path.weight for path in kept], [path.scores for path in kept]) if kept else []
+        totals: dict[int, float] = {}
+        for path, share in zip(kept, shares, strict=True):
+            totals[end_of(path.steps)] = totals.get(end_of(path.steps), 0.0) + share
+        return Evidence(
+            paths=tuple(replace(path.shown, score=share) for path, share in zip(kept, shares, strict=True)),
+            steps=tuple(path.steps for path in kept),
+            ends=tuple(sorted(totals, key=lambda end: -totals[end])),
+            num_left_out=0,
+        )
+
+    def _paths(self, trail: _Trail, part: Part) -> Iterator[_Path]:
+        """Yield the paths of one plan, one to each end in turns."""
+        if len(trail.scores) < len(trail.relations):
+            return  # nowhere to go on from on the way
+
+        def before(here: int, place: int) -> Ints:
+            return part.before(here, trail.relations[place], trail.layers[place])
+
+        num = self.search.graph.num_relations
+        ways = paths_through(trail.layers[-1].tolist(), trail.relations, before, num_relations=num)
+        for path in islice(ways, LISTED):
+            scores = tuple(own[ends_of(step)[1]] for own, step in zip(trail.scores, path, strict=True) if own)
+            yield _Path(path, show_path(self.search, path), trail.weight, scores)
 
 
 EPERM = SystemType(
-    open_eperm, settings=EpermSection, hard_negatives=True, plan_source=lambda settings: str(settings.plans)
+    lambda parts: Eperm(
+        parts.search, parts.prompts, parts.plans(parts.settings.plans), parts.settings, max_calls=parts.max_calls
+    ),
+    settings=EpermSection,
+    hard_negatives=True,
+    plan_source=lambda settings: str(settings.plans),
 )

@@ -1,6 +1,8 @@
-"""The explorer as a system: questions in, ranked entities with evidence out, and what answering costs.
+"""EtD and DualR: explore, then determine; and the explorer on which they stand, alone too.
 
-EtD and DualR stand on it; alone it is their ablation without a language model. torch is imported when it answers.
+EtD: Liu et al., 2024; §3.3, Table 4 and appendix E: the explorer's first N candidates in one multiple-choice call.
+DualR (Liu et al., 2025; §3.3, §4.2) is EtD's way with first-and-last-layer encodings. torch is imported when the
+explorer answers.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.answering import decide
-from kgqa_core.systems.types import Ask, CandidateSource, Parts, Reply, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, CandidateSource, Reply, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 if TYPE_CHECKING:
-    from kgqa_core.explorer.explore import Exploration, WalkStep
-    from kgqa_core.explorer.model import Card, EncodeTexts, Explorer
+    from kgqa_core.explorer.checkpoint import Card
+    from kgqa_core.explorer.explore import Exploration
+    from kgqa_core.explorer.model import EncodeTexts, Explorer
 
 
 @dataclass(slots=True)
 class AnswerCost:
-    """Sums over the batches that were answered."""
+    """What answering costs: sums over the batches that were answered."""
 
     num_questions: int = 0  # explored: those with a topic
     num_candidates: int = 0  # nodes after the last step
@@ -65,7 +67,7 @@ class AnswerCost:
 
 @dataclass(frozen=True, slots=True)
 class ExplorerSystem:
-    """A trained explorer over one graph, or over a subgraph per question."""
+    """A trained explorer over one graph, or over a subgraph per question. Implements ``CandidateSource``."""
 
     graph: KnowledgeGraph
     model: Explorer  # on the device where questions are answered
@@ -74,7 +76,6 @@ class ExplorerSystem:
     evidence_paths: int = 3
     evidence_of_answers: bool = False  # one for every answer as well
     batch_size: int = 64
-    walk: WalkStep | None = None  # how a step is taken; None: as the product does
     subgraphs: Subgraphs | None = None  # where each question explores its own, not the graph
 
     def answer(
@@ -92,8 +93,8 @@ class ExplorerSystem:
         from kgqa_core.explorer.model import texts_of
         from kgqa_core.explorer.predict import predict
 
-        inside = self.subgraphs
-        asked = sorted({question.asked(self.card.mask_topics) for question in questions})
+        inside, card = self.subgraphs, self.card
+        asked = sorted({question.asked(card.mask_topics) for question in questions})
         texts = texts_of(asked, self.graph, self.encode).to(self.model.identity.device)
         cost = AnswerCost() if cost is None else cost
         started = time.process_time()
@@ -104,13 +105,12 @@ class ExplorerSystem:
             texts=texts,
             text_row={text: row for row, text in enumerate(asked)},
             options=ExploreOptions(
-                edge_budget=self.card.edge_budget,
-                reenter_topic=self.card.reenter_topic,
-                attention_threshold=self.card.attention_threshold,
-                walk=self.walk or MERGED,
+                edge_budget=card.edge_budget,
+                reenter_topic=card.reenter_topic,
+                attention_threshold=card.attention_threshold,
             ),
-            answer_threshold=self.card.answer_threshold,
-            mask_topics=self.card.mask_topics,
+            answer_threshold=card.answer_threshold,
+            mask_topics=card.mask_topics,
             evidence_paths=self.evidence_paths,
             evidence_of_answers=self.evidence_of_answers,
             batch_size=self.batch_size,
@@ -130,15 +130,9 @@ class ExplorerSystem:
             attention_threshold: 0..1, groups of less attention are not entered.
         """
         budget = 2 * self.graph.num_triples + 1 if edge_budget == "all" else edge_budget
-        card = self.card
-        return replace(
-            self,
-            card=replace(
-                card,
-                edge_budget=card.edge_budget if budget is None else budget,
-                attention_threshold=card.attention_threshold if attention_threshold is None else attention_threshold,
-            ),
-        )
+        limits = {"edge_budget": budget, "attention_threshold": attention_threshold}
+        given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
+        return replace(self, card=replace(self.card, **given))
 
     def render(self, path: ReasoningPath) -> str:
         """Return a path as readable triples, in walking order."""
@@ -164,15 +158,10 @@ class ExplorerAlone:
         yield  # what makes this a generator: it asks nothing
 
 
-def open_explorer_alone(parts: Parts) -> ExplorerAlone:
-    """Open the explorer alone."""
-    return ExplorerAlone(parts.explorer())
+EXPLORER = SystemType(lambda parts: ExplorerAlone(parts.explorer()), asks=False, explores=True)
 
 
-EXPLORER = SystemType(open_explorer_alone, asks=False, explores=True)
-
-
-# ------ EtD and DualR: explore, then determine: the explorer's first N candidates in one multiple-choice call.
+# ------ EtD and DualR: the explorer's first N candidates in one multiple-choice call.
 
 
 MANY_TIED = 256  # candidates with evidence where those tied with the chosen ones are answers, too
@@ -225,9 +214,12 @@ class Etd:
 
     def steps(self, question: Question, prepared: Prediction) -> Steps:
         """Show what was explored, and ask once."""
+        kept = self.settings
+        # Without candidates the paper's prompt has neither names nor labels: facts and probabilities alone (Table 14).
+        shown = Shown(kept.multiple_choice and kept.candidates, kept.candidates, kept.probabilities, kept.paths)
+        instruction = ChooseInstruction(self.prompts, shown, only_candidates=kept.only_candidates)
         case = self._case(question, prepared)
-        instruction = self._instruction()
-        if self.settings.determine == "likelihood":
+        if kept.determine == "likelihood":
             options = tuple(write_option(instruction, case, index) for index in range(len(case.candidates)))
             replies = (yield [Ask(instruction, case, options=options)]) if options else []
             choice = _most_probable(replies)
@@ -235,12 +227,6 @@ class Etd:
             (reply,) = yield [Ask(instruction, case)]
             choice = reply.result
         return self._answer(question, prepared, choice)
-
-    def _instruction(self) -> ChooseInstruction:
-        kept = self.settings
-        # Without candidates the paper's prompt has neither names nor labels: facts and probabilities alone (Table 14).
-        shown = Shown(kept.multiple_choice and kept.candidates, kept.candidates, kept.probabilities, kept.paths)
-        return ChooseInstruction(self.prompts, shown, only_candidates=kept.only_candidates)
 
     def _case(self, question: Question, explored: Prediction) -> ChooseCase:
         """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
@@ -261,15 +247,18 @@ class Etd:
         return ChooseCase(question.text, candidates=candidates)
 
     def _answer(self, question: Question, explored: Prediction, choice: Choice | ParseFailure) -> SystemAnswer:
+        count = self.settings.num_candidates
         counts: dict[str, float] = {
-            "num_shown": min(self.settings.num_candidates, len(explored.candidates)),
+            "num_shown": min(count, len(explored.candidates)),
             "explorer_first": explored.candidates[0] if explored.candidates else NOBODY,
         }
         if isinstance(choice, ParseFailure):
             return SystemAnswer(_ranked(question, explored, ()), (), counts)
         answers = [explored.candidates[index] for index in choice.chosen]
-        if self.settings.answer_set == "tied":
-            answers += _unseen_equals(explored, choice.chosen, self.settings.num_candidates)
+        if self.settings.answer_set == "tied":  # those beyond the first N that tie with one of the chosen
+            own = [explored.scores[index] for index in choice.chosen]
+            beyond = zip(explored.candidates[count:], explored.scores[count:], strict=True)
+            answers += [entity for entity, score in beyond if any(abs(score - one) <= TIE * one for one in own)]
         # A free answer is the model's own; what it names may still be a candidate that was not shown.
         others = {entity: self.search.entities.name_of(entity) for entity in explored.candidates} if choice.free else {}
         free = match_answers(choice.free, others, self.search.entities)
@@ -294,22 +283,14 @@ def _most_probable(replies: Sequence[Reply[Any]]) -> Choice | ParseFailure:
     return Choice((max(range(len(kept)), key=kept.__getitem__),), "label") if kept else ParseFailure("too long", "")
 
 
-def _unseen_equals(explored: Prediction, chosen: Sequence[int], count: int) -> list[int]:
-    """Return the candidates beyond the first ``count`` that tie with one of the chosen."""
-    scores = [explored.scores[index] for index in chosen]
-    unseen = zip(explored.candidates[count:], explored.scores[count:], strict=True)
-    return [entity for entity, own in unseen if any(abs(own - score) <= TIE * score for score in scores)]
-
-
 def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) -> Prediction:
     """Return a prediction of ``answers``, scored 1, 1/2, ..., then what else was explored, below them.
 
     Without an answer nothing is ranked: the explorer's first is not what the model said.
     """
     answers = tuple(dict.fromkeys(answers))
-    verdict = decide(question, answers)
     if not answers:
-        return Prediction(question.id, (), (), (), covered=explored.covered, verdict=verdict, abstained=True)
+        return Prediction(question.id, (), (), (), covered=explored.covered, abstained=True)
     taken = set(answers)
     path_of = dict(zip(explored.candidates, explored.paths, strict=False))
     rest = [pair for pair in zip(explored.candidates, explored.scores, strict=True) if pair[0] not in taken]
@@ -322,19 +303,18 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
         answers=answers,
         paths=tuple(path_of.get(entity, ()) for entity in candidates),
         covered=explored.covered or not taken.isdisjoint(question.answers),
-        verdict=verdict,
+        verdict=question.claim in taken if question.claim is not None else None,
     )
 
 
-def open_etd(parts: Parts) -> Etd:
-    """Open EtD."""
-    return Etd(parts.search, parts.prompts, parts.candidates(), parts.settings)
+def _open_etd(parts: Any, name: str = "etd") -> Etd:
+    return Etd(parts.search, parts.prompts, parts.candidates(), parts.settings, name)
 
 
-def open_dualr(parts: Parts) -> Etd:
-    """Open DualR."""
-    return replace(open_etd(parts), name="dualr")
-
-
-ETD = SystemType(open_etd, settings=EtdSection, explores=True, hard_negatives=True)
-DUALR = replace(ETD, open=open_dualr, settings=DualrSection, depends_on_run=lambda settings: settings.explorer)
+ETD = SystemType(_open_etd, settings=EtdSection, explores=True, hard_negatives=True)
+DUALR = replace(
+    ETD,
+    open=lambda parts: _open_etd(parts, "dualr"),
+    settings=DualrSection,
+    depends_on_run=lambda settings: settings.explorer,
+)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -27,15 +27,15 @@ from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import Plan, render_plan, weigh_plans
 from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.planners.types import Plan, PlanQuestion, weigh_plans
+from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.etd import ExplorerSystem
-from kgqa_core.systems.plans import LmPlans, PlanSource
-from kgqa_core.systems.types import Ask, Parts, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, Steps, SystemAnswer
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
 WORTH = 0.01  # points of the objective that a language model has to add to be asked
-
-DecidedBy = Literal["planner", "lm"]
 
 
 class OursSection(Section):
@@ -56,25 +56,13 @@ class Option:
     plans: tuple[int, ...] = ()  # the places of those that reach it; none: the explorer's alone
     explored: bool = False  # is it the explorer's?
 
-    def probability(self, weights: Sequence[float]) -> float:
-        """Return the probability of its plans."""
-        return sum(weights[place] for place in self.plans)
-
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """How much the plans count, and who says how probable they are where explorer and planner disagree."""
 
     weight: float  # 0..1
-    decided_by: DecidedBy = "planner"
-
-    def choose(self, explored: Prediction, options: Sequence[Option], weights: Sequence[float]) -> Option:
-        """Return the option of the highest score, of equals the first; ``weights`` are the plans' probabilities."""
-        scores = [
-            (1 - self.weight) * agreement(explored.answers, option.entities) + self.weight * option.probability(weights)
-            for option in options
-        ]
-        return options[int(np.argmax(scores))]
+    decided_by: Literal["planner", "lm"] = "planner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +79,14 @@ class DevPoint:
         return (self.hits1 + self.f1) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class DevQuestion:
+class DevQuestion(NamedTuple):
     """One dev question with all that is fused."""
 
     question: Question
     explored: Prediction
     options: tuple[Option, ...]
-    weights: tuple[float, ...]  # of the planner
-    lm_weights: tuple[float, ...] | None = None  # of the language model; None: not asked, or the run has none
-
-
-def membership(explored: Prediction) -> dict[int, float]:
-    """Return each candidate's probability as a share of the best."""
-    best = explored.scores[0] if explored.scores and explored.scores[0] > 0 else 1.0
-    return {entity: score / best for entity, score in zip(explored.candidates, explored.scores, strict=True)}
-
-
-def agreement(first: Sequence[int], second: Sequence[int]) -> float:
-    """Return the F1 of two sets of entities."""
-    return score_sets(frozenset(first), frozenset(second))[2]
+    weights: Sequence[float]  # of the planner
+    lm_weights: Sequence[float] | None = None  # of the language model; None: not asked, or the run has none
 
 
 def options_of(explored: Prediction, reached: Sequence[Sequence[int]]) -> tuple[Option, ...]:
@@ -134,63 +110,56 @@ def disagree(options: Sequence[Option]) -> bool:
 def fuse(
     question: Question, explored: Prediction, options: Sequence[Option], weights: Sequence[float], fusion: Fusion
 ) -> tuple[Prediction, Option | None]:
-    """Return the fused prediction without evidence, and the option it took; None where there is none."""
+    """Return the fused prediction without evidence, and the option it took; None where there is none.
+
+    The option of the highest score is taken, of equals the first; ``weights`` are the plans' probabilities. Its
+    entities come first, then the explorer's others, each part by the explorer's probability, ties kept. No other ties
+    with an answer, be it unknown to the explorer: scores are 2/3 to 1, and 0 to 1/3.
+    """
     if not options:
         return explored, None
-    chosen = fusion.choose(explored, options, weights)
-    candidates, scores = ranked(explored, chosen)
-    golds = set(question.answers)
+    answers = frozenset(explored.answers)
+    scores = [
+        (1 - fusion.weight) * score_sets(answers, frozenset(option.entities))[2]
+        + fusion.weight * sum(weights[place] for place in option.plans)
+        for option in options
+    ]
+    chosen = options[int(np.argmax(scores))]
+    best = explored.scores[0] if explored.scores and explored.scores[0] > 0 else 1.0
+    share = {entity: score / best for entity, score in zip(explored.candidates, explored.scores, strict=True)}
+    taken = set(chosen.entities)
+    order = sorted(chosen.entities, key=lambda entity: (-share.get(entity, 0.0), entity))
+    rest = [entity for entity in explored.candidates if entity not in taken]
     prediction = Prediction(
         question.id,
-        candidates,
-        scores,
+        (*order, *rest),
+        (*((2 + share.get(entity, 0.0)) / 3 for entity in order), *(share[entity] / 3 for entity in rest)),
         chosen.entities,
-        covered=explored.covered or any(entity in golds for entity in candidates),
-        verdict=question.claim in chosen.entities if question.claim is not None else None,
+        covered=explored.covered or not set(question.answers).isdisjoint((*order, *rest)),
+        verdict=question.claim in taken if question.claim is not None else None,
     )
     return prediction, chosen
 
 
-def ranked(explored: Prediction, chosen: Option) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the candidates with the chosen ones first, each part by the explorer's probability, ties kept.
-
-    No one else ties with a chosen one, be it unknown to the explorer: scores are 2/3 to 1, and 0 to 1/3.
-    """
-    side, taken = membership(explored), set(chosen.entities)
-    order = sorted(chosen.entities, key=lambda entity: (-side.get(entity, 0.0), entity))
-    rest = [entity for entity in explored.candidates if entity not in taken]
-    scores = [(2 + side.get(entity, 0.0)) / 3 for entity in order] + [side[entity] / 3 for entity in rest]
-    return (*order, *rest), tuple(scores)
-
-
-def choose_fusion(asked: Sequence[DevQuestion]) -> tuple[Fusion, list[tuple[Fusion, DevPoint]]]:
+def choose_fusion(asked: Sequence[DevQuestion]) -> tuple[Fusion, dict[Fusion, DevPoint]]:
     """Return the best fusion on dev, and all that were tried; the model decides only where that is worth its calls."""
-    tried = [(fusion, _on_dev(asked, fusion)) for fusion in _fusions(asked)]
-    best = {
-        who: max((one for one in tried if one[0].decided_by == who), key=lambda one: one[1].objective, default=None)
-        for who in ("planner", "lm")
-    }
-    planner, lm = best["planner"], best["lm"]
-    assert planner is not None
-    if lm is not None and lm[1].objective > planner[1].objective + WORTH:
-        return lm[0], tried
-    return planner[0], tried
-
-
-def _fusions(asked: Sequence[DevQuestion]) -> list[Fusion]:
-    has_lm = any(one.lm_weights is not None for one in asked)
-    deciders: tuple[DecidedBy, ...] = ("planner", "lm") if has_lm else ("planner",)
-    return [Fusion(weight, who) for who in deciders for weight in WEIGHTS]
-
-
-def _on_dev(asked: Sequence[DevQuestion], fusion: Fusion) -> DevPoint:
-    predictions, num_asked = [], 0
-    for one in asked:
-        use_lm = fusion.decided_by == "lm" and one.lm_weights is not None
-        weights = one.lm_weights if use_lm and one.lm_weights is not None else one.weights
-        num_asked += use_lm
-        predictions.append(fuse(one.question, one.explored, one.options, weights, fusion)[0])
-    return judge([one.question for one in asked], predictions, num_asked / max(1, len(asked)))
+    tried: dict[Fusion, DevPoint] = {}
+    best: list[Fusion] = []  # of the planner, then of the language model
+    for who in ("planner", "lm") if any(one.lm_weights is not None for one in asked) else ("planner",):
+        own: dict[Fusion, DevPoint] = {}
+        for weight in WEIGHTS:
+            fusion = Fusion(weight, "lm" if who == "lm" else "planner")
+            told = [one.lm_weights if who == "lm" else None for one in asked]
+            predictions = [
+                fuse(one.question, one.explored, one.options, one.weights if said is None else said, fusion)[0]
+                for one, said in zip(asked, told, strict=True)
+            ]
+            share = sum(said is not None for said in told) / max(1, len(asked))
+            own[fusion] = judge([one.question for one in asked], predictions, share)
+        best.append(max(own, key=lambda fusion: own[fusion].objective))
+        tried |= own
+    is_worth = tried[best[-1]].objective > tried[best[0]].objective + WORTH
+    return best[-1] if is_worth else best[0], tried
 
 
 def judge(questions: Sequence[Question], predictions: Sequence[Prediction], asked: float = 0.0) -> DevPoint:
@@ -226,26 +195,17 @@ def describe_choice(asked: Sequence[DevQuestion], alone: dict[str, DevPoint]) ->
     """
     fusion, tried = choose_fusion(asked)
     explored = judge([one.question for one in asked], [one.explored for one in asked])
-    on_dev = {"ours": dict(tried)[fusion], "explorer": explored, **alone}
-    parts = [point for name, point in on_dev.items() if name != "ours"]
+    parts = {"explorer": explored, **alone}
     return {
         "chosen": asdict(fusion),
         "num_questions": len(asked),
-        "on_dev": {name: asdict(point) for name, point in on_dev.items()},
-        "beats_its_parts": all(on_dev["ours"].objective > point.objective for point in parts),
-        "tried": [{**asdict(one), **asdict(point)} for one, point in tried],
+        "on_dev": {name: asdict(point) for name, point in {"ours": tried[fusion], **parts}.items()},
+        "beats_its_parts": all(tried[fusion].objective > point.objective for point in parts.values()),
+        "tried": [{**asdict(one), **asdict(point)} for one, point in tried.items()],
     }
 
 
 # ------ The system.
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What is known of a question before the first call."""
-
-    explored: Prediction
-    plans: list[Plan] | None  # None: to be asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,35 +215,38 @@ class Ours:
     search: SearchGraph
     explorer: ExplorerSystem
     plans: PlanSource
-    judge: LmPlans  # how the language model is asked what it thinks of plans
+    judge: PlanAsker  # how the language model is asked what it thinks of plans
     fusion: Fusion
     settings: OursSection
     name: str = "ours"
     needs_topic: bool = True
     on_rows: bool = False  # the explorer's candidates are entities
 
-    def prepare(self, questions: Sequence[Question]) -> list[Prepared]:
+    def prepare(self, questions: Sequence[Question]) -> list[tuple[Prediction, list[Plan] | None]]:
         """Explore, and plan where that takes no call."""
         explored = replace(self.explorer, evidence_of_answers=True).answer(questions)
         plans = self.plans.prepare(self.search.place(questions), self.settings.num_plans)
-        return [Prepared(*one) for one in zip(explored, plans, strict=True)]
+        return list(zip(explored, plans, strict=True))
 
-    def steps(self, question: Question, prepared: Prepared) -> Steps:
+    def steps(self, question: Question, prepared: tuple[Prediction, list[Plan] | None]) -> Steps:
         """Fuse; where explorer and planner disagree, first ask the model how probable it thinks the plans."""
-        explored, plans, inside = prepared.explored, prepared.plans, self.search.place([question])[0]
+        (explored, plans), inside = prepared, self.search.place([question])[0]
         if plans is None:
-            (reply,) = yield [self.plans.ask(inside, self.settings.num_plans)]
-            plans = self.plans.read(reply, self.settings.num_plans)
+            plans = yield from self.plans.ask(inside, self.settings.num_plans)
         options = options_of(explored, reached_by(self.search, [inside.topics], [plans])[0])
         weights = weigh_plans([plan.log_prob for plan in plans])
         apart = disagree(options)
         if apart and self.fusion.decided_by == "lm":
-            ask = self.judge.ask(inside, len(plans))
-            (reply,) = yield [Ask(ask.instruction, ask.case, options=tuple(render_plan(plan.path) for plan in plans))]
+            case = self.judge.case(PlanQuestion(inside.id, inside.asked(self.plans.mask_topics), inside.topics))
+            texts = tuple(render_plan(plan.path) for plan in plans)
+            (reply,) = yield [Ask(self.judge.instruction, case, options=texts)]
             if not isinstance(reply.result, ParseFailure):
                 weights = weigh_plans(reply.log_probs)
         prediction, chosen = fuse(question, explored, options, weights, self.fusion)
-        paths = self._evidence(inside, prediction, explored, plans, chosen)
+        evidence = dict(zip(explored.candidates, explored.paths, strict=False))
+        if chosen is not None and not chosen.explored:  # what the plan does not lead to keeps the explorer's own path
+            evidence |= self._along(plans[chosen.plans[0]].path, inside, len(prediction.answers))
+        paths = tuple(evidence.get(entity, ()) for entity in prediction.candidates)
         counts = {
             "num_plans": len(plans),
             "num_options": len(options),
@@ -292,41 +255,25 @@ class Ours:
         }
         return SystemAnswer(replace(prediction, paths=paths), (), counts)
 
-    def _evidence(
-        self,
-        inside: Question,
-        prediction: Prediction,
-        explored: Prediction,
-        plans: Sequence[Plan],
-        chosen: Option | None,
-    ) -> tuple[ReasoningPath, ...]:
-        """Return a path for each answer: along the chosen plan, else the explorer's own and others along those."""
-        found = dict(zip(explored.candidates, explored.paths, strict=False))
-        if chosen is not None and not chosen.explored:
-            found |= self._along(plans[chosen.plans[0]].path, inside, prediction.answers)
-        return tuple(found.get(entity, ()) for entity in prediction.candidates)
-
-    def _along(self, plan: LabelPath, inside: Question, entities: Sequence[int]) -> dict[int, ReasoningPath]:
-        """Return the first path along a plan to each of ``entities``, all of which it reaches."""
+    def _along(self, plan: LabelPath, inside: Question, num_ends: int) -> dict[int, ReasoningPath]:
+        """Return the first path along a plan to each of the ``num_ends`` entities that it reaches."""
         search, relations = self.search, to_relations(self.search.graph, plan)
+        assert relations is not None  # it reaches something
         found: dict[int, ReasoningPath] = {}
-        if relations is None:
-            return found
         walks = reasoning_paths(search.graph, inside.topics, relations, reenter_topic=search.reenter_topic)
-        for path in islice(walks, len(entities)):  # the first path to every end comes before any second
+        for path in islice(walks, num_ends):  # the first path to every end comes before any second
             ends = search.to_entities([end for step in path for end in (step.head, step.tail)])
             pairs = zip(path, ends[::2], ends[1::2], strict=True)
             found[search.to_entities([end_of(path)])[0]] = tuple(replace(step, head=h, tail=t) for step, h, t in pairs)
         return found
 
 
-def open_ours(parts: Parts) -> Ours:
-    """Open ours."""
+def _open_ours(parts: Any) -> Ours:
     planner = parts.settings.planner
     plans = parts.plans("lm" if planner == "generator" else planner)
-    return Ours(parts.search, parts.explorer(), plans, parts.lm_plans(), Fusion(**parts.fusion()), parts.settings)
+    return Ours(parts.search, parts.explorer(), plans, parts.asker(), Fusion(**parts.fusion()), parts.settings)
 
 
 OURS = SystemType(
-    open_ours, settings=OursSection, explores=True, fuses=True, plan_source=lambda settings: str(settings.planner)
+    _open_ours, settings=OursSection, explores=True, fuses=True, plan_source=lambda settings: str(settings.planner)
 )

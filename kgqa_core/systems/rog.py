@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,13 +13,12 @@ from kgqa_core.config_base import Section
 from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.answers import Explained
-from kgqa_core.instructions.plan import Plan, weigh_plans
-from kgqa_core.instructions.reason import Evidence, ExplainInstruction, ReasonCase, ReasonInstruction, gather_evidence
+from kgqa_core.instructions.evidence import gather_evidence
+from kgqa_core.instructions.reason import ExplainInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts
-from kgqa_core.systems.answering import answer_by_name, answer_with
-from kgqa_core.systems.plans import PlanSource
-from kgqa_core.systems.types import Ask, Parts, Steps, SystemAnswer
+from kgqa_core.planners.types import Plan, weigh_plans
+from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with
+from kgqa_core.systems.types import Ask, Steps, SystemAnswer
 from kgqa_core.types import Question
 
 NO_PROMPT = 10_000  # reasoning paths of a question where no prompt has to hold them
@@ -56,49 +55,30 @@ class Rog:
         return self.plans.prepare(questions, self.settings.num_plans)
 
     def steps(self, question: Question, prepared: list[Plan] | None) -> Steps:
-        """Plan, retrieve, reason."""
-        plans = prepared
+        """Plan; retrieve the reasoning paths along the plans; reason on them (Algorithm 1)."""
+        kept, plans = self.settings, prepared
         if plans is None:
-            (reply,) = yield [self.plans.ask(question, self.settings.num_plans)]
-            plans = self.plans.read(reply, self.settings.num_plans)
-        found = self._retrieve(question, plans)
-        if self.settings.reasoning == "lm":
-            (reply,) = yield [self._reason(question, found)]
-            said = reply.result.answers if isinstance(reply.result, Explained) else reply.result
-            answer = answer_by_name(self.search, question, said, found.steps, on_rows=self.on_rows)
+            plans = yield from self.plans.ask(question, kept.num_plans)
+        weights = weigh_plans([plan.log_prob for plan in plans])
+        weighed = [(plan.path, weight) for plan, weight in zip(plans, weights, strict=True)]
+        most = kept.max_paths if kept.reasoning == "lm" else NO_PROMPT
+        found = gather_evidence(self.search, question.topics, weighed, max_paths=most)
+        if kept.reasoning == "lm":
+            shown = tuple(dict.fromkeys(path.end for path in found.paths))
+            instruction = ExplainInstruction(self.prompts) if kept.explain else ReasonInstruction(self.prompts)
+            (reply,) = yield [Ask(instruction, ReasonCase(question.text, "", found.paths, shown))]
+            answer = answer_by_name(self.search, question, reply.result, found.steps, on_rows=True)
         else:
-            answer = answer_with(question, self._without_reasoning(found), found.steps)
+            votes = Counter(end_of(path) for path in found.steps)
+            voted = sorted(found.ends, key=lambda end: -votes[end])[: kept.vote_top]  # of equals the first found
+            answer = answer_with(question, found.ends if kept.reasoning == "none" else voted, found.steps)
         counts = {"num_plans": len(plans), "num_paths": len(found.paths), "num_plans_cut": found.num_left_out}
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
 
-    def _retrieve(self, question: Question, plans: Sequence[Plan]) -> Evidence:
-        """Return the reasoning paths along the plans (Algorithm 1)."""
-        weights = weigh_plans([plan.log_prob for plan in plans])
-        return gather_evidence(
-            self.search,
-            question.topics,
-            [(plan.path, weight) for plan, weight in zip(plans, weights, strict=True)],
-            max_paths=self.settings.max_paths if self.settings.reasoning == "lm" else NO_PROMPT,
-        )
 
-    def _without_reasoning(self, found: Evidence) -> list[int]:
-        """Return all that the paths end at, or the few that most of them do."""
-        if self.settings.reasoning == "none":
-            return list(found.ends)
-        votes = Counter(end_of(path) for path in found.steps)
-        ranked = sorted(found.ends, key=lambda end: -votes[end])  # of equals the first found
-        return ranked[: self.settings.vote_top]
-
-    def _reason(self, question: Question, found: Evidence) -> Ask[Any]:
-        shown = tuple(dict.fromkeys(path.end for path in found.paths))
-        if self.settings.explain:
-            return Ask(ExplainInstruction(self.prompts), ReasonCase(question.text, "", found.paths, shown))
-        return Ask(ReasonInstruction(self.prompts), ReasonCase(question.text, "", found.paths, shown))
-
-
-def open_rog(parts: Parts) -> Rog:
-    """Open RoG."""
-    return Rog(parts.search, parts.prompts, parts.plans(parts.settings.plans), parts.settings)
-
-
-ROG = SystemType(open_rog, settings=RogSection, hard_negatives=True, plan_source=lambda settings: str(settings.plans))
+ROG = SystemType(
+    lambda parts: Rog(parts.search, parts.prompts, parts.plans(parts.settings.plans), parts.settings),
+    settings=RogSection,
+    hard_negatives=True,
+    plan_source=lambda settings: str(settings.plans),
+)

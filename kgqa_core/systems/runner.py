@@ -5,18 +5,53 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.metrics import check_ranking
+from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
+from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
+from kgqa_core.schemas import METER
 from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Status, Steps, System, SystemAnswer
 from kgqa_core.types import Prediction, Question
 
+if TYPE_CHECKING:
+    from kgqa_core.lm.calls import Meter, Metered
+
 FRAME_TOKENS = 64  # more than any chat template puts around a prompt
 MAX_KEPT_ERROR = 4000  # characters of a traceback, its end
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Some questions that were answered together."""
+
+    answered: list[Answered]
+    usage: pa.Table  # schemas.METER
+    stopped: dict[str, str]  # questions that a budget stopped, with the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One system, ready to be asked."""
+
+    system: System
+    search: SearchGraph
+    model: Metered | None  # None: it asks no language model
+    meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
+    source: SystemSource
+    max_new_tokens: int | None = None  # of a text, see ``answer_all``
+
+    def answer(self, questions: Sequence[Question]) -> Round:
+        """Return what the system answers, and what that cost."""
+        answered = answer_all(self.system, questions, self.search, self.model, max_new_tokens=self.max_new_tokens)
+        taken = [meter.take() for meter in self.meters]
+        stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
+        return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
 
 
 @dataclass(slots=True)
@@ -26,7 +61,7 @@ class _Run:
     question: Question  # as it was asked
     steps: Steps | None = None  # None: it could not begin
     asks: Sequence[Ask[Any]] = ()  # of the round that waits for replies
-    replies: list[Reply[Any]] = field(default_factory=list)  # to the round that is asked
+    replies: list[Any] = field(default_factory=list)  # to the round that is asked, in order
     calls: list[AskedCall] = field(default_factory=list)
     rounds: int = 0
     answer: SystemAnswer | None = None
@@ -37,15 +72,15 @@ class _Run:
         self.error = traceback.format_exc()[-MAX_KEPT_ERROR:]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Call:
     """One call of a question, rendered."""
 
     run: _Run
+    place: int  # in its round
     ask: Ask[Any]
     prompt: Prompt
     case: Any  # as the prompt shows it
-    reply: Reply[Any] | None = None
 
 
 def answer_all(
@@ -70,20 +105,9 @@ def answer_all(
     evidence. What stops the model itself (an endpoint that is gone) raises: the calls made so far are in the call
     cache.
     """
-    runs = _start(system, [one for one in questions if one.topics or not system.needs_topic], search)
-    going = [run for run in runs if _advance(run)]
-    while going:
-        _ask(model, going, max_new_tokens)
-        going = [run for run in going if _advance(run)]
-    by_id = {run.question.id: run for run in runs}
-    return [_finish(question, by_id.get(question.id), system, search) for question in questions]
-
-
-def _start(system: System, questions: Sequence[Question], search: SearchGraph) -> list[_Run]:
-    """Begin every question; what ``prepare`` cannot do for all at once is done one by one."""
-    runs = [_Run(question) for question in questions]
+    runs = {one.id: _Run(one) for one in questions if one.topics or not system.needs_topic}
     able: list[tuple[_Run, Question]] = []
-    for run in runs:
+    for run in runs.values():
         try:
             able.append((run, search.place([run.question])[0] if system.on_rows else run.question))
         except Exception:
@@ -92,13 +116,17 @@ def _start(system: System, questions: Sequence[Question], search: SearchGraph) -
         prepared: Sequence[Any] = system.prepare([question for _, question in able])
         for (run, question), own in zip(able, prepared, strict=True):
             run.steps = system.steps(question, own)
-    except Exception:
+    except Exception:  # what cannot be prepared for all at once is prepared one by one
         for run, question in able:
             try:
                 run.steps = system.steps(question, system.prepare([question])[0])
             except Exception:
                 run.fail()
-    return runs
+    going = [run for run in runs.values() if _advance(run)]
+    while going:
+        _ask(model, going, max_new_tokens)
+        going = [run for run in going if _advance(run)]
+    return [_finish(question, runs.get(question.id), system, search) for question in questions]
 
 
 def _advance(run: _Run) -> bool:
@@ -124,15 +152,14 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
     if model is None:
         raise ValueError("a system that asks a language model needs one")
     groups: dict[Decoding | None, list[_Call]] = {}
-    calls: dict[int, list[_Call]] = {}
     for run in runs:
         try:
-            own = [_render(model, run, _limited(ask, max_new_tokens)) for ask in run.asks]
+            calls = [_render(model, run, place, ask, max_new_tokens) for place, ask in enumerate(run.asks)]
         except Exception:
             run.fail()
             continue
-        calls[id(run)] = own
-        for call in own:
+        run.replies = [None] * len(calls)
+        for call in calls:
             groups.setdefault(None if call.ask.options else call.ask.decoding, []).append(call)
     for decoding, group in groups.items():
         prompts = [call.prompt for call in group]
@@ -142,31 +169,26 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
             given = model.generate(prompts, decoding)
         for call, own_given in zip(group, given, strict=True):
             try:
-                call.reply = _read(call, own_given)
+                call.run.replies[call.place] = _read(call, own_given)
             except Exception:
                 call.run.fail()
-    for run in runs:
-        run.replies = [call.reply for call in calls.get(id(run), ()) if call.reply is not None]
 
 
-def _limited(ask: Ask[Any], max_new_tokens: int | None) -> Ask[Any]:
-    """Return a call that gives no more tokens than allowed; a plan ends by itself."""
+def _render(model: LanguageModel, run: _Run, place: int, ask: Ask[Any], max_new_tokens: int | None) -> _Call:
+    """Return a call with its prompt: as many paths or candidates of its case as fit the model's context.
+
+    A text gets no more tokens than allowed; a plan ends by itself.
+    """
     decoding = ask.decoding
-    if max_new_tokens is None or decoding.max_new_tokens <= max_new_tokens or ask.instruction.name == "plan":
-        return ask
-    return replace(ask, decoding=replace(decoding, max_new_tokens=max_new_tokens))
-
-
-def _render(model: LanguageModel, run: _Run, ask: Ask[Any]) -> _Call:
-    """Return a call with its prompt: as many paths or candidates of its case as fit the model's context."""
+    if max_new_tokens is not None and decoding.max_new_tokens > max_new_tokens and ask.instruction.name != "plan":
+        ask = replace(ask, decoding=replace(decoding, max_new_tokens=max_new_tokens))
     case = ask.case if ask.case.question_id == run.question.id else replace(ask.case, question_id=run.question.id)
     prompt = ask.instruction.render(case)
     reserve = ask.decoding.max_new_tokens
     # No token is shorter than a byte: most prompts need not be counted.
-    if len(prompt.text) * 4 + len(prompt.system) * 4 + FRAME_TOKENS + reserve <= model.context:
-        return _Call(run, ask, prompt, case)
-    prompt, case = fit_prompt(ask.instruction, case, model.count_tokens, limit=model.context - reserve)
-    return _Call(run, ask, prompt, case)
+    if len(prompt.text) * 4 + len(prompt.system) * 4 + FRAME_TOKENS + reserve > model.context:
+        prompt, case = fit_prompt(ask.instruction, case, model.count_tokens, limit=model.context - reserve)
+    return _Call(run, place, ask, prompt, case)
 
 
 def _read(call: _Call, given: Any) -> Reply[Any]:
@@ -189,26 +211,29 @@ def _read(call: _Call, given: Any) -> Reply[Any]:
 
 
 def _finish(question: Question, run: _Run | None, system: System, search: SearchGraph) -> Answered:
+    """Return what came of a question: its answer without invented paths, checked, or why there is none."""
     nothing = SystemAnswer(Prediction(question.id, (), (), (), abstained=True))
     if run is None:
         return Answered(question, nothing, "skipped")
     calls = tuple(run.calls)
     if not run.error:
         try:
-            answer, faithful, invented = _checked(question, run.answer, system, search)
+            answer, num_invented = _checked(question, run.answer, system, search)
         except Exception:
             run.fail()
     if run.error:
         return Answered(question, nothing, "failed", run.error, calls)
-    has_answer = answer.prediction.answers or answer.prediction.verdict is not None
-    status: Status = "answered" if has_answer else "abstained"
-    return Answered(question, answer, status, "", calls, faithful, invented)
+    prediction = answer.prediction
+    supported = {entity for entity, path in zip(prediction.candidates, prediction.paths, strict=False) if path}
+    faithful = tuple(entity in supported for entity in prediction.answers)
+    status: Status = "answered" if prediction.answers or prediction.verdict is not None else "abstained"
+    return Answered(question, answer, status, "", calls, faithful, num_invented)
 
 
 def _checked(
     question: Question, answer: SystemAnswer | None, system: System, search: SearchGraph
-) -> tuple[SystemAnswer, tuple[bool, ...], int]:
-    """Return an answer without invented paths, which of its entities have a path then, and how many were invented.
+) -> tuple[SystemAnswer, int]:
+    """Return an answer without the paths that are no evidence for their candidates, and how many those were.
 
     Raises:
         InputError: no answer, or no ranking of entities of the graph, which would spoil the figures of all questions.
@@ -227,9 +252,7 @@ def _checked(
         path if is_evidence(search.entities, path, entity) else ()
         for entity, path in zip(prediction.candidates, prediction.paths, strict=False)
     )
-    invented = sum(map(bool, prediction.paths)) - sum(map(bool, paths))
-    if invented:
-        prediction = replace(prediction, paths=paths)
-    supported = {entity for entity, path in zip(prediction.candidates, paths, strict=False) if path}
-    faithful = tuple(entity in supported for entity in prediction.answers)
-    return (replace(answer, prediction=prediction) if invented else answer), faithful, invented
+    num_invented = sum(map(bool, prediction.paths)) - sum(map(bool, paths))
+    if num_invented:
+        answer = replace(answer, prediction=replace(prediction, paths=paths))
+    return answer, num_invented

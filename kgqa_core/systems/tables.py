@@ -6,6 +6,7 @@ Both are written in parts, as questions are answered, and put together at the en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.predictions import ROWS_AT_ONCE, SystemSource, make_row
 from kgqa_core.schemas import CANDIDATES, SYSTEM_CALLS, SYSTEM_PREDICTIONS
-from kgqa_core.systems.types import Answered
+from kgqa_core.systems.types import Answered, AskedCall
 from kgqa_core.types import Prediction, ReasoningPath, Step
 
 AS_PART: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 """How a part is written, which is read once and then gone; the merged file is compressed."""
 CANDIDATES_FILE = "candidates.parquet"
+CALL_COLUMNS = tuple(column.name for column in fields(AskedCall))
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds")
 FREE: dict[str, Any] = {"num_calls": 0, "num_prompt_tokens": 0, "num_tokens": 0, "seconds": 0.0, "money": 0.0}
 
@@ -47,14 +49,26 @@ def write_answered(
         stopped: questions that a budget stopped, with the limit (``Meter.stopped``).
     """
     spent = sum_usage(usage) if usage is not None else {}
-    limits = stopped or {}
     rows = []
     for one in answered:
-        row = make_row(one.question, one.answer.prediction, entity_names=entity_names, render_path=render_path)
-        row.update(_system_columns(one, row["answer_ids"], source.topics))
-        row.update(spent.get(one.question.id, FREE))
-        row["stopped"] = limits.get(one.question.id)
-        rows.append(row)
+        prediction = one.answer.prediction
+        row = make_row(one.question, prediction, entity_names=entity_names, render_path=render_path)
+        supported = dict(zip(prediction.answers, one.faithful, strict=False))
+        rows.append(
+            row
+            | spent.get(one.question.id, FREE)
+            | {
+                "status": one.status,
+                "error": one.error.encode("utf-8", "replace").decode() or None,  # a traceback may quote anything
+                "topics": one.question.topics,
+                "topic_source": source.topics,
+                "unmatched": one.answer.unmatched,
+                "faithful": [supported.get(entity, False) for entity in row["answer_ids"]],
+                "counts": [*one.answer.counts.items(), ("num_invented", one.num_invented)],
+                "raw": "\n".join(one.calls[-1].texts) if one.calls else None,
+                "stopped": (stopped or {}).get(one.question.id),
+            }
+        )
     schema = SYSTEM_PREDICTIONS.with_metadata(source.metadata())
     with written_whole(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial, **AS_PART)
@@ -63,17 +77,7 @@ def write_answered(
 def write_calls(path: Path, answered: Iterable[Answered]) -> None:
     """Write one row per call of each question, in order; see schemas.SYSTEM_CALLS."""
     rows = [
-        {
-            "question_id": one.question.id,
-            "round": call.round,
-            "number": number,
-            "instruction": call.instruction,
-            "prompt": call.prompt,
-            "system_prompt": call.system_prompt,
-            "texts": call.texts,
-            "problem": call.problem,
-            "num_tokens": call.num_tokens,
-        }
+        {"question_id": one.question.id, "number": number, **{name: getattr(call, name) for name in CALL_COLUMNS}}
         for one in answered
         for number, call in enumerate(one.calls, start=1)
     ]
@@ -114,21 +118,6 @@ def sum_usage(usage: pa.Table) -> dict[str, dict[str, Any]]:
     return totals
 
 
-def _system_columns(one: Answered, answer_ids: Sequence[int], topic_source: str) -> dict[str, Any]:
-    """Return the columns that only a system's table has, apart from what it spent; ``answer_ids`` as in the row."""
-    supported = dict(zip(one.answer.prediction.answers, one.faithful, strict=False))
-    return {
-        "status": one.status,
-        "error": one.error.encode("utf-8", "replace").decode() or None,  # a traceback may quote anything
-        "topics": one.question.topics,
-        "topic_source": topic_source,
-        "unmatched": one.answer.unmatched,
-        "faithful": [supported.get(entity, False) for entity in answer_ids],
-        "counts": [*one.answer.counts.items(), ("num_invented", one.num_invented)],
-        "raw": "\n".join(one.calls[-1].texts) if one.calls else None,
-    }
-
-
 # ------ Out-of-fold candidates: what explorers that never saw a question propose for it (DualR's tuned choose).
 #
 # An explorer that was trained on a question nearly always ranks its gold first, and a language model tuned on such
@@ -140,9 +129,9 @@ def write_candidates(predictions: Iterable[Prediction], folder: Path, *, num_can
     rows = [
         {
             "question_id": one.question_id,
-            "candidates": list(one.candidates[:num_candidates]),
-            "scores": list(one.scores[:num_candidates]),
-            "paths": [[_as_row(step) for step in path] for path in one.paths[:num_candidates]],
+            "candidates": one.candidates[:num_candidates],
+            "scores": one.scores[:num_candidates],
+            "paths": [[asdict(step) for step in path] for path in one.paths[:num_candidates]],
         }
         for one in predictions
     ]
@@ -162,7 +151,3 @@ def read_candidates(folder: Path) -> dict[str, Prediction]:
         )
         for row in pq.read_table(folder / CANDIDATES_FILE).to_pylist()
     }
-
-
-def _as_row(step: Step) -> dict[str, Any]:
-    return {"head": step.head, "relation": step.relation, "tail": step.tail, "reverse": step.reverse}

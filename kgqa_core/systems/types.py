@@ -21,10 +21,12 @@ from kgqa_core.lm.types import GREEDY, Decoding, Generation
 from kgqa_core.types import Prediction, Question
 
 if TYPE_CHECKING:
+    from kgqa_core.planners.generator import PlanAsker
+    from kgqa_core.systems.answering import PlanSource
     from kgqa_core.systems.etd import ExplorerSystem
-    from kgqa_core.systems.plans import LmPlans, PlanSource
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 Status = Literal["answered", "abstained", "skipped", "failed"]
 """skipped: without a topic, where the system needs one; failed: the system raised."""
@@ -75,12 +77,10 @@ class System(Protocol):
     @property
     def name(self) -> str:
         """Return the name of its row in tables."""
-        ...
 
     @property
     def needs_topic(self) -> bool:
         """Say whether a question without a topic entity is beyond it."""
-        ...
 
     @property
     def on_rows(self) -> bool:
@@ -88,59 +88,13 @@ class System(Protocol):
 
         That is another graph only where each question has its own subgraph: there an entity has a row per question.
         """
-        ...
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Any]:
         """Return for each question what is found for many at once: the explorer's candidates, a planner's plans."""
-        ...
+        return [None] * len(questions)
 
     def steps(self, question: Question, prepared: Any) -> Steps:
         """Answer one question; ``prepared`` is its own part of what ``prepare`` returned."""
-        ...
-
-
-class Parts(Protocol):
-    """What a system may be made of. A part is opened when it is first asked for; each may raise ArtifactError."""
-
-    @property
-    def search(self) -> SearchGraph:
-        """Return what the run searches."""
-        ...
-
-    @property
-    def prompts(self) -> Prompts:
-        """Return the run's prompts."""
-        ...
-
-    @property
-    def settings(self) -> Any:
-        """Return the system's own settings (``SystemType.settings``)."""
-        ...
-
-    @property
-    def max_calls(self) -> int | None:
-        """Return the cap of calls per question; None: no limit."""
-        ...
-
-    def explorer(self) -> ExplorerSystem:
-        """Return the explorer of this seed, or that of the run that the settings name."""
-        ...
-
-    def candidates(self) -> CandidateSource:
-        """Return the explorer, or the hard negatives that take its place."""
-        ...
-
-    def plans(self, source: str) -> PlanSource:
-        """Return a source of plans by its name, or the hard negatives that take its place."""
-        ...
-
-    def lm_plans(self) -> LmPlans:
-        """Return the language model that answers as a source of plans, held to those that exist."""
-        ...
-
-    def fusion(self) -> Mapping[str, Any]:
-        """Return what was chosen on dev for this seed (``SystemType.fuses``)."""
-        ...
 
 
 class CandidateSource(Protocol):
@@ -148,12 +102,41 @@ class CandidateSource(Protocol):
 
     def answer(self, questions: Sequence[Question]) -> Sequence[Prediction]:
         """Return a prediction per question, in order."""
-        ...
+
+
+class Parts(Protocol):
+    """What a system may be made of. A part is opened when it is first asked for; each may raise ArtifactError."""
+
+    settings: Any  # the system's own (``SystemType.settings``)
+    max_calls: int | None  # per question; None: no limit
+
+    @property
+    def search(self) -> SearchGraph:
+        """Return what the run searches."""
+
+    @property
+    def prompts(self) -> Prompts:
+        """Return the run's prompts."""
+
+    def explorer(self) -> ExplorerSystem:
+        """Return the explorer of this seed, or that of the run that the settings name."""
+
+    def candidates(self) -> CandidateSource:
+        """Return the explorer, or the hard negatives that take its place."""
+
+    def plans(self, source: str) -> PlanSource:
+        """Return a source of plans by its name, or the hard negatives that take its place."""
+
+    def asker(self) -> PlanAsker:
+        """Return how the language model that answers is asked about plans that exist."""
+
+    def fusion(self) -> Mapping[str, Any]:
+        """Return what was chosen on dev for this seed (``SystemType.fuses``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """One call as it is kept for whoever opens a question."""
+    """One call as it is kept for whoever opens a question; its fields are columns of schemas.SYSTEM_CALLS."""
 
     round: int  # from 1; calls of a round do not depend on each other
     instruction: str
@@ -185,13 +168,19 @@ class CallsLeft:
     used: int = 0
     refused: int = 0  # calls that there was no room for
 
-    def fit(self, asks: Sequence[Ask[Any]]) -> list[Ask[Any]]:
+    def fit(self, asks: Sequence[Item]) -> list[Item]:
         """Return the first of ``asks`` that leave a call for the answer, and count them as made."""
         room = len(asks) if self.limit is None else max(0, self.limit - 1 - self.used)
         kept = list(asks[:room])
         self.used += len(kept)
         self.refused += len(asks) - len(kept)
         return kept
+
+    def ask(self, asks: Sequence[tuple[Item, Ask[Any]]]) -> Rounds:
+        """Ask in one round what there is room for; return each item that was asked about with its reply."""
+        kept = self.fit(asks)
+        replies = yield [ask for _, ask in kept]
+        return list(zip([item for item, _ in kept], replies, strict=True))
 
 
 def room_for(num_lines: int) -> Decoding:

@@ -16,8 +16,11 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
+from kgqa_core.oracle.plans import FixedPlans
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.planners.types import Plan, PlanQuestion
+from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.eperm import Eperm, EpermSection
-from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, LmPlans, PlanSource
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
@@ -40,8 +43,8 @@ class Planned:
         return [made[:num_plans] for _ in questions]
 
 
-def given(*plans: tuple[str, float]) -> GivenPlans:
-    return GivenPlans(Planned(plans))
+def given(*plans: tuple[str, float]) -> PlanSource:
+    return PlanSource(Planned(plans))
 
 
 THREE = given((MAYOR, 0.5), (BORN, 0.3), (UNTIL, 0.2))
@@ -232,7 +235,7 @@ def test_the_number_of_plans_is_a_setting(forty: Forty) -> None:
 
 def test_the_model_itself_may_plan(forty: Forty) -> None:
     """Its beam's probabilities are the plans' weights: .6 and .3 of .9."""
-    plans = LmPlans(PlanAsker(PlanInstruction(read_prompts()), space=None))
+    plans = PlanSource(PlanAsker(PlanInstruction(read_prompts()), space=None))
     texts = ("<PATH>mayor<SEP>holder</PATH>", "<PATH>^born_in</PATH>")
     model = retrieved(ScriptedModel()).on("plan", "[topic]", *texts, scores=(math.log(0.6), math.log(0.3)))
     model.on("reason", "", "Mara Quill")
@@ -342,7 +345,7 @@ def test_exploration_always_leaves_a_call_for_the_answer(forty: Forty, max_calls
 
 
 def test_a_plan_that_has_to_be_asked_for_is_paid_before_exploration(forty: Forty) -> None:
-    plans = LmPlans(PlanAsker(PlanInstruction(read_prompts()), space=None))
+    plans = PlanSource(PlanAsker(PlanInstruction(read_prompts()), space=None))
     model = retrieved(ScriptedModel()).on("plan", "", "<PATH>^born_in</PATH>").on("reason", "", "Ida Moon")
     answered = run(forty, model, plans=plans, max_calls=3)
     assert [call.instruction for call in answered.calls] == ["score_relations", "plan", "reason"]
@@ -374,7 +377,7 @@ def test_where_questions_have_subgraphs_it_walks_rows_and_answers_entities(
     model.on("score_entities", "", "0.80", times=None)
     model.on("reason", "who is the brother of ann", "Bob")
     model.on("reason", "what does ann like", "m.jazz\nm.rock")  # of q1's subgraph nothing is seen from here
-    plans = GivenPlans(HardNegativePlans({"q1": [("sibling", "sibling")], "q2": [("likes",)]}))
+    plans = PlanSource(FixedPlans({"q1": [("sibling", "sibling")], "q2": [("likes",)]}))
     asked = [one for one in questions if one.id in ("q1", "q2", "q6")]
     first, second, third = answer_all(Eperm(walk, read_prompts(), plans, EpermSection()), asked, walk, model)
     assert third.status == "skipped"

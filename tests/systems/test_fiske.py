@@ -20,7 +20,6 @@ from kgqa_core.systems.fiske import (
     list_paths,
     look_up,
     merge_branches,
-    rewrite_question,
     split_branches,
 )
 from kgqa_core.systems.runner import answer_all
@@ -475,19 +474,16 @@ def test_relations_are_asked_about_in_batches(crowded: SearchGraph) -> None:
 
 
 def test_names_that_many_things_bear_come_last_among_the_starts(crowded: SearchGraph) -> None:
-    clues = look_up(crowded, "q", ["film", "Hub"])
-    assert [len(own) for own in clues.exact] == [12, 1]
-    starts = clues.starts(4)
+    starts = look_up(crowded, "q", ["film", "Hub"], most=4).starts
     assert [sorted(branch.mapped) for branch in starts] == [[0], [0], [0], [1]]
     assert len(merge_branches(starts)) == 2
-    assert [sorted(branch.mapped) for branch in clues.starts(4, only_proper=True)] == [[1]]
+    assert [sorted(branch.mapped) for branch in look_up(crowded, "q", ["film", "Hub"], only_proper=True).starts] == [[1]]
 
 
 def test_case_counts_where_some_clue_is_a_name_as_it_is_written(crowded: SearchGraph) -> None:
     clues = look_up(crowded, "q", ["hub", "Film"])
-    assert [sorted(branch.mapped) for branch in clues.starts(10)] == [[1]]  # the one called "Film"
-    only_folded = look_up(crowded, "q", ["hub", "FILM"])
-    assert len(only_folded.starts(50)) == 14
+    assert [sorted(branch.mapped) for branch in clues.starts] == [[1]]  # the one called "Film"
+    assert len(look_up(crowded, "q", ["hub", "FILM"], most=50).starts) == 14
     assert [len(own) for own in clues.named] == [1, 1]
 
 

@@ -19,8 +19,10 @@ from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.planners.types import Plan, PlanQuestion
+from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.ours import Fusion, Ours, OursSection, reached_by
-from kgqa_core.systems.plans import GivenPlans, LmPlans
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
@@ -77,14 +79,14 @@ class Dense:
         ]
 
 
-def lm_plans(walk: SearchGraph) -> LmPlans:
-    return LmPlans(PlanAsker(PlanInstruction(read_prompts()), PathConstraints(walk.graph, max_hops=walk.max_hops)))
+def asker(walk: SearchGraph) -> PlanAsker:
+    return PlanAsker(PlanInstruction(read_prompts()), PathConstraints(walk.graph, max_hops=walk.max_hops))
 
 
 def ours(walk: SearchGraph, explorer: Explored, plans: Mapping[str, Weighted] | None, fusion: Fusion) -> Ours:
-    source = lm_plans(walk) if plans is None else GivenPlans(Dense(plans))
+    source = PlanSource(asker(walk) if plans is None else Dense(plans))
     plays: Any = explorer
-    return Ours(walk, plays, source, lm_plans(walk), fusion, OursSection())
+    return Ours(walk, plays, source, asker(walk), fusion, OursSection())
 
 
 def run(

@@ -9,6 +9,16 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kgqa_core.systems.plans import (
+    FixedCandidates,
+    FixedPlans,
+    PlanSource,
+    RandomPlans,
+    find_hard_negatives,
+    random_plan,
+    seed_of,
+    with_hard_negatives,
+)
 
 from kgqa_core.graph.follow import execute_plans, follow_path
 from kgqa_core.graph.kg import to_relations
@@ -16,17 +26,8 @@ from kgqa_core.graph.search_graph import is_evidence
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import Generation
-from kgqa_core.systems.plans import (
-    GivenPlans,
-    HardNegativeCandidates,
-    HardNegativePlans,
-    LmPlans,
-    RandomPlans,
-    find_hard_negatives,
-    random_plan,
-    seed_of,
-    with_hard_negatives,
-)
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.planners.types import Plan, PlanQuestion
 from kgqa_core.systems.types import Reply
 from kgqa_core.types import Prediction
 from tests.forty_triples import Forty
@@ -47,17 +48,17 @@ def reach(forty: Forty, topics: tuple[int, ...], *plans: tuple[str, ...]) -> lis
 
 
 def test_a_model_is_asked_for_a_beam_of_as_many_plans_as_are_wanted(forty: Forty, space: PathConstraints) -> None:
-    plans = LmPlans(PlanAsker(PlanInstruction(read_prompts()), space))
+    plans = PlanSource(PlanAsker(PlanInstruction(read_prompts()), space))
     question = forty.question("born")
     assert plans.prepare([question, question], 3) == [None, None]  # there is nothing before the call
     ask = plans.ask(question, 3)
     assert (ask.case.question, ask.case.question_id) == (question.masked, "born")
     assert (ask.decoding.method, ask.decoding.num_beams, ask.decoding.num_returns) == ("beam", 3, 3)
-    assert LmPlans(plans.asker, mask_topics=False).ask(question, 3).case.question == question.text
+    assert PlanSource(plans.asker, mask_topics=False).ask(question, 3).case.question == question.text
 
 
 def test_its_texts_are_plans_best_first_without_those_that_do_not_exist(forty: Forty, space: PathConstraints) -> None:
-    plans = LmPlans(PlanAsker(PlanInstruction(read_prompts()), space))
+    plans = PlanSource(PlanAsker(PlanInstruction(read_prompts()), space))
     ask = plans.ask(forty.question("born"), 2)
     texts = [
         Generation("<PATH>year</PATH>", -3.0),
@@ -82,14 +83,14 @@ def test_a_planner_is_asked_beforehand_for_all_questions(forty: Forty) -> None:
             return [[Plan((one.id, one.text), -1.0)] * num_plans for one in questions]
 
     asked = [forty.question("directed"), forty.question("starred")]
-    masked = GivenPlans(Echo()).prepare(asked, 2)  # type: ignore[arg-type]
+    masked = PlanSource(Echo()).prepare(asked, 2)  # type: ignore[arg-type]
     assert masked == [[Plan((one.id, one.masked), -1.0)] * 2 for one in asked]
-    plain = GivenPlans(Echo(), mask_topics=False).prepare(asked, 1)  # type: ignore[arg-type]
+    plain = PlanSource(Echo(), mask_topics=False).prepare(asked, 1)  # type: ignore[arg-type]
     assert plain == [[Plan((one.id, one.text), -1.0)] for one in asked]
     with pytest.raises(NotImplementedError):
-        GivenPlans(Echo()).ask(asked[0], 1)  # type: ignore[arg-type]
+        PlanSource(Echo()).ask(asked[0], 1)  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError):
-        GivenPlans(Echo()).read(Reply(None, None), 1)  # type: ignore[arg-type]
+        PlanSource(Echo()).read(Reply(None, None), 1)  # type: ignore[arg-type]
 
 
 # Chance
@@ -138,7 +139,7 @@ def test_seeds_follow_from_what_is_drawn_for_whom() -> None:
 
 def test_a_pool_is_taken_whole_in_its_order_and_of_equal_weight(forty: Forty) -> None:
     pool = [("year",), ("starred",), ("genre",), ("directed_by",)]
-    first, second = GivenPlans(HardNegativePlans({"directed": pool})).prepare(
+    first, second = PlanSource(FixedPlans({"directed": pool})).prepare(
         [forty.question("directed"), forty.question("starred")], 2
     )
     assert first is not None
@@ -189,7 +190,7 @@ def test_a_question_may_have_no_gold_plan_and_a_plan_no_wrong_one_beside_it(fort
 
 def candidates(forty: Forty, id: str, *plans: str) -> Prediction:
     pool: dict[str, Sequence[tuple[str, ...]]] = {id: [tuple(plan.split()) for plan in plans]}
-    (found,) = HardNegativeCandidates(forty.search, pool).answer([forty.question(id)])
+    (found,) = FixedCandidates(forty.search, pool).answer([forty.question(id)])
     return found
 
 
@@ -212,6 +213,6 @@ def test_an_end_that_a_plan_before_it_has_is_passed_over(forty: Forty) -> None:
 def test_plans_that_lead_nowhere_give_nothing_and_those_elsewhere_cover_no_gold(forty: Forty) -> None:
     found = candidates(forty, "directed", "painted_by", "no_such_relation")
     assert found == Prediction("directed", (), (), (), abstained=True)
-    (unknown,) = HardNegativeCandidates(forty.search, {}).answer([forty.question("born")])
+    (unknown,) = FixedCandidates(forty.search, {}).answer([forty.question("born")])
     assert unknown.abstained
     assert not candidates(forty, "directed", "year", "genre").covered

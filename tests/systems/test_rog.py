@@ -15,7 +15,9 @@ from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruct
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
-from kgqa_core.systems.plans import GivenPlans, HardNegativePlans, LmPlans, PlanSource
+from kgqa_core.oracle.plans import FixedPlans
+from kgqa_core.planners.generator import PlanAsker
+from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.rog import Rog, RogSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
@@ -27,15 +29,15 @@ from tests.systems.following import answer_one, answers, lines_under
 PROMPTS = read_prompts()
 
 
-def lm_plans(forty: Forty, mask_topics: bool = True) -> LmPlans:
+def lm_plans(forty: Forty, mask_topics: bool = True) -> PlanSource:
     """Return plans that the model is asked for, held to those that exist in the graph."""
     space = PathConstraints(forty.graph, max_hops=forty.search.max_hops)
-    return LmPlans(PlanAsker(PlanInstruction(PROMPTS), space), mask_topics)
+    return PlanSource(PlanAsker(PlanInstruction(PROMPTS), space), mask_topics)
 
 
-def given(**plans: Sequence[str]) -> GivenPlans:
+def given(**plans: Sequence[str]) -> PlanSource:
     """Return plans, written with blanks between their steps, that are there before any call."""
-    return GivenPlans(HardNegativePlans({id: [tuple(plan.split()) for plan in own] for id, own in plans.items()}))
+    return PlanSource(FixedPlans({id: [tuple(plan.split()) for plan in own] for id, own in plans.items()}))
 
 
 def run(
@@ -259,7 +261,7 @@ def test_plans_of_one_model_and_answers_of_another(forty: Forty) -> None:
     for one in asked:
         names = "\n".join(forty.graph.name_of(answer) for answer in one.answers)
         model.on("reason", one.text, names)
-    system = Rog(forty.search, PROMPTS, GivenPlans(HardNegativePlans(forty.plans)), RogSection())
+    system = Rog(forty.search, PROMPTS, PlanSource(FixedPlans(forty.plans)), RogSection())
     answered = answer_all(system, asked, forty.search, model)
     assert {len(one.calls) for one in answered} == {1}
     figures = score_predictions(asked, [one.answer.prediction for one in answered]).summary()
@@ -324,7 +326,7 @@ def test_it_walks_rows_and_answers_entities(rows: tuple[SearchGraph, list[Questi
     asked = [one for one in questions if one.id in ("q1", "q2")]
     plans: dict[str, list[LabelPath]] = {"q1": [("sibling", "sibling")], "q2": [("likes",)]}
     model = ScriptedModel().on("reason", "brother", "Bob").on("reason", "like", "m.rock\nm.jazz")
-    system = Rog(walk, PROMPTS, GivenPlans(HardNegativePlans(plans)), RogSection())
+    system = Rog(walk, PROMPTS, PlanSource(FixedPlans(plans)), RogSection())
     first, second = answer_all(system, asked, walk, model)
     assert "m.ann → sibling → m.s1 → sibling → Bob" in first.calls[0].prompt
     assert [walk.entities.name_of(one) for one in first.answer.prediction.answers] == ["Bob"]

@@ -17,7 +17,7 @@ from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.systems.answering import abstain, answer_with
+from kgqa_core.systems.answering import answer_with
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, Ask, Reply, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question, Step
@@ -86,7 +86,7 @@ def asks_in_turns(*rounds: int) -> Callable[[Question], Steps]:
         for number, num in enumerate(rounds):
             replies = yield [direct(f"{number}.{place} {question.text}") for place in range(num)]
             assert [reply.case.question for reply in replies] == [f"{number}.{at} {question.text}" for at in range(num)]
-        return abstain(question)
+        return answer_with(question)
 
     return plot
 
@@ -102,7 +102,7 @@ def hear(forty: Forty, model: Any, *asks: Ask[Any], **more: Any) -> tuple[Answer
 
     def plot(question: Question) -> Steps:
         got.extend((yield asks))
-        return abstain(question)
+        return answer_with(question)
 
     (answered,) = run(forty, plot, model, ONE, **more)
     assert answered.status == "abstained"
@@ -126,7 +126,7 @@ def test_questions_that_are_done_leave_the_others_alone(forty: Forty) -> None:
     def plot(question: Question) -> Steps:
         for _ in range({ONE: 1, TWO: 3, THREE: 0}[question.id]):
             yield [direct(question.text)]
-        return abstain(question)
+        return answer_with(question)
 
     model = Batches()
     answered = run(forty, plot, model)
@@ -146,7 +146,7 @@ def test_calls_of_one_round_go_together_where_they_are_decoded_alike(forty: Fort
         ]
         assert [reply.case.question for reply in replies] == ["first", "second", "third"]  # in the order asked
         assert [len(reply.texts) for reply in replies] == [1, 2 if question.id == ONE else 0, 1]
-        return abstain(question)
+        return answer_with(question)
 
     model = Batches()
     assert statuses(run(forty, plot, model, ONE, TWO)) == ["abstained"] * 2
@@ -232,7 +232,7 @@ def test_a_reply_that_its_instruction_cannot_read_loses_one_question(forty: Fort
 
     def plot(question: Question) -> Steps:
         yield [Ask(Picky(PROMPTS), DirectCase(question.text))]
-        return abstain(question)
+        return answer_with(question)
 
     answered = run(forty, plot, Batches())
     assert statuses(answered) == ["abstained", "failed", "abstained"]
@@ -326,7 +326,7 @@ def test_a_budget_of_calls_stops_each_question_by_itself(forty: Forty) -> None:
             (reply,) = yield [direct(f"{number} {question.text}")]
             failed = isinstance(reply.result, ParseFailure)
             got.setdefault(question.id, []).append(reply.result.reason if failed else "read")
-        return abstain(question)
+        return answer_with(question)
 
     answered = run(forty, plot, model, ONE, TWO)
     assert got == {ONE: ["read", "read", "budget"], TWO: ["read"]}

@@ -258,6 +258,7 @@ def answer_chunk(chunk: Chunk) -> int:
     """Answer one chunk's questions and write its parts; return its number. Runs in any process that sees the home."""
     import pyarrow.parquet as pq
 
+    from kgqa_core.evaluation.predictions import render_path
     from kgqa_core.run.compare import cached_bench, close_bench
     from kgqa_core.systems.tables import write_answered, write_calls
 
@@ -269,6 +270,7 @@ def answer_chunk(chunk: Chunk) -> int:
     except BaseException:
         close_bench()  # its meters hold calls of questions that will be asked again
         raise
+    graph = bench.search.entities
     write_calls(chunk.part("calls"), done.answered)
     with written_whole(chunk.part("usage")) as unfinished:
         pq.write_table(done.usage, unfinished, compression="zstd")
@@ -276,8 +278,8 @@ def answer_chunk(chunk: Chunk) -> int:
         chunk.part("predictions"),
         done.answered,
         source=bench.source,
-        entity_names=bench.search.entities.entity_names,
-        render_path=bench.render,
+        entity_names=graph.entity_names,
+        render_path=partial(render_path, entity_names=graph.entity_names, relation_labels=graph.relation_labels),
         usage=done.usage,
         stopped=done.stopped,
     )

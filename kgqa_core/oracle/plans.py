@@ -1,0 +1,168 @@
+"""Plans that no model makes: random ones, and hard negatives, which take the place of retrieval (``systems.pool``).
+
+Hard negatives are the gold plan among wrong plans that exist, so that only the question tells which is right.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kgqa_core.graph.follow import end_of, follow_path
+from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
+from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.evidence import gather_evidence
+from kgqa_core.instructions.path_constraint import PathConstraint, PathConstraints
+from kgqa_core.oracle.player import seed_of
+from kgqa_core.planners.types import Plan, PlanQuestion
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, RelationPath
+
+NUM_WRONG = 2
+MAX_TRIED = 200  # plans around one question's topics that are looked at
+
+PlansOf = Mapping[str, Sequence[LabelPath]]
+"""Question id -> plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPlans:
+    """Random plans that exist around the topics (RoG Table 2, w/ random plans). Implements ``Planner``."""
+
+    graph: KnowledgeGraph
+    space: PathConstraints
+    seed: int = 0
+    name: str = "random"
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        """Return up to ``num_plans`` distinct plans of random length per question, all as probable."""
+        found = []
+        for question in questions:  # what is drawn for one does not depend on the others
+            chance = random.Random(seed_of("random plans", question.id, self.seed) >> 192)
+            drawn = [random_plan(self.graph, self.space, question.topics, chance) for _ in range(4 * num_plans)]
+            distinct = list(dict.fromkeys(plan for plan in drawn if plan))[:num_plans]
+            found.append([Plan(path, -math.log(num_plans)) for path in distinct])
+        return found
+
+
+def random_plan(
+    graph: KnowledgeGraph, space: PathConstraints, topics: Sequence[int], chance: random.Random
+) -> LabelPath | None:
+    """Return a plan drawn relation by relation among those that lead somewhere; None where none does."""
+    around = space.around(tuple(topics))
+    wanted = chance.randint(1, space.max_hops)
+    path: tuple[int, ...] = ()
+    for length in range(1, wanted + 1):
+        here, further = around.next_relations(path)
+        options = further if length < wanted and len(further) else here
+        if not len(options):
+            break
+        path = (*path, int(options[chance.randrange(len(options))]))
+        if length < wanted and not len(further):
+            break
+    return to_labels(graph, path) if path else None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPlans:
+    """Plans that are given by question, in their order and of equal weight. Implements ``Planner``."""
+
+    plans: PlansOf  # none of a question that is not there: RoG without planning
+    name: str = "fixed"
+
+    def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+        """Return all plans of each question."""
+        found = [self.plans.get(question.id, ()) for question in questions]
+        return [[Plan(path, -math.log(len(own))) for path in own] for own in found]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCandidates:
+    """Proposes where the plans end; the graph is that of the questions (no subgraphs). Implements ``CandidateSource``.
+
+    One candidate of each plan, none better than another.
+    """
+
+    search: SearchGraph
+    plans: PlansOf
+
+    def answer(self, questions: Sequence[Question]) -> list[Prediction]:
+        """Return a prediction per question, in order: the first end of each plan that no plan before it has."""
+        return [self._candidates(question) for question in questions]
+
+    def _candidates(self, question: Question) -> Prediction:
+        paths: dict[int, ReasoningPath] = {}
+        for plan in self.plans.get(question.id, ()):
+            found = gather_evidence(self.search, question.topics, [(plan, 1.0)], max_paths=len(paths) + 1)
+            fresh = [path for path in found.steps if end_of(path) not in paths]
+            if fresh:
+                paths[end_of(fresh[0])] = fresh[0]
+        return Prediction(
+            question.id,
+            tuple(paths),
+            (1 / max(len(paths), 1),) * len(paths),
+            (),
+            paths=tuple(paths.values()),
+            covered=not set(question.answers).isdisjoint(paths),
+            abstained=not paths,
+        )
+
+
+def find_hard_negatives(
+    graph: KnowledgeGraph, space: PathConstraints, questions: Sequence[Question], gold_plans: PlansOf, *, seed: int = 0
+) -> dict[str, tuple[LabelPath, ...]]:
+    """Return the first gold plan of every question that has one, and two wrong plans, shuffled.
+
+    Wrong plans lead from the topics to entities, none of them a gold. Those of the gold plan's length that share most
+    of its beginning are taken first, then others; of equals a seed decides that follows from the question's id.
+
+    Args:
+        graph: also a graph of rows, for questions of rows.
+        space: the plans that exist in it.
+        questions: with their golds.
+        gold_plans: of each question, best first.
+        seed: of the draw.
+    """
+    found = {}
+    for question in questions:
+        chance = random.Random(seed_of("pool", seed, question.id))
+        known = [path for plan in gold_plans.get(question.id, ()) if (path := to_relations(graph, plan))]
+        golds = golds_of(question, reenter_topic=True)
+        wrong: list[RelationPath] = []
+        for path in _tried(space.around(question.topics), known[0], space.max_hops, chance) if known else ():
+            reached = follow_path(graph, question.topics, path, reenter_topic=space.reenter_topic)
+            if path not in known and len(reached) and golds.isdisjoint(reached.tolist()):
+                wrong.append(path)
+            if len(wrong) == NUM_WRONG:
+                break
+        if known:
+            plans = [known[0], *wrong]
+            chance.shuffle(plans)
+            found[question.id] = tuple(to_labels(graph, path) for path in plans)
+    return found
+
+
+def _tried(around: PathConstraint, gold: RelationPath, max_hops: int, chance: random.Random) -> list[RelationPath]:
+    """Return plans that exist, in the order in which they are tried: the most like ``gold`` first."""
+    found: dict[RelationPath, None] = {}
+
+    def extend(begin: RelationPath, length: int) -> None:
+        """Add plans of ``length`` steps that begin with ``begin``, in an order drawn."""
+        if len(found) >= MAX_TRIED:
+            return
+        here, further = around.next_relations(begin)
+        options = (here if len(begin) + 1 == length else further).tolist()
+        chance.shuffle(options)
+        for relation in options:
+            if len(begin) + 1 == length:
+                found.setdefault((*begin, int(relation)))
+            else:
+                extend((*begin, int(relation)), length)
+
+    for shared in range(len(gold) - 1, -1, -1):
+        extend(gold[:shared], len(gold))
+    for length in (*range(len(gold) - 1, 0, -1), *range(len(gold) + 1, max_hops + 1)):
+        extend(gold[: length - 1], length)
+        extend((), length)
+    return list(found)
