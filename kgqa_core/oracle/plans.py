@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from kgqa_core.graph.follow import end_of, follow_path
 from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.path_constraint import PathConstraint, PathConstraints
+from kgqa_core.instructions.plan import PathConstraint, PathConstraints, Plan, PlanQuestion
+from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.oracle.player import seed_of
-from kgqa_core.planners.types import Plan, PlanQuestion
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, RelationPath
 
 NUM_WRONG = 2

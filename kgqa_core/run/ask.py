@@ -18,7 +18,6 @@ from kgqa_core.run.compare import open_bench, section_of
 from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import system_key
-from kgqa_core.systems.runner import Bench
 from kgqa_core.systems.types import AskedCall
 from kgqa_core.types import Prediction, Question, Reject
 

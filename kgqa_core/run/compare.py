@@ -21,11 +21,9 @@ from kgqa_core.config_systems import SystemsSection, system_type
 from kgqa_core.errors import ConfigError, InputError, LinkError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.plan import PlanAsker, PlanInstruction
+from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion, weigh_plans
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import PlanQuestion, weigh_plans
 from kgqa_core.run.open import (
     has_generator,
     metered,
@@ -319,8 +317,7 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
         InputError: no usable question.
         ArtifactError: a planner is not trained.
     """
-    from kgqa_core.planners.cases import read_plan_file
-    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures
+    from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
     from kgqa_core.questions.link import link_question
 
     plans, search, mask = plans_of(pipeline), plan_graph(pipeline), pipeline.config.exploration.mask_topics

@@ -9,12 +9,11 @@ from typing import Any
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.instructions.answers import Answers, Explained, match_answers
+from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.instructions.scores import Scores
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import Plan, Planner, PlanQuestion
 from kgqa_core.systems.types import Ask, Reply, Rounds, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
 

@@ -21,8 +21,8 @@ from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import end_of, enter_from, leave, paths_through
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around, without
-from kgqa_core.instructions.evidence import Evidence
-from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
+from kgqa_core.instructions.plan import Plan, score_paths, weigh_plans
+from kgqa_core.instructions.reason import Evidence, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, show_path
 from kgqa_core.instructions.scores import (
     EntitiesCase,
@@ -32,7 +32,6 @@ from kgqa_core.instructions.scores import (
     ScoreRelationsInstruction,
     Scores,
 )
-from kgqa_core.planners.types import Plan, score_paths, weigh_plans
 from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with, positive
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, SystemAnswer, room_for
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath

@@ -28,9 +28,8 @@ from kgqa_core.systems.types import Ask, CandidateSource, Reply, Steps, SystemAn
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 if TYPE_CHECKING:
-    from kgqa_core.explorer.checkpoint import Card
     from kgqa_core.explorer.explore import Exploration
-    from kgqa_core.explorer.model import EncodeTexts, Explorer
+    from kgqa_core.explorer.model import Card, EncodeTexts, Explorer
 
 
 @dataclass(slots=True)
@@ -89,7 +88,7 @@ class ExplorerSystem:
         Raises:
             InputError: a question has no subgraph, where each explores its own.
         """
-        from kgqa_core.explorer.explore import MERGED, ExploreOptions
+        from kgqa_core.explorer.explore import ExploreOptions
         from kgqa_core.explorer.model import texts_of
         from kgqa_core.explorer.predict import predict
 

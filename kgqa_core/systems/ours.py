@@ -25,10 +25,8 @@ from kgqa_core.evaluation.metrics import score_predictions, score_sets
 from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.plan import Plan, render_plan, weigh_plans
+from kgqa_core.instructions.plan import Plan, PlanAsker, PlanQuestion, render_plan, weigh_plans
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import Plan, PlanQuestion, weigh_plans
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.systems.types import Ask, Steps, SystemAnswer

@@ -13,10 +13,9 @@ from kgqa_core.config_base import Section
 from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.evidence import gather_evidence
-from kgqa_core.instructions.reason import ExplainInstruction, ReasonCase, ReasonInstruction
+from kgqa_core.instructions.plan import Plan, weigh_plans
+from kgqa_core.instructions.reason import ExplainInstruction, ReasonCase, ReasonInstruction, gather_evidence
 from kgqa_core.instructions.render import Prompts
-from kgqa_core.planners.types import Plan, weigh_plans
 from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with
 from kgqa_core.systems.types import Ask, Steps, SystemAnswer
 from kgqa_core.types import Question

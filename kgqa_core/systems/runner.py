@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.metrics import check_ranking, pair_outcome
+from kgqa_core.evaluation.metrics import check_ranking
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.types import ParseFailure, fit_prompt

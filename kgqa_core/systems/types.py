@@ -21,7 +21,7 @@ from kgqa_core.lm.types import GREEDY, Decoding, Generation
 from kgqa_core.types import Prediction, Question
 
 if TYPE_CHECKING:
-    from kgqa_core.planners.generator import PlanAsker
+    from kgqa_core.instructions.plan import PlanAsker
     from kgqa_core.systems.answering import PlanSource
     from kgqa_core.systems.etd import ExplorerSystem
 

@@ -1,23 +1,36 @@
-"""The controls: what a dataset gives away without any learning."""
+"""The controls: what a dataset gives away without any learning, and the search for the path that serves best."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kgqa_core.errors import ArtifactError
+from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
-from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.follow import follow_path
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.link import load_question_file
 from kgqa_core.systems.controls import (
     TemplateControl,
     answer_by_path,
     fit_template_control,
-    gold_chain_ceiling,
+    follow_gold_chains,
+    follow_topics,
     load_template_control,
+    pick_evenly,
+    score_paths,
 )
-from kgqa_core.types import Question, Step
+from kgqa_core.types import Question, RelationPath, Split, Step
 
 Ask = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]
@@ -123,13 +136,6 @@ def test_a_saved_control_of_another_graph_or_shape_a_cut_one_and_none_are_refuse
         load_template_control(path, graph)
 
 
-def test_progress_is_told_per_masked_text(graph: KnowledgeGraph, ask: Ask) -> None:
-    told: list[tuple[int, int]] = []
-    questions = [ask("a", "Ash", "Dan"), ask("b", "Elm", "Flo"), ask("a", "Elm", "Flo")]
-    fit_template_control(graph, questions, max_hops=1, progress=lambda done, of: told.append((done, of)))
-    assert told == [(1, 2), (2, 2)]
-
-
 def test_gold_chains_are_never_looked_at_while_fitting(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
     misled = ask("who directed [topic]", "Ash", "Dan", chain=path_of("release_year"))
     assert fit_template_control(graph, [misled], max_hops=1).paths == {misled.masked: path_of("directed_by")}
@@ -139,14 +145,176 @@ def test_the_ceiling_follows_gold_chains_else_the_best_path_of_each_question_and
     graph: KnowledgeGraph, ask: Ask, ids: Ids, path_of: Ids
 ) -> None:
     chained = ask("films of [topic]", "Dan", "Ash", chain=path_of("~directed_by"))
-    ceiling = gold_chain_ceiling(graph, [chained], max_hops=1)
-    assert (ceiling.name, ceiling.num_chains) == ("gold-chain ceiling", 1)
-    assert ceiling.predictions[0].answers == ids("Ash", "Birch")
+    name, (followed,) = follow_gold_chains(graph, [chained], max_hops=1)
+    assert (name, followed.answers) == ("gold-chain ceiling", ids("Ash", "Birch"))
     unreachable = ask("nonsense", "Elm", "Cat")
     questions = [replace(chained, id="own", chain=None), chained, unreachable]
-    ceiling = gold_chain_ceiling(graph, questions, max_hops=2)
-    assert (ceiling.name, ceiling.num_chains) == ("best-path ceiling", 1)
-    assert [prediction.question_id for prediction in ceiling.predictions] == [question.id for question in questions]
-    best, _, missed = ceiling.predictions
-    assert best.answers == ids("Ash", "Birch")
-    assert missed.abstained
+    name, found = follow_gold_chains(graph, questions, max_hops=2)
+    assert name == "best-path ceiling"
+    assert [prediction.question_id for prediction in found] == [question.id for question in questions]
+    assert found[0].answers == ids("Ash", "Birch")
+    assert found[2].abstained
+
+
+# The search, against following every path there is
+
+
+BY_DIRECTOR = "films by the director of [topic]"
+CASES = [
+    (BY_DIRECTOR, "Ash", "Birch"),
+    (BY_DIRECTOR, "Dogwood", "Birch Cedar"),
+    (BY_DIRECTOR, "Cedar", "Birch Dogwood"),
+]
+
+
+Edges = dict[tuple[int, int], set[int]]
+
+
+@pytest.fixture(scope="module")
+def edges(graph: KnowledgeGraph) -> Edges:
+    """Return what each (entity, relation) reaches."""
+    pairs = product(range(graph.num_entities), range(graph.identity))
+    return {pair: set(graph.neighbors(*pair).tolist()) for pair in pairs}
+
+
+def walk(edges: Edges, topics: tuple[int, ...], path: RelationPath, *, reenter: bool) -> set[int]:
+    """Follow a path entity by entity; several topics: what they share, else what any reaches."""
+    reached = []
+    for topic in topics:
+        here = {topic}
+        for relation in path:
+            here = {tail for entity in here for tail in edges[entity, relation]}
+            here -= set() if reenter else set(topics)
+        reached.append(here)
+    return set.intersection(*reached) or set.union(*reached)
+
+
+def every_path(edges: Edges, questions: list[Question], max_hops: int, *, reenter: bool) -> dict[RelationPath, float]:
+    """Return the mean F1 of every path that there could be."""
+    relations = range(1 + max(relation for _, relation in edges))
+    paths = [path for hops in range(1, max_hops + 1) for path in product(relations, repeat=hops)]
+
+    def f1(path: RelationPath, question: Question) -> float:
+        reached, golds = walk(edges, question.topics, path, reenter=reenter), set(question.answers)
+        return 2 * len(reached & golds) / (len(reached) + len(golds))
+
+    return {path: fmean(f1(path, question) for question in questions) for path in paths}
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), reenter=st.booleans(), num_topics=st.integers(1, 2))
+def test_head_is_the_best_of_all_paths_then_shortest_then_smallest(
+    graph: KnowledgeGraph, edges: Edges, data: st.DataObject, reenter: bool, num_topics: int
+) -> None:
+    entity = st.integers(0, graph.num_entities - 1)
+    questions = []
+    for number in range(data.draw(st.integers(1, 3))):
+        topics = tuple(sorted(data.draw(st.sets(entity, min_size=num_topics, max_size=num_topics))))
+        golds = data.draw(st.sets(entity.filter(lambda e, topics=topics: e not in topics), min_size=1, max_size=3))
+        questions.append(Question(str(number), "", "", topics, tuple(sorted(golds)), "train"))
+    found = score_paths(graph, questions, max_hops=2, reenter_topic=reenter, execute=1_000)
+    means = every_path(edges, questions, 2, reenter=reenter)
+    best = min(means, key=lambda path: (-round(means[path], 9), len(path), path))
+    if means[best] == 0:
+        assert found == []
+    else:
+        assert (found[0].path, found[0].f1) == (best, pytest.approx(means[best]))
+        assert all(scored.f1 == pytest.approx(means[scored.path]) for scored in found)
+
+
+def test_the_path_behind_a_wording_is_found(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
+    (best, *_) = score_paths(graph, [ask(*case) for case in CASES], max_hops=3)
+    assert best == (path_of("directed_by", "~directed_by"), 1.0)
+
+
+def test_three_steps_past_a_hub(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
+    questions = [ask("years", "Ash", "2001"), ask("years", "Cedar", "2001 2003")]
+    best = score_paths(graph, questions, max_hops=3)[0]
+    assert best.path == path_of("directed_by", "~directed_by", "release_year")
+
+
+def test_with_reentry_another_path_is_best(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
+    co_directed = path_of("directed_by", "~directed_by")
+    question = ask("", "Ash", "Ash Birch")
+    (best, *_) = score_paths(graph, [question], max_hops=2, reenter_topic=True)
+    assert (best.path, best.f1) == (co_directed, 1)
+    assert score_paths(graph, [question], max_hops=2)[0].f1 == pytest.approx(2 / 3)
+
+
+def test_a_right_claim_serves_as_gold_where_no_answers_are_known(graph: KnowledgeGraph, ask: Ask, path_of: Ids) -> None:
+    questions = [ask("is it", "Ash", claim="Dan", verdict=True), ask("is it", "Elm", claim="Dan", verdict=False)]
+    (best, *_) = score_paths(graph, questions, max_hops=1)
+    assert best == (path_of("directed_by"), 1.0)
+
+
+def test_nothing_is_found_for_golds_out_of_reach_or_unknown(graph: KnowledgeGraph, ask: Ask) -> None:
+    assert score_paths(graph, [ask("", "Gus", "Dan")], max_hops=2) == []
+    assert score_paths(graph, [ask("", "Gus", "Gus"), ask("", "Gus"), ask("", "", "Gus")], max_hops=2) == []
+    assert score_paths(graph, [], max_hops=2) == []
+    # Dan directed Ash, but he and Eve share Birch: that gold is lost
+    assert score_paths(graph, [ask("", "Dan Eve", "Ash")], max_hops=1) == []
+
+
+def test_two_topics_give_what_they_share_else_what_any_reaches(graph: KnowledgeGraph, ids: Ids, path_of: Ids) -> None:
+    directed = path_of("~directed_by")
+    assert follow_topics(graph, ids("Dan", "Eve"), directed).tolist() == list(ids("Birch"))
+    assert follow_topics(graph, ids("Dan", "Flo"), directed).tolist() == list(ids("Ash", "Birch", "Elm"))
+    assert follow_topics(graph, (), directed).tolist() == []
+
+
+def test_no_step_arrives_at_the_other_topic(graph: KnowledgeGraph, ids: Ids, path_of: Ids) -> None:
+    """Dan plays in Dogwood, which Eve directed: with Eve a topic too, nobody reaches her."""
+    path = path_of("~starred_actors", "directed_by")
+    assert follow_topics(graph, ids("Dan", "Eve"), path).tolist() == []
+    assert follow_topics(graph, ids("Dan", "Eve"), path, reenter_topic=True).tolist() == list(ids("Eve"))
+
+
+@pytest.mark.parametrize("reenter", [False, True])
+def test_one_topic_is_followed_as_the_graph_room_does(graph: KnowledgeGraph, reenter: bool) -> None:
+    for topic in range(graph.num_entities):
+        for path in product(range(graph.identity + 1), repeat=2):
+            expected = follow_path(graph, [topic], path, reenter_topic=reenter)
+            np.testing.assert_array_equal(follow_topics(graph, [topic], path, reenter_topic=reenter), expected)
+
+
+def test_questions_are_picked_evenly() -> None:
+    questions = [Question(str(number), "", "", (0,), (1,), "train") for number in range(11)]
+    assert [question.id for question in pick_evenly(questions, 3)] == ["0", "3", "7"]
+    assert pick_evenly(questions, 11) == questions
+
+
+# The real WikiMovies graph and its questions of one to three hops
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    folder = tmp_path_factory.mktemp("wikimovies")
+    build_graph(Path(os.environ["KGQA_DATA"]) / "metaqa" / "kb.txt", format="wikimovies", out_dir=folder)
+    return open_graph(folder)
+
+
+def load(films: KnowledgeGraph, split: Split) -> list[Question]:
+    folder = Path(os.environ["KGQA_DATA"]) / "metaqa"
+    questions: list[Question] = []
+    for hops in (1, 2, 3):
+        path = folder / f"{hops}-hop" / f"qa_{split}.txt"
+        questions += load_question_file(path, format="metaqa", graph=films, split=split, hops=hops)[0]
+    return questions
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif("KGQA_DATA" not in os.environ, reason="KGQA_DATA does not name the folder of real data")
+def test_ceiling_and_joint_template_control(films: KnowledgeGraph) -> None:
+    test = load(films, "test")
+    name, ceiling = follow_gold_chains(films, test, max_hops=3)
+    figures = report_row(name, "ceiling", score_predictions(test, ceiling)).by_hops
+    assert name == "gold-chain ceiling"
+    assert [part["n"] for part in figures.values()] == [1000, 1000, 1000]
+    assert figures["1"]["hits1"] == pytest.approx(96.65, abs=0.01)  # films of one title share a node
+    assert figures["2"]["f1"] == figures["3"]["f1"] == 100
+
+    control = fit_template_control(films, load(films, "train"), max_hops=3, sample=7)
+    reached = report_row("template", "template control", score_predictions(test, control.answer(test))).by_hops
+    assert len(control.paths) == 515
+    assert figures["1"]["hits1"] - 0.2 < reached["1"]["hits1"] <= figures["1"]["hits1"]
+    assert reached["2"]["hits1"] == reached["3"]["hits1"] == 100

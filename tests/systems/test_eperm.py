@@ -17,8 +17,6 @@ from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction, PlanQu
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.oracle.plans import FixedPlans
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import Plan, PlanQuestion
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.eperm import Eperm, EpermSection
 from kgqa_core.systems.runner import answer_all

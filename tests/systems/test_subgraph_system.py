@@ -10,24 +10,22 @@ import pytest
 import torch
 
 from kgqa_core.errors import InputError
-from kgqa_core.explorer.explore import MERGED, WalkStep
 from kgqa_core.explorer.model import Card, Explorer
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.coverage import fill_hops, find_answerable, gold_hops
 from kgqa_core.questions.link import load_question_file
-from kgqa_core.systems.controls import answer_by_path, gold_chain_ceiling
+from kgqa_core.systems.controls import answer_by_path, follow_gold_chains
 from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Prediction, Question
-from tests.explorer.plain_walk import PLAIN
 from tests.nsm import ROWS, write_nsm
 
 World = tuple[ExplorerSystem, list[Question]]
 
 
-def system_over(graph: KnowledgeGraph, *, way: WalkStep = MERGED) -> ExplorerSystem:
+def system_over(graph: KnowledgeGraph) -> ExplorerSystem:
     """An untrained explorer of two steps; the same weights every time, and none belongs to an entity or relation."""
     torch.manual_seed(0)
     return ExplorerSystem(
@@ -37,7 +35,6 @@ def system_over(graph: KnowledgeGraph, *, way: WalkStep = MERGED) -> ExplorerSys
         encode=HashEncoder(31).encode,
         evidence_paths=3,
         batch_size=3,
-        walk=way,
     )
 
 
@@ -71,10 +68,9 @@ def alone(row: dict[str, Any], folder: Path) -> tuple[KnowledgeGraph, Question]:
     return graph, question
 
 
-@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
-def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Path, way: WalkStep) -> None:
+def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Path) -> None:
     system, questions = world
-    together = replace(system, walk=way).answer(questions)
+    together = system.answer(questions)
     for row, asked, prediction in zip(ROWS, questions, together, strict=True):
         if not row["subgraph"]["tuples"]:  # no graph is without a triple; the topic alone is reached
             assert in_labels(prediction, system.graph)["answers"] == {"m.zoe"}
@@ -82,7 +78,7 @@ def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Pat
         (tmp_path / row["id"]).mkdir()
         graph, question = alone(row, tmp_path / row["id"])
         # Relations have other ids there, but the same texts. The texts of other lines' answers are no names there.
-        (expected,) = system_over(graph, way=way).answer([replace(question, masked=asked.masked)])
+        (expected,) = system_over(graph).answer([replace(question, masked=asked.masked)])
         assert in_labels(prediction, system.graph) == in_labels(expected, graph)
 
 
@@ -121,5 +117,5 @@ def test_the_controls_stay_inside_too(world: World) -> None:
     likes = graph.relation_labels.index("likes")
     inside = answer_by_path(graph, rows[1], (likes,))
     assert [system.graph.label_of(int(system.subgraphs.entity[row])) for row in inside.answers] == ["m.rock"]
-    ceiling = gold_chain_ceiling(graph, rows, max_hops=2)
-    assert [prediction.covered for prediction in ceiling.predictions] == [True, True, False, True, *[False] * 3, True]
+    _, ceiling = follow_gold_chains(graph, rows, max_hops=2)
+    assert [prediction.covered for prediction in ceiling] == [True, True, False, True, *[False] * 3, True]

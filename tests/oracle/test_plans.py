@@ -1,4 +1,4 @@
-"""Where plans come from: the model, a planner, chance; and hard negatives, of plans and of candidates."""
+"""Plans that no model makes: random ones; and hard negatives, as plans and as candidates."""
 
 from __future__ import annotations
 
@@ -9,26 +9,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kgqa_core.systems.plans import (
-    FixedCandidates,
-    FixedPlans,
-    PlanSource,
-    RandomPlans,
-    find_hard_negatives,
-    random_plan,
-    seed_of,
-    with_hard_negatives,
-)
 
 from kgqa_core.graph.follow import execute_plans, follow_path
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import is_evidence
-from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
-from kgqa_core.instructions.render import read_prompts
-from kgqa_core.lm.types import Generation
-from kgqa_core.planners.generator import PlanAsker
-from kgqa_core.planners.types import Plan, PlanQuestion
-from kgqa_core.systems.types import Reply
+from kgqa_core.instructions.plan import PathConstraints, PlanQuestion
+from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives, random_plan
+from kgqa_core.systems.answering import PlanSource
 from kgqa_core.types import Prediction
 from tests.forty_triples import Forty
 
@@ -42,55 +29,6 @@ def reach(forty: Forty, topics: tuple[int, ...], *plans: tuple[str, ...]) -> lis
     """Return how many entities each plan reaches."""
     (found,) = execute_plans(forty.graph, [topics], [list(plans)])
     return [len(entities) for entities in found]
-
-
-# The model that answers
-
-
-def test_a_model_is_asked_for_a_beam_of_as_many_plans_as_are_wanted(forty: Forty, space: PathConstraints) -> None:
-    plans = PlanSource(PlanAsker(PlanInstruction(read_prompts()), space))
-    question = forty.question("born")
-    assert plans.prepare([question, question], 3) == [None, None]  # there is nothing before the call
-    ask = plans.ask(question, 3)
-    assert (ask.case.question, ask.case.question_id) == (question.masked, "born")
-    assert (ask.decoding.method, ask.decoding.num_beams, ask.decoding.num_returns) == ("beam", 3, 3)
-    assert PlanSource(plans.asker, mask_topics=False).ask(question, 3).case.question == question.text
-
-
-def test_its_texts_are_plans_best_first_without_those_that_do_not_exist(forty: Forty, space: PathConstraints) -> None:
-    plans = PlanSource(PlanAsker(PlanInstruction(read_prompts()), space))
-    ask = plans.ask(forty.question("born"), 2)
-    texts = [
-        Generation("<PATH>year</PATH>", -3.0),
-        Generation("<PATH>directed_by<SEP>born_in</PATH>", -0.5),
-        Generation("<PATH>painted_by</PATH>", -0.1),  # nobody painted the film
-        Generation("no plan at all", -0.2),
-        Generation("<PATH>starred</PATH>", -2.0),
-        Generation("", problem="timeout"),
-    ]
-    read = plans.read(Reply(None, ask.case, tuple(texts)), 2)
-    assert read == [Plan(("directed_by", "born_in"), -0.5), Plan(("starred",), -2.0)]
-
-
-# A planner
-
-
-def test_a_planner_is_asked_beforehand_for_all_questions(forty: Forty) -> None:
-    class Echo:
-        name = "echo"
-
-        def plan(self, questions: list[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
-            return [[Plan((one.id, one.text), -1.0)] * num_plans for one in questions]
-
-    asked = [forty.question("directed"), forty.question("starred")]
-    masked = PlanSource(Echo()).prepare(asked, 2)  # type: ignore[arg-type]
-    assert masked == [[Plan((one.id, one.masked), -1.0)] * 2 for one in asked]
-    plain = PlanSource(Echo(), mask_topics=False).prepare(asked, 1)  # type: ignore[arg-type]
-    assert plain == [[Plan((one.id, one.text), -1.0)] for one in asked]
-    with pytest.raises(NotImplementedError):
-        PlanSource(Echo()).ask(asked[0], 1)  # type: ignore[arg-type]
-    with pytest.raises(NotImplementedError):
-        PlanSource(Echo()).read(Reply(None, None), 1)  # type: ignore[arg-type]
 
 
 # Chance
@@ -129,11 +67,6 @@ def test_random_plans_are_drawn_per_question_whatever_is_drawn_before(forty: For
     assert {len(plan.path) for plans in short for plan in plans} == {1}
 
 
-def test_seeds_follow_from_what_is_drawn_for_whom() -> None:
-    assert seed_of("plans", "q1", 0) == seed_of("plans", "q1", 0)
-    assert len({seed_of(*parts) for parts in (("a", "b"), ("ab",), ("b", "a"), ("a", "b", 0))}) == 4
-
-
 # A pool
 
 
@@ -153,7 +86,7 @@ def test_a_pool_is_taken_whole_in_its_order_and_of_equal_weight(forty: Forty) ->
 
 def test_wrong_plans_lead_somewhere_but_to_no_gold(forty: Forty, space: PathConstraints) -> None:
     for question in forty.questions[:9]:
-        pool = with_hard_negatives(forty.graph, space, question, forty.plans[question.id])
+        pool = find_hard_negatives(forty.graph, space, [question], forty.plans)[question.id]
         assert len(pool) == len(set(pool)) == 3 and forty.plans[question.id][0] in pool
         for plan in set(pool) - {forty.plans[question.id][0]}:
             path = to_relations(forty.graph, plan)
@@ -164,13 +97,13 @@ def test_wrong_plans_lead_somewhere_but_to_no_gold(forty: Forty, space: PathCons
 
 def test_plans_that_begin_as_the_gold_plan_does_are_taken_first(forty: Forty, space: PathConstraints) -> None:
     """From the director of Salt Road one may also go to his films; ^directed_by and ^starred share its first step."""
-    pool = with_hard_negatives(forty.graph, space, forty.question("born"), forty.plans["born"])
+    pool = find_hard_negatives(forty.graph, space, [forty.question("born")], forty.plans)["born"]
     assert set(pool) == {("directed_by", "born_in"), ("directed_by", "^directed_by"), ("directed_by", "^starred")}
 
 
 def test_the_order_follows_from_the_seed_alone(forty: Forty, space: PathConstraints) -> None:
     def pool(seed: int) -> tuple[tuple[str, ...], ...]:
-        return with_hard_negatives(forty.graph, space, forty.question("years"), forty.plans["years"], seed=seed)
+        return find_hard_negatives(forty.graph, space, [forty.question("years")], forty.plans, seed=seed)["years"]
 
     assert pool(0) == pool(0)
     places = {pool(seed).index(forty.plans["years"][0]) for seed in range(20)}

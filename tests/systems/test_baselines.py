@@ -1,4 +1,4 @@
-"""Think-on-Graph step by step on forty triples: its beam and every call, as worked out by hand."""
+"""The baselines: the question alone, in one call; and Think-on-Graph step by step, as worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.systems.baselines import Tog, TogSection
+from kgqa_core.systems.baselines import Direct, Tog, TogSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
@@ -18,6 +18,67 @@ from tests.scripted import ScriptedModel, script
 from tests.systems.following import answer_one, answers, lines_under
 
 RowWorld = tuple[SearchGraph, list[Question]]
+
+# direct and cot
+
+
+THOUGHT = "Salt Road was shot by Lev Sand? No.\nAnswers:\n"
+both = pytest.mark.parametrize("name", ["direct", "cot"])
+
+
+def ask_alone(forty: Forty, name: str, text: str, id: str = "directed", thought: str = THOUGHT) -> Answered:
+    """Ask one question; the thinker thinks before it says the text."""
+    system = Direct(forty.search, read_prompts(), thinks=name == "cot")
+    instruction, said = ("direct", text) if name == "direct" else ("chain_of_thought", thought + text)
+    question = forty.question(id)
+    model = script((instruction, f"Question: {question.text}", said))
+    return answer_one(forty, system, question, model)
+
+
+@both
+def test_one_call_names_entities_of_the_graph_without_any_evidence(forty: Forty, name: str) -> None:
+    answered = ask_alone(forty, name, "Oto Brandt\nIda Moon")
+    prediction = answered.answer.prediction
+    assert forty.labels(prediction.answers) == ["Oto Brandt", "Ida Moon"]
+    assert prediction.scores == (1.0, 0.5)
+    assert (prediction.paths, answered.faithful) == (((), ()), (False, False))
+    assert prediction.covered
+    assert answered.answer.counts == {"num_unsupported": 2}
+    (call,) = answered.calls
+    assert not any(word in call.prompt for word in ("Ida Moon", "directed_by", "→"))  # no fact and no candidate
+
+
+@both
+def test_a_name_is_found_whatever_its_case_and_an_unknown_one_is_told(forty: Forty, name: str) -> None:
+    answered = ask_alone(forty, name, "port amber\nAtlantis", "born")
+    assert forty.labels(answered.answer.prediction.answers) == ["Port Amber"]
+    assert answered.answer.unmatched == ("Atlantis",)
+
+
+@both
+@pytest.mark.parametrize(
+    ("text", "thought"),
+    [("I do not know", THOUGHT), ("Atlantis", THOUGHT), ("It was someone called Ida Moon, if I am right.", "")],
+)
+def test_whoever_does_not_know_has_no_answer(forty: Forty, name: str, text: str, thought: str) -> None:
+    answered = ask_alone(forty, name, text, thought=thought)
+    assert answered.status == "abstained"
+    assert answered.answer.prediction.abstained
+
+
+@both
+def test_no_topic_is_needed(forty: Forty, name: str) -> None:
+    assert ask_alone(forty, name, "Ida Moon", "no topic").status == "answered"
+
+
+@both
+@pytest.mark.parametrize(("said", "verdict"), [("Ida Moon", True), ("Oto Brandt", False), ("I do not know", None)])
+def test_a_claim_is_judged_by_the_answers(forty: Forty, name: str, said: str, verdict: bool | None) -> None:
+    assert ask_alone(forty, name, said, "right").answer.prediction.verdict is verdict
+
+
+# Think-on-Graph
+
 
 TWO = {"width": 2, "depth": 2}
 
@@ -61,13 +122,6 @@ def test_a_whole_run(forty: Forty) -> None:
     assert lines_under(third, "Relations:") == ["born_in", "^directed_by", "^holder", "^starred"]
     assert "Starts at: Salt Road\n" in first and "at most 2 of them" in first
     assert answered.answer.counts["num_steps"] == 2
-
-
-def test_enough_ends_the_search(forty: Forty) -> None:
-    lines = [*FIRST_STEP, ("enough_information", "", "yes"), ("reason", "", "Ida Moon")]
-    answered = run(forty, script(*lines), "directed", **TWO)
-    assert answers(forty, answered) == ["Ida Moon"]
-    assert len(answered.calls) == 4
 
 
 @pytest.mark.parametrize(
