@@ -28,7 +28,7 @@ from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.questions.build import load_question_file
+from kgqa_core.questions.link import load_question_file
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.rog import Rog, RogSection
 from kgqa_core.systems.runner import Bench
