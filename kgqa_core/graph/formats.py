@@ -24,7 +24,11 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import GRAPH_FORMATS, open_entry
 from kgqa_core.errors import InputError, nearest, shorten
-from kgqa_core.graph.input_files import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, unpack
+from kgqa_core.graph.input_files import BYTE_ORDER_MARK as BYTE_ORDER_MARK
+from kgqa_core.graph.input_files import MAX_REJECT_TEXT as MAX_REJECT_TEXT
+from kgqa_core.graph.input_files import NOT_UTF8 as NOT_UTF8
+from kgqa_core.graph.input_files import TRUNCATED as TRUNCATED
+from kgqa_core.graph.input_files import unpack
 
 if TYPE_CHECKING:
     from kgqa_core.graph.nsm import QuestionLine

@@ -1,4 +1,4 @@
-"""A built graph, opened memory-mapped: nothing is read before it is asked for."""
+"""A built graph, opened memory-mapped: nothing is read before it is asked for. Relation paths by label."""
 
 from __future__ import annotations
 
@@ -16,14 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.csr import CsrArrays, Ints, open_array, open_csr, read_only, sorted_distinct
-from kgqa_core.graph.strings import (
-    SortedIndex,
-    StringTable,
-    fold,
-    key_of,
-    open_strings,
-)
+from kgqa_core.graph.csr import CsrArrays, Ints, expand_ranges, open_array, open_csr, read_only, sorted_distinct
+from kgqa_core.graph.strings import SortedIndex, StringTable, fold, open_strings
 from kgqa_core.types import Question, RelationPath
 
 
@@ -43,7 +37,7 @@ class KnowledgeGraph:
     edge_ptr: Ints  # int64 [G+1]
     edge_tail: Ints  # int32 [2E]
 
-    @property
+    @cached_property
     def identity(self) -> int:
         """The relation id that means "stay": 2R."""
         return 2 * self.num_relations
@@ -75,6 +69,16 @@ class KnowledgeGraph:
     def relation_ids(self) -> dict[str, int]:
         """Ids of the R forward relations by label."""
         return {label: relation for relation, label in enumerate(self.relation_labels)}
+
+    @cached_property
+    def steps(self) -> list[str]:
+        """How plans write the 2R relation ids: see ``write_step``."""
+        return [write_step(label, backward) for backward in (False, True) for label in self.relation_labels]
+
+    @cached_property
+    def step_ids(self) -> dict[str, int]:
+        """Relation ids (0..2R-1) by how plans write them."""
+        return {step: relation for relation, step in enumerate(self.steps)}
 
     @cached_property
     def inverse_labels(self) -> list[str | None]:
@@ -109,30 +113,30 @@ class KnowledgeGraph:
     @cached_property
     def folded_index(self) -> SortedIndex:
         """Rows in byte order of case-folded entity names."""
-        order, names = self._folded_order, self._names
-        return SortedIndex(lambda row: names[int(order[row])].casefold().encode(), self.num_entities)
+        return SortedIndex(
+            lambda row: self.name_of(int(self._folded_order[row])).casefold().encode(), self.num_entities
+        )
 
     def name_of(self, entity_id: int) -> str:
         """Return one entity's name without reading all of them."""
-        return self._names[entity_id]
+        return self._names.raw(entity_id).decode()
 
     def label_of(self, entity_id: int) -> str:
         """Return one entity's label without reading all of them."""
-        return self._labels[entity_id]
+        return self._labels.raw(entity_id).decode()
 
     def ids_of_label(self, label: str) -> int | None:
         """Return the entity with this label, or None."""
-        rows = self._by_label.rows(key_of(label))
+        rows = self._by_label.rows(label)
         return rows[0] if rows else None
 
     def ids_of_name(self, name: str) -> tuple[int, ...]:
         """Return the entities with exactly this name, ascending: several where it is shared, none where unknown."""
-        return tuple(int(self._name_order[row]) for row in self.name_index.rows(key_of(name)))
+        return tuple(int(self._name_order[row]) for row in self.name_index.rows(name))
 
     def ids_of_folded_name(self, name: str) -> tuple[int, ...]:
         """Return the entities with this name whatever its case, ascending."""
-        rows = self.folded_index.rows(key_of(name.casefold()))
-        return tuple(sorted(int(self._folded_order[row]) for row in rows))
+        return tuple(sorted(int(self._folded_order[row]) for row in self.folded_index.rows(name.casefold())))
 
     @cached_property
     def _folded_aliases(self) -> tuple[Ints, pa.Array]:
@@ -160,6 +164,15 @@ class KnowledgeGraph:
             return np.empty(0, dtype=np.int32)
         return self.edge_tail[self.edge_ptr[group] : self.edge_ptr[group + 1]]
 
+    def edges_of(self, entities: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return all edges of some entities: the place of the entity left, the relation (0..2R-1), the one reached."""
+        first, last = self.group_ptr[entities], self.group_ptr[entities + 1]
+        groups = expand_ranges(first, last)
+        owner = np.repeat(np.arange(len(entities)), last - first)
+        first, last = self.edge_ptr[groups], self.edge_ptr[groups + 1]
+        tails = self.edge_tail[expand_ranges(first, last)]
+        return np.repeat(owner, last - first), np.repeat(self.group_relation[groups], last - first), tails
+
     def relation_text(self, relation: int) -> str:
         """Return words for a relation id: "directed by", "directed by (reversed)" or "same entity".
 
@@ -168,16 +181,12 @@ class KnowledgeGraph:
         if relation == self.identity:
             return "same entity"
         label = self.relation_labels[relation % self.num_relations]
-        label = _iri_words(label) if "://" in label else label
+        if "://" in label:
+            last = re.split(r"[/#]", label.rstrip("/#"))[-1]
+            words = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\s_.:-]+", last)
+            label = " ".join(word if word.isupper() else word.lower() for word in words if word) or label
         text = re.sub(r"[\s_./:#]+", " ", label).strip() or label
         return text if relation < self.num_relations else f"{text} (reversed)"
-
-
-def _iri_words(iri: str) -> str:
-    """Return the last part of an IRI with blanks where a word begins: "has URL link" for …#hasURLLink."""
-    last = re.split(r"[/#]", iri.rstrip("/#"))[-1]
-    words = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\s_.:-]+", last)
-    return " ".join(word if word.isupper() else word.lower() for word in words if word) or iri
 
 
 def _column(path: Path, name: str) -> list[Any]:
@@ -190,13 +199,8 @@ def open_graph(folder: Path) -> KnowledgeGraph:
     """Open a folder that ``build_graph`` wrote; ArtifactError where it is not one or is damaged."""
     try:
         facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
-        return KnowledgeGraph(
-            folder=folder,
-            num_entities=facts["num_entities"],
-            num_relations=facts["num_relations"],
-            num_triples=facts["num_triples"],
-            **open_csr(folder)._asdict(),
-        )
+        counts = {name: facts[name] for name in ("num_entities", "num_relations", "num_triples")}
+        return KnowledgeGraph(folder, **counts, **open_csr(folder)._asdict())
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{folder} holds no usable graph ({error}). Build it again: kgqa build CONF") from error
 
@@ -220,12 +224,6 @@ def read_step(step: str) -> tuple[str, bool]:
     return (step[1:] if backward else step).removeprefix(ESCAPE), backward
 
 
-def flip_step(step: str) -> str:
-    """Return the step that undoes ``step``."""
-    label, backward = read_step(step)
-    return write_step(label, not backward)
-
-
 def unsigned(path: Iterable[str]) -> tuple[str, ...]:
     """Return the plain labels of a path, as files without directions hold it."""
     return tuple(read_step(step)[0] for step in path)
@@ -233,20 +231,13 @@ def unsigned(path: Iterable[str]) -> tuple[str, ...]:
 
 def to_labels(graph: KnowledgeGraph, path: RelationPath) -> tuple[str, ...]:
     """Return the steps of a relation path by label; identity steps (stay) leave none."""
-    labels, num = graph.relation_labels, graph.num_relations
-    return tuple(write_step(labels[step % num], step >= num) for step in path if step != graph.identity)
+    return tuple(graph.steps[step] for step in path if step != graph.identity)
 
 
 def to_relations(graph: KnowledgeGraph, path: Sequence[str]) -> RelationPath | None:
     """Return the relation ids of a path by label, or None where the graph does not have one of its relations."""
-    ids = graph.relation_ids
-    found = []
-    for label, backward in map(read_step, path):
-        relation = ids.get(label)
-        if relation is None:
-            return None
-        found.append(relation + graph.num_relations * backward)
-    return tuple(found)
+    ids = graph.step_ids
+    return tuple(ids[step] for step in path) if all(step in ids for step in path) else None
 
 
 def golds_of(question: Question, *, reenter_topic: bool = False) -> frozenset[int]:

@@ -38,15 +38,6 @@ class StringTable:
         """Return string ``index`` as UTF-8."""
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
-    def __getitem__(self, index: int) -> str:
-        """Return string ``index``."""
-        return self.raw(index).decode("utf-8")
-
-
-def key_of(text: str) -> bytes:
-    """Return the UTF-8 of any text; a lone surrogate (from a command line, say) gives bytes that match nothing."""
-    return text.encode("utf-8", "surrogatepass")
-
 
 def write_string_indexes(entities: Path, folder: Path) -> int:
     """Write what lookups by label, name and case-folded name need, from a Parquet file of schemas.ENTITIES.
@@ -130,11 +121,12 @@ class SortedIndex:
         """Keep ``key`` (row -> its key, ascending) and the number of rows."""
         self.key = key
         self.num_rows = num_rows
+        # The first row whose key is not below what is wanted; kept, as texts share most of their words.
         self.first = lru_cache(maxsize=2**16)(partial(bisect_left, range(num_rows), key=key))
-        """The first row whose key is not below what is looked for; texts share most of their words."""
 
-    def rows(self, wanted: bytes) -> range:
-        """Return the rows whose key equals ``wanted``."""
+    def rows(self, text: str) -> range:
+        """Return the rows whose key is the UTF-8 of ``text``; a lone surrogate (from a shell, say) matches nothing."""
+        wanted = text.encode("utf-8", "surrogatepass")
         start = end = self.first(wanted)
         while end < self.num_rows and self.key(end) == wanted:
             end += 1

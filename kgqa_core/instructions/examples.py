@@ -232,7 +232,7 @@ def _sentence(search: SearchGraph, path: ReasoningPath) -> str:
     parts: list[str] = []
     for step in path:
         start, end = ends_of(step)
-        way = f'"{search.relation_text(step.relation)}"' + (", read backward," if step.reverse else "")
+        way = f'"{search.graph.relation_text(step.relation)}"' + (", read backward," if step.reverse else "")
         begin = "and from there " if parts else f"From {escape(search.name_of(start))}, "
         parts.append(f"{begin}{way} leads to {escape(search.name_of(end))}")
     return ", ".join(parts) + "."

@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from kgqa_core.graph.csr import I64, U8, Ints
-from kgqa_core.graph.follow import LEADS, LEADS_ON, find_dead_ends, find_leading, leave
+from kgqa_core.graph.follow import LEADS, LEADS_ON, find_leading, leave
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
@@ -149,7 +149,6 @@ class PathConstraint:
         self._space = space
         start = np.array(topics, dtype=np.int64)
         self._barred: I64 = np.empty(0, dtype=np.int64) if space.reenter_topic else start
-        self._dead_ends: I64 | None = None  # topics, and entities all of whose edges lead there: no plan goes on
         self._frontiers: dict[tuple[int, ...], I64] = {(): start}
         self._pieces: dict[tuple[str, ...], tuple[str, ...]] = {}
 
@@ -188,12 +187,10 @@ class PathConstraint:
     def _leads(self, path: tuple[int, ...]) -> U8:
         """Return what each relation does after ``path``, [2R]; see ``find_leading``."""
         graph, frontiers = self._space.graph, self._frontiers
-        if self._dead_ends is None:
-            self._dead_ends = find_dead_ends(graph.arrays, self._barred)
         for end in range(1, len(path) + 1):
             if path[:end] not in frontiers:
                 frontiers[path[:end]] = leave(graph, frontiers[path[: end - 1]], path[end - 1], self._barred)
-        return find_leading(graph.arrays, frontiers[path], self._barred, self._dead_ends, len(self._space.ends))
+        return find_leading(graph.arrays, frontiers[path], self._barred, len(self._space.ends))
 
 
 class PathConstraints:

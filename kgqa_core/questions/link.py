@@ -12,7 +12,6 @@ from pathlib import Path
 from kgqa_core.errors import LinkError, shorten
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.strings import key_of
 from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Span, open_format
 from kgqa_core.types import Question, Reject, Split
 
@@ -63,7 +62,7 @@ def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]
     for number, start in enumerate(edges):
         for later in range(number + 1, len(edges)):  # by number: a slice would copy the rest of the text's edges
             end = edges[later]
-            piece = key_of(text[start:end].casefold() if folded else text[start:end])
+            piece = (text[start:end].casefold() if folded else text[start:end]).encode("utf-8", "surrogatepass")
             row = index.first(piece)
             if not index.starts_with(row, piece):
                 break

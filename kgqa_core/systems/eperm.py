@@ -18,7 +18,7 @@ from pydantic import Field
 from kgqa_core.config_base import Section
 from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
-from kgqa_core.graph.follow import end_of, enter_from, leave, paths_through
+from kgqa_core.graph.follow import end_of, leave, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around, without
 from kgqa_core.instructions.plan import Plan, score_paths, weigh_plans
@@ -96,9 +96,8 @@ class Part:
             found[place] = shared_sorted(back, found[place])
         return found
 
-    def before(self, here: int, relation: int, layer: Ints) -> Ints:
-        """Return the entities of ``layer``, ascending, from which a step of ``relation`` leads to ``here``."""
-        found = enter_from(self.graph, here, relation, layer)
+    def keep(self, found: Ints, here: int, relation: int) -> Ints:
+        """Return those of ``found``, ascending, from which a step of ``relation`` to ``here`` is in the part."""
         if self.starts is None or len(
             shared_sorted(np.array([here]), self.starts.get(self._inverse(relation), NOTHING))
         ):
@@ -317,11 +316,10 @@ class Eperm:
         if len(trail.scores) < len(trail.relations):
             return  # nowhere to go on from on the way
 
-        def before(here: int, place: int) -> Ints:
-            return part.before(here, trail.relations[place], trail.layers[place])
+        def keep(found: Ints, here: int, place: int) -> Ints:
+            return part.keep(found, here, trail.relations[place])
 
-        num = self.search.graph.num_relations
-        ways = paths_through(trail.layers[-1].tolist(), trail.relations, before, num_relations=num)
+        ways = reasoning_paths(self.search.graph, (), trail.relations, layers=trail.layers, keep=keep)
         for path in islice(ways, LISTED):
             scores = tuple(own[ends_of(step)[1]] for own, step in zip(trail.scores, path, strict=True) if own)
             yield _Path(path, show_path(self.search, path), trail.weight, scores)

@@ -17,7 +17,7 @@ from pydantic import Field
 from kgqa_core.config_base import Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
-from kgqa_core.graph.follow import enter_from, leave, paths_through
+from kgqa_core.graph.follow import leave, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ExtractCluesInstruction
@@ -165,12 +165,8 @@ def list_paths(graph: KnowledgeGraph, branches: Sequence[Branch], *, max_triples
     Of each branch first one path to every end, ends ascending; the first path is always among them.
     """
 
-    def before(branch: Branch, here: int, place: int) -> Ints:
-        return enter_from(graph, here, branch.path[place], branch.layers[place])
-
-    num = graph.num_relations
     walks = [  # each end needs a triple of its own
-        paths_through(one.frontier[:max_triples].tolist(), one.path, partial(before, one), num_relations=num)
+        reasoning_paths(graph, (), one.path, ends=one.frontier[:max_triples].tolist(), layers=one.layers)
         for one in branches
         if one.path
     ]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import (
     KnowledgeGraph,
-    flip_step,
     open_graph,
     read_step,
     to_labels,
@@ -70,11 +69,11 @@ def test_names_of_any_text_are_found_as_a_scan_finds_them(
         assert graph.ids_of_folded_name(name) == alike
 
 
-@given(st.lists(st.binary(max_size=3), max_size=23), st.binary(max_size=3))
-def test_binary_search_agrees_with_a_scan(keys: list[bytes], wanted: bytes) -> None:
-    keys = sorted(keys)
+@given(st.lists(st.text(max_size=3), max_size=23), st.text(max_size=3))
+def test_binary_search_agrees_with_a_scan(texts: list[str], text: str) -> None:
+    keys, wanted = sorted(text.encode() for text in texts), text.encode()
     index = SortedIndex(keys.__getitem__, len(keys))
-    assert list(index.rows(wanted)) == [row for row, key in enumerate(keys) if key == wanted]
+    assert list(index.rows(text)) == [row for row, key in enumerate(keys) if key == wanted]
     assert index.starts_with(index.first(wanted), wanted) == any(key.startswith(wanted) for key in keys)
 
 
@@ -124,7 +123,6 @@ AWKWARD = st.text(st.sampled_from("^\\ab .|é"), max_size=5)
 )
 def test_a_step_is_a_label_with_its_direction(label: str, forward: str, backward: str) -> None:
     assert (write_step(label), write_step(label, backward=True)) == (forward, backward)
-    assert flip_step(forward) == backward and flip_step(backward) == forward
 
 
 @given(label=AWKWARD, backward=st.booleans())
