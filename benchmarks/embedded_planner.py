@@ -132,9 +132,9 @@ def learn(
 ) -> dict[str, Any]:
     """Make a model and let it plan for the test questions; ``draw``: for wordings that training never has."""
     from kgqa_core.config_lm import ReasonerSection
-    from kgqa_core.lm.backends import EmbeddedLmSection
     from kgqa_core.lm.embedded import make_embedded
     from kgqa_core.lm.local import open_local
+    from kgqa_core.lm.types import EmbeddedLmSection
 
     opened, prompts, folder = open_graph(Path(graph)), read_prompts(), Path(work)
     every = [question for split in SPLITS for question in read_questions(Path(questions), split)]

@@ -16,9 +16,9 @@ Planner = Literal["generator", "dense", "mixture"]
 # Kind of language model -> its settings and how it is opened: an lm.backends.ModelSection. A kind of your own is a
 # module and a line here.
 BACKENDS = {
-    "embedded": "kgqa_core.lm.backends:EmbeddedLmSection",
-    "local": "kgqa_core.lm.backends:LocalLmSection",
-    "endpoint": "kgqa_core.lm.backends:EndpointLmSection",
+    "embedded": "kgqa_core.lm.types:EmbeddedLmSection",
+    "local": "kgqa_core.lm.types:LocalLmSection",
+    "endpoint": "kgqa_core.lm.types:EndpointLmSection",
 }
 if TYPE_CHECKING:
     LmSection: TypeAlias = Any

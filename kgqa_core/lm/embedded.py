@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.lm.backends import EmbeddedLmSection
 from kgqa_core.lm.constraints import shared_start
-from kgqa_core.lm.tune_data import Tokens, collate, encode_examples
+from kgqa_core.lm.tune_data import Loop, Tokens, collate, encode_examples, training_arguments
+from kgqa_core.lm.types import EmbeddedLmSection
 
 MIN_FRAME = 12  # characters; a shorter text that all prompts share is left to the tokenizer
 END_TOKEN, PAD_TOKEN, NUM_BYTES = "<end>", "<pad>", 256
@@ -60,8 +60,6 @@ def make_embedded(
     Args:
         examples: instruction data (schemas.INSTRUCTIONS), whose train split is read: by the tokenizer all of it, by the
             weights ``section.train_on``.
-        section: what shapes the model.
-        out: gets what transformers writes.
         steps: relations as plans write them ("^label" backward), for ``relations: single``.
         markers: texts around them that are one token each.
         names: of entities, for the tokenizer.
@@ -97,16 +95,9 @@ def make_embedded(
         model.config.use_cache = True
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-    return EmbeddedReport(
-        folder=out,
-        num_parameters=sum(one.numel() for one in model.parameters()),
-        num_tokens=len(tokenizer),
-        num_examples=len(tokens.weights),
-        num_too_long=len(taught) - len(tokens.weights),
-        losses=losses,
-        flops=flops,
-        cpu_seconds=time.process_time() - began,
-    )
+    num_parameters, num_long = sum(one.numel() for one in model.parameters()), len(taught) - len(tokens.weights)
+    seconds = time.process_time() - began
+    return EmbeddedReport(out, num_parameters, len(tokenizer), len(tokens.weights), num_long, losses, flops, seconds)
 
 
 def read_distinct(files: Sequence[Path]) -> list[Row]:
@@ -147,11 +138,10 @@ def _make_tokenizer(
     import transformers
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    asked: dict[str, list[str]] = {}  # instruction -> its prompts, as ``chat.render`` makes them without a template
+    asked: dict[str, list[str]] = {}  # instruction -> its prompts, as ``render`` makes them without a template
     for row in rows:
-        asked.setdefault(row["instruction"], []).append(
-            "\n\n".join(part for part in (row["system"], row["prompt"]) if part)
-        )
+        text = "\n\n".join(part for part in (row["system"], row["prompt"]) if part)
+        asked.setdefault(row["instruction"], []).append(text)
     frames = {name: find_frames(texts) for name, texts in asked.items()}
     texts: list[str] = []
     for row, text in zip(rows, [text for own in asked.values() for text in own], strict=True):  # rows are sorted
@@ -179,9 +169,9 @@ def _make_tokenizer(
     )
     tokenizer.train_from_iterator([*texts, *names], trainer)
     # Longest first: of two that fit, the one that was added first is taken.
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in sorted(whole, key=len, reverse=True)])
-    longest = sorted(single, key=len, reverse=True)
-    tokenizer.add_tokens([AddedToken(text, normalized=False, single_word=True) for text in longest])
+    for added, alone in ((whole, False), (single, True)):
+        longest = sorted(added, key=len, reverse=True)
+        tokenizer.add_tokens([AddedToken(text, normalized=False, single_word=alone) for text in longest])
     return transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, eos_token=END_TOKEN, pad_token=PAD_TOKEN, clean_up_tokenization_spaces=False
     )
@@ -206,20 +196,14 @@ def find_frames(texts: Iterable[str]) -> list[str]:
 
 def _encode(rows: Sequence[Row], tokenizer: Any, context: int) -> Tokens:
     encoded = encode_examples(rows, tokenizer)
-    fits = [(row, prompt, target) for row, prompt, target in encoded if len(prompt) + len(target) <= context]
+    fits = [(row["weight"], prompt, target) for row, prompt, target in encoded if len(prompt) + len(target) <= context]
     if not fits:
         raise InputError(f"no example is short enough for a context of {context} tokens; the context can be set")
     texts = [prompt + target for _, prompt, target in fits]
-    return Tokens(
-        tokens=np.concatenate(texts).astype(np.int32),
-        starts=np.cumsum([0, *map(len, texts)]),
-        num_prompt=np.array([len(prompt) for _, prompt, _ in fits], np.int32),
-        weights=np.array([row["weight"] for row, _, _ in fits], np.float32),
-        instruction=np.zeros(len(fits), np.int16),
-        dev=np.zeros(len(fits), np.bool_),
-        names=("taught",),
-        too_long={},
-    )
+    starts, stream = np.cumsum([0, *map(len, texts)]), np.concatenate(texts).astype(np.int32)
+    sizes = np.array([len(prompt) for _, prompt, _ in fits], np.int32)
+    weights, zeros = np.array([weight for weight, *_ in fits], np.float32), np.zeros(len(fits), np.int16)
+    return Tokens(stream, starts, sizes, weights, zeros, zeros > 0, ("taught",), {})
 
 
 def draw_chances(tokens: Tokens, flatten: float) -> NDArray[np.float64]:
@@ -263,29 +247,25 @@ def _train(
     from torch.optim.lr_scheduler import LambdaLR
     from transformers import TrainerCallback
 
-    from kgqa_core.lm.tune_data import Loop, training_arguments
-
     head = model.get_output_embeddings().weight.numel()
     inner = sum(one.numel() for one in model.parameters()) - head  # the tied table is counted once
     losses: list[float] = []
-    flops = 0.0
+    flops, steps, warm = 0.0, section.steps, max(1, round(section.warmup * section.steps))
 
     def passes() -> Iterator[dict[str, Any]]:
         nonlocal flops
         draws, chances = np.random.default_rng(section.seed), draw_chances(tokens, section.flatten)
-        for _ in range(section.steps):
+        for _ in range(steps):
             drawn, counts = np.unique(draws.choice(len(chances), section.batch_size, p=chances), return_counts=True)
             made = collate(tokens, drawn, (counts / section.batch_size).astype(np.float32), pad=pad)
             flops += 6.0 * (inner * made["input_ids"].numel() + head * made["targets"].numel())
             yield made
 
-    warm = max(1, round(section.warmup * section.steps))
-
     def share(step: int) -> float:
         """Return the rate's share of its peak: the first step learns too, unlike in transformers' own schedule."""
         if step < warm:
             return (step + 1) / warm
-        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, section.steps - warm)))
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
     class Scheduled(Loop):
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -297,13 +277,13 @@ def _train(
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if "loss" in kwargs["logs"]:
                 losses.append(kwargs["logs"]["loss"])
-                progress(len(losses), section.steps, losses[-1])
+                progress(len(losses), steps, losses[-1])
 
     with TemporaryDirectory(prefix="kgqa-lm-") as scratch:
         arguments = training_arguments(
             scratch,
             model.device.type,
-            max_steps=section.steps,
+            max_steps=steps,
             per_device_train_batch_size=section.batch_size,
             learning_rate=section.learning_rate,
             weight_decay=section.weight_decay,
@@ -311,6 +291,6 @@ def _train(
             max_grad_norm=section.gradient_norm,
             seed=section.seed,
         )
-        Scheduled(passes(), section.steps, model=model, args=arguments, callbacks=[Tell()]).train()
+        Scheduled(passes(), steps, model=model, args=arguments, callbacks=[Tell()]).train()
     model.eval()
     return tuple(losses), flops

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import httpx
 
 from kgqa_core.errors import ConfigError, EndpointError, nearest, shorten
-from kgqa_core.lm.backends import EndpointLmSection
 from kgqa_core.lm.call_store import later_seed
 from kgqa_core.lm.constraints import finite_texts
 from kgqa_core.lm.endpoint_http import Reply, Server, dig, whole
-from kgqa_core.lm.types import GREEDY, Answer, Decoding, Generation, Prompt
+from kgqa_core.lm.types import GREEDY, Answer, Decoding, EndpointLmSection, Generation, Prompt
 
 MAX_COUNTS = 100_000  # prompts whose number of tokens is remembered
 DEFAULT_CONTEXT = 4096  # tokens, where nobody says: what Ollama gives

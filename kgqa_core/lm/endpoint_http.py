@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import httpx
 
 from kgqa_core.errors import ConfigError, EndpointError, shorten
-from kgqa_core.lm.backends import EndpointLmSection
-from kgqa_core.lm.types import Problem
+from kgqa_core.lm.types import EndpointLmSection, Problem
 
 MAX_BYTES = 64 * 2**20  # of a reply; no answer is that long
 MAX_WARNINGS = 20  # different messages of one server that are logged

@@ -351,3 +351,31 @@ def encode_answers(tokenizer: Any, answers: Sequence[str]) -> list[list[int]]:
         return []
     rows = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
     return [[int(token) for token in row] for row in rows]
+
+
+def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """Return the text of an answer's tokens, special tokens included: plans may be made of them."""
+    return str(tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a text ends."""
+
+    tokenizer: Any
+    tokens: frozenset[int]
+    stop: tuple[str, ...] = ()
+
+    def stopped(self, tokens: Sequence[int]) -> bool:
+        """Say whether the text holds a stop string; before its last token it held none."""
+        if not self.stop:
+            return False
+        longest = max(len(stop.encode()) for stop in self.stop)
+        tail = decode(self.tokenizer, tokens[-longest - 4 :])  # a token is a byte of text at least
+        return any(stop in tail for stop in self.stop) and self.answer(tokens) != decode(self.tokenizer, tokens)
+
+    def answer(self, tokens: Sequence[int]) -> str:
+        """Return the text of an answer: before its end token, and before the first stop string."""
+        ended = bool(tokens) and tokens[-1] in self.tokens
+        text = decode(self.tokenizer, tokens[:-1] if ended else tokens)
+        return text[: min((place for stop in self.stop if (place := text.find(stop)) >= 0), default=None)]

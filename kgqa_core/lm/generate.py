@@ -32,6 +32,7 @@ from transformers.cache_utils import DynamicLayer
 
 from kgqa_core.errors import KgqaError
 from kgqa_core.lm.constraints import TokenState
+from kgqa_core.lm.folders import Ending
 from kgqa_core.lm.types import Decoding, Generation
 
 ROOM = 32  # tokens for which a layer of the cache makes room at a time, at least
@@ -192,34 +193,6 @@ def _draw(scores: Tensor, draws: Sequence[float], decoding: Decoding) -> Tensor:
     points = torch.tensor(draws, dtype=sums.dtype, device=sums.device)[:, None] * total
     last = torch.searchsorted(sums, total)  # rounding must not pass the last possible one
     return torch.minimum(torch.searchsorted(sums, points, right=True), last)
-
-
-def decode(tokenizer: Any, tokens: Tokens) -> str:
-    """Return the text of an answer's tokens, special tokens included: plans may be made of them."""
-    return str(tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a text ends."""
-
-    tokenizer: Any
-    tokens: frozenset[int]
-    stop: tuple[str, ...] = ()
-
-    def stopped(self, tokens: Tokens) -> bool:
-        """Say whether the text holds a stop string; before its last token it held none."""
-        if not self.stop:
-            return False
-        longest = max(len(stop.encode()) for stop in self.stop)
-        tail = decode(self.tokenizer, tokens[-longest - 4 :])  # a token is a byte of text at least
-        return any(stop in tail for stop in self.stop) and self.answer(tokens) != decode(self.tokenizer, tokens)
-
-    def answer(self, tokens: Tokens) -> str:
-        """Return the text of an answer: before its end token, and before the first stop string."""
-        ended = bool(tokens) and tokens[-1] in self.tokens
-        text = decode(self.tokenizer, tokens[:-1] if ended else tokens)
-        return text[: min((place for stop in self.stop if (place := text.find(stop)) >= 0), default=None)]
 
 
 @dataclass(slots=True)

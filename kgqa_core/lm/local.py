@@ -21,6 +21,7 @@ from kgqa_core.lm.constraints import start_state
 from kgqa_core.lm.folders import (
     ABOUT,
     Dtype,
+    Ending,
     HashFile,
     Loaded,
     Quantise,
@@ -33,7 +34,7 @@ from kgqa_core.lm.folders import (
     read_config,
     tensor_shapes,
 )
-from kgqa_core.lm.generate import Batcher, Ending, generate_batch, read_prompts, score_batch
+from kgqa_core.lm.generate import Batcher, generate_batch, read_prompts, score_batch
 from kgqa_core.lm.tune_data import TuneJob
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 

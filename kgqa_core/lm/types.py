@@ -1,10 +1,21 @@
-"""What the project asks of a language model, and nothing more."""
+"""What the project asks of a language model, the sections that say which model, and how each opens its own.
+
+``config_lm`` has the table of the sections. It imports this module with the configuration, so torch, transformers and
+httpx are imported only where something is opened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from kgqa_core.config_base import FilePath, Section, Share
+from kgqa_core.errors import ConfigError, shorten
 
 Problem = Literal["", "budget", "too_long", "timeout", "rate_limit", "bad_response", "unreachable", "refused"]
 """Why a call gave nothing; empty where it went well."""
@@ -115,3 +126,206 @@ class StreamingModel(Protocol):
     def stream(self, prompts: Sequence[Prompt], decoding: Decoding) -> Iterator[Answer]:
         """Yield one answer per prompt, in the order in which they come."""
         ...
+
+
+ANSWERS = {"kind", "model", "identity", "api", "choices", "beams", "context", "extra"}
+"""Settings of an endpoint that may change what it says; the others are about how it is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The files of a model that is on this machine."""
+
+    folder: Path  # as transformers saves it
+    adapter: Path | None = None  # in peft's format
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What opening a model may ask of the machine."""
+
+    device: Callable[[], str]  # "cpu" or "cuda"; loads torch
+    hash_file: Callable[[Path], str]  # from memory where a file did not change
+
+
+class ModelSection(Section):
+    """Base of the sections about one kind of language model, each with its settings and how it is opened."""
+
+    is_made_here: ClassVar[bool] = False  # by the run, in the stage ``lm``, of the plans that it is to find
+    is_tunable: ClassVar[bool] = False  # can adapters be trained on it?
+    kind: str
+
+    def recipe(self) -> dict[str, Any]:
+        """Return the settings that may change what it says, its files apart; empty where a stage makes it."""
+        return self.model_dump(mode="json")
+
+    def weights(self, made: Path | None) -> Weights | None:
+        """Return its files: those of the configuration, or ``made`` by the run; None where it is elsewhere."""
+        return None
+
+    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
+        """Open it on ``weights``, which may have been tuned since. Raises InputError where it cannot be used."""
+        raise NotImplementedError
+
+    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
+        """Return what ``kgqa lm-info`` prints. Raises as ``open``."""
+        raise NotImplementedError
+
+    def price_name(self) -> str:
+        """Return what the list of prices calls it; empty where asking it costs no money."""
+        return ""
+
+
+class LocalLmSection(ModelSection):
+    """A local transformers folder of any causal language model."""
+
+    is_tunable = True
+    kind: Literal["local"]
+    path: FilePath
+    adapter: FilePath | None = None  # a folder in peft's format
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: as config.json says
+    quantise: Literal["none", "int8", "int4"] = "none"  # needs bitsandbytes and a GPU
+
+    def recipe(self) -> dict[str, Any]:
+        """Return how its weights are read; the hashes of its files say the rest."""
+        return self.model_dump(mode="json", exclude={"path", "adapter"})
+
+    def weights(self, made: Path | None) -> Weights:
+        """Return the folders that the section names."""
+        return Weights(self.path, self.adapter)
+
+    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
+        """Load it with transformers."""
+        from kgqa_core.lm.local import open_local
+
+        assert weights is not None
+        how: Any = {"dtype": self.dtype, "quantise": self.quantise, "device": machine.device()}
+        return open_local(weights.folder, adapter=weights.adapter, hash_file=machine.hash_file, **how)
+
+    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
+        """Load and time it, where it fits the free memory."""
+        from kgqa_core.lm.local import describe
+
+        assert weights is not None
+        how: Any = {"dtype": self.dtype, "quantise": self.quantise, "device": machine.device()}
+        return {"kind": self.kind, **describe(weights.folder, adapter=weights.adapter, **how)}
+
+
+class EmbeddedLmSection(ModelSection):
+    """The small model that the pipeline makes itself, of the graph and the training questions."""
+
+    is_made_here = is_tunable = True
+    kind: Literal["embedded"]
+    width: Annotated[int, Field(ge=8)] = 128  # D
+    layers: Annotated[int, Field(ge=1)] = 4
+    heads: Annotated[int, Field(ge=1)] = 4
+    feed_forward: Annotated[float, Field(gt=0)] = 2.6875  # width of the layers' middle, in widths
+    vocabulary: Annotated[int, Field(ge=300)] = 2048  # tokens at most, relations and frames of prompts included
+    relations: Literal["single", "pieces"] = "single"  # a step of a plan is one token, or spelled like any text
+    context: Annotated[int, Field(ge=32)] = 1024  # tokens of prompt and answer together
+    train_on: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("plan",)  # instructions it learns
+    steps: Annotated[int, Field(ge=1)] = 250  # of the optimiser
+    batch_size: Annotated[int, Field(ge=1)] = 64  # examples drawn per step
+    flatten: Share = 0.5  # a prompt is drawn by its weight to this power: 1 as the data has it, 0 evenly
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    warmup: Share = 0.05  # share of the steps
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    gradient_norm: Annotated[float, Field(gt=0)] = 1.0  # gradients are clipped to it
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> EmbeddedLmSection:
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise ValueError(f"width {self.width} must be an even number for each of {self.heads} heads")
+        return self
+
+    def recipe(self) -> dict[str, Any]:
+        """Return nothing: the artifact of stage ``lm`` says it all."""
+        return {}
+
+    def weights(self, made: Path | None) -> Weights | None:
+        """Return what stage ``lm`` made."""
+        return Weights(made) if made else None
+
+    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
+        """Load what stage ``lm`` made: an ordinary transformers folder."""
+        assert weights is not None
+        return LocalLmSection(kind="local", path=weights.folder).open(weights, machine)
+
+    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
+        """Load and time it."""
+        assert weights is not None
+        return LocalLmSection(kind="local", path=weights.folder).facts(weights, machine) | {"kind": self.kind}
+
+
+def _address(url: str) -> str:
+    """Return the address of a server without a slash at its end.
+
+    Raises:
+        ConfigError: a part of it may be a secret, which pydantic's own error would repeat; or it is no address.
+    """
+    if any(sign in url for sign in "@?#"):
+        raise ConfigError(
+            "lm.url holds a user, a password, a query or a fragment. Put the key into an environment variable and its "
+            "name into lm.key_variable"
+        )
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ConfigError(f"lm.url = {shorten(url)} is no address such as http://127.0.0.1:8000/v1")
+    return url.rstrip("/")
+
+
+def _additions(extra: dict[str, Any]) -> dict[str, Any]:
+    if own := {"model", "messages", "prompt", "stream", "n"}.intersection(extra):
+        raise ValueError(f"must be without {', '.join(sorted(own))}, which are set here")
+    return extra
+
+
+class EndpointLmSection(ModelSection):
+    """An OpenAI-compatible HTTP endpoint: vLLM, llama.cpp, Ollama and others."""
+
+    kind: Literal["endpoint"]
+    url: Annotated[str, AfterValidator(_address)]  # with its /v1: http://127.0.0.1:8000/v1
+    model: str = ""  # as the server calls it; empty: the only one that it serves
+    identity: str = ""  # stands for the url in the call store, where a model moves between hosts; say its revision too
+    key_variable: str = ""  # environment variable that holds the key; empty: the server wants none
+    api: Literal["chat", "completions"] = "chat"  # completions: no chat template; the only one that can score
+    choices: Literal["none", "structured_outputs", "guided_choice", "grammar"] = "none"  # how constraints are passed on
+    beams: bool = False  # does the server search with beams (vLLM's use_beam_search)?
+    log_probs: bool = True  # ask for them
+    context: Annotated[int, Field(ge=0)] = 0  # tokens of prompt and answer; 0: as the server tells
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    extra: Annotated[dict[str, Any], AfterValidator(_additions)] = Field(default_factory=dict)
+    # ^ added to each request: chat_template_kwargs, top_k
+    concurrency: Annotated[int, Field(ge=1)] = 8  # requests at a time
+    attempts: Annotated[int, Field(ge=1)] = 5  # per request, the first included
+    first_wait: Annotated[float, Field(ge=0)] = 0.5  # seconds before the second attempt, doubled before each further
+    longest_wait: Annotated[float, Field(ge=0)] = 60.0  # seconds; a server that asks for more is not waited for
+    connect_timeout: Annotated[float, Field(gt=0)] = 10.0  # seconds
+    read_timeout: Annotated[float, Field(gt=0)] = 120.0  # seconds of silence
+    total_timeout: Annotated[float, Field(gt=0)] = 600.0  # seconds per attempt, however slowly the bytes come
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what may change what it says; how it is reached does not."""
+        return self.model_dump(mode="json", include=ANSWERS)
+
+    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
+        """Connect to it."""
+        from kgqa_core.lm.endpoint import Endpoint
+
+        return Endpoint(self)
+
+    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
+        """Ask what it serves."""
+        from kgqa_core.lm.endpoint import Endpoint
+
+        model = Endpoint(self)
+        return {"kind": self.kind, "url": self.url, "served": model.model, "context": model.context}
+
+    def price_name(self) -> str:
+        """Return the model's name."""
+        return self.model

@@ -20,7 +20,7 @@ from kgqa_core.config_base import CONF
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
-from kgqa_core.lm.backends import Machine, ModelSection, Weights
+from kgqa_core.lm.types import Machine, ModelSection, Weights
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question, Split
 

@@ -12,7 +12,7 @@ import pytest
 
 from kgqa_core.config_base import open_entry
 from kgqa_core.config_lm import BACKENDS
-from kgqa_core.lm.backends import ModelSection
+from kgqa_core.lm.types import ModelSection
 from tests.conftest import PROJECT, TINY_RUN
 
 ECHO = '''
@@ -20,7 +20,7 @@ ECHO = '''
 
 from typing import Literal
 
-from kgqa_core.lm.backends import ModelSection
+from kgqa_core.lm.types import ModelSection
 from kgqa_core.lm.types import Generation
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.lm.folders import encode_answers, encode_prompts, load_tokenizer, render
-from kgqa_core.lm.generate import decode
+from kgqa_core.lm.folders import decode, encode_answers, encode_prompts, load_tokenizer, render
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.types import Decoding, Prompt
 from tests.lm.tiny_models import make_llama

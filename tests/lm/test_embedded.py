@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.lm.backends import EmbeddedLmSection
 from kgqa_core.lm.embedded import EmbeddedReport, draw_chances, find_frames, make_embedded, read_distinct
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune_data import Tokens
-from kgqa_core.lm.types import Prompt
+from kgqa_core.lm.types import EmbeddedLmSection, Prompt
 from kgqa_core.schemas import INSTRUCTIONS
 
 FRAME = "Give a chain of relations.\n\nQuestion: "

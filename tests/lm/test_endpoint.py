@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import ConfigError, EndpointError
-from kgqa_core.lm.backends import EndpointLmSection
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.endpoint import Endpoint, read_completion, read_echo
 from kgqa_core.lm.endpoint_http import error_of
-from kgqa_core.lm.types import GREEDY, Decoding, Generation, Problem, Prompt, StreamingModel
+from kgqa_core.lm.types import GREEDY, Decoding, EndpointLmSection, Generation, Problem, Prompt, StreamingModel
 from tests.lm.misbehaving import Script, serving
 
 SLOW = ("silence", "drip", "drip headers")  # what only a timeout ends

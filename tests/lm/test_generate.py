@@ -13,8 +13,8 @@ import torch
 
 from kgqa_core.errors import KgqaError
 from kgqa_core.lm.constraints import LISTED, Choices, start_state
-from kgqa_core.lm.folders import encode_answers, encode_prompts
-from kgqa_core.lm.generate import Batcher, Ending, decode, generate_batch, pick
+from kgqa_core.lm.folders import Ending, decode, encode_answers, encode_prompts
+from kgqa_core.lm.generate import Batcher, generate_batch, pick
 from kgqa_core.lm.local import LocalModel, open_local
 from kgqa_core.lm.types import Constraint, Decoding, Prompt
 from tests.lm.tiny_models import ARCHITECTURES, make_any

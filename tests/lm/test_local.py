@@ -14,8 +14,8 @@ import torch
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import InputError
 from kgqa_core.lm import local
-from kgqa_core.lm.folders import ABOUT, Quantise, encode_prompts, hash_model
-from kgqa_core.lm.generate import decode, read_prompts
+from kgqa_core.lm.folders import ABOUT, Quantise, decode, encode_prompts, hash_model
+from kgqa_core.lm.generate import read_prompts
 from kgqa_core.lm.local import check_decoding, describe, open_local
 from kgqa_core.lm.types import Decoding, Prompt
 from tests.lm.tiny_models import make_any, make_qwen2

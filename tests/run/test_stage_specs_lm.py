@@ -8,7 +8,7 @@ import pytest
 
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
-from kgqa_core.lm.backends import ANSWERS, EndpointLmSection
+from kgqa_core.lm.types import ANSWERS, EndpointLmSection
 from kgqa_core.run.stages import StageSpec, stage_specs
 
 RUN = """\

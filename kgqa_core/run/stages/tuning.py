@@ -15,7 +15,7 @@ from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError
-from kgqa_core.lm.backends import EmbeddedLmSection
+from kgqa_core.lm.types import EmbeddedLmSection
 from kgqa_core.run.open import (
     MODEL_FOLDER,
     base_weights,
