@@ -249,19 +249,15 @@ class SideBySide:
     lm_vs_explorer: list[tuple[str, LmVsExplorer]]  # with the name of the row
 
 
-class _Tests:
+class _Tests(dict[tuple[str, str], PairRow]):
     """The paired tests over all questions, each done once however many statements rest on it."""
-
-    def __init__(self) -> None:
-        self.done: dict[tuple[str, str], PairRow] = {}
 
     def of(self, first: Entrant, second: Entrant) -> PairRow:
         """Return the test of two rows, not corrected for others."""
         key = (first.name, second.name)
-        if key not in self.done:
-            everything = np.ones(len(first.mean.asked), dtype=bool)
-            self.done[key] = compare_pair(first.mean, second.mean, everything)
-        return self.done[key]
+        if key not in self:
+            self[key] = compare_pair(first.mean, second.mean, np.ones(len(first.mean.asked), dtype=bool))
+        return self[key]
 
     def corrected(self, pairs: Sequence[tuple[Entrant, Entrant]], metric: str) -> list[Difference]:
         """Return ``metric`` of some pairs, corrected for their number."""
@@ -273,8 +269,7 @@ class _Tests:
 def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
     """Compare systems; ``groups`` holds the runs of each row (its seeds) by name, in order of display.
 
-    Raises:
-        InputError: questions or graphs differ; the message says how.
+    Raises ``InputError`` where questions or graphs differ; the message says how.
     """
     require_comparable([run for runs in groups.values() for run in runs])
     entrants = [
@@ -305,7 +300,7 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
     merits = _merits(entrants, tests)
     overruled = [(one.name, row) for one in entrants if (row := _lm_vs_explorer(one)) is not None]
     num_questions = len(entrants[0].mean.asked)
-    return SideBySide(num_questions, entrants, best, list(tests.done.values()), merits, united, overruled)
+    return SideBySide(num_questions, entrants, best, list(tests.values()), merits, united, overruled)
 
 
 def direct_of(entrant: Entrant, entrants: Sequence[Entrant]) -> Entrant | None:
@@ -393,14 +388,8 @@ Decision = tuple[Collection[int], int | None, int | None]
 def count_lm_vs_explorer(num_shown: int, decisions: Sequence[Decision]) -> LmVsExplorer:
     """Return the row of one N."""
     cells = Counter((explorer in golds, answer in golds) for golds, explorer, answer in decisions)
-    return LmVsExplorer(
-        num_shown=num_shown,
-        num_questions=len(decisions),
-        num_overruled=sum(answer not in (None, explorer) for _, explorer, answer in decisions),
-        num_abstained=sum(answer is None for *_, answer in decisions),
-        both_right=cells[True, True],
-        only_explorer=cells[True, False],
-        only_lm=cells[False, True],
-        both_wrong=cells[False, False],
-        p=mcnemar(cells[True, False], cells[False, True]),
-    )
+    overruled = sum(answer not in (None, explorer) for _, explorer, answer in decisions)
+    abstained = sum(answer is None for *_, answer in decisions)
+    only_explorer, only_lm = cells[True, False], cells[False, True]
+    counts = (cells[True, True], only_explorer, only_lm, cells[False, False])
+    return LmVsExplorer(num_shown, len(decisions), overruled, abstained, *counts, mcnemar(only_explorer, only_lm))

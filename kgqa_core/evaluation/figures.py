@@ -13,14 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from kgqa_core.evaluation.metrics import (
-    Floats,
-    Mask,
-    QuestionScores,
-    bootstrap_bounds,
-    interval_figures,
-    interval_names,
-)
+from kgqa_core.evaluation.metrics import Floats, Mask, QuestionScores, interval_figures, named_bounds
 from kgqa_core.evaluation.runs import STATUSES, EvaluatedRun, Record
 
 Role = Literal["learned", "seed", "template control", "ceiling", "other"]
@@ -67,14 +60,9 @@ def report_row(
     *,
     figures_of: Callable[[Mask | None], Figures] | None = None,
 ) -> ReportRow:
-    """Return the row of one system's scores.
+    """Return the row of one system's scores; ``answerable``: which questions [B] are (None: all).
 
-    Args:
-        system: name of the row.
-        role: see ``Role``.
-        scores: question by question.
-        answerable: which questions [B] are; None: all.
-        figures_of: what to work out for all questions (None) or some [B]; by default ``make_figures``.
+    ``figures_of`` works out the figures of all questions (None) or some [B]; by default ``make_figures``.
     """
     figures_of = figures_of or partial(make_figures, scores)
     return ReportRow(
@@ -119,28 +107,17 @@ def mean_row(system: str, rows: Sequence[ReportRow]) -> ReportRow:
 def system_row(
     name: str, runs: Sequence[EvaluatedRun], answerable: Mask | None = None, *, grouped: bool = True
 ) -> ReportRow:
-    """Return the row of one system: of its one run, or the mean of its seeds.
+    """Return the row of one system: of its one run, or the mean of its seeds; ``answerable``: see ``report_row``.
 
-    Args:
-        name: of the row.
-        runs: of its seeds.
-        answerable: which questions [B] are; None: all.
-        grouped: give the figures by hops and by the number of answers too.
+    Where ``grouped``, it has the figures by hops and by the number of answers too.
     """
     rows = []
     for run in runs:
-        figures_of = partial(system_figures, run)
         if grouped:
-            row = report_row(name, "other", run.scores, answerable, figures_of=figures_of)
+            row = report_row(name, "other", run.scores, answerable, figures_of=partial(system_figures, run))
         else:
-            row = ReportRow(name, "other", figures_of())
-        bounds = bootstrap_bounds(_matches(run)).T.tolist()
-        named = {
-            end: bound
-            for match, own in zip(MATCHES, bounds, strict=True)
-            for end, bound in zip(interval_names(match), own, strict=True)
-        }
-        rows.append(replace(row, overall={**row.overall, **named}))
+            row = ReportRow(name, "other", system_figures(run))
+        rows.append(replace(row, overall={**row.overall, **named_bounds(MATCHES, _matches(run))}))
     return rows[0] if len(rows) == 1 else mean_row(name, rows)
 
 

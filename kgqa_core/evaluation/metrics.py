@@ -43,10 +43,7 @@ def hop_bucket(hops: int | None) -> str:
 
 
 def answer_bucket(num_answers: int) -> str:
-    """Return the member of ``ANSWER_BUCKETS`` that a number of golds belongs to.
-
-    No gold at all have only true/false questions of which nothing but the claim is known.
-    """
+    """Return the member of ``ANSWER_BUCKETS`` that a number of golds belongs to; a bare claim may have none."""
     if num_answers < 2:
         return str(num_answers)
     return "2-4" if num_answers < 5 else "5-9" if num_answers < 10 else ">=10"
@@ -125,17 +122,17 @@ def pair_outcome(question: Question, prediction: Prediction | None) -> Outcome:
     """Put one question beside its prediction; ``None`` is an empty prediction."""
     given = prediction or Prediction(question.id, (), (), ())
     return Outcome(
-        question_id=question.id,
-        hops=question.hops,
-        golds=frozenset(question.answers),
-        candidates=given.candidates,
-        scores=given.scores,
-        answers=frozenset(given.answers),
-        covered=given.covered,
-        evident=tuple(map(bool, given.paths)),
-        claim=question.claim,
-        verdict=given.verdict,
-        gold_verdict=question.verdict,
+        question.id,
+        question.hops,
+        frozenset(question.answers),
+        given.candidates,
+        given.scores,
+        frozenset(given.answers),
+        given.covered,
+        tuple(map(bool, given.paths)),
+        question.claim,
+        given.verdict,
+        question.verdict,
     )
 
 
@@ -348,10 +345,7 @@ def resampled_means(values: Floats, *, resamples: int = RESAMPLES, seed: int = S
 
 
 def bootstrap_bounds(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
-    """Return the lower and the upper bound [2, M] of the mean of each column of ``values`` [B, M]; zeros without rows.
-
-    All columns see the same resamples.
-    """
+    """Return the lower and upper bounds [2, M] of the means of the columns [B, M], by the same draws; 0 without rows."""
     if not len(values):
         return np.zeros((2, values.shape[1]))
     tail = (1 - CONFIDENCE) / 2
@@ -365,13 +359,12 @@ def interval_names(metric: str) -> tuple[str, str]:
 
 
 def interval_figures(values: Mapping[str, Floats], chosen: Mask | None = None) -> dict[str, float]:
-    """Return the bounds of ``INTERVAL_METRICS`` over all questions or those ``chosen`` [B].
-
-    ``values`` holds the figures question by question, by name [B], in percent.
-    """
+    """Return the bounds of ``INTERVAL_METRICS`` over all questions or those ``chosen`` [B], of ``values`` by name."""
     columns = np.stack([values[name] for name in INTERVAL_METRICS], axis=1)
-    bounds = bootstrap_bounds(columns if chosen is None else columns[chosen])
-    figures: dict[str, float] = {}
-    for place, metric in enumerate(INTERVAL_METRICS):
-        figures |= dict(zip(interval_names(metric), bounds[:, place].tolist(), strict=True))
-    return figures
+    return named_bounds(INTERVAL_METRICS, columns if chosen is None else columns[chosen])
+
+
+def named_bounds(metrics: Sequence[str], values: Floats) -> dict[str, float]:
+    """Return the bounds of ``values`` [B, M] by name, as they stand in a summary: ``hits1.low`` and ``hits1.high``."""
+    bounds = zip(metrics, bootstrap_bounds(values).T.tolist(), strict=True)
+    return {end: bound for metric, own in bounds for end, bound in zip(interval_names(metric), own, strict=True)}

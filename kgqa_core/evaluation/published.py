@@ -77,16 +77,19 @@ def _as_row(given: Any) -> Any:
     return {"values": given} if isinstance(given, list) else given
 
 
-class _Item(_Entry):
-    """One table or figure as the index holds it."""
+class PublishedTable(_Entry):
+    """One table or figure of one paper: runs, or the reason why there are none, and what it prints."""
 
+    paper: str = ""  # key: etd
+    item: str = ""  # Table 2, Figure 3
     about: str = ""
     runs: tuple[PublishedRun, ...] = ()
-    reason: str = ""
-    care: str = ""
+    reason: str = ""  # empty where all of it can be run
+    care: str = ""  # what is odd about its figures; empty: nothing
     topics: TopicSource | None = None
     columns: tuple[str, ...] = ()  # "WebQSP hits1": dataset and metric
     rows: dict[str, Annotated[_Row, BeforeValidator(_as_row)]] = {}
+    figures: tuple[PublishedFigure, ...] = ()
 
 
 class _Paper(_Entry):
@@ -94,28 +97,11 @@ class _Paper(_Entry):
 
     topics: TopicSource | None = None
     denominators: dict[str, int | None] = {}
-    items: dict[str, _Item]
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
-    """One table or figure of one paper: runs, or the reason why there are none, and what it prints."""
-
-    paper: str  # key: etd
-    item: str  # Table 2, Figure 3
-    about: str
-    runs: tuple[PublishedRun, ...]
-    reason: str  # empty where all of it can be run
-    care: str  # what is odd about its figures; empty: nothing
-    figures: tuple[PublishedFigure, ...]
+    items: dict[str, PublishedTable]
 
 
 def read_published(path: Path) -> tuple[PublishedTable, ...]:
-    """Return all tables and figures of the index, in its order.
-
-    Raises:
-        InputError: no such file, no YAML, or an entry that does not say what it must; it is named.
-    """
+    """Return all tables and figures of the index, in its order; ``InputError`` names an entry that lacks something."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
         papers = {key: _Paper.model_validate(content) for key, content in dict(raw).items()}
@@ -130,11 +116,11 @@ def read_published(path: Path) -> tuple[PublishedTable, ...]:
             if not item.runs and not item.reason:
                 raise InputError(f"{where}: give 'runs', or the 'reason' why there are none")
             figures = tuple(_figures(item, paper, where))
-            tables.append(PublishedTable(key, name, item.about, item.runs, item.reason, item.care, figures))
+            tables.append(item.model_copy(update={"paper": key, "item": name, "figures": figures}))
     return tuple(tables)
 
 
-def _figures(item: _Item, paper: _Paper, where: str) -> Iterator[PublishedFigure]:
+def _figures(item: PublishedTable, paper: _Paper, where: str) -> Iterator[PublishedFigure]:
     """Yield the figures that an item prints."""
     columns = []
     for column in item.columns:
@@ -176,12 +162,7 @@ FREEBASE = {"webqsp": "WebQSP", "cwq": "CWQ"}
 
 
 def paper_datasets(name: str, hops: Iterable[str]) -> list[str]:
-    """Return what papers call the datasets that a run's questions are of; empty where they know none like it.
-
-    Args:
-        name: of the run's dataset.
-        hops: numbers of hops of its questions, ascending.
-    """
+    """Return what papers call the datasets that a run's questions, of so many ``hops``, are of; empty for others."""
     if name.startswith("metaqa"):
         return [f"MetaQA-{count}" for count in hops if count in ("1", "2", "3")]
     if name.startswith("wc2014"):

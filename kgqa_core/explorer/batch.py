@@ -1,7 +1,7 @@
-"""Questions as arrays, and the integer tools of an exploration: CSR ranges, distinct keys, membership.
+"""Questions as arrays, and sums of rows into groups by back ends with equal values and gradients.
 
 A *node* is one entity inside one question; a *group* is every edge of one (head entity, relation), stored side by
-side in the graph's CSR.
+side in the graph's CSR. ``python -m benchmarks scatter`` decides which back end is the default where.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ from kgqa_core.types import Question
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-# A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
-BITMAP_CELLS_PER_KEY = 64
-SMALL_BITMAP = 1 << 22  # cells that are always worth it
-LARGEST_BITMAP = 1 << 28  # cells, 5 bytes each: a batch on a graph of many millions of entities must not take them all
-
 
 def expand_ranges(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
     """List every position that the CSR rows ``rows`` [n] own; row ``i`` owns ``ptr[i]..ptr[i+1]``, and may come twice.
@@ -39,41 +34,6 @@ def expand_ranges(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
     owner = np.repeat(np.arange(len(rows)), count)
     position = np.arange(end[-1] if len(end) else 0) + np.repeat(start - (end - count), count)
     return owner, position
-
-
-def compact(keys: Int, bound: int) -> tuple[Int, Int]:
-    """Return the distinct ``keys`` [n], all in ``0..bound-1``, ascending, and for every key its index among them."""
-    if not _bitmap_pays(len(keys), bound):
-        order = np.argsort(keys)
-        is_new = np.ones(len(keys), dtype=bool)
-        is_new[1:] = keys[order[1:]] != keys[order[:-1]]
-        rank = np.empty(len(keys), dtype=np.int64)
-        rank[order] = np.cumsum(is_new) - 1
-        return keys[order[is_new]], rank
-    seen = np.zeros(bound, dtype=bool)
-    seen[keys] = True
-    distinct = np.flatnonzero(seen)
-    index = np.empty(bound, dtype=np.int32)
-    index[distinct] = np.arange(len(distinct), dtype=np.int32)
-    return distinct, index[keys].astype(np.int64)
-
-
-def contains(keys: Int, members: Int, bound: int) -> Bool:
-    """Say of each key whether it is among ``members``; all are in ``0..bound-1``."""
-    if not len(members):
-        return np.zeros(len(keys), dtype=bool)
-    if not _bitmap_pays(len(keys), bound):
-        ordered = np.sort(members)
-        place = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
-        found: Bool = ordered[place] == keys
-        return found
-    member = np.zeros(bound, dtype=bool)
-    member[members] = True
-    return member[keys]
-
-
-def _bitmap_pays(num_keys: int, bound: int) -> bool:
-    return bound <= min(LARGEST_BITMAP, max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * num_keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +106,6 @@ def explorer_golds(question: Question) -> tuple[int, ...]:
     if question.answers or question.claim is None:
         return question.answers
     return (question.claim,) if question.verdict else ()
-
-
-# ------ Sum rows into groups: one signature per sum, back ends with equal values and gradients.
 
 
 @cache

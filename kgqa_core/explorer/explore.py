@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from kgqa_core.explorer import kernels
-from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, compact, contains, scatter_sum, spread_sum
+from kgqa_core.explorer.batch import Batch, Bool, Int, QuestionArrays, scatter_sum, spread_sum
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 
@@ -32,6 +32,8 @@ Ints = npt.NDArray[np.integer]
 MERGE_BELOW = 0.6  # classes per node above which a step keeps every node apart: there merging saves nothing,
 MERGE_ALWAYS = 4096  # but for steps of fewer nodes, where what is merged now saves more in the steps after it
 MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
+# A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
+BITMAP_CELLS_PER_KEY, SMALL_BITMAP, LARGEST_BITMAP = 64, 1 << 22, 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ def explore(
     ``texts``, which ``batch.text`` points into, are on the device of the model. Raises ``TooManyEdges`` where a step of
     several questions is larger than ``options.max_edges``; see ``explore_rows``.
     """
-    rows, text_of_question = compact(batch.text, len(texts.questions))
+    rows, text_of_question = np.unique(batch.text, return_inverse=True)
     h_q, h_r = model.encode(texts, _tensor(rows, texts.questions))
     blocked_ptr, blocked = np.zeros(len(batch) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     if not options.reenter_topic:
@@ -317,7 +319,15 @@ def gold_mask(found: Exploration, batch: Batch, num_entities: int) -> Bool:
     """Return [N] which candidates are golds of their question."""
     keys = found.question * num_entities + found.entity
     golds = batch.gold_question * num_entities + batch.gold_entity
-    return contains(keys, golds, len(batch) * num_entities)
+    bound = len(batch) * num_entities
+    mask: Bool
+    if bound > min(LARGEST_BITMAP, max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * len(keys))):
+        mask = np.isin(keys, golds, kind="sort")
+    else:
+        is_gold = np.zeros(bound, dtype=bool)
+        is_gold[golds] = True
+        mask = is_gold[keys]
+    return mask
 
 
 def explore_rows(
@@ -338,9 +348,6 @@ def explore_rows(
         part = parts.pop()
         batch = questions.batch(part)
         try:
-            found = explore(model, graph, batch, texts=texts, options=options)
+            yield part, batch, explore(model, graph, batch, texts=texts, options=options)
         except TooManyEdges:
-            half = len(part) // 2
-            parts += [part[half:], part[:half]]
-            continue
-        yield part, batch, found
+            parts += np.array_split(part, [len(part) // 2])[::-1]

@@ -239,13 +239,8 @@ def _read(folder: Path) -> tuple[Card, dict[str, Tensor]]:
     try:
         return TypeAdapter(Card).validate_json((folder / CARD).read_bytes()), load_file(folder / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as problem:
-        raise ArtifactError(f"{folder} holds no readable explorer: {_explain(problem)}; train it again") from None
-
-
-def _explain(problem: Exception) -> str:
-    """Say in one bounded line what is wrong with a file."""
-    if not isinstance(problem, ValidationError):
-        return shorten(str(problem))
-    fault = problem.errors(include_url=False)[0]
-    place = ".".join([CARD, *map(str, fault["loc"])])
-    return f"{place}: {fault['msg']}, given {shorten(fault['input'], 60)}"
+        what = shorten(str(problem))
+        if isinstance(problem, ValidationError):
+            fault = problem.errors(include_url=False)[0]
+            what = f"{'.'.join([CARD, *map(str, fault['loc'])])}: {fault['msg']}, given {shorten(fault['input'], 60)}"
+        raise ArtifactError(f"{folder} holds no readable explorer: {what}; train it again") from None

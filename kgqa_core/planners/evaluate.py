@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.metrics import bootstrap_bounds, interval_names
+from kgqa_core.evaluation.metrics import named_bounds
 from kgqa_core.evaluation.tables import markdown_table
 from kgqa_core.graph.follow import Follower
 from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON
@@ -206,11 +206,7 @@ class PlanScores:
 
     def intervals(self) -> dict[str, float]:
         """Return the bounds of hit@1 and hit@3 (``hit@1.low``, ``hit@1.high``), by bootstrap over the questions."""
-        bounds = bootstrap_bounds(np.stack([100.0 * self.hits(k) for k in CUTOFFS], axis=1))
-        figures: dict[str, float] = {}
-        for place, k in enumerate(CUTOFFS):
-            figures |= dict(zip(interval_names(f"hit@{k}"), bounds[:, place].tolist(), strict=True))
-        return figures
+        return named_bounds([f"hit@{k}" for k in CUTOFFS], np.stack([100.0 * self.hits(k) for k in CUTOFFS], axis=1))
 
 
 def score_plans(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kgqa_core.explorer.batch import Bool, Int, compact, contains, expand_ranges
+from kgqa_core.explorer.batch import Bool, Int, expand_ranges
 from kgqa_core.explorer.explore import Attention, Edges, Inbox, Messages, Nodes, Rules, WalkStep, check_size
 from kgqa_core.graph.kg import KnowledgeGraph
 
@@ -65,13 +65,12 @@ def walk_edges(
     within, position = expand_ranges(graph.edge_ptr, group[entered])
     message = entered[within]
     key = nodes.question[owner[message]] * graph.num_entities + graph.edge_tail[position]
-    bound = len(rules.text_of_question) * graph.num_entities
     blocked_question = np.repeat(np.arange(len(rules.text_of_question)), np.diff(rules.blocked_ptr))
     blocked = blocked_question * graph.num_entities + rules.blocked_entity
-    walked = np.flatnonzero(~contains(key, blocked, bound))
+    walked = np.flatnonzero(~np.isin(key, blocked))
     stay = np.arange(len(nodes.entity))
     stay_key = nodes.question * graph.num_entities + nodes.entity
-    reached, target = compact(np.concatenate([key[walked], stay_key]), bound)
+    reached, target = np.unique(np.concatenate([key[walked], stay_key]), return_inverse=True)
     sent = np.concatenate([message[walked], len(group) + stay])
     question, entity = reached // graph.num_entities, reached % graph.num_entities
     after = Nodes(question, entity, np.arange(len(reached)), rules.text_of_question[question])

@@ -19,22 +19,25 @@ from kgqa_core.explorer.explore import (
     TooManyEdges,
     WalkStep,
     explore,
+    gold_mask,
     logit,
     loss_sum,
 )
-from kgqa_core.explorer.model import Texts
+from kgqa_core.explorer.model import Explorer, Texts
 from tests.explorer.oracle import Edge, Walk, explore_one, loss_of
 from tests.explorer.plain_walk import PLAIN
 from tests.explorer.worlds import World, make_batch, make_graph, make_model, make_question, unit_vectors, worlds
 
+both_ways = pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
 TOLERANCE = 1e-9  # both run in double precision; the promise is 1e-5
 
 
-def walks_of(world: World, attention_threshold: float = 0.0) -> list[Walk]:
-    """What the oracle finds for each question, and gradients in a model of its own."""
+def walks_of(world: World, attention_threshold: float = 0.0, model: Explorer | None = None) -> list[Walk]:
+    """What the oracle finds for each question."""
+    model = model or make_model(steps=world.steps, seed=world.seed)
     return [
         explore_one(
-            make_model(steps=world.steps, seed=world.seed),
+            model,
             world.triples,
             topics=question.topics,
             question_vector=world.question_vectors[int(question.masked)],
@@ -69,37 +72,30 @@ def edges_of(found: Exploration) -> list[Counter[Edge]]:
     ]
 
 
-@settings(max_examples=40)
-@given(world=worlds())
-@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
-def test_nodes_and_scores_are_those_of_the_oracle(way: WalkStep, world: World) -> None:
-    walks = walks_of(world)
-    found = world.explore(make_model(steps=world.steps, seed=world.seed), walk=way, trace=True)
-    expected = {
-        (question, entity): score.item() for question, walk in enumerate(walks) for entity, score in walk.scores.items()
-    }
+@settings(max_examples=60)
+@given(world=worlds(), threshold=st.sampled_from([0.0, 0.0, 0.0, 0.3, 0.45, 0.5, 0.55, 0.7]))
+@both_ways
+def test_nodes_edges_and_scores_are_those_of_the_oracle(way: WalkStep, world: World, threshold: float) -> None:
+    walks = walks_of(world, threshold)
+    attention = [weight for walk in walks for step in walk.steps for weight in step.values()]
+    assume(all(abs(weight - logit(threshold)) > 1e-6 for weight in attention))  # on the edge, rounding decides
+    found = world.explore(
+        make_model(steps=world.steps, seed=world.seed), walk=way, attention_threshold=threshold, trace=True
+    )
+    expected = {(at, entity): score.item() for at, walk in enumerate(walks) for entity, score in walk.scores.items()}
     assert scores_of(found) == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
+    assert len(scores_of(found)) == len(found.entity)  # each entity once per question
+    assert found.question.tolist() == sorted(found.question.tolist())
     for step, edges in enumerate(edges_of(found)):
         assert edges == sum((Counter(walk.steps[step].keys()) for walk in walks), Counter())
 
 
 @settings(max_examples=25)
 @given(world=worlds())
-@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+@both_ways
 def test_loss_and_gradients_are_those_of_the_oracle(way: WalkStep, world: World) -> None:
     slow, fast = (make_model(steps=world.steps, seed=world.seed) for _ in range(2))
-    walks = [
-        explore_one(
-            slow,
-            world.triples,
-            topics=question.topics,
-            question_vector=world.question_vectors[int(question.masked)],
-            relation_vectors=world.relation_vectors,
-            edge_budget=world.edge_budget,
-            reenter_topic=world.reenter_topic,
-        )
-        for question in world.questions
-    ]
+    walks = walks_of(world, model=slow)
     expected = loss_of(walks, [question.answers for question in world.questions])
     total, covered = loss_sum(world.explore(fast, walk=way), world.batch, world.num_entities)
     assert covered.tolist() == [
@@ -167,23 +163,7 @@ def test_a_step_that_hardly_merges_keeps_its_nodes_apart(monkeypatch: pytest.Mon
     assert scores_of(found) == pytest.approx(scores_of(plain), rel=TOLERANCE)
 
 
-@settings(max_examples=25)
-@given(world=worlds(), threshold=st.sampled_from([0.3, 0.45, 0.5, 0.55, 0.7]))
-@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
-def test_groups_below_the_attention_threshold_are_not_entered(way: WalkStep, world: World, threshold: float) -> None:
-    walks = walks_of(world, threshold)
-    attention = [weight for walk in walks for step in walk.steps for weight in step.values()]
-    assume(all(abs(weight - logit(threshold)) > 1e-6 for weight in attention))  # on the edge, rounding decides
-    found = world.explore(
-        make_model(steps=world.steps, seed=world.seed), walk=way, attention_threshold=threshold, trace=True
-    )
-    for step, edges in enumerate(edges_of(found)):
-        assert edges == sum((Counter(walk.steps[step].keys()) for walk in walks), Counter())
-    expected = {(at, entity): score.item() for at, walk in enumerate(walks) for entity, score in walk.scores.items()}
-    assert scores_of(found) == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+@both_ways
 def test_a_step_too_large_for_memory_is_refused_unless_it_is_of_one_question(way: WalkStep) -> None:
     world, model = star(97), make_model(steps=3)
     two = replace(world, questions=world.questions * 2)
@@ -193,32 +173,15 @@ def test_a_step_too_large_for_memory_is_refused_unless_it_is_of_one_question(way
     assert len(world.explore(model, walk=way, max_edges=1).entity) == 99
 
 
-@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
-def test_candidates_come_by_question_each_entity_once(way: WalkStep) -> None:
-    world = replace(star(13), questions=[make_question([7, 4], masked="0"), make_question([0], masked="0")])
-    found = world.explore(make_model(steps=3), walk=way)
-    assert found.question.tolist() == sorted(found.question.tolist())
-    assert len(scores_of(found)) == len(found.entity)
-
-
 def test_a_topic_without_edges_keeps_itself_as_its_only_candidate() -> None:
-    world = World(
-        triples=[(0, 0, 1)],
-        num_entities=3,
-        relation_vectors=unit_vectors(1),
-        question_vectors=unit_vectors(1),
-        questions=[make_question([2], masked="0"), make_question([0], masked="0")],
-        edge_budget=5,
-        reenter_topic=False,
-        steps=2,
-        seed=0,
-    )
+    questions = [make_question([2], masked="0"), make_question([0], masked="0")]
+    world = replace(star(1), triples=[(0, 0, 1)], questions=questions, steps=2)
     found = world.explore(make_model(steps=2))
     assert found.entity[found.question == 0].tolist() == [2]
     assert found.log_probability(2)[0].item() == 0.0
 
 
-@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+@both_ways
 def test_questions_without_topics_have_no_candidates(way: WalkStep) -> None:
     nowhere, somewhere = make_question([], [5], masked="0"), make_question([0], [5], masked="0")
     for questions in ([nowhere], [somewhere, nowhere], [nowhere, somewhere, nowhere]):
@@ -234,19 +197,10 @@ def test_questions_without_topics_have_no_candidates(way: WalkStep) -> None:
 
 def test_no_edge_arrives_at_a_topic_unless_allowed() -> None:
     world = replace(star(5), questions=[make_question([0, 2], masked="0")], steps=2)
-    blocked = world.explore(make_model(steps=2), trace=True)
-    allowed = replace(world, reenter_topic=True).explore(make_model(steps=2), trace=True)
-
-    def arrivals(found: Exploration) -> int:
-        return sum(
-            n
-            for edges in edges_of(found)
-            for (_, relation, tail), n in edges.items()
-            if relation < 4 and tail in (0, 2)
-        )
-
-    assert arrivals(blocked) == 0
-    assert arrivals(allowed) > 0
+    for allowed in (False, True):
+        found = replace(world, reenter_topic=allowed).explore(make_model(steps=2), trace=True)
+        arrivals = [edge for edges in edges_of(found) for edge in edges if edge[1] < 4 and edge[2] in (0, 2)]
+        assert bool(arrivals) is allowed
 
 
 def test_an_edge_back_to_a_topic_uses_up_budget_though_it_is_not_walked() -> None:
@@ -298,7 +252,7 @@ def test_a_hub_of_thousands_stays_finite_in_single_precision() -> None:
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
 
 
-@pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
+@both_ways
 def test_the_budget_orders_relations_though_a_hub_drowns_them(way: WalkStep) -> None:
     # A head with a huge state adds so much to Eq. 1 that all of its relations round to one value. Which relation is
     # preferred does not depend on the head, so what a head with a small state prefers must be preferred here too.
@@ -346,3 +300,73 @@ def test_relations_of_equal_text_tie_to_the_last_bit_and_enter_by_id(num_relatio
             options=ExploreOptions(edge_budget=1),
         )
         assert sorted(found.entity.tolist()) == [0, 1]
+
+
+# ------ What training minimises.
+
+
+def candidates(scores: list[list[float]]) -> Exploration:
+    """Questions whose candidates are entities 0, 1, 2... with these scores, each a class of its own."""
+    question = np.repeat(np.arange(len(scores)), [len(group) for group in scores])
+    entity = np.concatenate([np.arange(len(group)) for group in scores])
+    logits = torch.tensor([score for group in scores for score in group], dtype=torch.float64, requires_grad=True)
+    return Exploration(question, entity, np.arange(len(entity)), logits)
+
+
+def test_the_target_is_uniform_over_the_golds_that_were_reached() -> None:
+    found = candidates([[0.0, 1.0, 2.0], [3.0, 3.0], [1.0, 5.0, 0.0]])
+    batch = make_batch(
+        [
+            make_question([0], [0, 2, 96], masked="0"),  # 96 was not reached: half of the target for each of the others
+            make_question([0], [], masked="0"),  # no gold
+            make_question([0], [1], masked="0"),
+        ],
+        {"0": 0},
+    )
+    loss, covered = loss_sum(found, batch, 97)
+    first = np.log(np.exp([0.0, 1.0, 2.0]).sum()) - (0.0 + 2.0) / 2
+    third = np.log(np.exp([1.0, 5.0, 0.0]).sum()) - 5.0
+    assert loss.item() == pytest.approx(first + third)
+    assert covered.tolist() == [True, False, True]
+    per_answer, _ = loss_sum(found, batch, 97, per_answer=True)
+    log_p = [np.log(np.exp([0.0, 1.0, 2.0]).sum()) - score for score in (0.0, 2.0)] + [third]
+    assert per_answer.item() == pytest.approx(2 / 3 * sum(log_p))  # three terms, 1.5 golds per question
+
+
+def test_a_question_that_reached_no_gold_moves_no_weight() -> None:
+    found = candidates([[0.0, 1.0], [2.0, 3.0]])
+    batch = make_batch([make_question([0], [1], masked="0"), make_question([0], [5], masked="0")], {"0": 0})
+    loss, _ = loss_sum(found, batch, 97)
+    loss.backward()
+    assert found.class_score.grad is not None
+    assert found.class_score.grad[2:].tolist() == [0.0, 0.0]
+    assert found.class_score.grad[:2].abs().min() > 0
+
+
+def test_a_batch_without_any_reached_gold_has_a_loss_of_zero_and_no_nan() -> None:
+    found = candidates([[0.0, -200.0], [2.0]])
+    loss, covered = loss_sum(found, make_batch([make_question([0], [5])] * 2, {"what of [topic]": 0}), 97)
+    assert (loss.item(), covered.tolist()) == (0.0, [False, False])
+    loss.backward()
+    assert found.class_score.grad is not None
+    assert not found.class_score.grad.any()
+
+
+def test_a_gold_of_vanishing_probability_has_a_finite_loss() -> None:
+    found = candidates([[0.0, -1e6, 1e6]])
+    loss, _ = loss_sum(found, make_batch([make_question([0], [1])], {"what of [topic]": 0}), 97)
+    assert loss.item() == pytest.approx(2e6)
+
+
+def test_golds_are_matched_per_question() -> None:
+    found = candidates([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    batch = make_batch([make_question([0], [2], masked="0"), make_question([0], [0, 1], masked="0")], {"0": 0})
+    assert gold_mask(found, batch, 3).tolist() == [False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize("num_entities", [7, 100_000_000])  # with a bitmap of all entities, and without
+def test_golds_far_beyond_a_bitmap_are_found_as_well(num_entities: int) -> None:
+    entity = np.array([num_entities - 1, 5, 0, num_entities - 1])
+    found = Exploration(np.array([0, 0, 1, 63]), entity, np.arange(4), torch.zeros(4))
+    golds = [make_question([0], [num_entities - 1] if at == 63 else [5], masked="0") for at in range(64)]
+    assert gold_mask(found, make_batch(golds, {"0": 0}), num_entities).tolist() == [False, True, False, True]

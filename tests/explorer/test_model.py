@@ -1,16 +1,24 @@
-"""What counts as the same text."""
+"""What counts as the same text, a trained explorer at rest, and what is said of one that cannot be used."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
-from kgqa_core.explorer.model import Texts, texts_of
+from kgqa_core.errors import ArtifactError
+from kgqa_core.explorer.explore import ExploreOptions, explore
+from kgqa_core.explorer.model import Card, Explorer, Texts, load_explorer, save_explorer, start_from, texts_of
 from tests.explorer import films
-from tests.explorer.worlds import unit_vectors
+from tests.explorer.worlds import make_batch, make_graph, make_question, unit_vectors
+
+ENCODER = "hash-v1-d13"
+CARD = Card(ENCODER, encoding_dim=13, width=5, steps=2, edge_budget=7, reenter_topic=True, answer_threshold=0.3)
 
 
 def test_same_text_names_the_first_relation_of_a_text_per_direction() -> None:
@@ -46,5 +54,125 @@ def test_noise_moves_the_rows_asked_for_by_its_amount_and_keeps_their_norm() -> 
     assert torch.allclose(cosine, torch.full((3,), 0.8, dtype=torch.float64), atol=0.05)  # 1 / sqrt(1 + 0.75²)
     assert torch.equal(blurred.questions, texts.blurred(rows, 0.75, seed=5).questions)
     assert not torch.equal(blurred.questions, texts.blurred(rows, 0.75, seed=6).questions)
-    assert blurred.relations is texts.relations
-    assert blurred.same_text is texts.same_text
+    assert (blurred.relations is texts.relations) and (blurred.same_text is texts.same_text)
+
+
+def new_explorer(seed: int = 0, **sizes: int) -> Explorer:
+    torch.manual_seed(seed)
+    return Explorer(**({"encoding_dim": 13, "width": 5, "steps": 2} | sizes))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A folder with an explorer of random weights."""
+    save_explorer(tmp_path, new_explorer(), CARD)
+    return tmp_path
+
+
+def edit_card(folder: Path, **changes: object) -> None:
+    """Change fields of the stored card; None removes one."""
+    card = json.loads((folder / "model.json").read_text()) | changes
+    (folder / "model.json").write_text(json.dumps({name: value for name, value in card.items() if value is not None}))
+
+
+def assert_equal(one: Explorer, other: Explorer, attention: float = 1.0) -> None:
+    for (name, weight), wanted in zip(one.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(weight, attention * wanted if name.startswith("attend_") else wanted), name
+
+
+def test_what_was_saved_is_loaded_bit_by_bit_and_saved_again_to_the_byte(saved: Path, tmp_path: Path) -> None:
+    model, card = load_explorer(saved, encoder=ENCODER)
+    assert card == CARD
+    assert not model.training
+    assert_equal(model, new_explorer())
+    again = tmp_path / "again"
+    again.mkdir()
+    save_explorer(again, model, card)
+    for name in ("model.json", "model.safetensors"):
+        assert (again / name).read_bytes() == (saved / name).read_bytes()
+
+
+def test_another_encoder_is_refused_by_name(saved: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"encoded by 'hash-v1-d13', not 'minilm-abc'.*train again"):
+        load_explorer(saved, encoder="minilm-abc")
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "empty"])
+def test_a_missing_or_cut_off_file_is_an_artifact_error(saved: Path, name: str, damage: str) -> None:
+    content = (saved / name).read_bytes()
+    (saved / name).write_bytes(content[: len(content) // 2] if damage == "truncated" else b"")
+    if damage == "missing":
+        (saved / name).unlink()
+    for open_it in (load_explorer, lambda folder, encoder: start_from(new_explorer(), folder, encoder=encoder)):
+        with pytest.raises(ArtifactError, match=r"no readable explorer.*train it again"):
+            open_it(saved, encoder=ENCODER)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"width": "5"}, {"steps": 2.5}, {"width": 0}, {"edge_budget": None}, {"heads": 3}, {"reenter_topic": 1}],
+    ids=str,
+)
+def test_a_card_with_a_wrong_missing_or_unknown_field_is_refused(saved: Path, changes: dict[str, object]) -> None:
+    edit_card(saved, **changes)
+    with pytest.raises(ArtifactError, match=rf"no readable explorer: model\.json\.{next(iter(changes))}: .*, given "):
+        load_explorer(saved, encoder=ENCODER)
+
+
+@pytest.mark.parametrize("changes", [{"width": 11}, {"encoding_dim": 17}, {"steps": 97}, {"steps": 1}], ids=str)
+def test_weights_of_another_shape_than_the_card_says_are_refused(saved: Path, changes: dict[str, int]) -> None:
+    edit_card(saved, **changes)
+    with pytest.raises(ArtifactError, match=r"model\.safetensors does not fit model\.json") as caught:
+        load_explorer(saved, encoder=ENCODER)
+    assert len(str(caught.value)) < 300 + len(str(saved))  # of hundreds of missing tensors a few are named
+
+
+def test_no_weight_belongs_to_an_entity_or_a_relation(saved: Path) -> None:
+    """Weights carry to any graph: other entities, other relations, other questions."""
+    model, card = load_explorer(saved, encoder=ENCODER)
+    sizes = {size for weight in model.parameters() for size in weight.shape}
+    assert sizes == {card.encoding_dim, card.width, card.steps, 1}
+    for num_entities, num_relations in ((7, 3), (101, 19)):
+        triples = [(entity - 1, entity % num_relations, entity) for entity in range(1, num_entities)]
+        vectors = unit_vectors(num_relations, dim=13, dtype=torch.float32)
+        found = explore(
+            model,
+            make_graph(triples, num_entities=num_entities, num_relations=num_relations),
+            make_batch([make_question([3])], {"what of [topic]": 0}),
+            texts=Texts(vectors[:1], vectors),
+            options=ExploreOptions(card.edge_budget, card.reenter_topic),
+        )
+        assert sorted(found.entity.tolist()) == [1, 2, 3, 4, 5]
+        assert found.log_probability(1).isfinite().all()
+
+
+@pytest.mark.parametrize(("steps", "attention"), [(2, 1.0), (2, 0.25), (1, 1.0), (3, 1.0)])
+def test_a_start_takes_every_weight_of_the_steps_that_both_have(saved: Path, steps: int, attention: float) -> None:
+    model, before = new_explorer(7, steps=steps), new_explorer(7, steps=steps)
+    fresh = start_from(model, saved, encoder=ENCODER, attention=attention)
+    trained, _ = load_explorer(saved, encoder=ENCODER)
+    if steps == 2:
+        assert_equal(model, trained, attention)  # attention is taken over at a part of its strength
+    per_step = ("attend_head", "attend_relation", "attend_question", "attend_both")
+    assert sorted(fresh) == ([] if steps < 3 else sorted([*(f"{name}[2]" for name in per_step), "propagate.2.weight"]))
+    for name in per_step:
+        shared = min(steps, 2)
+        assert torch.equal(model.get_parameter(name)[:shared], attention * trained.get_parameter(name)[:shared])
+        assert torch.equal(model.get_parameter(name)[shared:], before.get_parameter(name)[shared:])
+    assert torch.equal(model.project.weight, trained.project.weight)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "encoder", "said"),
+    [
+        ({"width": 6}, ENCODER, "has width 5, this one 6"),
+        ({}, "minilm", "has encoder 'hash-v1-d13', this one 'minilm'"),
+        ({"encoding_dim": 17}, ENCODER, "has encoding_dim 13, this one 17"),
+    ],
+)
+def test_a_start_of_another_encoder_or_width_is_refused(
+    saved: Path, sizes: dict[str, int], encoder: str, said: str
+) -> None:
+    with pytest.raises(ArtifactError, match=said):
+        start_from(new_explorer(**sizes), saved, encoder=encoder)

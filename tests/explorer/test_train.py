@@ -50,45 +50,30 @@ def test_the_same_seed_gives_the_same_weights_bit_by_bit(way: WalkStep) -> None:
     results = set()
     for _ in range(3):
         model = films.fresh_model(width=127)
-        train(model, films.lessons(walk=way), SETTINGS.model_copy(update={"batch_size": 69}))
+        train(model, films.lessons(walk=way), films.section(batch_size=69))
         results.add(weights_of(model))
     assert len(results) == 1
 
 
-def test_another_seed_gives_other_weights() -> None:
-    orders = []
-    for seed in (0, 1):
-        model = films.fresh_model()
-        train(model, films.lessons(), seed=seed)
-        orders.append(weights_of(model))
-    assert orders[0] != orders[1]
-
-
 def test_two_relation_texts_that_decide_the_answer_are_learned_to_the_last_question() -> None:
     model = films.fresh_model()
-    steps = train(model, films.lessons(), SETTINGS.model_copy(update={"epochs": 30}))
+    steps = train(model, films.lessons(), films.section(epochs=30))
     assert np.mean([step.loss for step in steps[-7:]]) < 0.5 * np.mean([step.loss for step in steps[:7]])
     figures = measure(model, films.lessons(films.questions()))
     assert (figures.hits1, figures.coverage) == (100.0, 100.0)
 
 
-def test_every_step_reports_where_it_stands() -> None:
-    steps = train(films.fresh_model(), films.lessons(), SETTINGS.model_copy(update={"epochs": 2}))
+def test_every_step_reports_where_it_stands_and_its_rate_that_warms_up_and_falls_to_almost_nothing() -> None:
+    steps = train(films.fresh_model(), films.lessons(), films.section(epochs=2))
     num_steps = 2 * 7  # 69 questions in batches of 11
     assert [step.step for step in steps] == list(range(1, num_steps + 1))
     assert {step.num_steps for step in steps} == {num_steps}
     assert [step.epoch for step in steps] == [1] * 7 + [2] * 7
+    assert [step.step for step in steps if step.ends_epoch] == [7, 14]
     assert {step.coverage for step in steps} == {100.0}
     assert all(0 < step.classes_per_node <= 1 and step.edges_per_question > 1 for step in steps)
-
-
-def test_the_learning_rate_warms_up_and_falls_to_almost_nothing() -> None:
-    rates = [
-        step.learning_rate
-        for step in train(films.fresh_model(), films.lessons(), SETTINGS.model_copy(update={"epochs": 2}))
-    ]
     expected = [0.01 * min(1, (step + 1) / 3) * (1 - step / 14) for step in range(14)]
-    assert rates == pytest.approx(expected)
+    assert [step.learning_rate for step in steps] == pytest.approx(expected)
 
 
 def test_an_epoch_sees_every_question_once_in_another_order() -> None:
@@ -104,7 +89,7 @@ def test_an_epoch_sees_every_question_once_in_another_order() -> None:
             return questions.batch(rows)
 
     spy = Spy(*(getattr(questions, one.name) for one in fields(questions)))
-    train(model, replace(lessons, questions=spy), SETTINGS.model_copy(update={"epochs": 2}))
+    train(model, replace(lessons, questions=spy), films.section(epochs=2))
     first, second = ([row for rows in seen[start : start + 7] for row in rows] for start in (0, 7))
     assert sorted(first) == sorted(second) == list(range(69))
     assert first != second
@@ -124,7 +109,7 @@ def test_a_step_without_reached_golds_changes_nothing() -> None:
     lessons = films.lessons([films.questions()[0], three_steps_away])
     model = films.fresh_model()
     weights, moved = [weights_of(model)], []
-    for step in Trainer(model, [lessons], SETTINGS.model_copy(update={"epochs": 3, "batch_size": 1}), seed=0).steps():
+    for step in Trainer(model, [lessons], films.section(epochs=3, batch_size=1), seed=0).steps():
         weights.append(weights_of(model))
         moved.append((step.coverage, weights[-1] != weights[-2]))
     assert sorted(moved) == [(0.0, False)] * 3 + [(100.0, True)] * 3
@@ -138,24 +123,17 @@ def test_training_that_diverged_stops_and_names_the_setting() -> None:
         train(model, films.lessons())
 
 
-def test_the_last_step_of_an_epoch_says_so() -> None:
-    steps = train(films.fresh_model(), films.lessons(), SETTINGS.model_copy(update={"epochs": 3}))
-    assert [step.step for step in steps if step.ends_epoch] == [7, 14, 21]
-
-
 def test_pruning_begins_after_its_steps_and_walks_less() -> None:
-    settings = SETTINGS.model_copy(update={"epochs": 4, "prune_after": 2 * 7, "prune_below": 1.0})
+    settings = films.section(epochs=4, prune_after=2 * 7, prune_below=1.0)
     steps = train(films.fresh_model(), films.lessons(), settings)
     full, pruned = (np.mean([step.edges_per_question for step in part]) for part in (steps[:14], steps[14:]))
     assert pruned < 0.7 * full  # what is left are the questions explored again
-    assert (
-        steps[:14] == train(films.fresh_model(), films.lessons(), settings.model_copy(update={"prune_below": 0.0}))[:14]
-    )
+    assert steps[:14] == train(films.fresh_model(), films.lessons(), films.section(epochs=4))[:14]
 
 
 def test_what_loses_its_golds_by_pruning_is_explored_again_without() -> None:
     # Nothing has an attention of 1, so pruning leaves every question at its topic.
-    settings = SETTINGS.model_copy(update={"epochs": 3, "batch_size": 8, "prune_below": 1.0})
+    settings = films.section(epochs=3, batch_size=8, prune_below=1.0)
     trainer = Trainer(films.fresh_model(), [films.lessons()], settings, seed=0)
     steps = list(trainer.steps())
     assert {step.coverage for step in steps} == {0.0}
@@ -169,7 +147,7 @@ def test_what_no_exploration_reaches_is_tried_again_once() -> None:
     trainer = Trainer(
         films.fresh_model(),
         [films.lessons(far)],
-        SETTINGS.model_copy(update={"epochs": 5, "batch_size": 4, "prune_below": 0.1}),
+        films.section(epochs=5, batch_size=4, prune_below=0.1),
         seed=0,
     )
     assert [step.explored_again for step in trainer.steps()] == [0.0, 100.0, 0.0, 0.0, 0.0]
@@ -187,7 +165,7 @@ def test_batches_too_large_for_memory_are_split_and_give_the_same_weights() -> N
 
 def test_half_precision_learns_as_well() -> None:
     model = films.fresh_model()
-    train(model, films.lessons(), SETTINGS.model_copy(update={"epochs": 30, "precision": "bfloat16"}))
+    train(model, films.lessons(), films.section(epochs=30, precision="bfloat16"))
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert measure(model, films.lessons(films.questions())).hits1 == 100.0
 
@@ -196,9 +174,7 @@ def test_several_datasets_are_learned_from_at_once() -> None:
     who = [question for question in films.questions() if question.masked == films.WHO]
     when = [question for question in films.questions() if question.masked == films.WHEN]
     model = films.fresh_model()
-    trainer = Trainer(
-        model, [films.lessons(who), films.lessons(when)], SETTINGS.model_copy(update={"epochs": 40}), seed=0
-    )
+    trainer = Trainer(model, [films.lessons(who), films.lessons(when)], films.section(epochs=40), seed=0)
     assert trainer.num_steps == 40 * (3 + 3)  # each in batches of its own
     list(trainer.steps())
     assert measure(model, films.lessons(who)).hits1 == 100.0
@@ -207,7 +183,7 @@ def test_several_datasets_are_learned_from_at_once() -> None:
 
 @pytest.mark.parametrize("stopped_after", [1, 7, 10, 20])
 def test_a_training_that_goes_on_ends_with_the_same_weights_bit_by_bit(stopped_after: int) -> None:
-    settings = SETTINGS.model_copy(update={"epochs": 3, "prune_after": 5, "prune_below": 0.6, "question_noise": 0.5})
+    settings = films.section(epochs=3, prune_after=5, prune_below=0.6, question_noise=0.5)
     straight = films.fresh_model()
     expected = train(straight, films.lessons(), settings)
     first = Trainer(films.fresh_model(), [films.lessons()], settings, seed=0)
