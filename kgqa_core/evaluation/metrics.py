@@ -345,7 +345,7 @@ def resampled_means(values: Floats, *, resamples: int = RESAMPLES, seed: int = S
 
 
 def bootstrap_bounds(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
-    """Return the lower and upper bounds [2, M] of the means of the columns [B, M], by the same draws; 0 without rows."""
+    """Return the lower and upper bounds [2, M] of the means of the columns [B, M], by the same draws; 0 if B is 0."""
     if not len(values):
         return np.zeros((2, values.shape[1]))
     tail = (1 - CONFIDENCE) / 2
