@@ -21,7 +21,7 @@ from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, ConfigError
 from kgqa_core.graph.build import BATCH_ROWS, BuildLimits, GraphReport, connect, rebatch, write_facts, write_ordered
 from kgqa_core.graph.closure_walk import MID, Closure, Query
-from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, remove_runs, write_bucket, write_run
+from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, plan_layout, write_bucket, write_run
 from kgqa_core.graph.input_files import write_rejects
 from kgqa_core.graph.strings import write_string_indexes
 
@@ -31,16 +31,6 @@ RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
 NO_NAME = " (no name)"  # shown after the label of a MID that has none
 NAME_FACTS = ("num_named", "num_shared_names", "kinds")  # of both reports
 KINDS = ("entity", "cvt", "foreign", "literal")
-
-
-@dataclass(frozen=True, slots=True)
-class HopCount:
-    """What one hop added."""
-
-    hop: int  # 0: the topics
-    num_entities: int  # first reached by this hop
-    num_triples: int  # distinct, first walked by this hop
-    num_passes: int  # over the dump: one, and one more for each CVT in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,9 @@ class ClosureReport:
     num_aliases: int  # rows of aliases.parquet
     num_types: int  # rows of types.parquet
     kinds: dict[str, int] = field(default_factory=dict)  # ENTITIES.kind -> entities
-    hops: tuple[HopCount, ...] = ()  # none where every triple is kept
+    # Per hop, 0 the topics: num_entities first reached by it, num_triples first walked by it, num_passes over the dump
+    # (one, and one more for each CVT in a row). None where every triple is kept.
+    hops: tuple[dict[str, int], ...] = ()
     triples_per_relation: dict[str, int] = field(default_factory=dict)
 
 
@@ -76,20 +68,20 @@ def build_from_dump(
 ) -> ClosureReport:
     """Write the graph of the topics' closure to ``out_dir``, a folder that ``open_graph`` opens.
 
+    Beside the graph there are closure.json, hubs.parquet, topics.parquet, aliases.parquet and types.parquet.
+
     Args:
         dumps: folders of parsed dumps (schemas.DUMP_*), one per dump file.
         topics: labels of the topic entities.
-        out_dir: gets the graph, and closure.json, hubs.parquet, topics.parquet, aliases.parquet, types.parquet.
+        out_dir: where it goes.
         hops: that are walked from the topics, in both directions; None: every triple of the dumps, whatever the topics.
         cvt_is_hop: False: a CVT (a MID without a name in any language) is left within the hop that reaches it.
         hub_cap: at most so many triples of a (head, relation) or (relation, tail) group are walked, those whose other
             end is first in byte order; None: all.
         limits: how it is built.
 
-    Raises:
-        ConfigError: a hop or cap below 1, or a cap without hops.
-        InputError: the dumps hold no triple, or none of the topics.
-        ArtifactError: a folder holds no parsed dump.
+    Raises ConfigError for a hop or cap below 1, or a cap without hops; InputError where the dumps hold no triple, or
+    none of the topics; ArtifactError where a folder holds no parsed dump.
     """
     if hops is not None and not 1 <= hops <= MAX_HOPS:
         raise ConfigError(f"hops: {hops} is not between 1 and {MAX_HOPS}; for the whole dump leave it empty")
@@ -136,7 +128,7 @@ def _write_graph(
     connection = closure.connection
     reached = dict(connection.sql("select level, count(*) from reached group by level").fetchall())
     nodes, num_entities = closure.number()
-    layout = Layout(num_entities, len(closure.relations), max_hop=len(passes) - 1)
+    layout = plan_layout(num_entities, len(closure.relations), len(passes) - 1)
     pieces, num_rows, per_relation = _write_triples(closure, nodes, layout, out_dir)
     per_hop = np.sum([piece.hops for piece in pieces], axis=0).tolist()
     names = _write_entities(closure, nodes, out_dir)
@@ -162,7 +154,10 @@ def _write_graph(
         "num_duplicates": closure.num_repeats if closure.kept else num_rows - sum(per_hop),
         "triples_per_relation": per_relation,
     }
-    hops = (HopCount(hop, reached.get(hop, 0), per_hop[hop], count) for hop, count in enumerate(passes))
+    hops = (
+        {"hop": hop, "num_entities": reached.get(hop, 0), "num_triples": per_hop[hop], "num_passes": count}
+        for hop, count in enumerate(passes)
+    )
     report = ClosureReport(
         **shared,
         **names,
@@ -200,7 +195,6 @@ def _write_triples(
     buckets = plan_buckets(runs, used, layout, limits.shard_rows, closure.work)
     pieces = list(limits.map_chunks(write_bucket, buckets))
     join_pieces(pieces, layout.num_entities, out_dir)
-    remove_runs(runs)
     labels = [closure.relations[relation] for relation in used]
     counts = np.array([piece.relations for piece in pieces], np.int64).sum(axis=0)
     ids = np.arange(len(used), dtype=np.int32)

@@ -65,19 +65,13 @@ def parse_dump(
 ) -> DumpReport:
     """Write what is kept of a dump to ``out_dir``.
 
-    Args:
-        path: N-Triples, as gzip of any number of members or plain.
-        out_dir: an existing folder that receives ``triples-``, ``types-`` and ``names-NNNNN.parquet``,
-            ``relations.parquet``, ``rejects.parquet`` and ``dump.json``.
-        options: what is kept.
-        threads: that parse; with 1 everything happens in the caller's thread.
-        journal: folder in which finished parts wait and from which a later call goes on; None: none is kept.
-        progress: called after each block.
+    This existing folder receives ``triples-``, ``types-`` and ``names-NNNNN.parquet``, ``relations.parquet``,
+    ``rejects.parquet`` and ``dump.json``. The dump is N-Triples, as gzip of any number of members or plain. With one of
+    ``threads`` everything happens in the caller's. ``journal``: folder in which finished parts wait and from which a
+    later call goes on; None: none is kept. ``progress`` is called after each block.
 
-    Raises:
-        InputError: the file is missing, truncated, damaged or no N-Triples, too many lines are malformed, or no triple
-            is kept. Nothing is left then.
-        OSError: the disk is full; the journal is left.
+    Raises InputError where the file is missing, truncated, damaged or no N-Triples, too many lines are malformed, or no
+    triple is kept: nothing is left then. OSError where the disk is full: the journal is left.
     """
     options, folder = options or DumpOptions(), journal or out_dir / ".parts"
     try:

@@ -6,13 +6,8 @@ which knows the whole grammar: it says what is wrong with the line, or the line 
 the grammar of the W3C recommendation, IRIs must be absolute, as its text demands, and ``\\u`` escapes must stand for
 characters.
 
-What published pre-processing of Freebase for question answering leaves out: NSM (He et al. 2021; its filter of
-FastRDFStore's dump) drops music.release, authority.musicbrainz, 22-rdf-syntax-ns#type, book.isbn,
-common.licensed_object, tv.tv_series_episode, type.namespace, type.content, type.permission, type.object.key,
-type.object.permission, type.type.instance, topic_equivalent_webpage and dataworld.freeq, and keeps one language. ToG
-(Sun et al. 2024) drops type.object.type, type.object.name, what begins with common. or freebase., and sameAs; FRAG adds
-type.type. to these. ``NOISE_PREFIXES`` is the administrative part of both; relations that NSM drops only because they
-are large stay.
+``NOISE_PREFIXES`` is the administrative part of what NSM (He et al. 2021) and ToG (Sun et al. 2024) leave out of
+Freebase; relations that NSM drops only because they are large stay.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,33 +30,21 @@ RANGES = 4096
 I64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How wide the fields of a key are: ``(relation << entity bits | other) << hop bits | hop``."""
+class Layout(NamedTuple):
+    """How wide the fields of a key are: ``(relation << other_bits | other) << hop_bits | hop``."""
 
     num_entities: int  # N
     num_relations: int  # R, those without a triple included
     max_hop: int
+    other_bits: int
+    hop_bits: int
+    width: int  # owners of a range
 
-    @property
-    def hop_bits(self) -> int:
-        """Bits of a hop."""
-        return self.max_hop.bit_length()
 
-    @property
-    def other_bits(self) -> int:
-        """Bits of the other entity."""
-        return max(self.num_entities - 1, 0).bit_length()
-
-    @property
-    def key_bits(self) -> int:
-        """Bits of relation, other entity and hop."""
-        return (2 * self.num_relations).bit_length() + self.other_bits + self.hop_bits
-
-    @property
-    def width(self) -> int:
-        """Owners of a range."""
-        return max(1, -(-self.num_entities // RANGES))
+def plan_layout(num_entities: int, num_relations: int, max_hop: int) -> Layout:
+    """Return the layout of a graph's keys."""
+    other_bits, width = max(num_entities - 1, 0).bit_length(), max(1, -(-num_entities // RANGES))
+    return Layout(num_entities, num_relations, max_hop, other_bits, max_hop.bit_length(), width)
 
 
 def write_run(triples: Sequence[NDArray[Any]], layout: Layout, stem: Path) -> Path:
@@ -175,7 +163,8 @@ def _sorted_edges(bucket: Bucket, first: int) -> tuple[NDArray[np.int32], NDArra
         for name, arrays in zip(("owner", "key"), found, strict=True):
             arrays.append(open_array(Path(f"{run}-{name}.npy"))[ends[bucket.low] : ends[bucket.high]])
     owners, keys = (np.concatenate(arrays) for arrays in found)
-    bits = np.uint64(bucket.layout.key_bits)
+    layout = bucket.layout
+    bits = np.uint64((2 * layout.num_relations).bit_length() + layout.other_bits + layout.hop_bits)
     if int(owners.max(initial=first) - first).bit_length() + int(bits) > 64:
         order = np.lexsort((keys, owners))
         return owners[order], keys[order]
@@ -185,7 +174,7 @@ def _sorted_edges(bucket: Bucket, first: int) -> tuple[NDArray[np.int32], NDArra
 
 
 def join_pieces(pieces: Sequence[Piece], num_entities: int, folder: Path) -> None:
-    """Move the shards to ``folder``, write the four arrays of the CSR there, and remove the pieces."""
+    """Move the shards to ``folder``, write the four arrays of the CSR there, and remove the pieces and the runs."""
     num_groups = sum(piece.num_groups for piece in pieces)
     lengths = {"group_relation": num_groups, "edge_tail": sum(piece.num_edges for piece in pieces)}
     for (name, length), source in zip(lengths.items(), ("relation", "tail"), strict=True):
@@ -207,11 +196,7 @@ def join_pieces(pieces: Sequence[Piece], num_entities: int, folder: Path) -> Non
             shutil.move(f"{piece.bucket.stem}-triples.parquet", folder / f"triples-{piece.bucket.shard:04d}.parquet")
         for name in ("groups", "relation", "size", "tail"):
             Path(f"{piece.bucket.stem}-{name}.npy").unlink()
-
-
-def remove_runs(runs: Sequence[Path]) -> None:
-    """Free the disk of what ``write_run`` wrote."""
-    for run in runs:
+    for run in pieces[0].bucket.runs:
         for name in ("owner", "key", "counts"):
             Path(f"{run}-{name}.npy").unlink()
 

@@ -1,7 +1,7 @@
 """Mapping shard-sized tasks over a Dask cluster. A module of its own: who builds in-process never loads Dask.
 
 A task is an importable function of one item. Its results are files, each written under another name and renamed once
-it is whole (``disk.written_whole``), and a small report: so a task that runs twice, because its worker died or was
+it is whole (``artifacts.written_whole``), and a small report: so a task that runs twice, because its worker died or was
 only thought to, changes nothing.
 """
 
@@ -43,6 +43,7 @@ def fan_out(
 
     def map_tasks(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         total = len(items) if isinstance(items, Sized) else None
+        name = str(getattr(getattr(function, "func", function), "__name__", "task"))
         numbered = enumerate(items)
         upcoming = next(numbered, None)
         running: dict[Any, tuple[int, Item]] = {}
@@ -50,11 +51,12 @@ def fan_out(
         try:
             while upcoming is not None or running:
                 while upcoming is not None and slots.take(wait=not running):
-                    running[_submit(client, function, *upcoming)] = upcoming
+                    key = f"{name}-{uuid4().hex[:8]}-{upcoming[0]}-{name_of(upcoming[1])}"
+                    running[client.submit(function, upcoming[1], key=key, pure=False)] = upcoming
                     upcoming = next(numbered, None)
                 for future in _wait_for_some(client, list(running), patience):
                     number, item = running[future]
-                    results[number] = _result_of(future, function, item)
+                    results[number] = _result_of(future, name, item)
                     del running[future]
                     future.release()  # else a worker that dies later would have its result to make again
                     slots.give(1)
@@ -92,7 +94,6 @@ class _Slots:
                 self._freed.wait(POLL_SECONDS)
 
     def give(self, count: int) -> None:
-        """Give slots back."""
         with self._freed:
             self._taken -= count
             self._freed.notify_all()
@@ -100,19 +101,8 @@ class _Slots:
 
 def name_of(item: object) -> str:
     """Return what an item is called in errors and on Dask's pages: its path, or what it says of itself."""
-    if isinstance(item, str | Path):
-        return str(item)
-    named = getattr(item, "name", None) or getattr(item, "path", None)
+    named = item if isinstance(item, str | Path) else getattr(item, "name", None) or getattr(item, "path", None)
     return str(named) if isinstance(named, str | Path) else shorten(item)
-
-
-def _submit(client: Any, function: Callable[[Item], Result], number: int, item: Item) -> Any:
-    key = f"{_function_name(function)}-{uuid4().hex[:8]}-{number}-{name_of(item)}"
-    return client.submit(function, item, key=key, pure=False)
-
-
-def _function_name(function: Callable[..., Any]) -> str:
-    return str(getattr(getattr(function, "func", function), "__name__", "task"))
 
 
 def _wait_for_some(client: Any, futures: list[Any], patience: float) -> Iterable[Any]:
@@ -135,7 +125,7 @@ def _wait_for_some(client: Any, futures: list[Any], patience: float) -> Iterable
             )
 
 
-def _result_of(future: Any, function: Callable[..., Any], item: object) -> Any:
+def _result_of(future: Any, function: str, item: object) -> Any:
     from distributed.scheduler import KilledWorker
 
     with _scheduler_lost():
@@ -143,10 +133,9 @@ def _result_of(future: Any, function: Callable[..., Any], item: object) -> Any:
             return future.result()
         except KilledWorker as problem:
             raise KgqaError(
-                f"{name_of(item)}: every one of the {problem.allowed_failures + 1} workers that tried "
-                f"{_function_name(function)!r} on it was killed, most often for want of memory. Give each worker more "
-                "(cluster.memory_limit), with fewer of them if need be (cluster.workers), then run again: finished "
-                "stages are kept."
+                f"{name_of(item)}: every one of the {problem.allowed_failures + 1} workers that tried {function!r} on "
+                "it was killed, most often for want of memory. Give each worker more (cluster.memory_limit), with "
+                "fewer of them if need be (cluster.workers), then run again: finished stages are kept."
             ) from problem
 
 

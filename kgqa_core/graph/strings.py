@@ -161,12 +161,8 @@ def digest_triples(heads: U64, relations: U64, tails: U64, owner: Ints, num_owne
     Every triple becomes two numbers, mixed from the hashes of its three labels; the sums of them, modulo 2^64, are the
     digest. It tells builds apart; it is no protection against somebody who wants two sets to agree.
 
-    Args:
-        heads: [E] label hashes (``hash_strings``); of every owner no triple twice.
-        relations: [E].
-        tails: [E].
-        owner: [E] 0..num_owners-1.
-        num_owners: how many there are, also those without a triple, whose digest is 0.
+    ``heads``, ``relations``, ``tails``: [E] label hashes (``hash_strings``); of every owner no triple twice. ``owner``:
+    [E] 0..num_owners-1; of one without a triple the digest is 0.
     """
     sums = np.zeros((2, num_owners), dtype=np.uint64)
     for lane, start in enumerate(LANES):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -97,9 +97,6 @@ def is_score(name: str) -> bool:
     return name not in COSTS and found is not None and found["control"] is None
 
 
-# ------ Sweep files: which settings of which run configurations vary, and what to show of it.
-
-
 BASE, POINT = "base", "point"  # the dimensions that are no setting: which run configuration, which of ``points``
 
 
@@ -122,17 +119,12 @@ def _figure(name: str, label: Callable[[str], str] = label_of) -> str:
     return name
 
 
-Texts = Annotated[tuple[str, ...], Field(strict=False)]
+Listed = BeforeValidator(_as_list)
+Distinct = AfterValidator(_distinct_values)
+Lax = Field(strict=False)
+Texts = Annotated[tuple[str, ...], Lax, Listed]
 Key = Annotated[str, Field(pattern=r"^[^.\s]+(\.[^.\s]+)*$")]
-Values = Annotated[tuple[Any, ...], Field(strict=False), AfterValidator(_distinct_values)]
 Settings = dict[Key, Any]
-Figure = Annotated[str, AfterValidator(_figure)]
-Figures = Annotated[
-    tuple[Figure, ...], Field(strict=False), BeforeValidator(_as_list), AfterValidator(_distinct_values)
-]
-Bases = Annotated[
-    tuple[FilePath, ...], Field(strict=False), BeforeValidator(_as_list), AfterValidator(_distinct_values)
-]
 Control = Literal["template_control", "ceiling"]
 
 
@@ -150,10 +142,10 @@ class PlotSection(Section):
     # lines: x has an order. points: it has none (datasets, encoders). curves: what training recorded, by its steps.
     kind: Literal["lines", "points", "curves"] = "lines"
     x: str | None = None  # a dimension (a varied setting, base, point), or a figure
-    y: Annotated[Texts, BeforeValidator(_as_list), AfterValidator(_distinct_values)] = ("hits1", "f1")
+    y: Annotated[Texts, Distinct] = ("hits1", "f1")
     panels: str | None = None  # a dimension with a panel per value
-    lines: Annotated[Texts, BeforeValidator(_as_list)] | None = None  # with a line per value; default: all others
-    beside: Annotated[tuple[Control, ...], Field(strict=False), BeforeValidator(_as_list)] = ()  # dashed: same scores
+    lines: Texts | None = None  # with a line per value; default: all others
+    beside: Annotated[tuple[Control, ...], Lax, Listed] = ()  # dashed: same scores
     log_x: bool = False
     even_x: bool = False  # values of x at equal distances, as names are
     log_y: bool = False
@@ -172,13 +164,13 @@ class PlotSection(Section):
 class SweepFile(Section):
     """One sweep: every combination of base, point and varied values is a run."""
 
-    base: Bases  # run configurations
+    base: Annotated[tuple[FilePath, ...], Lax, Listed, Distinct]  # run configurations
     set: Settings = Field(default_factory=dict)  # the same for all runs
-    points: Annotated[tuple[PointSection, ...], Field(strict=False)] = ()
-    vary: dict[Key, Values] = Field(default_factory=dict)
-    repeat: Annotated[Texts, BeforeValidator(_as_list)] = ()  # varied settings that only repeat: mean and spread
-    table: Figures = ("hits1", "f1")
-    plots: Annotated[tuple[PlotSection, ...], Field(strict=False)] = ()
+    points: Annotated[tuple[PointSection, ...], Lax] = ()
+    vary: dict[Key, Annotated[tuple[Any, ...], Lax, Distinct]] = Field(default_factory=dict)
+    repeat: Texts = ()  # varied settings that only repeat: mean and spread
+    table: Annotated[tuple[Annotated[str, AfterValidator(_figure)], ...], Lax, Listed, Distinct] = ("hits1", "f1")
+    plots: Annotated[tuple[PlotSection, ...], Lax] = ()
 
     @property
     def dimensions(self) -> list[str]:
@@ -198,18 +190,14 @@ class SweepFile(Section):
                 raise ValueError(f"{what}: two have one name; the names are {', '.join(names)}")
         for name in self.repeat:
             _legal("repeat", name, self.vary)
-        for key, where in self._varied_twice():
-            raise ValueError(f"{key!r} is varied, and set in {where}: give it once")
-        for number, plot in enumerate(self.plots):
-            self._check_plot(f"plots.{number}", plot)
-        return self
-
-    def _varied_twice(self) -> Iterator[tuple[str, str]]:
         places = {"'set'": self.set} | {f"point {point.label!r}": point.set for point in self.points}
         for where, settings in places.items():
             for key in self.vary:
                 if any(f"{given}.".startswith(f"{key}.") for given in settings):
-                    yield key, where
+                    raise ValueError(f"{key!r} is varied, and set in {where}: give it once")
+        for number, plot in enumerate(self.plots):
+            self._check_plot(f"plots.{number}", plot)
+        return self
 
     def _check_plot(self, where: str, plot: PlotSection) -> None:
         for key, names in (("lines", plot.lines or ()), ("panels", (plot.panels,) if plot.panels else ())):

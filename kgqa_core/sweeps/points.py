@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from kgqa_core.config import RunConfig
@@ -31,6 +31,9 @@ from kgqa_core.sweeps.config import BASE, COSTS, CURVES, POINT, PointSection, Sw
 from kgqa_core.tracking import hop_metric, read_record
 
 CONTROL_ROLES = {"template control": "template_control.", "ceiling": "ceiling."}
+MAX_NAME = 90  # characters of a run's name; files are named by it
+DEFAULT = "default"  # how a setting without a value is shown
+WHOLE_FROM = 1000.0  # costs are shown without decimals from here on
 
 Key = TypeVar("Key", str, int)
 Place = Mapping[str, Any]
@@ -69,24 +72,21 @@ class PointRow:
 
 
 def read_row(place: Place, run: str, seed: int, folders: Mapping[str, Path]) -> SeedRow:
-    """Return the row of one explorer.
+    """Return the row of one explorer; ArtifactError where a record is missing or damaged.
 
-    Args:
-        place: where in the sweep it stands.
-        run: name of its run.
-        seed: its seed.
-        folders: artifact folders of its ``questions``, ``encodings``, ``explorer`` and ``evaluation``.
-
-    Raises:
-        ArtifactError: a record is missing or damaged.
+    ``place``: where in the sweep it stands. ``run``: name of its run. ``folders``: artifact folders of its
+    ``questions``, ``encodings``, ``explorer`` and ``evaluation``.
     """
     records = {stage: read_record(folder) for stage, folder in folders.items()}
     figures: dict[str, float] = {}
     for stage in ("questions", "encodings", "explorer", "evaluation"):
         figures |= records[stage].metrics
-    scores = json.loads((folders["evaluation"] / "scores.json").read_text(encoding="utf-8"))
-    for row in scores:
-        figures |= _score_figures(row)
+    for row in json.loads((folders["evaluation"] / "scores.json").read_text(encoding="utf-8")):
+        prefix = CONTROL_ROLES.get(row["role"], "")
+        scores = dict(row["overall"])
+        for hops, one in row["by_hops"].items():
+            scores |= {hop_metric(name, hops): value for name, value in one.items()}
+        figures |= {f"{prefix}{name}": float(value) for name, value in scores.items()}
     curves = {
         name: [(step, value) for step, value, _ in sorted(points)]
         for name, points in records["explorer"].curves.items()
@@ -96,31 +96,23 @@ def read_row(place: Place, run: str, seed: int, folders: Mapping[str, Path]) -> 
     return SeedRow(place, run, seed, fingerprints, figures, curves)
 
 
-def _score_figures(row: Mapping[str, Any]) -> dict[str, float]:
-    prefix = CONTROL_ROLES.get(row["role"], "")
-    by_hops = {hop_metric(name, hops): value for hops, one in row["by_hops"].items() for name, value in one.items()}
-    return {f"{prefix}{name}": float(value) for name, value in {**row["overall"], **by_hops}.items()}
-
-
 def join_repetitions(rows: Iterable[SeedRow], repeated: Sequence[str]) -> list[PointRow]:
     """Return a row for every place, without the ``repeated`` settings, in order of first appearance."""
-    groups: dict[str, list[SeedRow]] = {}
+    places: dict[str, Place] = {}
+    groups: dict[str, dict[str, SeedRow]] = {}
     for row in rows:
-        kept = {name: value for name, value in row.place.items() if name not in repeated}
-        groups.setdefault(json.dumps(kept, default=str), []).append(row)
-    return [_join(group, repeated) for group in groups.values()]
-
-
-def _join(group: Sequence[SeedRow], repeated: Sequence[str]) -> PointRow:
-    # Repetitions can be one and the same explorer (any draw of all questions is all questions): it counts once.
-    group = list({row.fingerprints["evaluation"]: row for row in group}.values())
-    place = {name: value for name, value in group[0].place.items() if name not in repeated}
-    curves = {
-        name: list(_spreads([dict(row.curves[name]) for row in group]).items())
-        for name in group[0].curves
-        if all(name in row.curves for row in group)
-    }
-    return PointRow(place, _spreads([row.figures for row in group]), curves, len(group))
+        place = {name: value for name, value in row.place.items() if name not in repeated}
+        key = json.dumps(place, default=str)
+        places.setdefault(key, place)
+        # Repetitions can be one and the same explorer (any draw of all questions is all questions): it counts once.
+        groups.setdefault(key, {})[row.fingerprints["evaluation"]] = row
+    joined = []
+    for key, group in groups.items():
+        one, *others = group.values()
+        shared = [name for name in one.curves if all(name in other.curves for other in others)]
+        curves = {name: list(_spreads([dict(row.curves[name]) for row in (one, *others)]).items()) for name in shared}
+        joined.append(PointRow(places[key], _spreads([row.figures for row in group.values()]), curves, len(group)))
+    return joined
 
 
 def _spreads(tables: Sequence[Mapping[Key, float]]) -> dict[Key, Spread]:
@@ -131,17 +123,7 @@ def _spreads(tables: Sequence[Mapping[Key, float]]) -> dict[Key, Spread]:
 
 def spread(values: Sequence[float]) -> Spread:
     """Return mean and sample standard deviation of ``values``."""
-    count = len(values)
-    mean = math.fsum(values) / count
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1) if count > 1 else 0.0
-    return Spread(mean, math.sqrt(variance), count)
-
-
-# ------ From a sweep file to its points: one run configuration each, all of them checked before any runs.
-
-
-MAX_NAME = 90  # characters of a run's name; files are named by it
-DEFAULT = "default"  # how a setting without a value is shown
+    return Spread(fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +153,17 @@ class Sweep:
 def read_sweep(path: Path, overrides: Iterable[str] = ()) -> Sweep:
     """Read a sweep file and every run configuration that it asks for.
 
-    Args:
-        path: the YAML file; its paths, and those in ``overrides``, resolve against it.
-        overrides: ``section.key=value`` settings for all runs; those that the sweep varies cannot be set.
-
-    Raises:
-        ConfigError: the sweep file, or a run that it asks for, is not usable; every problem is named.
+    ``overrides``: ``section.key=value`` settings for all runs; those that the sweep varies cannot be set. Paths in the
+    file and in them resolve against the file. Raises ConfigError where the sweep file, or a run that it asks for, is
+    not usable; every problem is named.
     """
     path = packaged(path)
     file = validated(SweepFile, read_yaml(path), path, machine_paths(path.parent))
     given = [parse_setting(override, path.parent) for override in overrides]
-    _refuse_varied(given, file)
+    for setting in given:
+        for key in (*file.vary, *(key for point in file.points for key in point.set)):
+            if f"{setting.key}.".startswith(f"{key}."):
+                raise ConfigError(f"{setting.source}: the sweep itself sets {key}; change it in the sweep's file")
     points = tuple(_points(path, file, given))
     homes = {str(point.config.runtime.home): point.label for point in points}
     if len(homes) > 1:
@@ -191,9 +173,13 @@ def read_sweep(path: Path, overrides: Iterable[str] = ()) -> Sweep:
 
 def _points(path: Path, file: SweepFile, given: Sequence[Setting]) -> Iterator[SweepPoint]:
     sweeps = f"the sweep {path}"
+
+    def settings(values: Mapping[str, Any], source: str) -> list[Setting]:
+        return [Setting(key, value, f"{source}: {key}", path.parent) for key, value in values.items()]
+
     names = short_names(file.vary)
     # Of many points' explorers none is one to serve; --set tracking.register_models=true registers them all the same.
-    fixed = [Setting("tracking.register_models", False, sweeps), *_settings(file.set, path, sweeps), *given]
+    fixed = [Setting("tracking.register_models", False, sweeps), *settings(file.set, sweeps), *given]
     several: tuple[PointSection | None, ...] = file.points or (None,)
     seen: set[str] = set()
     for base, point, *values in itertools.product(file.base, several, *file.vary.values()):
@@ -207,35 +193,28 @@ def _points(path: Path, file: SweepFile, given: Sequence[Setting]) -> Iterator[S
             raise ConfigError(f"{path}: two runs are both called {label!r}; say what they are in 'points', with labels")
         seen.add(label)
         here = f"{sweeps}, run {label!r}"
-        own = _settings({**(point.set if point else {}), **varied}, path, here)
+        own = settings({**(point.set if point else {}), **varied}, here)
         named = Setting("name", _run_name(f"{path.stem} {label or base.stem}"), here)
         base = Path(os.path.normpath(base))
         config = configure(base, [*fixed, *own, named], source=f"{base}, with what {here} sets,")
         yield SweepPoint(label or base.stem, place, config)
 
 
-def _settings(values: Mapping[str, Any], path: Path, source: str) -> list[Setting]:
-    return [Setting(key, value, f"{source}: {key}", path.parent) for key, value in values.items()]
-
-
-def _refuse_varied(given: Iterable[Setting], file: SweepFile) -> None:
-    for setting in given:
-        for key in (*file.vary, *(key for point in file.points for key in point.set)):
-            if f"{setting.key}.".startswith(f"{key}."):
-                raise ConfigError(f"{setting.source}: the sweep itself sets {key}; change it in the sweep's file")
+def _run_name(text: str) -> str:
+    """Return a run's name: legal as a file's name, and short; two texts never share one."""
+    name = re.sub(r"[/\\\x00-\x1f]", "_", text).strip()
+    if name == text and len(name) <= MAX_NAME:
+        return name
+    return f"{name[:MAX_NAME]} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
     """Return each setting's last part, or as many as tell it from the others."""
-    keys = list(keys)
-    short = {}
+    keys, short = list(keys), {}
     for key in keys:
         parts = key.split(".")
-        for count in range(1, len(parts) + 1):
-            tail = ".".join(parts[-count:])
-            if sum(f".{other}".endswith(f".{tail}") for other in keys) == 1:
-                break
-        short[key] = tail
+        tails = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        short[key] = next(tail for tail in tails if sum(f".{other}".endswith(f".{tail}") for other in keys) == 1)
     return short
 
 
@@ -252,25 +231,9 @@ def show_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _run_name(text: str) -> str:
-    """Return a run's name: legal as a file's name, and short; two texts never share one."""
-    name = re.sub(r"[/\\\x00-\x1f]", "_", text).strip()
-    if name == text and len(name) <= MAX_NAME:
-        return name
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{name[:MAX_NAME]} {digest}"
-
-
-# ------ A sweep's rows as a table: for a terminal.
-
-
-WHOLE_FROM = 1000.0  # costs are shown without decimals from here on
-NAMES = {BASE: "run", POINT: "point"}
-
-
 def header(dimensions: Sequence[str], figures: Sequence[str]) -> list[str]:
     """Return the columns' names: the dimensions, how many explorers, the figures."""
-    short = NAMES | short_names(name for name in dimensions if name not in NAMES)
+    short = {BASE: "run", POINT: "point"} | short_names(name for name in dimensions if name not in (BASE, POINT))
     return [*(short[name] for name in dimensions), "n", *(label_of(name).replace(", percent", "") for name in figures)]
 
 
