@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import takewhile
 
 import numpy as np
 
@@ -51,13 +52,10 @@ class Knowledge:
     """What is known of many questions; worked out when one is asked about."""
 
     def __init__(self, search: SearchGraph, questions: Sequence[Question], plans: Plans | None = None) -> None:
-        """Take the questions of a run.
+        """Take the questions of a run: all that may be asked, as what is known of them is part of the oracle's name.
 
-        Args:
-            search: what its systems search.
-            questions: all that may be asked: what is known of them is part of the oracle's name.
-            plans: the gold plans (``read_supervision(best_only=True)``); of a question without any the gold chain is
-                taken, else its shortest paths of the highest F1.
+        ``plans``: the gold plans (``read_supervision(best_only=True)``); of a question without any the gold chain is
+        taken, else its shortest paths of the highest F1.
         """
         self.search = search
         self._plans = plans or {}
@@ -94,26 +92,28 @@ class Knowledge:
         ids = self._by_text.get(question)
         own = self._questions.get(prompt.question_id)
         if ids is None and question in self._first_masked:
-            at_topics = isinstance(prompt.constraint, PathConstraint) and own is not None
-            ids = self._by_masked.get((question, own.topics)) if at_topics and own else None
+            if own is not None and isinstance(prompt.constraint, PathConstraint):
+                ids = self._by_masked.get((question, own.topics))
             ids = ids or [self._first_masked[question]]
         if ids is None and own is not None:  # whoever asks has worded it anew
             ids = self._by_text[own.text]
-        return self._of(tuple(ids)) if ids else None
-
-    def _of(self, ids: tuple[str, ...]) -> Known:
-        found = self._known.get(ids)
-        if found is None:
-            found = self._known[ids] = self._work_out([self._questions[id] for id in ids])
+        key = tuple(ids or ())
+        if key and key not in self._known:
+            self._known[key] = self._work_out([self._questions[id] for id in key])
             if len(self._known) > MAX_KEPT:
                 self._known.popitem(last=False)
-        return found
+        return self._known.get(key)
 
     def _work_out(self, questions: Sequence[Question]) -> Known:
         names = self.search.entities
         golds = dict.fromkeys(gold for one in questions for gold in sorted(golds_of(one, reenter_topic=True)))
         topics = dict.fromkeys(topic for one in questions for topic in one.topics)
-        placed = [self._place(one) for one in questions]
+        placed = []
+        for one in questions:
+            try:
+                placed += self.search.place([one])
+            except InputError:  # it has no place in what is walked: there it is without a topic
+                placed.append(replace(one, topics=(), answers=(), claim=None))
 
         def find_layers(plan: LabelPath) -> tuple[frozenset[str], ...]:
             found = [self._layers(one, plan) for one in placed]
@@ -128,13 +128,6 @@ class Knowledge:
             plans=tuple(dict.fromkeys(plan for one in placed for plan in self._gold_plans(one))),
             find_layers=find_layers,
         )
-
-    def _place(self, question: Question) -> Question:
-        """Return the question in what is walked; without a topic where it has no place there."""
-        try:
-            return self.search.place([question])[0]
-        except InputError:
-            return replace(question, topics=(), answers=(), claim=None)
 
     def _gold_plans(self, question: Question) -> Sequence[LabelPath]:
         graph, reenter = self.search.graph, self.search.reenter_topic
@@ -182,50 +175,40 @@ MIN_SHARED = 4  # letters that two words of one stem begin with alike
 
 
 def clues_of(known: Known) -> tuple[str, ...]:
-    """Return the topics' mentions, then a clue for every step of the first gold plan, all distinct.
-
-    A step's clue is the question's own words where the relation's words stand in it in some form ("directed" for
-    directed_by), else the relation's words.
-    """
-    topics = tuple(_mention(name, known.text) for name in known.topics) or ("",)
-    return distinct_names((*topics, *step_clues(known)))
+    """Return the topics' mentions, as the question writes them, then a clue for every step of the first gold plan."""
+    text, mentions = known.text, []
+    for name in known.topics:
+        place = text.casefold().find(name.casefold())
+        found = text[place : place + len(name)]
+        mentions.append(found if place >= 0 and found.casefold() == name.casefold() else name)
+    return distinct_names((*(mentions or [""]), *step_clues(known)))
 
 
 @lru_cache(maxsize=MAX_KEPT)
 def step_clues(known: Known) -> tuple[str, ...]:
-    """Return a clue for every step of the first gold plan, distinct and none of them a topic's name."""
-    if not known.plans:
-        return ()
-    words = _WORD.findall(known.masked)
+    """Return a clue for every step of the first gold plan, distinct and none of them a topic's name.
+
+    A step's clue is the question's own word where it shares its stem with a word of the relation ("directed" for
+    directed_by), else the relation's words.
+    """
     taken = {name.casefold() for name in known.topics}
     clues: list[str] = []
-    for step in known.plans[0]:
+    for step in known.plans[0] if known.plans else ():
         label, _ = read_step(step)
-        clue = _own_words(label, words, taken) or _free_words(label, taken)
+        words, number = relation_words(label), 1
+        free = [word for word in _WORD.findall(known.masked) if word.casefold() not in taken]
+        parts = words.casefold().split()
+        clue = next((word for part in parts for word in free if _same_stem(part, word.casefold())), words)
+        while clue.casefold() in taken:
+            number += 1
+            clue = f"{words} {number}"
         taken.add(clue.casefold())
         clues.append(clue)
     return tuple(clues)
 
 
-def _mention(name: str, text: str) -> str:
-    """Return a name as the question writes it, where it does."""
-    place = text.casefold().find(name.casefold())
-    found = text[place : place + len(name)]
-    return found if place >= 0 and found.casefold() == name.casefold() else name
-
-
-def _own_words(label: str, words: Sequence[str], taken: set[str]) -> str:
-    """Return the first word of the question that shares its stem with a word of the relation; empty for none."""
-    for part in relation_words(label).casefold().split():
-        for word in words:
-            if word.casefold() not in taken and _same_stem(part, word.casefold()):
-                return word
-    return ""
-
-
 def _same_stem(first: str, second: str) -> bool:
-    shared = next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
-    size = min(len(first), len(second)) if shared is None else shared
+    size = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
     return first == second or (size >= MIN_SHARED and size >= min(len(first), len(second)) - 3)
 
 
@@ -233,12 +216,3 @@ def relation_words(label: str) -> str:
     """Return the words of the last part of a relation's label: "place lived" of people.person.place_lived."""
     last = re.split(r"[./#]", label.rstrip("./#"))[-1]
     return _BETWEEN.sub(" ", last).strip() or label
-
-
-def _free_words(label: str, taken: set[str]) -> str:
-    words, number = relation_words(label), 1
-    clue = words
-    while clue.casefold() in taken:
-        number += 1
-        clue = f"{words} {number}"
-    return clue

@@ -14,7 +14,6 @@ from kgqa_core.instructions.choose import NO, YES
 from kgqa_core.instructions.plan import render_plan
 from kgqa_core.instructions.render import ARROW
 from kgqa_core.lm.calls import is_allowed
-from kgqa_core.lm.types import Constraint
 from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
 from kgqa_core.oracle.player import (
     CONTEXT,
@@ -78,8 +77,12 @@ class Oracle:
         if call.name == "extract_clues":
             return [(_say_clues(asked), math.log(SURE))]
         options, picks = self._pick(asked)
-        text = say_picks(call, options, picks, self._others(asked, options, picks))
-        return [(held_to(call.prompt.constraint, text), math.log(SURE))]
+        others: list[int] = []
+        if self.settings.fill_budget and call.name == "score_relations":  # in an order drawn, without right ones
+            right = right_options(call, options, asked.known) if asked.known else []
+            others = sorted(set(range(len(options.names))).difference(picks, right))
+            asked.chance.shuffle(others)
+        return [(held_to(call.prompt.constraint, say_picks(call, options, picks, others)), math.log(SURE))]
 
     def weigh(self, call: Call, options: Sequence[str]) -> list[float]:
         """Let the options that it would say share ``SURE``, and the others the rest."""
@@ -97,26 +100,26 @@ class Oracle:
         return _Asked(call, known, share_of("error", *seed) < self.settings.error, seed)
 
     def _pick(self, asked: _Asked) -> tuple[Options, list[int]]:
-        """Return what there is to pick from, and what the oracle picks; of questions alone: what it knows by heart."""
-        call, known = asked.call, asked.known
+        """Return what there is to pick from, and what the oracle picks; of questions alone: what it knows by heart.
+
+        A call that goes wrong picks the other verdict, another option than the right ones, or none; where none is
+        right, one.
+        """
+        call, known, kept = asked.call, asked.known, self.settings
         if call.name in ("direct", "chain_of_thought"):
-            golds = sorted(known.golds) if known and self._knows(known) and not asked.is_wrong else []
+            by_heart = known and share_of("knows", kept.seed, known.id) < kept.knows and not asked.is_wrong
+            golds = sorted(known.golds) if known and by_heart else []
             return Options(tuple(golds)), list(range(len(golds)))
         options = options_of(call)
         right = right_options(call, options, known) if known else []
-        return options, _wrong_picks(call, options, right, asked.chance) if asked.is_wrong else right
-
-    def _others(self, asked: _Asked, options: Options, picks: Sequence[int]) -> list[int]:
-        """Return what else is named, where the budget is filled up: in an order drawn, without right ones."""
-        if not self.settings.fill_budget or asked.call.name != "score_relations":
-            return []
-        right = right_options(asked.call, options, asked.known) if asked.known else []
-        others = sorted(set(range(len(options))).difference(picks, right))
-        asked.chance.shuffle(others)
-        return others
-
-    def _knows(self, known: Known) -> bool:
-        return share_of("knows", self.settings.seed, known.id) < self.settings.knows
+        wrong, chance = sorted(set(range(len(options.names))).difference(right)), asked.chance
+        if not asked.is_wrong:
+            return options, right
+        if call.name == "enough_information":
+            return options, wrong
+        if not wrong or (right and chance.random() < 0.5):
+            return options, []
+        return options, [wrong[chance.randrange(len(wrong))]]
 
     def _good_texts(self, asked: _Asked) -> set[str]:
         """Return all that would be weighed as what the oracle says."""
@@ -135,16 +138,6 @@ def share_of(*parts: object) -> float:
     return (seed_of(*parts) >> 203) / 2**53
 
 
-def _wrong_picks(call: Call, options: Options, right: Sequence[int], chance: random.Random) -> list[int]:
-    """Return the other verdict, another option than the right ones, or none; where none is right, one."""
-    wrong = sorted(set(range(len(options))).difference(right))
-    if call.name == "enough_information":
-        return wrong
-    if not wrong or (right and chance.random() < 0.5):
-        return []
-    return [wrong[chance.randrange(len(wrong))]]
-
-
 def _say_clues(asked: _Asked) -> str:
     """Return the question's clues, one per line; a call that goes wrong leaves one out."""
     clues = clues_of(asked.known) if asked.known else ()
@@ -160,49 +153,32 @@ def _say_clues(asked: _Asked) -> str:
 def right_options(call: Call, options: Options, known: Known) -> list[int]:
     """Return the places of the right options, in the order shown."""
     case = call.case
+    right: Collection[str] = known.golds
     match call.name:
-        case "score_relations":
-            right: Collection[str] = _next_steps(known, case.path)
-        case "score_entities":
-            right = _on_the_way(known, case.plan)
+        case "score_relations":  # the steps that go on along some gold plan
+            size = len(case.path)
+            right = {plan[size] for plan in known.plans if len(plan) > size and plan[:size] == tuple(case.path)}
+        case "score_entities":  # those on ways to golds, topics left out, along the gold plans that begin like this one
+            size, plan = len(case.plan), tuple(case.plan)
+            layers = [own for gold, own in zip(known.plans, known.layers, strict=True) if gold[:size] == plan]
+            right = {name for own in layers for layer in own[1:] for name in layer}
         case "enough_information":
             right = (YES,) if any(path.end in known.golds for path in case.paths) else (NO,)
-        case "map_relations":
-            pairs = {(clue, step) for clue, step, _ in _steps_here(call, known)}
-            return _places_of_pairs(options, pairs)
-        case "map_entities":
-            pairs = {(clue, name) for clue in case.clues for name in case.entities if _is_name(clue, name)}
-            named = {name for _, name in pairs}
-            pairs |= {(clue, name) for clue, name in _clue_of_entity(call, known) if name not in named}
-            return _places_of_pairs(options, pairs)
-        case _:
-            right = known.golds
+        case "map_relations" | "map_entities":
+            if call.name == "map_relations":
+                pairs = {(clue, step) for clue, step, _ in _steps_here(call, known)}
+            else:  # an entity that a clue names, else one that the clue's own step leads to on a way to golds
+                same = normalise_name
+                pairs = {(clue, name) for clue in case.clues for name in case.entities if same(clue) == same(name)}
+                named = {name for _, name in pairs}
+                pairs |= {
+                    (clue, name)
+                    for clue, step, place in _steps_here(call, known)
+                    for name in case.entities
+                    if case.relation in ("", step) and name in known.layers[0][place + 1] and name not in named
+                }
+            return [at for at, pair in enumerate(zip(options.clues, options.names, strict=True)) if pair in pairs]
     return [place for place, name in enumerate(options.names) if name in right]
-
-
-def _places_of_pairs(options: Options, pairs: set[tuple[str, str]]) -> list[int]:
-    return [at for at, pair in enumerate(zip(options.clues, options.names, strict=True)) if pair in pairs]
-
-
-def _next_steps(known: Known, path: Sequence[str]) -> set[str]:
-    """Return the steps that go on from ``path`` along some gold plan."""
-    size = len(path)
-    return {plan[size] for plan in known.plans if len(plan) > size and plan[:size] == tuple(path)}
-
-
-def _on_the_way(known: Known, plan: Sequence[str]) -> set[str]:
-    """Return the names on the ways to golds, topics left out, along the gold plans that begin with ``plan``."""
-    size = len(plan)
-    layers = [own for gold, own in zip(known.plans, known.layers, strict=True) if gold[:size] == tuple(plan)]
-    return {name for own in layers for layer in own[1:] for name in layer}
-
-
-def _clue_of_entity(call: Call, known: Known) -> Iterator[tuple[str, str]]:
-    """Yield (clue, name) of each entity that the clue's own step leads to on a way to golds."""
-    for clue, step, place in _steps_here(call, known):
-        if call.case.relation in ("", step):
-            after = known.layers[0][place + 1]
-            yield from ((clue, name) for name in call.case.entities if name in after)
 
 
 def _steps_here(call: Call, known: Known) -> Iterator[tuple[str, str, int]]:
@@ -219,43 +195,23 @@ def _steps_here(call: Call, known: Known) -> Iterator[tuple[str, str, int]]:
             yield clue, step, place
 
 
-def _is_name(clue: str, name: str) -> bool:
-    return normalise_name(clue) == normalise_name(name)
-
-
 # ------ The plans that an oracle proposes: the gold ones that are allowed, then others near them.
 
 
 def _say_plans(asked: _Asked, num: int) -> list[Said]:
-    """Return gold plans, then others; of a call that goes wrong others alone."""
-    constraint, known = asked.call.prompt.constraint, asked.known
-    gold = [] if asked.is_wrong else gold_plans(constraint, known)[:num]
-    others = other_plans(constraint, known, asked.chance, num - len(gold)) if constraint else []
-    texts = [render_plan(plan) for plan in (*gold, *others)]
-    return list(zip(texts, log_probs(len(gold), len(others)), strict=True)) or [("", NO_TEXT)]
+    """Return gold plans, then others, the most like a gold one first; of a call that goes wrong others alone.
 
-
-def gold_plans(constraint: Constraint | None, known: Known | None) -> list[LabelPath]:
-    """Return the gold plans that may be answered, best first."""
-    plans = [plan for plan in known.plans if plan] if known else []
-    return [plan for plan in plans if constraint is None or is_allowed(constraint, render_plan(plan))]
-
-
-def other_plans(constraint: Constraint, known: Known | None, chance: random.Random, num: int) -> list[LabelPath]:
-    """Return up to ``num`` plans that may be answered and are not gold, the most like a gold one first."""
-    golds = set(known.plans) if known else set()
-    gold = gold_plans(constraint, known)
-    found: dict[LabelPath, None] = {}
-    near = near_plans(constraint, gold[0] if gold else (), chance)
-    while len(found) < num and (plan := next(near, None)):
+    Their log-probabilities do not increase: gold plans share ``SURE``, others halve what is left again and again.
+    """
+    constraint, golds = asked.call.prompt.constraint, asked.known.plans if asked.known else ()
+    allowed = [plan for plan in golds if plan and (constraint is None or is_allowed(constraint, render_plan(plan)))]
+    gold = [] if asked.is_wrong else allowed[:num]
+    others: dict[LabelPath, None] = {}
+    near = near_plans(constraint, allowed[0] if allowed else (), asked.chance) if constraint else iter(())
+    while len(others) < num - len(gold) and (plan := next(near, None)):
         if plan not in golds:
-            found[plan] = None
-    return list(found)
-
-
-def log_probs(num_gold: int, num_others: int) -> list[float]:
-    """Return non-increasing log-probabilities: gold plans share ``SURE``, others halve what is left again and again."""
-    share = SURE / num_gold if num_gold else 1.0
-    left = 1 - SURE if num_gold else 1.0
-    others = [min(share, left / 2 ** (place + 1)) for place in range(num_others)]
-    return [math.log(one) for one in [share] * num_gold + others]
+            others[plan] = None
+    share, left = (SURE / len(gold), 1 - SURE) if gold else (1.0, 1.0)
+    log_probs = [math.log(share)] * len(gold)
+    log_probs += [math.log(min(share, left / 2 ** (place + 1))) for place in range(len(others))]
+    return list(zip(map(render_plan, (*gold, *others)), log_probs, strict=True)) or [("", NO_TEXT)]

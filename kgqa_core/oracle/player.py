@@ -62,11 +62,9 @@ class Mind(Protocol):
 
     def say(self, call: Call, num: int) -> list[Said]:
         """Return up to ``num`` distinct texts, best first; at least one."""
-        ...
 
     def weigh(self, call: Call, options: Sequence[str]) -> list[float]:
         """Return the log-probability of each option as the whole answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +81,24 @@ class Player:
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
         """Return ``num_returns`` texts per prompt; samples are all the best text, beams that lack a text are empty."""
-        return [self._texts(prompt, decoding) for prompt in prompts]
+        found: list[list[Generation]] = []
+        num, is_beam = decoding.num_returns, decoding.method == "beam"
+        for prompt, size in zip(prompts, self.count_tokens(prompts), strict=True):
+            if size >= self.context:
+                found.append([Generation("", problem="too_long")] * num)
+                continue
+            said = self.mind.say(call_of(prompt), num if is_beam else 1)[:num]
+            said = said + [("", NO_TEXT)] * (num - len(said)) if is_beam else said * num
+            found.append([_cut(text, log_prob, decoding) for text, log_prob in said])
+        return found
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-probability of each prompt's options."""
         return [self.mind.weigh(call_of(prompt), own) for prompt, own in zip(prompts, options, strict=True)]
 
-    def _texts(self, prompt: Prompt, decoding: Decoding) -> list[Generation]:
-        num = decoding.num_returns
-        if num_tokens(prompt.system) + num_tokens(prompt.text) >= self.context:
-            return [Generation("", problem="too_long")] * num
-        said = self.mind.say(call_of(prompt), num if decoding.method == "beam" else 1)[:num]
-        if decoding.method == "beam":
-            said += [("", NO_TEXT)] * (num - len(said))
-        else:
-            said *= num
-        return [_generation(text, log_prob, decoding) for text, log_prob in said]
-
 
 def call_of(prompt: Prompt) -> Call:
-    """Return the call that a prompt was rendered of.
-
-    Raises:
-        ConfigError: the prompt does not say.
-    """
+    """Return the call that a prompt was rendered of; ConfigError where the prompt does not say."""
     if prompt.call is None:
         raise ConfigError(
             f"a prompt of {prompt.instruction!r} came without its case: systems.runner gives it, other callers must"
@@ -124,9 +116,10 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256("\x1f".join(map(str, parts)).encode("utf-8", "replace")).digest(), "big")
 
 
-def _generation(text: str, log_prob: float, decoding: Decoding) -> Generation:
+def _cut(text: str, log_prob: float, decoding: Decoding) -> Generation:
+    """Return a text as far as its decoding lets it go."""
     places = [place for stop in decoding.stop if (place := text.find(stop)) >= 0]
-    text = text[: min(places)] if places else text
+    text = text[: min(places, default=None)]
     most = decoding.max_new_tokens * CHARACTERS_PER_TOKEN
     return Generation(text[:most], log_prob, num_tokens(text[:most]), finished=len(text) <= most)
 
@@ -147,10 +140,6 @@ class Options:
     names: tuple[str, ...] = ()  # relations, entities, candidates, ends of paths, verdicts
     clues: tuple[str, ...] = ()  # of mappings, parallel to names: for what each is picked
 
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.names)
-
 
 def options_of(call: Call) -> Options:
     """Return what a case offers; nothing where an answer is free text."""
@@ -164,9 +153,8 @@ def options_of(call: Call) -> Options:
             return Options(tuple(dict.fromkeys(path.end for path in case.paths)))
         case "choose":  # where names are not shown: what the evidence ends at
             shown = call.instruction.shown
-            return Options(
-                tuple(one.name if shown.names else one.tail if shown.evidence else "" for one in case.candidates)
-            )
+            names = (one.name if shown.names else one.tail if shown.evidence else "" for one in case.candidates)
+            return Options(tuple(names))
         case "enough_information":
             return Options((YES, NO))
         case "map_relations" | "map_entities":
@@ -181,24 +169,26 @@ def say_picks(call: Call, options: Options, picks: Sequence[int], others: Sequen
     Of relations ``others`` are named, too, with low scores, as far as the budget goes; one is always named, with a
     score of 0 where there is none to name.
     """
-    names = [options.names[pick] for pick in picks]
+    all_names, names = options.names, [options.names[pick] for pick in picks]
+    lines = [escape(name) for name in names]
+    if options.clues:
+        lines = [f"{escape(options.clues[pick])} -> {line}" for pick, line in zip(picks, lines, strict=True)]
     match call.name:
         case "score_relations":
             scored = [(pick, max(HIGH - DROP * place, DROP)) for place, pick in enumerate(picks)]
             scored += [(pick, LOW) for pick in others]
-            kept = scored[: call.budget] or [(0, 0.0)][: len(options)]
-            return write_scores(options.names, kept, budget=call.budget)
-        case "score_entities" if len(options) == 1:
+            return write_scores(all_names, scored[: call.budget] or [(0, 0.0)][: len(all_names)], budget=call.budget)
+        case "score_entities" if len(all_names) == 1:
             return f"{HIGH if picks else LOW:.2f}"
         case "score_entities":
-            chosen = set(picks)
-            return write_scores(options.names, [(at, HIGH if at in chosen else LOW) for at in range(len(options))])
+            return write_scores(all_names, [(at, HIGH if at in set(picks) else LOW) for at in range(len(all_names))])
         case "map_relations":
-            return "\n".join(_pair(options, pick) + f" = {FITS}" for pick in picks) or NO_PAIR
+            return "\n".join(f"{line} = {FITS}" for line in lines) or NO_PAIR
         case "map_entities":
-            return "\n".join(_pair(options, pick) for pick in picks) or NO_PAIR
+            return "\n".join(lines) or NO_PAIR
         case "choose":
-            return "\n".join(_choice(call, options, pick) for pick in picks) or ABSTENTION
+            labels = [f"{label}. " if (label := _label(call, pick)) else "" for pick in picks]
+            return "\n".join(map("".join, zip(labels, lines, strict=True))) or ABSTENTION
         case "enough_information":
             return names[0] if names else NO
         case "explain" | "chain_of_thought":
@@ -212,6 +202,10 @@ def ways_to_say(call: Call, options: Options, pick: int) -> set[str]:
     return {say_picks(call, options, [pick]), name, escape(name), _label(call, pick)} - {""}
 
 
+def _label(call: Call, pick: int) -> str:
+    return label_of(pick) if call.name == "choose" and call.instruction.shown.labels else ""
+
+
 def held_to(constraint: Constraint | None, text: str) -> str:
     """Return ``text`` where it may be answered, else its first line that may, else the first text that may."""
     if constraint is None:
@@ -219,18 +213,6 @@ def held_to(constraint: Constraint | None, text: str) -> str:
     lines = (text, *text.split("\n"))
     allowed = next((line for line in lines if is_allowed(constraint, line)), None)
     return allowed if allowed is not None else (finite_texts(constraint) or [text])[0]
-
-
-def _pair(options: Options, pick: int) -> str:
-    return f"{escape(options.clues[pick])} -> {escape(options.names[pick])}"
-
-
-def _choice(call: Call, options: Options, pick: int) -> str:
-    return ". ".join([*filter(None, [_label(call, pick)]), escape(options.names[pick])])
-
-
-def _label(call: Call, pick: int) -> str:
-    return label_of(pick) if call.name == "choose" and call.instruction.shown.labels else ""
 
 
 # ------ Plans that a constraint allows: the first, one drawn, those near a given one.
@@ -287,24 +269,29 @@ def open_first(context: int = CONTEXT) -> Player:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What a control says. Implements ``Mind``."""
+    """What a control says. Implements ``Mind``.
+
+    Controls see only what the prompt shows, and answer in the form that the instruction asks for. Among reasoning paths
+    they pick a way, a sequence of relations, and answer with all that it ends at: one end would be easier to beat.
+    """
 
     seed: int | None  # None: always the first
 
     def say(self, call: Call, num: int) -> list[Said]:
         """Return plans in the order drawn, or the one text that answers any other instruction."""
-        chance = self._chance(call)
-        if call.name == "plan":
-            texts = self._plans(call, num, chance)
-        else:
-            texts = [held_to(call.prompt.constraint, self._text(call, chance))]
+        chance, constraint = random.Random(seed_of(*call.seed(self.seed))), call.prompt.constraint
+        if call.name != "plan":
+            return [(held_to(constraint, self._text(call, chance)), -math.log(2))]
+        tries = [None] if self.seed is None else [chance] * TRIES
+        drawn = dict.fromkeys(some_text(constraint, one) for one in tries) if constraint is not None else ()
+        texts = [text for text in drawn if text][:num]
         return list(zip(texts, _halves(len(texts)), strict=True)) or [("", NO_TEXT)]
 
     def weigh(self, call: Call, options: Sequence[str]) -> list[float]:
         """Return 1/2, 1/4, ... in the order given, or in one that is drawn, as log-probabilities."""
         weights = _halves(len(options))
         if self.seed is not None:
-            self._chance(call).shuffle(weights)
+            random.Random(seed_of(*call.seed(self.seed))).shuffle(weights)
         return weights
 
     def _text(self, call: Call, chance: random.Random) -> str:
@@ -313,29 +300,15 @@ class Control:
             return "\n".join(words[place] for place in self._order(len(words), chance)[:NUM_CLUES])
         options = options_of(call)
         if call.name in ("reason", "explain"):
-            return say_picks(call, options, self._ends_of_a_way(call, options, chance))
-        picks = self._order(len(options), chance)[: call.budget]
+            ways: dict[tuple[str, ...], dict[str, None]] = {}
+            for path in call.case.paths:
+                ways.setdefault(path.steps, {})[path.end] = None
+            chosen = [list(ways.values())[place] for place in self._order(len(ways), chance)[:1]]
+            return say_picks(call, options, [options.names.index(end) for ends in chosen for end in ends])
+        picks = self._order(len(options.names), chance)[: call.budget]
         if call.name == "score_entities" and self.seed is not None:
-            picks = [place for place in range(len(options)) if chance.random() < 0.5]
+            picks = [place for place in range(len(options.names)) if chance.random() < 0.5]
         return say_picks(call, options, picks)
-
-    def _ends_of_a_way(self, call: Call, options: Options, chance: random.Random) -> list[int]:
-        ways: dict[tuple[str, ...], dict[str, None]] = {}
-        for path in call.case.paths:
-            ways.setdefault(path.steps, {})[path.end] = None
-        chosen = self._order(len(ways), chance)[:1]
-        return [options.names.index(end) for place in chosen for end in list(ways.values())[place]]
-
-    def _plans(self, call: Call, num: int, chance: random.Random) -> list[str]:
-        """Return the first plan that is allowed, or some drawn; none without a constraint."""
-        constraint = call.prompt.constraint
-        if constraint is None:
-            return []
-        tries = [None] if self.seed is None else [chance] * TRIES
-        return [text for text in dict.fromkeys(some_text(constraint, one) for one in tries) if text][:num]
-
-    def _chance(self, call: Call) -> random.Random:
-        return random.Random(seed_of(*call.seed(self.seed)))
 
     def _order(self, num: int, chance: random.Random) -> list[int]:
         """Return the places of ``num`` things in the order in which they are picked."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from typing import Any
 
-from kgqa_core.graph.follow import end_of
+from kgqa_core.graph.csr import Ints
+from kgqa_core.graph.follow import end_of, reasoning_paths
+from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.instructions.answers import Answers, Explained, match_answers
 from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion
@@ -15,7 +18,7 @@ from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.instructions.scores import Scores
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.types import Ask, Reply, Rounds, SystemAnswer
-from kgqa_core.types import Prediction, Question, ReasoningPath
+from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 
 VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
 """What a model may answer to a true/false question instead of a name."""
@@ -110,6 +113,31 @@ def ask_reason(search: SearchGraph, prompts: Prompts, text: str, paths: Sequence
     names = dict.fromkeys(search.name_of(end_of(path)) for path in with_stations(search, paths))
     shown = tuple(show_path(search, path) for path in paths)
     return Ask(ReasonInstruction(prompts), ReasonCase(text, "", shown, tuple(names)))
+
+
+def list_paths(
+    graph: KnowledgeGraph, ways: Sequence[tuple[RelationPath, Sequence[Ints]]], *, max_triples: int
+) -> list[ReasoningPath]:
+    """Return the reasoning paths of some ways in turns, as many as have ``max_triples`` distinct triples.
+
+    A way is a relation path and the entities, ascending, after 0, 1, ... of its steps. Of each there is first one path
+    to every end, ends ascending; the first path is always among them.
+    """
+
+    walks = [  # each end needs a triple of its own
+        reasoning_paths(graph, (), path, ends=layers[-1][:max_triples].tolist(), layers=layers)
+        for path, layers in ways
+        if path
+    ]
+    found: dict[ReasoningPath, None] = {}
+    triples: set[tuple[int, int, int]] = set()
+    for path in chain.from_iterable(zip_longest(*walks)):
+        more = triples.union((step.head, step.relation, step.tail) for step in path or ())
+        if path and found and len(more) > max_triples:
+            break
+        triples = more
+        found |= {path: None} if path else {}
+    return list(found)
 
 
 def with_stations(search: SearchGraph, paths: Sequence[ReasoningPath]) -> list[ReasoningPath]:

@@ -5,9 +5,10 @@ No topic entity is given to it. Once a branch has mapped all clues, its paths an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, zip_longest
+from functools import partial
+from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,8 +17,7 @@ from pydantic import Field
 from kgqa_core.config_base import Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
-from kgqa_core.graph.follow import leave, reasoning_paths
-from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.follow import leave
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ExtractCluesInstruction
 from kgqa_core.instructions.render import ARROW, Prompts
@@ -30,14 +30,13 @@ from kgqa_core.instructions.scores import (
     Options,
 )
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason
+from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, list_paths
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_for
-from kgqa_core.types import Question, ReasoningPath, RelationPath
+from kgqa_core.types import Question, RelationPath
 
 MAX_CLUES = 16  # of a question; a text with more is no list of clues
+# How the released code begins questions, so that what is asked for is a clue, too:
 WH_WORDS = {"who": "which person", "where": "which place", "when": "what time"}
-"""How the released code begins questions, so that what is asked for is a clue, too."""
-
 NOTHING: Ints = np.empty(0, dtype=np.int64)
 Named = Mapping[int, frozenset[int]]  # entity -> places of the clues that it takes
 
@@ -81,12 +80,11 @@ class Fiske(System):
         calls = CallsLeft(self.max_calls)
         replies = yield calls.fit([Ask(ExtractCluesInstruction(self.prompts), DirectCase(text), room_for(MAX_CLUES))])
         said = [reply.result for reply in replies if not isinstance(reply.result, ParseFailure)]
-        texts, only_proper = said[0][:MAX_CLUES] if said else (), kept.starts == "proper"
-        clues = look_up(self.search, question.id, texts, most=kept.max_starts, only_proper=only_proper)
-        has_claim = question.claim is not None
-        exploration = Exploration(self.search, self.prompts, kept, calls, text, clues, has_claim)
+        clues = look_up(self.search, question.id, said[0][:MAX_CLUES] if said else (), kept)
+        exploration = Exploration(self.search, self.prompts, kept, calls, text, clues, question.claim is not None)
         yield from exploration.rounds()
-        paths = list_paths(self.search.graph, exploration.evidence(), max_triples=kept.answer_triples)
+        ways = [(branch.path, branch.layers) for branch in exploration.evidence()]
+        paths = list_paths(self.search.graph, ways, max_triples=kept.answer_triples)
         if paths or not kept.end_flag:
             (reply,) = yield [ask_reason(self.search, self.prompts, text, paths)]
             answer = answer_on_paths(self.search, question, reply.result, paths)
@@ -109,15 +107,12 @@ FISKE = SystemType(
 )
 
 
-# ------ Branches of the exploration: which clues each has mapped, and where it stands (§3.4).
+# ------ Branches of the exploration (§3.4): which clues each has mapped, where it stands; and the clues themselves.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch:
-    """One state of clues on one relation path, with all entities that it stands for.
-
-    Unmerged, every layer but the last of a complete branch holds a single entity.
-    """
+    """One state of clues on one relation path, with all entities that it stands for."""
 
     start: int  # place of the clue that names the starting entities
     mapped: frozenset[int]  # places of all clues that have a mapping, ``start`` among them
@@ -142,8 +137,8 @@ def merge_branches(branches: Iterable[Branch]) -> list[Branch]:
     merged = []
     for group in groups.values():
         layers = zip(*(branch.layers for branch in group), strict=True)
-        united = (tuple(sorted_distinct(np.concatenate(same)) for same in layers)) if group[1:] else group[0].layers
-        merged.append(replace(group[0], layers=united))
+        united = tuple(sorted_distinct(np.concatenate(same)) for same in layers)
+        merged.append(replace(group[0], layers=united) if group[1:] else group[0])
     return merged
 
 
@@ -158,62 +153,31 @@ def split_branches(branches: Iterable[Branch], most: int) -> list[Branch]:
     return list(found.values())
 
 
-def list_paths(graph: KnowledgeGraph, branches: Sequence[Branch], *, max_triples: int) -> list[ReasoningPath]:
-    """Return the reasoning paths of some branches in turns, as many as have ``max_triples`` distinct triples.
-
-    Of each branch first one path to every end, ends ascending; the first path is always among them.
-    """
-
-    walks = [  # each end needs a triple of its own
-        reasoning_paths(graph, (), one.path, ends=one.frontier[:max_triples].tolist(), layers=one.layers)
-        for one in branches
-        if one.path
-    ]
-    found: dict[ReasoningPath, None] = {}
-    triples: set[tuple[int, int, int]] = set()
-    for path in chain.from_iterable(zip_longest(*walks)):
-        if path is None or path in found:
-            continue
-        more = triples.union((step.head, step.relation, step.tail) for step in path)
-        if found and len(more) > max_triples:
-            break
-        triples = more
-        found[path] = None
-    return list(found)
-
-
-# ------ The clues of one question: what they are called, and which entities bear their names.
-
-
 class Clues(NamedTuple):
     """Clues by their place."""
 
     texts: tuple[str, ...]
-    named: tuple[Ints, ...]  # entities of that name, per clue, ascending; whatever its case, where none is written so
+    named: list[Ints]  # entities of that name, per clue, ascending; whatever its case, where none is written so
     starts: list[Branch]  # one per clue that names entities, and per entity of it
 
 
-def look_up(
-    search: SearchGraph, question_id: str, texts: Sequence[str], *, most: int = 10, only_proper: bool = False
-) -> Clues:
-    """Return the clues of one question, with what they name in its graph, and at most ``most`` starts.
+def look_up(search: SearchGraph, question_id: str, texts: Sequence[str], settings: FiskeSection) -> Clues:
+    """Return the clues of one question, with what they name in its graph, and at most ``max_starts`` starts.
 
     Starts are named as it is written; only where no clue is a name like that, case does not count. Where there are too
-    many, rare names come first: one that many entities bear says little. With ``only_proper`` names without a capital
+    many, rare names come first: one that many entities bear says little. With ``proper`` starts names without a capital
     or a digit give way to those with one: a graph may well have entities called "film" or "director".
     """
-    exact = [search.entities_named(question_id, text) for text in texts]
-    named = tuple(
-        found if len(found) else search.entities_named(question_id, text, any_case=True)
-        for text, found in zip(texts, exact, strict=True)
-    )
+    find = partial(search.entities_named, question_id)
+    exact = list(map(find, texts))
+    named = [own if len(own) else find(text, any_case=True) for text, own in zip(texts, exact, strict=True)]
     names = exact if any(map(len, exact)) else named
     places = [place for place in range(len(names)) if len(names[place])]
-    if only_proper:  # scripts without case are neither lower case nor upper
+    if settings.starts == "proper":  # scripts without case are neither lower case nor upper
         is_proper = [not text.islower() or any(map(str.isdigit, text)) for text in texts]
         places = [place for place in places if is_proper[place]] or places
     places.sort(key=lambda place: len(names[place]))
-    pairs = [(place, entity) for place in places for entity in names[place].tolist()][:most]
+    pairs = [(place, entity) for place in places for entity in names[place].tolist()][: settings.max_starts]
     starts = [Branch(place, frozenset([place]), (), (np.array([entity]),)) for place, entity in sorted(pairs)]
     return Clues(tuple(texts), named, starts)
 
@@ -247,9 +211,8 @@ class Move:
 
     def all_tails(self) -> list[Branch]:
         """Return the branches after the step with all its tails, where no entity was asked about."""
-        if self.named:
-            return self.reached(self.named)
-        return [self.branch.step([clue], self.relation, self.tails) for clue in sorted(self.clues)]
+        by_clue = [self.branch.step([clue], self.relation, self.tails) for clue in sorted(self.clues)]
+        return self.reached(self.named) or by_clue
 
 
 @dataclass(slots=True)
@@ -281,13 +244,12 @@ class Exploration:
                 still = {id(one.branch): one.branch for one in moves if id(one.branch) not in moving}
                 self.ended += [*stuck, *still.values()]
                 going = self._settle([branch for reached in found for branch in reached])
-            else:  # the last step of a branch that no relation takes further has still to be asked about
+            else:  # where no relation takes a branch further, its last step has still to be asked about
                 late = [branch for branch in stuck if branch.path]
                 before = [replace(one, path=one.path[:-1], layers=one.layers[:-1]) for one in late]
                 last = [Move(old, one.path[-1], set(), one.frontier, {}) for old, one in zip(before, late, strict=True)]
                 found = yield from self._map_entities(last)
                 self.ended += [branch for branch, reached in zip(late, found, strict=True) if not reached]
-                # no relation takes the clues that the others have left
                 self.ended += self._settle([branch for reached in found for branch in reached])
                 going = self._settle([branch for move in moves for branch in move.all_tails()])
         self.ended += going
@@ -300,18 +262,12 @@ class Exploration:
         """
         if not self.settings.end_flag:
             return [*chain.from_iterable(self.complete), *self.ended]
-        if self.complete:
-            lengths = [max(len(branch.path) for branch in found) for found in self.complete]
-            shortest = [found for found, length in zip(self.complete, lengths, strict=True) if length == min(lengths)]
-            return list(chain.from_iterable(shortest))
-        named = self.clues.named
-        against = [
-            branch
-            for branch in self.ended
-            if self.has_claim and branch.path and all(len(named[one]) for one in self._missing(branch))
-        ]
+        lengths = [max(len(branch.path) for branch in found) for found in self.complete]
+        shortest = [one for one, size in zip(self.complete, lengths, strict=True) if size == min(lengths)]
+        named, ended = self.clues.named, self.ended if self.has_claim and not shortest else []
+        against = [one for one in ended if one.path and all(len(named[clue]) for clue in self._missing(one))]
         most = max((len(branch.mapped) for branch in against), default=0)
-        return [branch for branch in against if len(branch.mapped) == most]
+        return [*chain.from_iterable(shortest), *(one for one in against if len(one.mapped) == most)]
 
     def _missing(self, branch: Branch) -> frozenset[int]:
         """Return the clues that a branch has no mapping for."""
@@ -322,32 +278,29 @@ class Exploration:
         return self._missing(branch) if self.settings.state else frozenset(range(len(self.clues.texts)))
 
     def _settle(self, branches: Sequence[Branch]) -> list[Branch]:
-        """Keep what is complete; return the other branches, merged or one by one."""
+        """Keep what is complete; return the other branches, merged or one by one.
+
+        Branches of two starts that stand at one entity are complete where they have all clues mapped between them.
+        """
         stops = self.settings.end_flag or self.settings.state  # else a branch with all clues mapped goes on, too
         merges = self.settings.merge_branches
         own = merge_branches(branches) if merges else branches
         self.complete += [(one,) for one in own if stops and one.path and not self._missing(one)]
         for branch in own if self.settings.branches_meet else ():
-            self._meet(branch)
+            missing = self._missing(branch)
+            for other in self.walked if branch.path and missing else ():
+                if other.start != branch.start and missing <= other.mapped and self._missing(other):
+                    shared = shared_sorted(other.frontier, branch.frontier)
+                    pair = (replace(one, layers=(*one.layers[:-1], shared)) for one in (other, branch))
+                    self.complete += [tuple(pair)] if len(shared) else []
+            self.walked += [branch] if branch.path else []
         going = [branch for branch in own if self._missing(branch) or not stops]
         return going if merges else split_branches(going, self.settings.max_entities)
 
-    def _meet(self, branch: Branch) -> None:
-        """Keep the branches of another start that stand at an entity of this one, where both have all clues mapped."""
-        missing = self._missing(branch)
-        for other in self.walked if branch.path and missing else ():
-            if other.start != branch.start and missing <= other.mapped and self._missing(other):
-                shared = shared_sorted(other.frontier, branch.frontier)
-                if len(shared):
-                    pair = (replace(one, layers=(*one.layers[:-1], shared)) for one in (other, branch))
-                    self.complete.append(tuple(pair))
-        self.walked += [branch] if branch.path else []
-
     def _map_relations(self, branches: Sequence[Branch]) -> Rounds:
-        """Ask which clues left each branch's relations stand for.
+        """Ask which clues left each branch's relations stand for; return the moves, and the branches without any.
 
-        Returns the mapped relations as moves, and the branches that have none. Of a branch's relations to named
-        entities those that took a clue rule out the others.
+        Of a branch's relations to named entities those that took a clue rule out the others.
         """
         ahead = [self._look_ahead(branch) for branch in branches]
         asks: list[tuple[tuple[list[Move], list[int]], Ask[Any]]] = []
@@ -355,7 +308,8 @@ class Exploration:
         for branch, (moves, left) in zip(branches, ahead, strict=True):
             for batch in (moves[first : first + size] for first in range(0, len(moves) if left else 0, size)):
                 labels = tuple(self.search.step_label(move.relation) for move in batch)
-                case = MapRelationsCase(self.question, self._show(left), labels, entity=self._where(branch))
+                clues = tuple(self.clues.texts[place] for place in sorted(left))
+                case = MapRelationsCase(self.question, clues, labels, entity=self._where(branch))
                 ask = Ask(MapRelationsInstruction(self.prompts), case, room_for(len(batch)))
                 asks.append(((batch, sorted(left)), ask))
         for (batch, places), reply in (yield from self.calls.ask(asks)):
@@ -367,10 +321,9 @@ class Exploration:
         for branch, (moves, _) in zip(branches, ahead, strict=True):
             has_both = any(move.named and move.clues for move in moves)
             own = [move for move in moves if move.clues or (move.named and not has_both)]
-            for move in own:
-                if not move.named:
-                    avoided = self.search.avoided(branch.layers[0])
-                    move.tails = leave(self.search.graph, branch.frontier, move.relation, avoided)
+            avoided = self.search.avoided(branch.layers[0])
+            for move in (one for one in own if not one.named):
+                move.tails = leave(self.search.graph, branch.frontier, move.relation, avoided)
             mapped += own
             stuck += [] if own else [branch]
         return mapped, stuck
@@ -405,15 +358,19 @@ class Exploration:
         return moves, frozenset() if any(move.clues for move in moves) else left
 
     def _map_entities(self, moves: Sequence[Move]) -> Rounds:
-        """Ask which clues left the tails of each move stand for; return the branches after each move."""
+        """Ask which clues left the tails of each move stand for; return the branches after each move.
+
+        Where no tail takes a clue, a branch keeps all tails if the relation has taken the last one. Of a claim it tells
+        something, too, where all clues but names are mapped and no tail has such a name; that branch goes no further.
+        """
         asks: list[tuple[tuple[Move, list[list[int]]], Ask[Any]]] = []
         for move in moves:
             if not move.named:
                 shown: dict[str, list[int]] = {}  # tails of one name are one line of a prompt
                 for entity in move.tails[: self.settings.max_entities].tolist():
                     shown.setdefault(self.search.name_of(entity), []).append(entity)
-                clues, where = self._show(self._left(move.branch)), self._where(move.branch)
-                label = self.search.step_label(move.relation)
+                clues = tuple(self.clues.texts[place] for place in sorted(self._left(move.branch)))
+                where, label = self._where(move.branch), self.search.step_label(move.relation)
                 case = MapEntitiesCase(self.question, clues, tuple(shown), entity=where, relation=label)
                 ask = Ask(MapEntitiesInstruction(self.prompts), case, room_for(len(shown)))
                 asks.append(((move, list(shown.values())), ask))
@@ -425,29 +382,18 @@ class Exploration:
                     for entity in entities[pair.option] if pair.score > 0 else ():
                         taken[entity] = taken.get(entity, frozenset()) | {places[pair.clue]}
                 found[id(move)] = dict(sorted(taken.items()))
-        named = [found.get(id(move)) for move in moves]
-        return [
-            [] if own is None else move.reached(own) or self._without_mapping(move)
-            for move, own in zip(moves, named, strict=True)
-        ]
-
-    def _without_mapping(self, move: Move) -> list[Branch]:
-        """Return the branches that keep all tails: where the relation has taken the last clue.
-
-        Of a claim it tells something, too, where all clues but names are mapped and no tail has such a name; that
-        branch goes no further.
-        """
-        steps = move.all_tails()
-        self.ended += [step for step in steps if self.has_claim and self._missing(step)]
-        return [step for step in steps if not self._missing(step)]
-
-    def _show(self, places: Collection[int]) -> tuple[str, ...]:
-        """Return the texts of some clues, in order."""
-        return tuple(self.clues.texts[place] for place in sorted(places))
+        reached: list[list[Branch]] = []
+        for move in moves:
+            steps = move.reached(found.get(id(move), {}))
+            if id(move) in found and not steps:
+                all_tails = move.all_tails()
+                self.ended += [step for step in all_tails if self.has_claim and self._missing(step)]
+                steps = [step for step in all_tails if not self._missing(step)]
+            reached.append(steps)
+        return reached
 
     def _where(self, branch: Branch) -> str:
         """Return the name of the entity where a branch stands; of several the path that leads to all of them."""
-        if len(branch.frontier) == 1:
-            return self.search.name_of(int(branch.frontier[0]))
-        start = self.search.name_of(int(branch.layers[0][0]))
-        return ARROW.join([start, *map(self.search.step_label, branch.path)])
+        names = [self.search.name_of(int(entities[0])) for entities in (branch.frontier, branch.layers[0])]
+        is_one = len(branch.frontier) == 1
+        return names[0] if is_one else ARROW.join([names[1], *map(self.search.step_label, branch.path)])

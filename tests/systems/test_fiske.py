@@ -13,11 +13,11 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
+from kgqa_core.systems.answering import list_paths
 from kgqa_core.systems.fiske import (
     Branch,
     Fiske,
     FiskeSection,
-    list_paths,
     look_up,
     merge_branches,
     split_branches,
@@ -432,7 +432,7 @@ def test_paths_are_listed_in_turns_up_to_so_many_triples(forty: Forty) -> None:
     relation = graph.num_relations + graph.relation_ids["genre"]  # the films of a genre
     films = [np.array(graph.neighbors(forty.id_of(genre), relation)) for genre in ("comedy", "drama")]
     branches = [
-        Branch(0, frozenset(), (relation,), (np.array([forty.id_of(genre)]), own))
+        ((relation,), (np.array([forty.id_of(genre)]), own))
         for genre, own in zip(("comedy", "drama"), films, strict=True)
     ]
     starts = [forty.graph.label_of(path[0].tail) for path in list_paths(graph, branches, max_triples=3)]
@@ -474,18 +474,16 @@ def test_relations_are_asked_about_in_batches(crowded: SearchGraph) -> None:
 
 
 def test_names_that_many_things_bear_come_last_among_the_starts(crowded: SearchGraph) -> None:
-    starts = look_up(crowded, "q", ["film", "Hub"], most=4).starts
+    starts = look_up(crowded, "q", ["film", "Hub"], FiskeSection(max_starts=4, starts="all")).starts
     assert [sorted(branch.mapped) for branch in starts] == [[0], [0], [0], [1]]
     assert len(merge_branches(starts)) == 2
-    assert [sorted(branch.mapped) for branch in look_up(crowded, "q", ["film", "Hub"], only_proper=True).starts] == [
-        [1]
-    ]
+    assert [sorted(branch.mapped) for branch in look_up(crowded, "q", ["film", "Hub"], FiskeSection()).starts] == [[1]]
 
 
 def test_case_counts_where_some_clue_is_a_name_as_it_is_written(crowded: SearchGraph) -> None:
-    clues = look_up(crowded, "q", ["hub", "Film"])
+    clues = look_up(crowded, "q", ["hub", "Film"], FiskeSection(starts="all"))
     assert [sorted(branch.mapped) for branch in clues.starts] == [[1]]  # the one called "Film"
-    assert len(look_up(crowded, "q", ["hub", "FILM"], most=50).starts) == 14
+    assert len(look_up(crowded, "q", ["hub", "FILM"], FiskeSection(max_starts=50, starts="all")).starts) == 14
     assert [len(own) for own in clues.named] == [1, 1]
 
 
