@@ -62,23 +62,17 @@ def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def write_answers(names: Iterable[str]) -> str:
-    """Return the target text of these answers: one per line, the abstention where there is none."""
-    lines = [_write(name) for name in distinct_names(names)]
-    return "\n".join(lines) if lines else ABSTENTION
+    """Return the target text of these answers: one per line, the abstention where there is none.
 
-
-def _write(name: str) -> str:
-    """Return the line that is read back as ``name``: nearly always the name as it is."""
-    plain = escape(name)
-    if _is_read(plain, name):
-        return plain
-    head, last = escape_all(name[0]) + escape(name[1:]), escape(name[:-1]) + escape_all(name[-1])
-    both = escape_all(name[0]) + escape(name[1:-1]) + escape_all(name[-1])
-    return next((line for line in (head, last) if _is_read(line, name)), both)
-
-
-def _is_read(line: str, name: str) -> bool:
-    return not _ABSTAINED.fullmatch(line) and _read(line) == [name]
+    A line is what is read back as the name: nearly always the name as it is, else with its ends escaped.
+    """
+    lines = []
+    for name in distinct_names(names):
+        first, last = escape_all(name[0]), escape_all(name[-1])
+        tried = (escape(name), first + escape(name[1:]), escape(name[:-1]) + last)
+        kept = (line for line in tried if not _ABSTAINED.fullmatch(line) and _read(line) == [name])
+        lines.append(next(kept, first + escape(name[1:-1]) + last))
+    return "\n".join(lines) or ABSTENTION
 
 
 def parse_answers(text: str, known: Iterable[str] = ()) -> Answers | ParseFailure:
@@ -155,24 +149,20 @@ def match_answers(
         exact.setdefault(name, []).append(entity)
         folded.setdefault(normalise_name(name), []).append(entity)
 
-    def shown(name: str) -> list[int]:
-        return exact.get(name) or folded.get(normalise_name(name), [])
-
     def ids_of(name: str) -> list[int]:
-        if (ids := shown(name)) or graph is None:
+        ids = exact.get(name) or folded.get(normalise_name(name), [])
+        if ids or graph is None:
             return ids
         return list((graph.ids_of_name(name) or graph.ids_of_folded_name(name))[:1])
 
-    found: dict[int, bool] = {}  # entity -> was it shown?
+    found: dict[int, None] = {}
     unmatched: list[str] = []
     for name in answers.names if isinstance(answers, Answers) else answers:
         parts = [name] if ids_of(name) else [part for part in _PARTS.split(name) if part]
         for part in parts if any(map(ids_of, parts)) else [name]:
-            for entity in ids_of(part):
-                found.setdefault(entity, bool(shown(part)))
+            found |= dict.fromkeys(ids_of(part))
             unmatched += [] if ids_of(part) else [part]
-    unsupported = tuple(entity for entity, supported in found.items() if not supported)
-    return Matched(tuple(found), unsupported, tuple(unmatched))
+    return Matched(tuple(found), tuple(entity for entity in found if entity not in candidates), tuple(unmatched))
 
 
 # ------ An explanation and the answers after it, as text: what ``explain`` and ``chain_of_thought`` give.

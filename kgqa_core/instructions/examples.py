@@ -1,4 +1,7 @@
-"""The examples that one question makes, instruction by instruction, and what is drawn at random for them."""
+"""Instruction data: what the graph supervises, rendered (RoG Eq. 7, EPERM Eq. 8, DualR's tuned choose).
+
+A question makes examples instruction by instruction. Every draw depends on the question id and its purpose alone.
+"""
 
 from __future__ import annotations
 
@@ -50,36 +53,9 @@ MAX_TRIPLES = 10  # around each of their candidates
 MAX_LOOKED_AT = 50  # entities of one layer that are scored, to choose those from
 MAX_RELATIONS = 40  # offered by score_relations; those that lead to golds always are
 MAX_EXPLAINED = 3  # paths that an explanation goes through
+ROWS = 20_000  # of one row group: what is held in memory
 
 Made = Iterator[tuple[Instruction[Any, Any], Any, float]]  # instruction, case, weight
-
-
-def random_of(question_id: str, purpose: str) -> Random:
-    """Return the draws of one question for one purpose: the same whatever else is made, and in whichever order."""
-    return Random(_hash(f"0\x1f{purpose}\x1f{question_id}"))
-
-
-def fold_of(question_id: str, folds: int) -> int:
-    """Return the fold, 0..folds-1, of a question: its candidates come from an explorer that was trained on the others.
-
-    Candidates of an explorer that has seen the question are nearly always led by the gold, and a ``choose`` tuned on
-    them learns to answer "A".
-    """
-    return _hash(f"0\x1ffold\x1f{question_id}") % folds
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A question with what supervises it."""
-
-    question: Question
-    golds: frozenset[int]  # entity ids
-    rows: tuple[TaughtPath, ...]  # its shortest paths
-    teaching: tuple[TaughtPath, ...]  # those of them that teach
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,38 +71,129 @@ class Source:
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Out-of-fold predictions of an explorer by question id, for choose, in the ids of the graph that is walked."""
 
+
+def make_examples(
+    source: Source,
+    questions: Iterable[Question],
+    supervision: Mapping[str, Sequence[TaughtPath]],
+    *,
+    skipped: Counter[str] | None = None,
+) -> Iterator[Example]:
+    """Yield the examples of each question in turn.
+
+    Args:
+        source: the graph, the prompts and what is made of them.
+        questions: of any split, placed in the graph that is walked; an example carries its question's split.
+        supervision: question id -> its shortest paths, see ``read_supervision``.
+        skipped: gets "instruction: reason" -> questions that made no such example.
+
+    Raises:
+        ConfigError: an instruction that has no target.
+        InputError: an instruction that needs a graph, without one.
+    """
+    counts: Counter[str] = Counter() if skipped is None else skipped
+    weights, shares = source.reasoner.mixture, source.reasoner.shares
+    for name in (*weights, *shares):
+        if name not in CASES:
+            guess = nearest(name, list(CASES))
+            hint = f" Did you mean {guess[0]}?" if guess else ""
+            raise ConfigError(f"{shorten(name)} cannot be taught: it has no target.{hint} Legal: {', '.join(CASES)}")
+    if source.search is None and (needy := sorted(set(weights) - {"plan"})):
+        raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
+    reenter = source.search is not None and source.search.reenter_topic
+    for question in questions:
+        rows = tuple(supervision.get(question.id, ()))
+        taught = tuple(row for row in rows if takes(row, source.mode, source.threshold))
+        asked = Asked(source, question, golds_of(question, reenter_topic=reenter), rows, taught)
+        for name, factor in sorted(weights.items()):
+            share = shares.get(name, 1.0)
+            if share < 1 and asked.draw(f"share of {name}").random() >= share:
+                continue
+            made = 0
+            for instruction, case, weight in CASES[name](asked):
+                target = instruction.target(case)
+                if target is not None:
+                    made += 1
+                    text, id, split = instruction.render(case), question.id, question.split
+                    yield Example(instruction.name, id, split, text.system, text.text, target, weight * factor)
+            counts[f"{name}: nothing to teach"] += not made
+
+
+def write_examples(examples: Iterable[Example], out: Path) -> dict[str, int]:
+    """Write schemas.INSTRUCTIONS, whole or not at all; return how many examples each instruction has.
+
+    Memory does not grow with their number.
+    """
+    counts: Counter[str] = Counter()
+    waiting = iter(examples)
+    with written_whole(out) as partial, pq.ParquetWriter(partial, INSTRUCTIONS) as writer:
+        while batch := list(islice(waiting, ROWS)):
+            columns = [[getattr(example, column.name) for example in batch] for column in INSTRUCTIONS]
+            writer.write_table(pa.table(columns, schema=INSTRUCTIONS))
+            counts.update(example.instruction for example in batch)
+    return dict(sorted(counts.items()))
+
+
+def fold_of(question_id: str, folds: int) -> int:
+    """Return the fold, 0..folds-1, of a question: its candidates come from an explorer that was trained on the others.
+
+    Candidates of an explorer that has seen the question are nearly always led by the gold, and a ``choose`` tuned on
+    them learns to answer "A".
+    """
+    return _hash("fold", question_id) % folds
+
+
+def _hash(purpose: str, question_id: str) -> int:
+    text = f"0\x1f{purpose}\x1f{question_id}"
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question with what supervises it."""
+
+    source: Source
+    question: Question
+    golds: frozenset[int]  # entity ids
+    rows: tuple[TaughtPath, ...]  # its shortest paths
+    teaching: tuple[TaughtPath, ...]  # those of them that teach
+
     @property
-    def graph(self) -> SearchGraph:
+    def search(self) -> SearchGraph:
         """Return what is walked, where there must be something."""
-        assert self.search is not None  # make_examples has checked
-        return self.search
+        assert self.source.search is not None  # make_examples has checked
+        return self.source.search
 
     @property
     def is_eperm(self) -> bool:
         """Do planning examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4), and do paths show scores?"""
-        return self.reasoner.objective == "eperm"
+        return self.source.reasoner.objective == "eperm"
 
-    def names(self, entities: Sequence[int]) -> tuple[str, ...]:
+    def draw(self, purpose: str) -> Random:
+        """Return the draws of this question for one purpose: the same whatever else is made, in whichever order."""
+        return Random(_hash(purpose, self.question.id))
+
+    def names(self, entities: Iterable[int]) -> tuple[str, ...]:
         """Return the entities' names."""
-        return tuple(map(self.graph.name_of, entities))
+        return tuple(map(self.search.name_of, entities))
 
-    def evidence(self, asked: Asked, plans: Sequence[tuple[LabelPath, float]]) -> Evidence:
+    def evidence(self, plans: Sequence[tuple[LabelPath, float]]) -> Evidence:
         """Return the paths of plans from the question's topics."""
-        return gather_evidence(self.graph, asked.question.topics, plans, max_paths=self.reasoner.max_paths)
+        return gather_evidence(self.search, self.question.topics, plans, max_paths=self.source.reasoner.max_paths)
 
-    def shown(self, asked: Asked) -> Evidence:
+    def shown(self) -> Evidence:
         """Return the paths of K plans that teach, with wrong ones where asked for, shuffled.
 
         Plans weigh by their precision: what is right must not be told by who put it there.
         """
-        draw = random_of(asked.question.id, "shown_plans")
-        rows = draw.sample(asked.teaching, min(self.reasoner.paths_per_question, len(asked.teaching)))
-        if rows and self.reasoner.wrong_plans:
-            taught = set(asked.teaching)
-            wrong = [row for row in asked.rows if row not in taught]
-            rows += draw.sample(wrong, min(self.reasoner.wrong_plans, len(wrong)))
+        draw, reasoner = self.draw("shown_plans"), self.source.reasoner
+        rows = draw.sample(self.teaching, min(reasoner.paths_per_question, len(self.teaching)))
+        if rows and reasoner.wrong_plans:
+            taught = set(self.teaching)
+            wrong = [row for row in self.rows if row not in taught]
+            rows += draw.sample(wrong, min(reasoner.wrong_plans, len(wrong)))
             draw.shuffle(rows)
-        return self.evidence(asked, [(row.path, row.precision) for row in rows])
+        return self.evidence([(row.path, row.precision) for row in rows])
 
 
 # ------ What relations and entities on the way are worth, where the papers give no targets: the share of golds.
@@ -180,99 +247,77 @@ def score_candidates(
 # ------ The cases that one question makes, instruction by instruction; each comes with its example's weight.
 
 
-def plan_cases(source: Source, asked: Asked) -> Made:
+def plan_cases(asked: Asked) -> Made:
     """Each teaching path is a target of its own."""
-    instruction, text = PlanInstruction(source.prompts), asked.question.asked(source.mask_topics)
-    weight = 1.0 if source.is_eperm else 1 / max(len(asked.teaching), 1)
+    instruction, text = PlanInstruction(asked.source.prompts), asked.question.asked(asked.source.mask_topics)
+    weight = 1.0 if asked.is_eperm else 1 / max(len(asked.teaching), 1)
     for row in asked.teaching:
         yield instruction, PlanCase(text, asked.question.id, path=row.path), weight
 
 
-def reason_cases(source: Source, asked: Asked) -> Made:
+def reason_cases(asked: Asked) -> Made:
     """The paths of K plans; taught are the golds that they end at (to abstain, where they miss them all), or all."""
-    evidence = source.shown(asked)
-    if not evidence.paths or not asked.golds:
-        return
-    right = [entity for entity in evidence.ends if entity in asked.golds]
-    answers = right if source.reasoner.answers == "shown" else sorted(asked.golds)
-    case = ReasonCase(
-        asked.question.text,
-        asked.question.id,
-        paths=evidence.paths,
-        shown=source.names(evidence.ends),
-        answers=source.names(answers),
-    )
-    yield ReasonInstruction(source.prompts, scored=source.is_eperm), case, 1.0
+    evidence = asked.shown()
+    if evidence.paths and asked.golds:
+        right = [entity for entity in evidence.ends if entity in asked.golds]
+        answers = asked.names(right if asked.source.reasoner.answers == "shown" else sorted(asked.golds))
+        shown = asked.names(evidence.ends)
+        case = ReasonCase(asked.question.text, asked.question.id, evidence.paths, shown, answers)
+        yield ReasonInstruction(asked.source.prompts, scored=asked.is_eperm), case, 1.0
 
 
-def explain_cases(source: Source, asked: Asked) -> Made:
+def explain_cases(asked: Asked) -> Made:
     """As reason, with a template's explanation along the paths that end right (RoG lets a teacher write them)."""
-    evidence = source.shown(asked)
-    right = [entity for entity in evidence.ends if entity in asked.golds]
-    if not right:
-        return
-    ways = [path for path in evidence.steps if end_of(path) in asked.golds]
-    case = ReasonCase(
-        asked.question.text,
-        asked.question.id,
-        paths=evidence.paths,
-        shown=source.names(evidence.ends),
-        explanation=explain_paths(source.graph, ways),
-        answers=source.names(right),
-    )
-    yield ExplainInstruction(source.prompts), case, 1.0
+    evidence = asked.shown()
+    if right := [entity for entity in evidence.ends if entity in asked.golds]:
+        ways = [path for path in evidence.steps if end_of(path) in asked.golds]
+        explanation, shown = explain_paths(asked.search, ways), asked.names(evidence.ends)
+        case = ReasonCase(
+            asked.question.text, asked.question.id, evidence.paths, shown, asked.names(right), explanation
+        )
+        yield ExplainInstruction(asked.source.prompts), case, 1.0
 
 
 def explain_paths(search: SearchGraph, paths: Sequence[ReasoningPath]) -> str:
     """Return sentences that walk along the first few paths; empty for none."""
-    return "\n".join(_sentence(search, path) for path in paths[:MAX_EXPLAINED] if path)
+    sentences = []
+    for path in filter(None, paths[:MAX_EXPLAINED]):
+        parts: list[str] = []
+        for step in path:
+            start, end = ends_of(step)
+            way = f'"{search.graph.relation_text(step.relation)}"' + (", read backward," if step.reverse else "")
+            begin = "and from there " if parts else f"From {escape(search.name_of(start))}, "
+            parts.append(f"{begin}{way} leads to {escape(search.name_of(end))}")
+        sentences.append(", ".join(parts) + ".")
+    return "\n".join(sentences)
 
 
-def _sentence(search: SearchGraph, path: ReasoningPath) -> str:
-    parts: list[str] = []
-    for step in path:
-        start, end = ends_of(step)
-        way = f'"{search.graph.relation_text(step.relation)}"' + (", read backward," if step.reverse else "")
-        begin = "and from there " if parts else f"From {escape(search.name_of(start))}, "
-        parts.append(f"{begin}{way} leads to {escape(search.name_of(end))}")
-    return ", ".join(parts) + "."
-
-
-def enough_cases(source: Source, asked: Asked) -> Made:
+def enough_cases(asked: Asked) -> Made:
     """The paths of a teaching plan (enough), or a plan that stops short of the golds or misses them (not enough)."""
     if not asked.teaching:
         return
-    draw = random_of(asked.question.id, "enough_information")
+    question, draw = asked.question, asked.draw("enough_information")
     path = draw.choice(asked.teaching).path
     enough = draw.random() < 0.5
     tried = [path]
     if not enough:
-        others = offered_relations(source.graph, asked.question.topics, ())
+        others = offered_relations(asked.search, question.topics, ())
         tried = [path[:-1]] if len(path) > 1 else [(step,) for step in others if (step,) != path]
         draw.shuffle(tried)
     for plan in tried:
-        evidence = source.evidence(asked, [(plan, 1.0)])
+        evidence = asked.evidence([(plan, 1.0)])
         if evidence.paths and enough != asked.golds.isdisjoint(evidence.ends):
-            case = EnoughCase(
-                asked.question.text,
-                asked.question.id,
-                topics=source.names(asked.question.topics),
-                paths=evidence.paths,
-                enough=enough,
-            )
-            yield EnoughInstruction(source.prompts), case, 1.0
+            case = EnoughCase(question.text, question.id, asked.names(question.topics), evidence.paths, enough)
+            yield EnoughInstruction(asked.source.prompts), case, 1.0
             return
 
 
-def score_relations_cases(source: Source, asked: Asked) -> Made:
+def score_relations_cases(asked: Asked) -> Made:
     """At every step along one teaching path: the relations that go on, scored."""
-    if not asked.teaching:
-        return
-    question = asked.question
-    draw = random_of(question.id, "score_relations")
-    path = draw.choice(asked.teaching).path
+    question, draw = asked.question, asked.draw("score_relations")
+    path = draw.choice(asked.teaching).path if asked.teaching else ()
     for place in range(len(path)):
-        offered = offered_relations(source.graph, question.topics, path[:place])
+        offered = offered_relations(asked.search, question.topics, path[:place])
         scores = score_offered(offered, path[:place], asked.rows)
         wrong = [step for step in offered if not scores[step]]
         room = max(MAX_RELATIONS - len(offered) + len(wrong), 0)
@@ -282,62 +327,50 @@ def score_relations_cases(source: Source, asked: Asked) -> Made:
             question.text,
             relations,
             question.id,
-            topics=source.names(question.topics),
+            topics=asked.names(question.topics),
             path=path[:place],
             scores=tuple(scores[step] for step in relations),
         )
-        yield ScoreRelationsInstruction(source.prompts), case, 1 / len(path)
+        yield ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(path)
 
 
-def score_entities_cases(source: Source, asked: Asked) -> Made:
+def score_entities_cases(asked: Asked) -> Made:
     """Some entities on the way of one teaching path, one per example (EPERM asks about one at a time)."""
     if not asked.teaching:
         return
-    question = asked.question
-    draw = random_of(question.id, "score_entities")
+    question, search, draw = asked.question, asked.search, asked.draw("score_entities")
     path = draw.choice(asked.teaching).path
-    scored = score_candidates(source.graph, asked, path, place=draw.randint(1, len(path)), draw=draw)
+    scored = score_candidates(search, asked, path, place=draw.randint(1, len(path)), draw=draw)
+    topics = asked.names(question.topics)
     for entity, score in scored[:NUM_ENTITIES]:
-        triples = neighbour_triples(source.graph, entity, limit=MAX_TRIPLES)
-        case = EntitiesCase(
-            question.text,
-            (EntityCandidate(source.graph.name_of(entity), triples),),
-            question.id,
-            topics=source.names(question.topics),
-            plan=path,
-            scores=(score,),
-        )
-        yield ScoreEntitiesInstruction(source.prompts), case, 1 / min(NUM_ENTITIES, len(scored))
+        shown = EntityCandidate(search.name_of(entity), neighbour_triples(search, entity, limit=MAX_TRIPLES))
+        case = EntitiesCase(question.text, (shown,), question.id, topics=topics, plan=path, scores=(score,))
+        yield ScoreEntitiesInstruction(asked.source.prompts), case, 1 / min(NUM_ENTITIES, len(scored))
 
 
-def choose_cases(source: Source, asked: Asked) -> Made:
+def choose_cases(asked: Asked) -> Made:
     """The first N candidates of an out-of-fold explorer; every right one is taught, none where none is right."""
-    prediction = source.predictions.get(asked.question.id)
-    if prediction is None:
-        return
-    count = source.reasoner.num_candidates
-    paths = [render_triples(source.graph, path) for path in prediction.paths[:count]]
-    shown = list(zip(prediction.candidates[:count], prediction.scores[:count], strict=True))
-    case = ChooseCase(
-        asked.question.text,
-        asked.question.id,
-        candidates=tuple(
-            Candidate(source.graph.name_of(entity), score, paths[place] if place < len(paths) else "")
-            for place, (entity, score) in enumerate(shown)
-        ),
-        right=tuple(place for place, (entity, _) in enumerate(shown) if entity in asked.golds),
-    )
-    yield ChooseInstruction(source.prompts), case, 1.0
+    prediction, count = asked.source.predictions.get(asked.question.id), asked.source.reasoner.num_candidates
+    if prediction is not None:
+        entities = prediction.candidates[:count]
+        paths = [render_triples(asked.search, path) for path in prediction.paths[:count]]
+        paths += [""] * (len(entities) - len(paths))
+        columns = zip(asked.names(entities), prediction.scores[:count], paths[: len(entities)], strict=True)
+        right = tuple(place for place, entity in enumerate(entities) if entity in asked.golds)
+        case = ChooseCase(
+            asked.question.text, asked.question.id, tuple(Candidate(*column) for column in columns), right
+        )
+        yield ChooseInstruction(asked.source.prompts), case, 1.0
 
 
-def direct_cases(source: Source, asked: Asked) -> Made:
+def direct_cases(asked: Asked) -> Made:
     """The golds, without any evidence."""
     if asked.golds:
-        case = DirectCase(asked.question.text, asked.question.id, answers=source.names(sorted(asked.golds)))
-        yield DirectInstruction(source.prompts), case, 1.0
+        case = DirectCase(asked.question.text, asked.question.id, answers=asked.names(sorted(asked.golds)))
+        yield DirectInstruction(asked.source.prompts), case, 1.0
 
 
-CASES: Mapping[str, Callable[[Source, Asked], Made]] = {
+CASES: Mapping[str, Callable[[Asked], Made]] = {
     "plan": plan_cases,
     "reason": reason_cases,
     "score_relations": score_relations_cases,
@@ -348,82 +381,3 @@ CASES: Mapping[str, Callable[[Source, Asked], Made]] = {
     "direct": direct_cases,
 }
 """Instructions with targets: eight of twelve. No graph says how to think, or which words of a question count."""
-
-
-# ------ Instruction data: what the graph supervises, rendered (RoG Eq. 7, EPERM Eq. 8, DualR's tuned choose).
-
-
-ROWS = 20_000  # of one row group: what is held in memory
-
-
-def make_examples(
-    source: Source,
-    questions: Iterable[Question],
-    supervision: Mapping[str, Sequence[TaughtPath]],
-    *,
-    skipped: Counter[str] | None = None,
-) -> Iterator[Example]:
-    """Yield the examples of each question in turn; every draw depends on the question id alone.
-
-    Args:
-        source: the graph, the prompts and what is made of them.
-        questions: of any split, placed in the graph that is walked; an example carries its question's split.
-        supervision: question id -> its shortest paths, see ``read_supervision``.
-        skipped: gets "instruction: reason" -> questions that made no such example.
-
-    Raises:
-        ConfigError: an instruction that has no target.
-        InputError: an instruction that needs a graph, without one.
-    """
-    counts: Counter[str] = Counter() if skipped is None else skipped
-    weights, shares = source.reasoner.mixture, source.reasoner.shares
-    _check(weights, shares, has_graph=source.search is not None)
-    reenter = source.search is not None and source.search.reenter_topic
-    for question in questions:
-        rows = tuple(supervision.get(question.id, ()))
-        taught = tuple(row for row in rows if takes(row, source.mode, source.threshold))
-        asked = Asked(question, golds_of(question, reenter_topic=reenter), rows, taught)
-        for name, factor in sorted(weights.items()):
-            share = shares.get(name, 1.0)
-            if share < 1 and random_of(question.id, f"share of {name}").random() >= share:
-                continue
-            made = 0
-            for instruction, case, weight in CASES[name](source, asked):
-                example = _example(instruction, case, question, weight * factor)
-                made += example is not None
-                if example is not None:
-                    yield example
-            counts[f"{name}: nothing to teach"] += not made
-
-
-def _check(weights: Mapping[str, float], shares: Mapping[str, float], *, has_graph: bool) -> None:
-    for name in (*weights, *shares):
-        if name not in CASES:
-            guess = nearest(name, list(CASES))
-            hint = f" Did you mean {guess[0]}?" if guess else ""
-            raise ConfigError(f"{shorten(name)} cannot be taught: it has no target.{hint} Legal: {', '.join(CASES)}")
-    if not has_graph and (needy := sorted(set(weights) - {"plan"})):
-        raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
-
-
-def _example(instruction: Instruction[Any, Any], case: Any, question: Question, weight: float) -> Example | None:
-    target = instruction.target(case)
-    if target is None:
-        return None
-    prompt = instruction.render(case)
-    return Example(instruction.name, question.id, question.split, prompt.system, prompt.text, target, weight)
-
-
-def write_examples(examples: Iterable[Example], out: Path) -> dict[str, int]:
-    """Write schemas.INSTRUCTIONS, whole or not at all; return how many examples each instruction has.
-
-    Memory does not grow with their number.
-    """
-    counts: Counter[str] = Counter()
-    waiting = iter(examples)
-    with written_whole(out) as partial, pq.ParquetWriter(partial, INSTRUCTIONS) as writer:
-        while batch := list(islice(waiting, ROWS)):
-            columns = [[getattr(example, column.name) for example in batch] for column in INSTRUCTIONS]
-            writer.write_table(pa.table(columns, schema=INSTRUCTIONS))
-            counts.update(example.instruction for example in batch)
-    return dict(sorted(counts.items()))

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from kgqa_core.config_base import CONF
 from kgqa_core.errors import ConfigError, nearest, shorten
-from kgqa_core.graph.kg import write_step
+from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.types import ReasoningPath
 
@@ -39,12 +38,12 @@ def escape_all(text: str) -> str:
 
 def unescape(text: str) -> str:
     """Return what ``escape`` was given; what is no escape of a character stays as it is."""
-    return _ESCAPE.sub(_character, text)
 
+    def character(found: re.Match[str]) -> str:
+        code = int(found[1], 16)
+        return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else found[0]
 
-def _character(found: re.Match[str]) -> str:
-    code = int(found[1], 16)
-    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else found[0]
+    return _ESCAPE.sub(character, text)
 
 
 # ------ Prompt files, one per instruction, checked when they are read.
@@ -127,7 +126,11 @@ def read_prompts(folder: Path | None = None) -> Prompts:
         source = own.get(name + SUFFIX, files[name + SUFFIX])
         # A system's turn belongs to the wording that it was written with.
         system = own.get(name + SYSTEM_SUFFIX) or (None if source in own.values() else files.get(name + SYSTEM_SUFFIX))
-        templates[name] = _read(name, source, system)
+        required, optional = (frozenset(names.split()) for names in PLACEHOLDERS[name])
+        text, version = _content(source, required, required | optional)
+        turn = _content(system, frozenset(), required | optional)[0] if system is not None else ""
+        digest = hashlib.sha256(f"{len(text)}:{text}{turn}".encode()).hexdigest()
+        templates[name] = Template(text=text, system=turn, version=version, sha256=digest)
     return Prompts(templates)
 
 
@@ -146,38 +149,23 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _read(name: str, source: Path, system: Path | None) -> Template:
-    required, optional = (frozenset(names.split()) for names in PLACEHOLDERS[name])
-    text, version = _content(source)
-    _check(text, source, required, required | optional)
-    turn = ""
-    if system is not None:
-        turn, _ = _content(system)
-        _check(turn, system, frozenset(), required | optional)
-    digest = hashlib.sha256(f"{len(text)}:{text}{turn}".encode()).hexdigest()
-    return Template(text=text, system=turn, version=version, sha256=digest)
-
-
-def _content(path: Path) -> tuple[str, str]:
-    """Return (text, version); the end of the last line is the file's, not the prompt's."""
+def _content(path: Path, required: frozenset[str], legal: frozenset[str]) -> tuple[str, str]:
+    """Return (text, version) of a checked file; the end of the last line is the file's, not the prompt's."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as UTF-8 text ({error})") from None
     found = _VERSION.match(text)
-    body = text[found.end() :] if found else text
-    return body.replace("\r\n", "\n").removesuffix("\n"), found[1] if found else ""
-
-
-def _check(text: str, path: Path, required: frozenset[str], legal: frozenset[str]) -> None:
-    shown = ", ".join(f"{{{one}}}" for one in sorted(legal))
-    used = set(_PLACEHOLDER.findall(text))
-    for unknown in sorted(used - legal):
-        guess = nearest(unknown, sorted(legal))
+    body = (text[found.end() :] if found else text).replace("\r\n", "\n").removesuffix("\n")
+    used = set(_PLACEHOLDER.findall(body))
+    for problem, one in [("unknown placeholder", one) for one in sorted(used - legal)] + [
+        ("missing placeholder", one) for one in sorted(required - used)
+    ]:
+        guess = nearest(one, sorted(legal)) if problem.startswith("unknown") else []
         hint = f" Did you mean {{{guess[0]}}}?" if guess else ""
-        raise ConfigError(f"{path}: unknown placeholder {shorten(f'{{{unknown}}}')}.{hint} Legal: {shown}")
-    if absent := sorted(required - used):
-        raise ConfigError(f"{path}: the placeholder {{{absent[0]}}} is missing. Legal: {shown}")
+        shown = ", ".join(f"{{{name}}}" for name in sorted(legal))
+        raise ConfigError(f"{path}: {problem} {shorten(f'{{{one}}}')}.{hint} Legal: {shown}")
+    return body, found[1] if found else ""
 
 
 # ------ Lists, paths and triples as text.
@@ -197,17 +185,7 @@ class ScoredPath:
     end: str = field(default="", compare=False)  # name of the entity that it ends at
 
 
-class Names(Protocol):
-    """What entities and relations are called; a KnowledgeGraph and a SearchGraph know."""
-
-    @property
-    def relation_labels(self) -> list[str]:
-        """Return the labels of the forward relations."""
-        ...
-
-    def name_of(self, entity_id: int) -> str:
-        """Return an entity's name."""
-        ...
+Names = KnowledgeGraph | SearchGraph  # both know what entities and relations are called
 
 
 def render_lines(items: Iterable[str]) -> str:
@@ -217,7 +195,7 @@ def render_lines(items: Iterable[str]) -> str:
 
 def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
     """Return one path per line, with its score behind it where ``scored`` (EPERM A.4)."""
-    return render_lines(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths)
+    return "\n".join(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths) or NOTHING
 
 
 def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPath:

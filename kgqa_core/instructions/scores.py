@@ -213,12 +213,8 @@ class ScoreRelationsInstruction(Instruction[RelationsCase, Scores]):
 
     def values(self, case: RelationsCase) -> dict[str, str]:
         """Return path so far, relations and budget; the answer counts down from it (EPERM A.4)."""
-        return {
-            "topics": render_lines(map(escape, case.topics)),
-            "path": _one_line(case.path),
-            "relations": render_lines(map(escape, case.relations)),
-            "budget": str(case.budget),
-        }
+        shown = {"topics": _list(case.topics), "path": _one_line(case.path), "relations": _list(case.relations)}
+        return shown | {"budget": str(case.budget)}
 
     def target(self, case: RelationsCase) -> str | None:
         """Return the best relations within the budget, best first; None where none leads to an answer."""
@@ -230,6 +226,10 @@ class ScoreRelationsInstruction(Instruction[RelationsCase, Scores]):
         """Return the scores of the relations that a text names, the first ``budget`` of them."""
         found = parse_scores(text, case.relations, countdown=True)
         return found if isinstance(found, ParseFailure) else Scores(found.scores[: case.budget])
+
+
+def _list(items: Sequence[str]) -> str:
+    return render_lines(map(escape, items))
 
 
 def _one_line(steps: Sequence[str]) -> str:
@@ -272,11 +272,7 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
             "\n".join([f"{place}: {escape(one.name)}", *(f"   {triple}" for triple in one.triples)])
             for place, one in enumerate(case.candidates, 1)
         ]
-        return {
-            "topics": render_lines(map(escape, case.topics)),
-            "plan": _one_line(case.plan),
-            "candidates": render_lines(shown),
-        }
+        return {"topics": _list(case.topics), "plan": _one_line(case.plan), "candidates": render_lines(shown)}
 
     def target(self, case: EntitiesCase) -> str | None:
         """Return the score of the one candidate, or a line for each of several."""
@@ -322,11 +318,7 @@ class MapRelationsInstruction(Instruction[MapRelationsCase, Mappings]):
 
     def values(self, case: MapRelationsCase) -> dict[str, str]:
         """Return what the prompt shows."""
-        return {
-            "clues": render_lines(map(escape, case.clues)),
-            "entity": escape(case.entity),
-            "relations": render_lines(map(escape, case.relations)),
-        }
+        return {"clues": _list(case.clues), "entity": escape(case.entity), "relations": _list(case.relations)}
 
     def parse(self, text: str, case: MapRelationsCase) -> Mappings | ParseFailure:
         """Return pairs of (clue, relation) with scores of 0 to 10."""
@@ -354,12 +346,8 @@ class MapEntitiesInstruction(Instruction[MapEntitiesCase, Mappings]):
 
     def values(self, case: MapEntitiesCase) -> dict[str, str]:
         """Return what the prompt shows."""
-        return {
-            "clues": render_lines(map(escape, case.clues)),
-            "entity": escape(case.entity),
-            "relation": escape(case.relation),
-            "entities": render_lines(map(escape, case.entities)),
-        }
+        named = {"entity": escape(case.entity), "relation": escape(case.relation)}
+        return {"clues": _list(case.clues), "entities": _list(case.entities), **named}
 
     def parse(self, text: str, case: MapEntitiesCase) -> Mappings | ParseFailure:
         """Return pairs of (clue, entity)."""

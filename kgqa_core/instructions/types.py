@@ -19,12 +19,10 @@ class Question(Protocol):
     @property
     def question(self) -> str:
         """Return the question's text, as the prompt shows it."""
-        ...
 
     @property
     def question_id(self) -> str:
         """Return whose budget the call is on."""
-        ...
 
 
 Case = TypeVar("Case", bound=Question, contravariant=True)
@@ -57,7 +55,6 @@ class Instruction(Protocol[Case, Result]):
     @property
     def prompts(self) -> Prompts:
         """Return the prompts of the run."""
-        ...
 
     @property
     def file(self) -> str:
@@ -70,7 +67,6 @@ class Instruction(Protocol[Case, Result]):
 
     def parse(self, text: str, case: Case) -> Result | ParseFailure:
         """Return the typed result of any text whatsoever; never raises."""
-        ...
 
     def target(self, case: Case) -> str | None:
         """Return the answer that the graph supervises; None where it cannot give one."""
@@ -93,16 +89,11 @@ def fit_prompt(
     *,
     limit: int,
 ) -> tuple[Prompt, Any]:
-    """Return the prompt that shows as many items of a case as fit, and the case with those: it is read by that one.
+    """Return the prompt that shows as many items (``instruction.part``) of a case as fit into ``limit`` tokens.
 
-    The lowest score is left out first, of equals the last; the order stays. A prompt that is too long without any item
-    is returned all the same: the model will say so. The number of items is found by halving.
-
-    Args:
-        instruction: whose ``part`` names the items.
-        case: with all its items.
-        count_tokens: as ``LanguageModel.count_tokens``.
-        limit: tokens of the prompt.
+    With it comes the case with those items: the answer is read by that one. The lowest score is left out first, of
+    equals the last; the order stays. A prompt that is too long without any item is returned all the same: the model
+    will say so. The number of items is found by halving.
     """
     prompt = instruction.render(case)
     items = getattr(case, instruction.part) if instruction.part else ()

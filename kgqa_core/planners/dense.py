@@ -54,13 +54,6 @@ def log_sum(scores: Floats) -> Floats:
     return total
 
 
-def neighbour_weights(questions: Floats, bank: Floats, temperature: float) -> Floats:
-    """Return the weights [B, n] of the votes of the training questions ``bank`` [n, D]: a softmax of cosines."""
-    cosines: Floats = questions @ bank.T / np.float32(temperature)
-    weights: Floats = np.exp(cosines - log_sum(cosines)[:, None])
-    return weights
-
-
 def see(model: DenseModel, questions: Sequence[Floats]) -> list[View]:
     """Return the views of a batch, whose vectors [B, D] each member of ``model`` has given.
 
@@ -70,9 +63,10 @@ def see(model: DenseModel, questions: Sequence[Floats]) -> list[View]:
     raw: list[Floats] = [(settings.scale * (own @ one.paths.T) + one.bias).astype(np.float32) for own, one in members]
     totals = [log_sum(scores) for scores in raw]
     log_probs = np.mean([scores - total[:, None] for scores, total in zip(raw, totals, strict=True)], axis=0)
-    temperature = settings.neighbour_temperature
-    weights = np.mean([neighbour_weights(own, one.bank, temperature) for own, one in members], axis=0)
-    votes = (model.taught.targets.T @ weights.T).T
+    temperature = np.float32(settings.neighbour_temperature)
+    cosines: list[Floats] = [own @ one.bank.T / temperature for own, one in members]  # [B, n]
+    weights = np.mean([np.exp(one - log_sum(one)[:, None]) for one in cosines], axis=0)
+    votes = (model.targets.T @ weights.T).T
     scores = log_probs + np.float32(settings.neighbour_weight) * np.log(votes + FLOOR)
     num_near = min(NUM_NEIGHBOURS, weights.shape[1])
     near = np.argsort(-weights, axis=1, kind="stable")[:, :num_near]
@@ -156,11 +150,6 @@ def steps_of(paths: Iterable[LabelPath]) -> Exists:
     return lambda _, path: kept.get(path[-1] if path else "", ())
 
 
-def path_exists(path: LabelPath, allowed: Callable[[LabelPath], Collection[str]]) -> bool:
-    """Say whether every step of ``path`` is allowed after those before it."""
-    return all(step in allowed(path[:place]) for place, step in enumerate(path))
-
-
 def beam(
     allowed: Callable[[LabelPath], Collection[str]],
     weigh: Callable[[Sequence[LabelPath]], Floats],
@@ -217,9 +206,9 @@ class DensePlanner:
     def __init__(self, model: DenseModel, encoder: SplitEncoder, *, exists: Exists | None = None) -> None:
         """Plan with ``model``; ``encoder`` has its lower layers."""
         self._model, self._encoder, self._exists = model, encoder, exists
-        self._place = {path: place for place, path in enumerate(model.taught.paths)}
-        self._max_hops = max(map(len, model.taught.paths))
-        self._may_follow = exists or steps_of(model.taught.paths)
+        self._place = {path: place for place, path in enumerate(model.paths)}
+        self._max_hops = max(map(len, model.paths))
+        self._may_follow = exists or steps_of(model.paths)
         self._texts: dict[LabelPath, Floats] = {}  # vectors of the texts of unseen paths
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
@@ -259,13 +248,13 @@ class DensePlanner:
 
         places = self._candidates(view, allowed, max(num_plans, NUM_CANDIDATES))
         unseen = self._beam(view, allowed)
-        paths = [self._model.taught.paths[place] for place in places] + list(unseen)
+        paths = [self._model.paths[place] for place in places] + list(unseen)
         if not paths:
             return []
         scores = np.concatenate([view.scores[places], np.array(list(unseen.values()), dtype=np.float32)])
         log_probs = scores - log_sum(scores)
         rows = np.zeros((len(view.near), len(paths)), dtype=np.float32)
-        rows[:, : len(places)] = self._model.taught.targets[view.near][:, places].toarray()
+        rows[:, : len(places)] = self._model.targets[view.near][:, places].toarray()
         first = spread_first(
             np.exp(log_probs), view.weights, rows, num_plans=num_plans, strength=self._model.settings.spread
         )
@@ -275,7 +264,8 @@ class DensePlanner:
         """Return the places of the best training paths that exist, best first."""
         found: list[int] = []
         for place in np.argsort(-view.scores, kind="stable").tolist():
-            if self._exists is None or path_exists(self._model.taught.paths[place], allowed):
+            path = self._model.paths[place]
+            if self._exists is None or all(step in allowed(path[:end]) for end, step in enumerate(path)):
                 found.append(place)
                 if len(found) == most:
                     break

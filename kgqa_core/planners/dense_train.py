@@ -46,16 +46,13 @@ BACKWARD = "of"  # "directed by of": what a step walked backward is told by
 STAY = "itself"  # the empty path
 
 
-def render_step_text(step: str) -> str:
-    """Return a step's words, each once: ``people.person.place_of_birth`` is people person place of birth."""
-    label, backward = read_step(step)
-    words = list(dict.fromkeys(word for word in _BREAKS.split(label) if word))
-    return " ".join([*(words or [label]), *([BACKWARD] if backward else [])])
-
-
 def render_path_text(path: LabelPath) -> str:
-    """Return the words of a path, its steps apart."""
-    return " ; ".join(map(render_step_text, path)) or STAY
+    """Return the words of a path's steps, each once: ``people.person.birth_place`` is people person birth place."""
+    texts = []
+    for label, backward in map(read_step, path):
+        words = list(dict.fromkeys(word for word in _BREAKS.split(label) if word))
+        texts.append(" ".join([*(words or [label]), *([BACKWARD] if backward else [])]))
+    return " ; ".join(texts) or STAY
 
 
 def fit_dense(
@@ -91,10 +88,12 @@ def fit_dense(
         raise InputError(
             f"none of the {len(train)} training questions has a relation path; the dense planner needs some"
         )
-    taught = Taught.of(used)
+    paths = tuple(sorted({path for question in used for path in question.paths}))
+    place = {path: number for number, path in enumerate(paths)}
+    targets = _matrix([[place[path] for path in question.paths] for question in used], len(paths))
     base = open_encoder(encoder, settings)
     states = base.lower_states([question.text for question in used])
-    texts = base.encode_published([render_path_text(path) for path in taught.paths])
+    texts = base.encode_published([render_path_text(path) for path in paths])
     members: list[Member] = []
 
     def of_all(step: int, total: int, loss: float) -> None:
@@ -106,7 +105,7 @@ def fit_dense(
             base,
             states,
             torch.from_numpy(texts),
-            taught.targets,
+            targets,
             settings=settings,
             seed=seed + MEMBER_SEEDS * number,
             progress=of_all,
@@ -116,12 +115,12 @@ def fit_dense(
         upper = {name: weight.clone() for name, weight in base.upper.state_dict().items()}
         arrays = [part.numpy() for part in (vectors, parts["bias"], parts["map"], bank)]
         members.append(Member(upper, *arrays))
-    model = DenseModel(settings, seed, base.name, taught, texts, tuple(members))
+    model = DenseModel(settings, seed, base.name, paths, targets, texts, tuple(members))
     save_dense(model, [question.id for question in used], out)
     return {
         "num_questions": len(used),
         "num_without_paths": len(train) - len(used),
-        "num_paths": len(taught.paths),
+        "num_paths": len(paths),
         "cpu_seconds": process_time() - started,
     }
 
@@ -144,19 +143,10 @@ def train_vectors(
     seed: int,
     progress: Progress,
 ) -> Parts:
-    """Train the upper layers of ``encoder`` in place, and the path vectors.
+    """Train the upper layers of ``encoder``, which are as published, in place, and the path vectors.
 
-    Args:
-        encoder: with its upper layers as published.
-        states: n questions' lower states.
-        path_texts: [P, D] unit vectors of the paths' texts.
-        targets: scipy CSR matrix [n, P], 1 where a question has a path.
-        settings: see there.
-        seed: of the order, and of dropout.
-        progress: told after every step.
-
-    Returns:
-        map [D, D], free [P, D] and bias [P]: what ``path_vectors`` and scores are made of.
+    ``states`` are the n questions' lower ones, ``path_texts`` [P, D] the unit vectors of the paths' texts, ``targets``
+    those of ``DenseModel``. Returns map [D, D], free [P, D] and bias [P]: what ``path_vectors`` and scores are made of.
     """
     import torch
 
@@ -174,9 +164,20 @@ def train_vectors(
         "bias": torch.zeros(num_paths, requires_grad=True),
     }
     upper = list(encoder.upper.parameters())
-    optimiser = _optimiser(upper, parts, settings)
+    decay, rate = settings.weight_decay, settings.learning_rate
+    groups: list[dict[str, Any]] = [  # the free parts of the path vectors have a rate of their own
+        {"params": upper, "lr": rate, "weight_decay": decay},
+        {"params": [parts["map"]], "lr": rate, "weight_decay": 0.0},
+        {"params": [parts["free"], parts["bias"]], "lr": settings.path_learning_rate, "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.AdamW(groups)
     num_steps = count_steps(len(states), settings)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, num_steps, settings.warmup))
+    shares = [  # of the learning rate: up, then linearly down
+        min(1.0, (step + 1) / max(1.0, settings.warmup * num_steps)) * max(LAST_RATE, 1 - step / num_steps)
+        for step in range(num_steps + 1)
+    ]
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, shares.__getitem__)
+    num_taught = np.maximum(np.asarray(targets.sum(axis=1)).ravel(), 1)  # paths of each question
     bank = encoder.encode_all(states) if settings.neighbour_loss else None
     encoder.upper.train()
     batches = _batches([len(one) for one in states], settings.batch_size, random)
@@ -186,10 +187,10 @@ def train_vectors(
         scores = settings.scale * vectors @ path_vectors(path_texts, parts).T + parts["bias"]
         loss = set_loss(scores, right)
         if bank is not None:
-            overlap = torch.from_numpy(_overlaps(targets, rows))  # [B, n]
-            loss = loss + settings.neighbour_loss * neighbour_loss(
-                vectors @ bank.T / settings.neighbour_temperature, overlap, rows
-            )
+            # [B, n]: the share of each training question's paths that a question of the batch has too
+            overlap = torch.from_numpy(((targets[rows] @ targets.T).toarray() / num_taught).astype(np.float32))
+            cosines = vectors @ bank.T / settings.neighbour_temperature
+            loss = loss + settings.neighbour_loss * neighbour_loss(cosines, overlap, rows)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(upper, MAX_NORM)
@@ -200,19 +201,6 @@ def train_vectors(
         progress(step + 1, num_steps, float(loss.detach()))
     encoder.upper.eval()
     return {name: part.detach() for name, part in parts.items()}
-
-
-def _optimiser(upper: list[Any], parts: Parts, settings: DensePlannerSection) -> Any:
-    """Return AdamW with a rate of its own for the free parts of the path vectors."""
-    import torch
-
-    return torch.optim.AdamW(
-        [
-            {"params": upper, "lr": settings.learning_rate, "weight_decay": settings.weight_decay},
-            {"params": [parts["map"]], "lr": settings.learning_rate, "weight_decay": 0.0},
-            {"params": [parts["free"], parts["bias"]], "lr": settings.path_learning_rate, "weight_decay": 0.0},
-        ]
-    )
 
 
 def path_vectors(path_texts: Tensor, parts: Parts) -> Tensor:
@@ -252,12 +240,6 @@ def count_steps(num_questions: int, settings: DensePlannerSection) -> int:
     return steps if settings.max_steps is None else min(steps, settings.max_steps)
 
 
-def _rate(step: int, num_steps: int, warmup: float) -> float:
-    """Return the share of the learning rate at a step: up, then linearly down."""
-    rising = (step + 1) / max(1.0, warmup * num_steps)
-    return min(1.0, rising) * max(LAST_RATE, 1 - step / num_steps)
-
-
 def _batches(lengths: Sequence[int], size: int, random: np.random.Generator) -> Iterator[list[int]]:
     """Yield rows for ever: each question once per epoch, those of like length together."""
     while True:
@@ -270,12 +252,6 @@ def _batches(lengths: Sequence[int], size: int, random: np.random.Generator) -> 
             yield batches[place]
 
 
-def _overlaps(targets: Any, rows: Sequence[int]) -> Any:
-    """Return [B, n]: the share of each training question's paths that a question of the batch has too."""
-    counts = np.maximum(np.asarray(targets.sum(axis=1)).ravel(), 1)
-    return ((targets[rows] @ targets.T).toarray() / counts).astype(np.float32)
-
-
 # ------ A trained planner at rest: a folder of JSON, Parquet and safetensors.
 
 
@@ -286,21 +262,6 @@ _PATHS = pa.schema([pa.field("path", pa.list_(pa.string()), nullable=False)])
 _QUESTIONS = pa.schema(
     [pa.field("question_id", pa.string(), nullable=False), pa.field("paths", pa.list_(pa.int32()), nullable=False)]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Taught:
-    """What a dense planner learned from, by number."""
-
-    paths: tuple[LabelPath, ...]  # P, sorted
-    targets: Any  # scipy CSR matrix [n, P], float32: 1 where a training question has a path
-
-    @classmethod
-    def of(cls, questions: Sequence[PlanQuestion]) -> Taught:
-        """Number the paths of questions that have any."""
-        paths = tuple(sorted({path for question in questions for path in question.paths}))
-        place = {path: number for number, path in enumerate(paths)}
-        return cls(paths, _matrix([[place[path] for path in question.paths] for question in questions], len(paths)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +282,8 @@ class DenseModel:
     settings: DensePlannerSection
     seed: int
     encoder: str  # hash of what the upper layers belong on
-    taught: Taught
+    paths: tuple[LabelPath, ...]  # P, sorted: those of the training questions
+    targets: Any  # scipy CSR matrix [n, P], float32: 1 where a training question has a path
     texts: Floats  # [P, D]
     members: tuple[Member, ...]
 
@@ -340,8 +302,8 @@ def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> Non
         settings = model.settings.model_dump(mode="json")
         facts = {"version": VERSION, "settings": settings, "seed": model.seed, "encoder": model.encoder}
         (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        pq.write_table(pa.table({"path": list(map(list, model.taught.paths))}, schema=_PATHS), folder / PATHS)
-        rows = np.split(model.taught.targets.indices, model.taught.targets.indptr[1:-1])
+        pq.write_table(pa.table({"path": list(map(list, model.paths))}, schema=_PATHS), folder / PATHS)
+        rows = np.split(model.targets.indices, model.targets.indptr[1:-1])
         pq.write_table(
             pa.table({"question_id": list(question_ids), "paths": rows}, schema=_QUESTIONS), folder / QUESTIONS
         )
@@ -378,8 +340,8 @@ def read_dense(folder: Path) -> DenseModel:
             members.append(Member(upper, **{name: tensor.numpy() for name, tensor in tensors.items()}))
     except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise ArtifactError(f"{folder} holds no dense planner: {shorten(str(error))}. Train it again") from error
-    taught = Taught(paths, _matrix(rows, len(paths)))
-    return DenseModel(settings, facts["seed"], facts["encoder"], taught, texts, tuple(members))
+    targets = _matrix(rows, len(paths))
+    return DenseModel(settings, facts["seed"], facts["encoder"], paths, targets, texts, tuple(members))
 
 
 def _matrix(rows: Sequence[Sequence[int]], num_paths: int) -> Any:

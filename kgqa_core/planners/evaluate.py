@@ -1,8 +1,12 @@
-"""What planners learn from and are scored on, at rest: questions as they are read, and their relation paths."""
+"""What planners learn from and are scored on, at rest; and how their plans are scored.
+
+A hit is a proposed path that equals one of the question's paths. hit@k, in percent, over the questions that have a
+path: is one of the first k plans right? ``valid``, in percent of all plans proposed, also for questions without paths:
+can the plan be followed (around the topic where there is a graph; else: is it made of known relations)?
+"""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic_core import from_json
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, shorten
@@ -31,6 +36,19 @@ from kgqa_core.schemas import ASKED, PLANS, SUPERVISION
 from kgqa_core.types import LabelPath, Question, Reject, Split
 
 ASKED_FILE, PATHS_FILE = "asked.parquet", "paths.parquet"
+NO_TEXT = "no question text"
+DUPLICATE = "id given twice"  # the first line counts
+NO_LIST = "relation_paths is no list"
+BAD_PATH = "a path that is no list of labels"  # that path is left out; the rest of the line is used
+CUTOFFS = (1, 3)
+BATCH = 256  # questions that a planner gets at once
+ALL = "all"
+ROUNDING = 1e-6  # percent
+HEADER = ("hops", "planner", "n", "hit@1", "hit@3", "as good", "valid", "F1 of first plan")
+FIGURES = ("hit@1", "hit@3", "as_good", "valid", "f1")
+
+IsValid = Callable[[PlanQuestion, LabelPath], bool]
+Scores = Mapping[str, Any]  # what stage plans writes as scores.json: planner, seed, figures by hops
 
 
 def write_asked(questions: Iterable[Question], out: Path, *, mask_topics: bool) -> None:
@@ -50,15 +68,11 @@ def write_asked(questions: Iterable[Question], out: Path, *, mask_topics: bool) 
 
 def write_given(questions: Sequence[tuple[Split, PlanQuestion]], out: Path) -> None:
     """Write questions whose paths a file gives, with both: schemas.ASKED and schemas.SUPERVISION."""
-    asked: list[dict[str, Any]] = [
-        {"question_id": question.id, "split": split, "text": question.text, "topics": [], "hops": None}
-        for split, question in questions
-    ]
-    paths = [
-        {"question_id": question.id, "split": split, "path": list(path), "best": True}
-        for split, question in questions
-        for path in question.paths
-    ]
+    asked: list[dict[str, Any]] = []
+    paths: list[dict[str, Any]] = []
+    for split, one in questions:
+        asked.append({"question_id": one.id, "split": split, "text": one.text, "topics": [], "hops": None})
+        paths += [{"question_id": one.id, "split": split, "path": list(path), "best": True} for path in one.paths]
     _write(asked, ASKED, out / ASKED_FILE)
     _write(paths, SUPERVISION, out / PATHS_FILE)
 
@@ -90,23 +104,11 @@ def read_hops(folder: Path) -> dict[str, int | None]:
 
 def read_best_f1(folder: Path) -> dict[str, float]:
     """Return the F1, in percent, of each question's best shortest path; questions without one are not in it."""
-    best: dict[str, float] = {}
     table = pq.read_table(folder / PATHS_FILE, columns=["question_id", "f1"], filters=[("best", "=", True)])
-    for question_id, f1 in zip(table["question_id"].to_pylist(), table["f1"].to_pylist(), strict=True):
-        if f1 is not None:
-            best[question_id] = 100.0 * f1
-    return best
+    return {row["question_id"]: 100.0 * row["f1"] for row in table.to_pylist() if row["f1"] is not None}
 
 
 # ------ Plan files: JSON lines of ``id``, ``question`` and ``relation_paths``, as the question sets of RoG give them.
-
-
-PATHS = "relation_paths"
-NO_TEXT = "no question text"
-NOT_TEXT = "characters that are no text"  # half a surrogate pair: no tokenizer takes it
-DUPLICATE = "id given twice"  # the first line counts
-NO_LIST = f"{PATHS} is no list"
-BAD_PATH = "a path that is no list of labels"  # that path is left out; the rest of the line is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class PlanFile:
 
 
 def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
-    """Read a plan file; InputError where it is missing, or no line of it can be used."""
+    """Read a plan file; InputError where it is missing, or no line of it can be used. ``signed``: paths hold steps."""
     questions: dict[str, PlanQuestion] = {}
     rejects: list[Reject] = []
     for number, line, parsed in parse_lines(path, partial(_parse, name=path.stem, signed=signed)):
@@ -135,61 +137,46 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
             questions.setdefault(question.id, question)
         if fault:
             rejects.append(Reject(str(path), number, fault, line[:MAX_REJECT_TEXT]))
+    found = PlanFile(tuple(questions.values()), tuple(rejects))
     if not questions:
-        reasons = dict(Counter(reject.reason for reject in rejects)) or "it is empty"
+        reasons = found.reject_counts or "it is empty"
         raise InputError(
             f"{shorten(str(path))} holds no question with plans ({shorten(reasons)}); expected JSON lines such as "
             '{"id": "q1", "question": "who directed it", "relation_paths": [["directed_by"]]}'
         )
-    return PlanFile(tuple(questions.values()), tuple(rejects))
+    return found
 
 
 def _parse(line: str, number: int, *, name: str, signed: bool) -> tuple[PlanQuestion, int] | Fault:
     """Return the question of a line with the number of its paths that are none, or why the line cannot be used."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):  # ValueError: also a number of too many digits
+        row = from_json(line)
+    except ValueError:
         return Fault(NOT_JSON)
     if not isinstance(row, dict):
         return Fault(NOT_AN_OBJECT)
-    text, values, given = row.get("question"), row.get(PATHS), row.get("id")
-    id = str(given) if isinstance(given, str | int) and str(given) else f"{name}-{number}"
+    text, values, given = row.get("question"), row.get("relation_paths") or [], row.get("id")
     if not isinstance(text, str) or not text.strip():
         return Fault(NO_TEXT)
-    if not _is_text(text) or not _is_text(id):
-        return Fault(NOT_TEXT)
-    if not isinstance(values, list | None):
+    if not isinstance(values, list):
         return Fault(NO_LIST)
-    paths = [_path(value, signed=signed) for value in values or []]
-    good = tuple(dict.fromkeys(path for path in paths if path is not None))
-    return PlanQuestion(id, text, paths=good), paths.count(None)
+    good = [
+        tuple(label if signed else write_step(label) for label in value)
+        for value in values
+        if isinstance(value, list) and all(isinstance(label, str) and label.strip() for label in value)
+    ]
+    id = str(given) if isinstance(given, str | int) and str(given) else f"{name}-{number}"
+    return PlanQuestion(id, text, paths=tuple(dict.fromkeys(good))), len(values) - len(good)
 
 
-def _path(value: object, *, signed: bool) -> LabelPath | None:
-    if not isinstance(value, list):
-        return None
-    if not all(isinstance(label, str) and label.strip() and _is_text(label) for label in value):
-        return None
-    return tuple(label if signed else write_step(label) for label in value)
-
-
-def _is_text(value: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-# ------ How plans are scored: a hit is a proposed path that equals one of the question's paths.
-
-
-CUTOFFS = (1, 3)
-IsValid = Callable[[PlanQuestion, LabelPath], bool]
+# ------ Scores: plans beside the paths that count as right.
 
 
 @dataclass(frozen=True, slots=True)
 class PlanScores:
     """Plans of many questions beside the paths that count as right."""
 
-    question_ids: tuple[str, ...]  # those that have a path
-    ranks: npt.NDArray[np.int64]  # [n], from 1: of the first right plan; 0: none is
+    ranks: npt.NDArray[np.int64]  # [n questions that have a path], from 1: of the first right plan; 0: none is
     num_without_paths: int  # questions that cannot be scored
     num_plans: int  # of all questions
     num_valid: int
@@ -209,6 +196,12 @@ class PlanScores:
         return named_bounds([f"hit@{k}" for k in CUTOFFS], np.stack([100.0 * self.hits(k) for k in CUTOFFS], axis=1))
 
 
+def are_right(question: PlanQuestion, plans: Sequence[Plan], *, signed: bool) -> list[bool]:
+    """Return which plans are among the question's paths; directions count where ``signed``."""
+    right = {path if signed else unsigned(path) for path in question.paths}
+    return [(plan.path if signed else unsigned(plan.path)) in right for plan in plans]
+
+
 def score_plans(
     questions: Sequence[PlanQuestion],
     plans: Sequence[Sequence[Plan]],
@@ -220,28 +213,17 @@ def score_plans(
 
     Args:
         questions: with the paths that count as right.
-        plans: as many lists as questions.
+        plans: as many lists as questions, else ValueError.
         signed: do directions count? They do not where the questions' file has none.
         is_valid: what makes a plan valid; None: every plan is.
-
-    Raises:
-        ValueError: ``plans`` are not as many as ``questions``.
     """
-    ids, ranks, num_valid = [], [], 0
+    ranks, num_valid = [], 0
     for question, proposed in zip(questions, plans, strict=True):
         num_valid += sum(is_valid is None or is_valid(question, plan.path) for plan in proposed)
         if question.paths:
-            right = {path if signed else unsigned(path) for path in question.paths}
-            found = [(plan.path if signed else unsigned(plan.path)) in right for plan in proposed]
-            ids.append(question.id)
+            found = are_right(question, proposed, signed=signed)
             ranks.append(found.index(True) + 1 if True in found else 0)
-    return PlanScores(
-        question_ids=tuple(ids),
-        ranks=np.array(ranks, dtype=np.int64),
-        num_without_paths=len(questions) - len(ids),
-        num_plans=sum(map(len, plans)),
-        num_valid=num_valid,
-    )
+    return PlanScores(np.array(ranks, dtype=np.int64), len(questions) - len(ranks), sum(map(len, plans)), num_valid)
 
 
 def made_of(relations: Collection[str]) -> IsValid:
@@ -250,22 +232,9 @@ def made_of(relations: Collection[str]) -> IsValid:
     return lambda _, path: all(label in known for label in unsigned(path))
 
 
-# ------ A planner on many questions: its plans at rest, and its figures over all of them and by hops.
-
-
-BATCH = 256  # questions that a planner gets at once
-ALL = "all"
-ROUNDING = 1e-6  # percent
-
-
-def follower_of(search: SearchGraph) -> Follower:
-    """Return what follows paths in a graph."""
-    return Follower(search.graph, max_steps=search.max_hops, reenter_topic=search.reenter_topic)
-
-
 def leads_somewhere(search: SearchGraph) -> IsValid:
     """Return the test whether a plan leads from its question's topics to anything."""
-    follower = follower_of(search)
+    follower = Follower(search.graph, max_steps=search.max_hops, reenter_topic=search.reenter_topic)
     known: dict[tuple[tuple[int, ...], LabelPath], bool] = {}
 
     def exists(question: PlanQuestion, path: LabelPath) -> bool:
@@ -283,7 +252,8 @@ def leads_somewhere(search: SearchGraph) -> IsValid:
 
 def f1_of_first(search: SearchGraph, questions: Sequence[Question], plans: Sequence[Sequence[Plan]]) -> list[float]:
     """Return the F1, in percent, of answering each question with all that its first plan reaches."""
-    follower, found = follower_of(search), []
+    follower = Follower(search.graph, max_steps=search.max_hops, reenter_topic=search.reenter_topic)
+    found = []
     for question, proposed in zip(questions, plans, strict=True):
         path = to_relations(search.graph, proposed[0].path) if proposed else None
         golds = golds_of(question, reenter_topic=search.reenter_topic)
@@ -353,7 +323,7 @@ def write_plans(
     """Write schemas.PLANS."""
     rows: list[dict[str, Any]] = []
     for question, proposed in zip(questions, plans, strict=True):
-        right = {one if signed else unsigned(one) for one in question.paths}
+        right = are_right(question, proposed, signed=signed)
         rows += [
             {
                 "planner": planner,
@@ -361,22 +331,11 @@ def write_plans(
                 "rank": rank,
                 "path": list(plan.path),
                 "log_prob": plan.log_prob,
-                "right": (plan.path if signed else unsigned(plan.path)) in right,
+                "right": is_right,
             }
-            for rank, plan in enumerate(proposed, start=1)
+            for rank, (plan, is_right) in enumerate(zip(proposed, right, strict=True), start=1)
         ]
-    with written_whole(path) as partial:
-        pq.write_table(pa.Table.from_pylist(rows, schema=PLANS), partial)
-
-
-# ------ The table of planners: figures by hops, the mean over seeds.
-
-
-HEADER = ("hops", "planner", "n", "hit@1", "hit@3", "as good", "valid", "F1 of first plan")
-FIGURES = ("hit@1", "hit@3", "as_good", "valid", "f1")
-
-Scores = Mapping[str, Any]
-"""What stage plans writes as scores.json: planner, seed, figures by hops."""
+    _write(rows, PLANS, path)
 
 
 def planner_cells(scores: Sequence[Scores]) -> list[tuple[str, ...]]:

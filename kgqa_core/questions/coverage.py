@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,8 @@ from kgqa_core.graph.shortest import hops_to_answers, hops_to_many
 from kgqa_core.types import SPLITS, LintFinding, Question
 
 Hops = NDArray[np.int64]
+MAX_HOPS = 4  # searched for a question's hops; beyond that most of any graph is near, and a path says nothing
+NUM_EXAMPLES = 5  # of a finding
 
 MID = re.compile(r"[mg]\.[0-9a-z_]+( \(no name\))?")  # what is shown of a Freebase entity without a name
 
@@ -66,11 +68,7 @@ def find_answerable(
     """
     explored, asked = (subgraphs.graph, subgraphs.all_to_rows(questions)) if subgraphs else (graph, questions)
     has_triple = np.diff(explored.group_ptr) > 0
-    found = [
-        (question.claim is not None and not question.answers) or has_triple[list(question.answers)].any()
-        for question in asked
-    ]
-    return np.array(found, dtype=bool)
+    return np.array([not _is_counted(one) or has_triple[list(one.answers)].any() for one in asked], dtype=bool)
 
 
 def gold_hops(
@@ -85,31 +83,25 @@ def gold_hops(
 
     Questions that share their topics share one search. In subgraphs all of them do: no edge joins two.
     """
-    if subgraphs:
-        asked = subgraphs.all_to_rows(questions)
-        topics = [topic for question in asked for topic in question.topics]
-        answers = [answer for question in asked for answer in question.answers]
-        found = hops_to_answers(subgraphs.graph, topics, answers, max_hops=max_steps, reenter_topic=reenter_topic)
-        return _share_out(found, questions)
+    asked = subgraphs.all_to_rows(questions) if subgraphs else questions
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for number, question in enumerate(questions):
-        members[question.topics].append(number)
-    searches = [
-        (topics, [answer for number in numbers for answer in questions[number].answers])
-        for topics, numbers in members.items()
-    ]
-    hops = hops_to_many(graph, searches, max_hops=max_steps, reenter_topic=reenter_topic)
-    result: list[Hops] = [np.empty(0, dtype=np.int64)] * len(questions)
-    for numbers, found in zip(members.values(), hops, strict=True):
-        for number, piece in zip(numbers, _share_out(found, [questions[number] for number in numbers]), strict=True):
-            result[number] = piece
-    return result
-
-
-def _share_out(hops: Hops, questions: Sequence[Question]) -> list[Hops]:
-    """Cut the hop counts of all answers into those of each question."""
-    ends = np.cumsum([len(question.answers) for question in questions])
-    return np.split(hops, ends[:-1]) if questions else []
+    for number, question in enumerate(asked):
+        members[() if subgraphs else question.topics].append(number)
+    answers = [[answer for number in numbers for answer in asked[number].answers] for numbers in members.values()]
+    if subgraphs:
+        topics = [topic for question in asked for topic in question.topics]
+        found = [
+            hops_to_answers(subgraphs.graph, topics, own, max_hops=max_steps, reenter_topic=reenter_topic)
+            for own in answers
+        ]
+    else:
+        searches = list(zip(members, answers, strict=True))
+        found = hops_to_many(graph, searches, max_hops=max_steps, reenter_topic=reenter_topic)
+    result: dict[int, Hops] = {}
+    for numbers, hops in zip(members.values(), found, strict=True):
+        ends = np.cumsum([len(asked[number].answers) for number in numbers])
+        result |= zip(numbers, np.split(hops, ends[:-1]), strict=True)
+    return [result[number] for number in range(len(questions))]
 
 
 def cover_hops(questions: Sequence[Question], reached: Sequence[Hops]) -> tuple[Coverage, ...]:
@@ -146,33 +138,24 @@ def cover_steps(
     """
     rows = []
     for split in SPLITS:
-        asked = [number for number, q in enumerate(questions) if q.split == split and _is_counted(q)]
-        hops = [_with_topics(questions[number], reached[number]) for number in asked]
+        asked = [number for number, one in enumerate(questions) if one.split == split and _is_counted(one)]
         # Hops of the nearest and of the farthest answer; one more than all steps where there is none.
-        nearest = np.array([found.min(initial=max_steps + 1) for found in hops])
-        farthest = np.array([found.max(initial=0 if len(found) else max_steps + 1) for found in hops])
-        farthest[[questions[number].id in partial for number in asked]] = max_steps + 1
+        nearest, farthest = (np.full(len(asked), max_steps + 1) for _ in range(2))
+        for place, number in enumerate(asked):
+            question = questions[number]
+            hops = np.where(reached[number] < 0, max_steps + 1, reached[number])
+            hops = np.where(np.isin(question.answers, question.topics), 0, hops)  # an answer that is a topic itself
+            if len(hops):
+                nearest[place] = hops.min()
+                farthest[place] = max_steps + 1 if question.id in partial else hops.max()
         with_topic = sum(bool(questions[number].topics) for number in asked)
-        with_answer = int(answerable[asked].sum())
+        head = len(asked), with_topic, int(answerable[asked].sum())
         rows += [
-            Reach(
-                split,
-                steps,
-                len(asked),
-                with_topic,
-                with_answer,
-                int((nearest <= steps).sum()),
-                int((farthest <= steps).sum()),
-            )
-            for steps in range(max_steps + 1 if asked else 0)
+            Reach(split, steps, *head, int((nearest <= steps).sum()), int((farthest <= steps).sum()))
+            for steps in range(max_steps + 1)
+            if asked
         ]
     return tuple(rows)
-
-
-def _with_topics(question: Question, hops: Hops) -> Hops:
-    """Return hop counts with 0 where an answer is a topic, and a large number where one is not reached."""
-    is_topic = np.isin(question.answers, question.topics)
-    return np.where(is_topic, 0, np.where(hops < 0, np.iinfo(np.int64).max, hops))
 
 
 def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[Names, ...]:
@@ -192,12 +175,6 @@ def reach_table(rows: Sequence[Reach]) -> pa.Table:
     """Return rows as a table of schemas.COVERAGE."""
     columns = [[getattr(row, name) for row in rows] for name in schemas.COVERAGE.names]
     return pa.table(columns, schema=schemas.COVERAGE)
-
-
-# ------ How many hops a question takes where its dataset does not say.
-
-
-MAX_HOPS = 4  # searched; beyond that most of any graph is within reach, and a shortest path says nothing
 
 
 def fill_hops(
@@ -222,12 +199,6 @@ def fill_hops(
         else replace(question, hops=len(question.chain) if question.chain else nearest.get(question.id))
         for question in questions
     ]
-
-
-# ------ Doubts about a dataset, counted, and how many of its answers the explorer could reach at all.
-
-
-NUM_EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,36 +234,24 @@ def lint_questions(
             doubts["unreachable_answer", question.split].append(question.id)
         if not can_be:
             doubts["no_answer_in_graph", question.split].append(question.id)
-    for kind, split, example in _repeats(questions):
-        doubts[kind, split].append(example)
-    findings = [
-        LintFinding(kind=kind, count=len(cases), split=split, examples=tuple(cases[:NUM_EXAMPLES]))
-        for (kind, split), cases in sorted(doubts.items())
-    ]
-    partial = {id for (kind, _), ids in doubts.items() if kind == "partial_gold" for id in ids}
-    return LintReport(
-        max_steps=max_steps,
-        reenter_topic=reenter_topic,
-        findings=(*_shared_names(graph), *findings),
-        coverage=cover_hops(questions, reached),
-        reach=cover_steps(questions, reached, answerable, max_steps=max_steps, partial=partial),
-        names=cover_names(questions, graph),
-    )
-
-
-def _repeats(questions: Iterable[Question]) -> list[tuple[str, str, str]]:
-    """Return (kind, split, example) for questions asked twice: inside a split, or again in another one."""
     first: dict[tuple[str, tuple[int, ...], int | None], Question] = {}
-    found: list[tuple[str, str, str]] = []
     for question in questions:
         earlier = first.setdefault((question.masked, question.topics, question.claim), question)
         if earlier is not question:
             kind = "duplicate_question" if earlier.split == question.split else "question_in_two_splits"
-            found.append((kind, question.split, f"{earlier.id} = {question.id}"))
-    return found
-
-
-def _shared_names(graph: KnowledgeGraph) -> list[LintFinding]:
-    """Return the names that several entities bear, where there are any."""
-    shared = sorted(name for name, count in Counter(graph.entity_names).items() if count > 1)
-    return [LintFinding("shared_name", len(shared), examples=tuple(shared[:NUM_EXAMPLES]))] if shared else []
+            doubts[kind, question.split].append(f"{earlier.id} = {question.id}")
+    findings = [
+        LintFinding(kind=kind, count=len(cases), split=split, examples=tuple(cases[:NUM_EXAMPLES]))
+        for (kind, split), cases in sorted(doubts.items())
+    ]
+    if shared := sorted(name for name, count in Counter(graph.entity_names).items() if count > 1):
+        findings.insert(0, LintFinding("shared_name", len(shared), examples=tuple(shared[:NUM_EXAMPLES])))
+    partial = {id for (kind, _), ids in doubts.items() if kind == "partial_gold" for id in ids}
+    return LintReport(
+        max_steps=max_steps,
+        reenter_topic=reenter_topic,
+        findings=tuple(findings),
+        coverage=cover_hops(questions, reached),
+        reach=cover_steps(questions, reached, answerable, max_steps=max_steps, partial=partial),
+        names=cover_names(questions, graph),
+    )

@@ -111,7 +111,7 @@ def test_other_braces_stand_for_themselves_and_nothing_is_filled_in_twice(tmp_pa
         ({"plan": "{questoin}"}, r"plan\.txt: unknown placeholder '\{questoin\}'\. Did you mean \{question\}\? Legal:"),
         (
             {"reason": "{question}"},
-            r"reason\.txt: the placeholder \{paths\} is missing\. Legal: \{paths\}, \{question\}",
+            r"reason\.txt: missing placeholder .\{paths\}.\. Legal: \{paths\}, \{question\}",
         ),
         ({"plan__system": "{nothing}"}, r"plan\.system\.txt: unknown placeholder"),
         ({"resaon": "{question}"}, r"resaon\.txt belongs to no instruction\. Did you mean reason\.txt\?"),

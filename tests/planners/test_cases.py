@@ -127,7 +127,7 @@ def test_the_empty_path_is_a_path_and_no_path_at_all_is_none(write) -> None:
         ({"id": "q2", "relation_paths": []}, "no question text"),
         ({"id": "q2", "question": "  "}, "no question text"),
         ({"id": "q2", "question": ["who"]}, "no question text"),
-        ({"id": "q2", "question": "who \ud800"}, "characters that are no text"),
+        ({"id": "q2", "question": "who \ud800"}, "not JSON"),
         ({"id": "q2", "question": "who", "relation_paths": "film.directed_by"}, "relation_paths is no list"),
         ({**GOOD, "question": "who else"}, "id given twice"),
     ],
@@ -139,7 +139,7 @@ def test_a_line_that_cannot_be_used_is_kept_with_its_reason(write, row: object, 
     assert read.reject_counts == {reason: 1}
 
 
-@pytest.mark.parametrize("path", ["film.directed_by", [1], [None], [""], [" "], ["a", ["b"]], {"a": 1}, ["\udfff"]])
+@pytest.mark.parametrize("path", ["film.directed_by", [1], [None], [""], [" "], ["a", ["b"]], {"a": 1}])
 def test_a_path_that_is_no_list_of_labels_is_left_out_and_the_line_kept_as_a_reject(write, path: object) -> None:
     read = read_plan_file(write({**GOOD, "relation_paths": [path, ["a"]]}))
     assert read.questions[0].paths == (("a",),)
