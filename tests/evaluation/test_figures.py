@@ -120,10 +120,8 @@ def test_a_question_that_failed_or_was_skipped_stays_in_the_denominator(tmp_path
     questions = [ask("q1", 1), ask("q2", 2), ask("q3", 3)]
     replies = [Reply((1,), calls=1), Reply(status="failed", error="Traceback", calls=1), Reply(status="skipped")]
     figures = system_figures(make_system(tmp_path, "rog", questions, replies))
-    for name in ("hits1", "failed", "skipped"):
-        assert figures[name] == pytest.approx(100 / 3)
-    assert figures["calls_per_question"] == pytest.approx(2 / 3)
-    assert figures["calls_per_correct"] == 2
+    assert [figures[name] for name in ("hits1", "failed", "skipped")] == [pytest.approx(100 / 3)] * 3
+    assert (figures["calls_per_question"], figures["calls_per_correct"]) == (pytest.approx(2 / 3), 2)
 
 
 def test_the_row_of_several_seeds_is_their_mean_over_what_all_of_them_know(tmp_path: Path) -> None:

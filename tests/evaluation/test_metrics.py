@@ -20,7 +20,6 @@ from kgqa_core.evaluation.metrics import (
     METRICS,
     ROG_METRICS,
     answer_bucket,
-    expected_hit,
     hop_bucket,
     is_rog_hit,
     normalise_name,
@@ -71,12 +70,6 @@ def test_hits_equal_the_mean_over_all_orders_of_ties(levels: list[int], golds: s
     assert found["mean_top_tie"] == levels.count(levels[0])
 
 
-@pytest.mark.parametrize(("tied", "golds", "places"), [(5, 2, 3), (7, 1, 7), (3, 0, 2), (11, 5, 1)])
-def test_expected_hit_counts_orders(tied: int, golds: int, places: int) -> None:
-    orders = [min(order[:golds], default=tied) < places for order in permutations(range(tied), golds)]
-    assert expected_hit(tied, golds, places) == pytest.approx(fmean(orders))
-
-
 def test_who_answers_nothing_hits_nothing_whatever_was_found_on_the_way() -> None:
     found = summarise(ask(2), replace(reply({2: 0.0, 3: 0.0}, ()), covered=True))
     assert (found["hits1"], found["hits10"], found["mean_top_tie"], found["coverage"]) == (0, 0, 0, 100)
@@ -90,12 +83,6 @@ def test_set_metrics_are_bounded_and_symmetric(answers: set[int], golds: set[int
     assert found["precision"] == mirrored["recall"]
     assert found["f1"] == mirrored["f1"]
     assert (found["em"] == 100) is bool(answers and answers == golds)
-
-
-def test_set_metrics_by_hand() -> None:
-    found = summarise(ask(2, 3, 5), reply({}, (3, 5, 7, 11, 13)))
-    assert (found["precision"], found["recall"]) == (pytest.approx(40), pytest.approx(200 / 3))
-    assert found["f1"] == pytest.approx(50)
 
 
 def test_scores_within_the_tolerance_of_the_first_of_a_group_tie() -> None:
@@ -124,25 +111,21 @@ def test_missing_and_empty_predictions_count_as_zero_in_the_denominator() -> Non
     assert list(summary.values()) == pytest.approx([100 / 3] * len(summary))
 
 
-def test_figures_break_down_by_hops_in_order_with_unknown_last() -> None:
-    questions = [ask(1, id="a", hops=10), ask(1, id="b"), ask(1, id="c", hops=2), ask(1, id="d", hops=2)]
-    scores = score_predictions(questions, [reply({1: 1.0}, id="c")])
-    found = {hops: scores.summary(chosen) for hops, chosen in scores.hop_groups().items()}
-    assert list(found) == ["2", "10", "unknown"]
-    assert [part["n"] for part in found.values()] == [2, 1, 1]
-    assert [part["hits1"] for part in found.values()] == [50, 0, 0]
-
-
-def test_figures_break_down_by_the_number_of_answers() -> None:
-    sizes = {"a": 11, "b": 1, "c": 4, "d": 2, "e": 5}
-    questions = [ask(*range(size), id=id) for id, size in sizes.items()]
+def test_figures_break_down_by_hops_and_by_the_number_of_answers_in_order() -> None:
+    cases = {"a": (11, 10), "b": (1, None), "c": (4, 2), "d": (2, 2), "e": (5, 1)}
+    questions = [ask(*range(size), id=id, hops=hops) for id, (size, hops) in cases.items()]
     questions.append(replace(claim(0, True), id="only a claim"))
     scores = score_predictions(questions, [reply({1: 1.0}, id="c")])
-    found = {bucket: scores.summary(chosen) for bucket, chosen in scores.answer_groups().items()}
-    assert {bucket: part["n"] for bucket, part in found.items()} == {"0": 1, "1": 1, "2-4": 2, "5-9": 1, ">=10": 1}
-    assert list(found) == ["0", "1", "2-4", "5-9", ">=10"]
-    assert found["2-4"]["hits1"] == 50
-    assert found["2-4"]["mean_top_tie"] == 0.5
+    by_hops, by_answers = (
+        {name: scores.summary(chosen) for name, chosen in groups.items()}
+        for groups in (scores.hop_groups(), scores.answer_groups())
+    )
+    assert [(hops, part["n"], part["hits1"]) for hops, part in by_hops.items()] == [
+        ("1", 1, 0), ("2", 2, 50), ("10", 1, 0), ("unknown", 2, 0),
+    ]  # fmt: skip
+    assert [(bucket, part["n"], part["hits1"]) for bucket, part in by_answers.items()] == [
+        ("0", 1, 0), ("1", 1, 0), ("2-4", 2, 50), ("5-9", 1, 0), (">=10", 1, 0),
+    ]  # fmt: skip
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([None, 1, 2, 3, 7]), st.booleans()), min_size=1))
@@ -206,17 +189,11 @@ def test_malformed_predictions_are_named(predictions: list[Prediction], words: s
         score_predictions([ask(1)], predictions)
 
 
-@pytest.mark.parametrize(
-    ("num", "bucket"),
-    [(0, "0"), (1, "1"), (2, "2-4"), (4, "2-4"), (5, "5-9"), (9, "5-9"), (10, ">=10"), (997, ">=10")],
-)
-def test_numbers_of_answers(num: int, bucket: str) -> None:
-    assert answer_bucket(num) == bucket
-
-
-@pytest.mark.parametrize(("hops", "bucket"), [(1, "1"), (2, "2"), (3, ">=3"), (7, ">=3"), (None, "unknown")])
-def test_numbers_of_hops(hops: int | None, bucket: str) -> None:
-    assert hop_bucket(hops) == bucket
+def test_buckets() -> None:
+    answers = {0: "0", 1: "1", 2: "2-4", 4: "2-4", 5: "5-9", 9: "5-9", 10: ">=10", 997: ">=10"}
+    assert {num: answer_bucket(num) for num in answers} == answers
+    hops = {1: "1", 2: "2", 3: ">=3", 7: ">=3", None: "unknown"}
+    assert {num: hop_bucket(num) for num in hops} == hops
 
 
 NAMES = st.sampled_from(["Rome", "the Rome", "a", "!", "Roman Empire", "Tirana", "Iran", "", "none", "x y", "É."])
@@ -271,21 +248,15 @@ def test_equals_exact_oracle(pairs: list[tuple[str | list[str], list[str]]]) -> 
     )
 
 
-def test_gold_is_found_inside_a_longer_word_and_across_lines() -> None:
-    assert score("Tirana", ["Iran"])["hit1"] == 1
-    crossing = score("New\nYork", ["New York"])
+def test_what_the_published_evaluator_does_beyond_reason() -> None:
+    assert score("Tirana", ["Iran"])["hit1"] == 1  # a gold inside a longer word
+    crossing = score("New\nYork", ["New York"])  # or across lines
     assert (crossing["hit"], crossing["hit1"]) == (1, 0)
-
-
-def test_gold_of_only_punctuation_or_articles_is_always_found() -> None:
-    assert score("no idea", ["!?"])["accuracy"] == 1
+    assert score("no idea", ["!?"])["accuracy"] == 1  # a gold of only punctuation or articles
     assert score("", ["The"])["hit1"] == 1
-
-
-def test_precision_passes_one_when_one_line_holds_two_golds() -> None:
-    figures = score("Rome and Paris", ["Rome", "Paris"])
-    assert figures["precision"] == 2
-    assert figures["f1"] == pytest.approx(4 / 3)
+    figures = score("Rome and Paris", ["Rome", "Paris"])  # two golds in one line
+    assert (figures["precision"], figures["f1"]) == (2, pytest.approx(4 / 3))
+    assert score([], ["!"]) == {"accuracy": 1, "hit": 1, "hit1": 1, "f1": 0, "precision": 0, "recall": 0}
 
 
 @pytest.mark.parametrize(
@@ -299,10 +270,6 @@ def test_precision_passes_one_when_one_line_holds_two_golds() -> None:
 def test_a_prediction_is_cut_into_lines(prediction: str | list[str], num_lines: int, first: str) -> None:
     figures = score(prediction, ["!", first])  # "!" is found everywhere
     assert (figures["precision"], figures["hit1"]) == (2 / num_lines, 1)
-
-
-def test_empty_list_misses_all_but_accuracy_and_hit_of_empty_golds() -> None:
-    assert score([], ["!"]) == {"accuracy": 1, "hit": 1, "hit1": 1, "f1": 0, "precision": 0, "recall": 0}
 
 
 def test_question_without_golds_scores_zero_and_stays_in_the_denominator() -> None:
