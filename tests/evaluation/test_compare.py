@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -13,18 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
+from scipy.stats import binomtest
 
-from kgqa_core.errors import InputError
 from kgqa_core.evaluation import compare, metrics
-from kgqa_core.evaluation.compare import (
-    PairRow,
-    compare_runs,
-    holm,
-    judge,
-    mcnemar,
-    randomisation_test,
-)
+from kgqa_core.evaluation.compare import PairRow, compare_runs, holm, judge, mcnemar, randomisation_test
 from kgqa_core.evaluation.metrics import (
     INTERVAL_METRICS,
     bootstrap_bounds,
@@ -52,14 +42,6 @@ def test_bounds_are_those_of_drawing_one_question_at_a_time(values: list[float])
     slow = draw_questions(values, resamples=20_000)
     fast = bootstrap_bounds(np.array([values]).T, resamples=20_000)[:, 0]
     assert fast == pytest.approx(slow, abs=1.5)  # 20,000 draws place a percentile about this well
-
-
-@pytest.mark.parametrize(("num", "right"), [(41, 37), (199, 61), (1009, 1000), (5003, 2500)])
-def test_bounds_of_yes_or_no_figures_are_quantiles_of_the_binomial(num: int, right: int) -> None:
-    values = np.repeat([[100.0], [0.0]], [right, num - right], axis=0)
-    low, high = np.round(bootstrap_bounds(values)[:, 0] * num / 100, 3)
-    assert binom.ppf(0.015, num, right / num) <= low <= binom.ppf(0.035, num, right / num)
-    assert binom.ppf(0.965, num, right / num) <= high <= binom.ppf(0.985, num, right / num)
 
 
 def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
@@ -107,10 +89,6 @@ def test_drawing_questions_and_drawing_their_counts_come_to_the_same(monkeypatch
     assert not np.array_equal(*found)
 
 
-def test_no_questions_have_an_interval_of_zeros() -> None:
-    assert bootstrap_bounds(np.empty((0, 3))).tolist() == [[0, 0, 0], [0, 0, 0]]
-
-
 def test_bounds_stand_beside_their_figures_over_all_questions_or_some() -> None:
     questions = [Question(str(n), "", "", (0,), (1,), "test", hops=1 + n % 2) for n in range(40)]
     right = [Prediction(str(n), (1,), (1.0,), (1,)) for n in range(0, 40, 4)]  # half of the questions of one hop
@@ -119,6 +97,7 @@ def test_bounds_stand_beside_their_figures_over_all_questions_or_some() -> None:
     assert list(figures) == [f"{metric}.{end}" for metric in INTERVAL_METRICS for end in ("low", "high")]
     assert figures["hits1.low"] < 25 < figures["hits1.high"]
     groups = scores.hop_groups()
+    assert bootstrap_bounds(np.empty((0, 3))).tolist() == [[0, 0, 0], [0, 0, 0]]
     one = interval_figures(scores.values, groups["1"])
     assert one["f1.low"] < 50 < one["f1.high"]
     assert set(interval_figures(scores.values, groups["2"]).values()) == {0.0}
@@ -150,12 +129,6 @@ def test_random_signs_come_to_what_all_signs_come_to(differences: list[float]) -
     assert randomisation_test(np.array(differences)) == pytest.approx(every_sign(differences), abs=0.025)
 
 
-@pytest.mark.parametrize(("only_first", "only_second"), [(9, 2), (30, 14), (500, 430)])
-def test_on_yes_or_no_figures_it_is_mcnemars_test(only_first: int, only_second: int) -> None:
-    differences = np.repeat([100.0, -100.0, 0.0], [only_first, only_second, 77])
-    assert randomisation_test(differences) == pytest.approx(mcnemar(only_first, only_second), abs=0.01)
-
-
 @pytest.mark.parametrize("shift", [0.0, 2.0, 4.0])
 def test_drawing_how_many_signs_of_a_size_are_kept_comes_to_drawing_signs(
     shift: float, monkeypatch: pytest.MonkeyPatch
@@ -182,17 +155,6 @@ def test_holm_rejects_what_stepping_down_rejects(p_values: list[float], alpha: f
             break
         rejected.add(place)
     assert {place for place, p in enumerate(holm(p_values)) if p <= alpha} == rejected
-
-
-@given(P_VALUES)
-def test_holm_lies_between_no_correction_and_bonferronis(p_values: list[float]) -> None:
-    for p, corrected in zip(p_values, holm(p_values), strict=True):
-        assert p <= corrected <= min(1.0, len(p_values) * p)
-
-
-def test_one_test_needs_no_correction() -> None:
-    assert holm([0.03]) == [0.03]
-    assert holm([]) == []
 
 
 NUM = 120
@@ -285,15 +247,6 @@ def test_figures_and_p_are_those_of_plain_counting(one: set[int], other: set[int
     assert hits.low - 1e-5 <= hits.difference <= hits.high + 1e-5
 
 
-def test_the_interval_is_that_of_drawing_questions_with_both_their_answers() -> None:
-    one, other = make_run("one", set(range(0, 90))), make_run("other", set(range(30, 100)))
-    found = overall(one, other).metrics["f1"]
-    chance = random.Random(5)
-    pairs = list(zip(one.scores.values["f1"], other.scores.values["f1"], strict=True))
-    draws = [fmean(a - b for a, b in chance.choices(pairs, k=NUM)) for _ in range(4000)]
-    assert (found.low, found.high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=1.5)
-
-
 def test_several_runs_are_compared_pair_by_pair_and_pay_for_it() -> None:
     runs = [make_run("a", set(range(68))), make_run("b", set(range(60))), make_run("c", set(range(62)))]
     rows = [row for row in compare_runs(runs) if row.by == "all"]
@@ -322,41 +275,18 @@ def test_every_bucket_has_its_own_comparison_and_they_share_out_the_questions() 
     assert by_hops == {"1": "better", "2": "tie", ">=3": "better"}  # even questions have an odd number of hops
 
 
-def test_one_bucket_needs_no_breakdown() -> None:
-    rows = compare_runs([make_run("one", {1}, hops=2), make_run("other", {2}, hops=2)])
-    assert {row.by for row in rows} == {"all", "answers"}
-
-
 def test_hops_that_only_one_run_knows_are_believed() -> None:
     rows = compare_runs([make_run("one", {1}, hops=None), make_run("other", {2})])
     assert [row.bucket for row in rows if row.by == "hops"] == ["1", "2", ">=3"]
     rows = compare_runs([make_run("one", {1}, hops=None), make_run("other", {2}, hops=None)])
-    assert not [row for row in rows if row.by == "hops"]
+    assert not [row for row in rows if row.by == "hops"]  # and one bucket needs no breakdown
 
 
-def test_runs_on_another_graph_are_refused() -> None:
-    one, other = make_run("one", {1}), make_run("other", {1})
-    with pytest.raises(InputError, match="graphs differ"):
-        compare_runs([one, replace(other, source=Source("another", "other"))])
-
-
-def test_rows_are_plain_enough_for_json() -> None:
-    rows = compare_runs([make_run("one", {1}), make_run("other", {2})])
-    assert json.loads(json.dumps([asdict(row) for row in rows]))[0]["metrics"]["f1"]["verdict"] == "tie"
-
-
-@pytest.mark.parametrize(
-    ("p", "low", "high", "verdict"),
-    [
-        (0.01, 0.5, 2.0, "better"),
-        (0.01, -2.0, -0.5, "worse"),
-        (0.05, 0.5, 2.0, "tie"),
-        (0.01, 0.0, 2.0, "tie"),
-        (0.01, -2.0, 0.0, "tie"),
-    ],
-)
-def test_a_verdict_needs_test_and_interval(p: float, low: float, high: float, verdict: str) -> None:
-    assert judge(p, low, high) == verdict
+def test_a_verdict_needs_test_and_interval() -> None:
+    found = [
+        judge(*one) for one in ((0.01, 0.5, 2.0), (0.01, -2.0, -0.5), (0.05, 0.5, 2.0), (0.01, 0, 2), (0.01, -2, 0))
+    ]
+    assert found == ["better", "worse", "tie", "tie", "tie"]
 
 
 def test_chance_alone_is_hardly_ever_called_a_difference() -> None:

@@ -59,8 +59,7 @@ def shuffled_hits(levels: list[int], golds: set[int], k: int) -> float:
 
 
 @given(
-    st.lists(st.integers(0, 3), min_size=1, max_size=6).map(sorted),
-    st.sets(st.integers(0, 7), min_size=1, max_size=4),
+    st.lists(st.integers(0, 3), min_size=1, max_size=6).map(sorted), st.sets(st.integers(0, 7), min_size=1, max_size=4)
 )
 def test_hits_equal_the_mean_over_all_orders_of_ties(levels: list[int], golds: set[int]) -> None:
     scores = {entity: 0.5 / (1 + level) for entity, level in enumerate(levels)}
@@ -109,6 +108,7 @@ def test_missing_and_empty_predictions_count_as_zero_in_the_denominator() -> Non
     assert summary.pop("n") == 3
     assert summary.pop("mean_top_tie") == pytest.approx(1 / 3)
     assert list(summary.values()) == pytest.approx([100 / 3] * len(summary))
+    assert score_predictions([], []).summary() == {"n": 0, **dict.fromkeys(METRICS, 0.0)}
 
 
 def test_figures_break_down_by_hops_and_by_the_number_of_answers_in_order() -> None:
@@ -139,10 +139,6 @@ def test_groups_share_out_the_questions_and_their_means_add_up(cases: list[tuple
         for name in METRICS:
             mean = sum(part["n"] * part[name] for part in parts) / len(cases)
             assert mean == pytest.approx(scores.summary()[name])
-
-
-def test_no_questions_give_zeros() -> None:
-    assert score_predictions([], []).summary() == {"n": 0, **dict.fromkeys(METRICS, 0.0)}
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,7 @@ from kgqa_core.explorer.train import Trainer
 from tests.explorer import films
 from tests.explorer.worlds import World, make_model, make_question, unit_vectors
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")]
 
 
 def star() -> World:

@@ -145,10 +145,7 @@ def test_what_loses_its_golds_by_pruning_is_explored_again_without() -> None:
 def test_what_no_exploration_reaches_is_tried_again_once() -> None:
     far = [make_question([0], [films.director(22)], masked=films.WHO, id=str(at)) for at in range(4)]
     trainer = Trainer(
-        films.fresh_model(),
-        [films.lessons(far)],
-        films.section(epochs=5, batch_size=4, prune_below=0.1),
-        seed=0,
+        films.fresh_model(), [films.lessons(far)], films.section(epochs=5, batch_size=4, prune_below=0.1), seed=0
     )
     assert [step.explored_again for step in trainer.steps()] == [0.0, 100.0, 0.0, 0.0, 0.0]
     assert sorted(trainer.state.hopeless[0]) == [0, 1, 2, 3]
