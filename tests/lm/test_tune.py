@@ -1,9 +1,12 @@
-"""From instruction data to an adapter that plain peft loads, in one process or in several."""
+"""From instruction data to an adapter that plain peft loads; a killed training goes on exactly; several processes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +19,35 @@ from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
 from kgqa_core.lm.local import open_local
-from kgqa_core.lm.tune import TuneReport, tune, tune_in_processes
+from kgqa_core.lm.tune import STATE, TENSORS, TuneReport, tune, tune_in_processes
+from kgqa_core.lm.tune_data import TuneJob
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_models import make_any, make_job, write_examples
 
 Point = tuple[str, int, float]
 
 
-def test_a_tuned_adapter_says_what_it_was_taught(qwen2: Path, instructions: Path, tmp_path: Path) -> None:
+class Killed(Exception):
+    """What ends a training in the middle, as far as this process can be killed."""
+
+
+def told(job: TuneJob, *, until: int | None = None, processes: int = 1) -> tuple[TuneReport, list[Point]]:
+    """Tune, and return the report and the points told; stop as if killed after step ``until``."""
     points: list[Point] = []
-    job = make_job(qwen2, instructions, tmp_path, max_steps=30, learning_rate=4e-2)
-    report = tune(job, lambda *point: points.append(point))
+
+    def progress(done: int, total: int) -> None:
+        if done == until:
+            raise Killed
+
+    return tune_in_processes(job, processes, lambda *point: points.append(point), progress), points
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_tuned_adapter_says_what_it_was_taught(qwen2: Path, instructions: Path, tmp_path: Path) -> None:
+    report, points = told(make_job(qwen2, instructions, tmp_path, max_steps=30, learning_rate=4e-2))
     assert report.folder == tmp_path / "adapter"
     train = [value for name, _, value in points if name == "train.loss"]
     assert len(train) == 3 and train[-1] < train[0] * 0.7 and report.train_loss == train[-1]
@@ -44,15 +65,15 @@ def test_plain_peft_loads_the_adapter(any_model: Path, instructions: Path, tmp_p
 
     tune(make_job(any_model, instructions, tmp_path))
     base = AutoModelForCausalLM.from_pretrained(any_model, dtype=torch.float32)
-    text = torch.arange(9)[None] + 5
+    text, sha256 = torch.arange(9)[None] + 5, hash_model(any_model, hash_file)
     before = base(input_ids=text).logits
     tuned = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     assert not torch.allclose(tuned(input_ids=text).logits, before, atol=1e-2)
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == f"{any_model.name}-{hash_model(any_model, hash_file)[:12]}"
+    assert config["base_model_name_or_path"] == f"{any_model.name}-{sha256[:12]}"
     assert config["target_modules"] == sorted(config["target_modules"])
     assert str(any_model.parent) not in "".join(file.read_text() for file in (tmp_path / "adapter").glob("*.json"))
-    assert json.loads((tmp_path / "adapter" / ABOUT).read_text())["base_sha256"] == hash_model(any_model, hash_file)
+    assert json.loads((tmp_path / "adapter" / ABOUT).read_text())["base_sha256"] == sha256
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])  # a head of its own, and one that is the embedding table
@@ -80,8 +101,7 @@ def test_new_tokens_are_learned_and_travel_with_the_adapter(
 
 def test_full_tuning_leaves_an_ordinary_model_folder(llama: Path, instructions: Path, tmp_path: Path) -> None:
     report = tune(make_job(llama, instructions, tmp_path, tuning="full", learning_rate=1e-3))
-    assert report.folder == tmp_path / "model"
-    assert report.num_trainable == report.num_parameters
+    assert report.folder == tmp_path / "model" and report.num_trainable == report.num_parameters
     text = torch.arange(9)[None] + 5
     before, after = (load(folder).model(input_ids=text).logits for folder in (llama, report.folder))
     assert not torch.allclose(before, after, atol=1e-2)
@@ -92,50 +112,30 @@ def test_full_tuning_leaves_an_ordinary_model_folder(llama: Path, instructions: 
 def test_the_same_seed_gives_the_same_bytes(llama: Path, instructions: Path, tmp_path: Path) -> None:
     for name, seed in (("first", 0), ("second", 0), ("third", 1)):
         tune(make_job(llama, instructions, tmp_path / name, dropout=0.2, max_steps=5, seed=seed))
-    first, second, third = ((tmp_path / name / "adapter") for name in ("first", "second", "third"))
-    for file in sorted(first.iterdir()):
-        assert file.read_bytes() == (second / file.name).read_bytes()
-    assert (first / "adapter_model.safetensors").read_bytes() != (third / "adapter_model.safetensors").read_bytes()
+    first, second, third = (files_of(tmp_path / name / "adapter") for name in ("first", "second", "third"))
+    assert first == second and first["adapter_model.safetensors"] != third["adapter_model.safetensors"]
 
 
-def losses_of(base: Path, instructions: Path, folder: Path, **changed: Any) -> list[float]:
-    """Return the loss of each of a few steps."""
-    points: list[Point] = []
-    settings = {"batching": "random", "max_steps": 6, "learning_rate": 5e-3, "curve_every": 1, **changed}
-    tune(make_job(base, instructions, folder, **settings), lambda *point: points.append(point))
-    return [value for name, _, value in points if name == "train.loss"]
-
-
-@pytest.fixture(scope="session")
-def undivided(qwen2: Path, instructions: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of steps of one forward pass each."""
-    return losses_of(qwen2, instructions, tmp_path_factory.mktemp("undivided"))
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"micro_batch": 2},
-        {"micro_batch": 1, "gradient_checkpointing": True},
-    ],
-    ids=lambda changed: "-".join(map(str, changed.values())),
-)
+@pytest.mark.parametrize("divided", [{"micro_batch": 2}, {"micro_batch": 1, "gradient_checkpointing": True}])
 def test_how_a_step_is_divided_changes_nothing_but_rounding(
-    changed: dict[str, object], undivided: list[float], qwen2: Path, instructions: Path, tmp_path: Path
+    divided: dict[str, object], qwen2: Path, instructions: Path, tmp_path: Path
 ) -> None:
-    assert losses_of(qwen2, instructions, tmp_path, **changed) == pytest.approx(undivided, rel=1e-3)
+    settings = {"batching": "random", "max_steps": 6, "learning_rate": 5e-3, "curve_every": 1}
+    curves = [
+        [value for name, _, value in told(make_job(qwen2, instructions, tmp_path, **settings, **own))[1]
+         if name == "train.loss"]
+        for own in ({}, divided)
+    ]  # fmt: skip
+    assert curves[1] == pytest.approx(curves[0], rel=1e-3)
 
 
 def test_the_best_weights_are_kept_where_that_is_asked(llama: Path, tmp_path: Path) -> None:
     train = [Example("plan", f"q{n}", "train", "", f"who {n}", "directed by", 1.0) for n in range(20)]
     misled = [Example("plan", f"q{n}", "dev", "", f"who {n}", "42 trains", 1.0) for n in range(4)]  # worse as it learns
     instructions = write_examples(tmp_path / "misled.parquet", train + misled)
-    points: list[Point] = []
-    job = make_job(llama, instructions, tmp_path, max_steps=16, num_evaluations=8, keep="best")
-    report = tune(job, lambda *point: points.append(point))
+    report, points = told(make_job(llama, instructions, tmp_path, max_steps=16, num_evaluations=8, keep="best"))
     dev = {step: value for name, step, value in points if name == "dev.loss.plan"}
-    assert report.best_step == min(dev, key=lambda step: dev[step])
-    assert report.best_step < 16
+    assert report.best_step == min(dev, key=lambda step: dev[step]) < 16
     assert report.dev_losses == {"plan": dev[report.best_step]}
 
 
@@ -163,9 +163,90 @@ def test_targets_that_cannot_be_tuned_are_refused_before_training(
     load(mixtral, adapter=report.folder)
 
 
-def in_two(job: Any, progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[TuneReport, list[Point]]:
-    points: list[Point] = []
-    return tune_in_processes(job, 2, lambda *point: points.append(point), progress), points
+# ------ Going on
+
+
+def resumable(base: Path, examples: Path, folder: Path, **changed: Any) -> TuneJob:
+    """Return a job that keeps each state, with everything that a state must hold."""
+    phases = [{"until": 0.4, "weights": {"plan": 1.0}}, {"until": 1.0}]
+    shape = {"max_steps": 10, "micro_batch": 2, "dropout": 0.3, "phases": phases, "keep": "best", **changed}
+    how = {"path_tokens": ("<PATH>",), "journal": folder / "journal", "curve_every": 1, "save_every": 0}
+    return make_job(base, examples, folder / "out", **how, **shape)
+
+
+@pytest.fixture(scope="module")
+def whole(llama: Path, instructions: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Point], Path]:
+    """The points and the adapter of a training that nothing stopped."""
+    report, points = told(resumable(llama, instructions, tmp_path_factory.mktemp("whole")))
+    return points, report.folder
+
+
+def test_a_stopped_tuning_goes_on_exactly_and_a_finished_one_is_not_done_again(
+    whole: tuple[list[Point], Path], llama: Path, instructions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest of its states is damaged: it goes on from the one before."""
+    job = resumable(llama, instructions, tmp_path)
+    with pytest.raises(Killed):
+        told(job, until=6)
+    states = tmp_path / "journal" / "states"
+    folders = sorted(states.glob("step-*"))
+    assert [folder.name for folder in folders] == ["step-00000005", "step-00000006"]
+    assert sorted(file.name for file in folders[1].iterdir()) == [STATE, TENSORS]
+    assert json.loads((folders[1] / STATE).read_text())["notes"]["step"] == 6
+    assert all(file.suffix in (".safetensors", ".json") for file in states.rglob("*") if file.is_file())
+    (folders[1] / TENSORS).write_bytes((folders[1] / TENSORS).read_bytes()[:-5])
+    assert told(job)[1] == whole[0] and "cannot go on from" in caplog.text
+    assert files_of(job.tuned) == files_of(whole[1])
+    job.out.rename(tmp_path / "old")
+    started = time.process_time()
+    assert told(job)[1] == whole[0] and time.process_time() - started < 3
+    assert files_of(job.tuned) == files_of(whole[1])
+
+
+def test_a_stopped_tuning_of_all_weights_goes_on_exactly(llama: Path, instructions: Path, tmp_path: Path) -> None:
+    stopped, undisturbed = (
+        resumable(llama, instructions, tmp_path / name, tuning="full", learning_rate=1e-3) for name in ("a", "b")
+    )
+    with pytest.raises(Killed):
+        told(stopped, until=6)
+    assert told(stopped)[1] == told(undisturbed)[1] and files_of(stopped.tuned) == files_of(undisturbed.tuned)
+
+
+@pytest.mark.slow
+def test_other_settings_begin_anew(llama: Path, instructions: Path, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        told(resumable(llama, instructions, tmp_path / "one"), until=6)
+    other = told(resumable(llama, instructions, tmp_path / "one", seed=5))[1]
+    assert other == told(resumable(llama, instructions, tmp_path / "fresh", seed=5))[1]
+
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from tests.lm.test_tune import resumable, told
+print(json.dumps(told(resumable(*map(Path, sys.argv[1:])))[1]))
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_and_again_gives_the_same_curve_and_bytes(
+    whole: tuple[list[Point], Path], llama: Path, instructions: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", DRIVER, str(llama), str(instructions), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment)
+    states, until = tmp_path / "journal" / "states", time.monotonic() + 240
+    while not list(states.glob("step-0000000[5-9]")):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -9
+    again = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert [tuple(point) for point in json.loads(again.stdout.splitlines()[-1])] == whole[0]
+    assert files_of(tmp_path / "out" / "adapter") == files_of(whole[1])
+
+
+# ------ Several processes, and GPUs
 
 
 @pytest.mark.slow
@@ -173,29 +254,20 @@ def test_two_processes_of_torchrun_tune_as_one_alone_and_go_on_exactly(
     llama: Path, instructions: Path, tmp_path: Path
 ) -> None:
     shape = {"max_steps": 6, "batch_size": 8, "learning_rate": 1e-2, "num_evaluations": 2, "curve_every": 1}
-    points: list[Point] = []
-    one = tune(make_job(llama, instructions, tmp_path / "one", **shape), lambda *point: points.append(point))
+    one, points = told(make_job(llama, instructions, tmp_path / "one", **shape))
     whole = make_job(llama, instructions, tmp_path / "two", journal=tmp_path / "whole", save_every=0, **shape)
-    two, told = in_two(whole)
-    assert [point[:2] for point in told] == [point[:2] for point in points]
-    assert [point[2] for point in told] == pytest.approx([point[2] for point in points], rel=1e-3)
+    two, said = told(whole, processes=2)
+    assert [point[:2] for point in said] == [point[:2] for point in points]
+    assert [point[2] for point in said] == pytest.approx([point[2] for point in points], rel=1e-3)
     assert two.num_tokens == one.num_tokens
     weights = [load_file(report.folder / "adapter_model.safetensors") for report in (one, two)]
     for name, expected in weights[0].items():
         assert weights[1][name] == pytest.approx(expected, abs=1e-3)
-
-    class Killed(Exception):
-        pass
-
-    def kill(done: int, total: int) -> None:
-        if done == 3:
-            raise Killed
-
     stopped = whole.model_copy(update={"out": tmp_path / "three", "journal": tmp_path / "stopped"})
     with pytest.raises(Killed):
-        in_two(stopped, kill)
+        told(stopped, until=3, processes=2)
     assert any((tmp_path / "stopped" / "states").glob("step-0000000[1-5]"))
-    again, _ = in_two(stopped)
+    again, _ = told(stopped, processes=2)
     same = [(report.folder / "adapter_model.safetensors").read_bytes() for report in (again, two)]
     assert same[0] == same[1]
 
@@ -203,36 +275,25 @@ def test_two_processes_of_torchrun_tune_as_one_alone_and_go_on_exactly(
 @pytest.mark.slow
 def test_errors_of_processes_are_errors_here(llama: Path, instructions: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch_size 7 must be a multiple of the number of processes"):
-        in_two(make_job(llama, instructions, tmp_path, batch_size=7))
+        told(make_job(llama, instructions, tmp_path, batch_size=7), processes=2)
     assert not (tmp_path / "adapter").exists()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("batching", ["buckets", "random"])
-def test_a_gpu_learns_in_bfloat16_what_a_cpu_learns(
-    batching: str, qwen2: Path, instructions: Path, tmp_path: Path
-) -> None:
-    jobs = {
-        device: make_job(qwen2, instructions, tmp_path / device, max_steps=30, batching=batching, device=device)
+def test_a_gpu_learns_in_bfloat16_what_a_cpu_learns(qwen2: Path, instructions: Path, tmp_path: Path) -> None:
+    cpu, gpu = (
+        tune(make_job(qwen2, instructions, tmp_path / device, max_steps=30, device=device))
         for device in ("cpu", "cuda")
-    }
-    found = {device: tune(job) for device, job in jobs.items()}
-    assert found["cuda"].dev_losses == pytest.approx(found["cpu"].dev_losses, rel=0.1)
-    load(qwen2, adapter=found["cuda"].folder)
+    )
+    assert gpu.dev_losses == pytest.approx(cpu.dev_losses, rel=0.1)
+    load(qwen2, adapter=gpu.folder)
 
 
 @pytest.mark.gpu
 def test_a_tuning_on_a_gpu_goes_on_after_a_stop(llama: Path, instructions: Path, tmp_path: Path) -> None:
-    class Stop(Exception):
-        pass
-
-    def stop(done: int, total: int) -> None:
-        if done == 7:
-            raise Stop
-
     options = {"dropout": 0.3, "device": "cuda", "save_every": 0}
     job = make_job(llama, instructions, tmp_path / "out", journal=tmp_path / "journal", **options)
-    with pytest.raises(Stop):
-        tune(job, progress=stop)
+    with pytest.raises(Killed):
+        told(job, until=7)
     stopped, whole = tune(job), tune(make_job(llama, instructions, tmp_path / "whole", **options))
     assert stopped.dev_losses == pytest.approx(whole.dev_losses, rel=1e-2)

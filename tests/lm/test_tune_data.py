@@ -10,15 +10,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
 
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm import tune_data
-from kgqa_core.lm.folders import encode_prompts, load_tokenizer
-from kgqa_core.lm.tune_data import BUCKET_UNITS, Tokens, apportion, draw_batches, read_tokens, write_tokens
+from kgqa_core.lm.folders import encode_prompts, load, load_tokenizer
+from kgqa_core.lm.tune_data import (
+    BUCKET_UNITS,
+    Tokens,
+    apportion,
+    collate,
+    draw_batches,
+    passes_of,
+    read_tokens,
+    target_nll,
+    write_tokens,
+)
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_models import make_examples, write_examples
 
@@ -70,16 +82,15 @@ def test_data_that_cannot_teach_is_refused(llama: Path, instructions: Path, tmp_
     test = write_examples(tmp_path / "test.parquet", [Example("plan", "q", "test", "", "who", "Mann", 1.0)])
     nothing = write_examples(tmp_path / "nothing.parquet", [Example("plan", "q", "train", "", "who", "Mann", 0.0)])
     pq.write_table(pa.table({"instruction": ["plan"]}), tmp_path / "odd.parquet")
-    with pytest.raises(InputError, match=r"no training example is in .*test\.parquet"):
-        write_tokens([test], tokenizer, out, max_length=100)
-    with pytest.raises(InputError, match=r"no training example is in .*; 45 are longer than max_length 3"):
-        write_tokens([instructions], tokenizer, out, max_length=3)
-    with pytest.raises(InputError, match="must not be negative, nor all 0"):
-        write_tokens([nothing], tokenizer, out, max_length=100)
-    with pytest.raises(InputError, match="no column prompt, split, system, target, weight"):
-        write_tokens([tmp_path / "odd.parquet"], tokenizer, out, max_length=100)
-    with pytest.raises(InputError, match="cannot read the instruction data"):
-        write_tokens([tmp_path / "none.parquet"], tokenizer, out, max_length=100)
+    for file, limit, said in (
+        (test, 100, r"no training example is in .*test\.parquet"),
+        (instructions, 3, r"no training example is in .*; 45 are longer than max_length 3"),
+        (nothing, 100, "must not be negative, nor all 0"),
+        (tmp_path / "odd.parquet", 100, "no column prompt, split, system, target, weight"),
+        (tmp_path / "none.parquet", 100, "cannot read the instruction data"),
+    ):
+        with pytest.raises(InputError, match=said):
+            write_tokens([file], tokenizer, out, max_length=limit)
     assert not out.exists()
 
 
@@ -99,18 +110,12 @@ def section(**changed: Any) -> ReasonerSection:
     return ReasonerSection(**{"epochs": 1.0, "batch_size": 5, "batching": "random", **changed})
 
 
-def test_an_epoch_sees_every_training_example_once_and_no_dev_example() -> None:
-    tokens = tokens_of({"plan": 31, "reason": 19})
-    batches = draw_batches(tokens, section())
-    assert batches.shape == (10, 1, 1, 5)
-    assert sorted(batches.ravel()) == np.flatnonzero(~tokens.dev).tolist()
-
-
 @pytest.mark.parametrize("batching", ["buckets", "random"])
 def test_three_epochs_see_each_three_times_evenly_spread(batching: str) -> None:
     tokens = tokens_of({"plan": 30, "reason": 20})
     batches = draw_batches(tokens, section(epochs=3.0, batching=batching))
-    assert set(Counter(batches.ravel().tolist()).values()) == {3}
+    assert batches.shape == (30, 1, 1, 5)
+    assert Counter(batches.ravel().tolist()) == dict.fromkeys(np.flatnonzero(~tokens.dev).tolist(), 3)
     if batching != "buckets":  # which sort a window of examples
         share = (tokens.instruction[batches.reshape(3, -1)] == 0).mean(axis=1)
         assert np.allclose(share, 0.6, atol=0.05)
@@ -131,11 +136,6 @@ def test_the_baseline_without_a_graph_draws_no_plans() -> None:
     tokens = tokens_of({"direct": 9, "plan": 40})
     assert not tokens.instruction[draw_batches(tokens, section(objective="direct"))].any()
     assert tokens.instruction[draw_batches(tokens, section())].any()
-
-
-def test_an_instruction_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match=r"'plans'.*there are plan, reason"):
-        draw_batches(tokens_of({"plan": 5, "reason": 5}), section(phases=[{"until": 1.0, "weights": {"plans": 1.0}}]))
 
 
 @pytest.mark.parametrize("batching", ["buckets", "random"])
@@ -168,8 +168,62 @@ def test_a_batch_that_cannot_be_divided_is_refused(processes: int, micro: int | 
         draw_batches(tokens_of({"plan": 9}), section(micro_batch=micro), num_processes=processes)
 
 
+def test_an_instruction_that_is_not_there_is_named() -> None:
+    with pytest.raises(InputError, match=r"'plans'.*there are plan, reason"):
+        draw_batches(tokens_of({"plan": 5, "reason": 5}), section(phases=[{"until": 1.0, "weights": {"plans": 1.0}}]))
+
+
 @given(st.lists(st.floats(0.001, 100), min_size=1, max_size=6), st.integers(0, 1000))
 def test_shares_are_whole_and_off_by_less_than_one(weights: list[float], total: int) -> None:
     parts = apportion(weights, total)
     assert sum(parts) == total
     assert all(abs(part - total * w / sum(weights)) < 1 + 1e-9 for part, w in zip(parts, weights, strict=True))
+
+
+# ------ One forward pass
+
+EXAMPLES = np.array([0, 4, 1, 17, 6, 9])
+
+
+@pytest.fixture
+def opened(any_model: Path, instructions: Path, tmp_path: Path) -> tuple[Any, Tokens]:
+    """A model in double precision and the examples in its tokens."""
+    loaded = load(any_model)
+    write_tokens([instructions], loaded.tokenizer, tmp_path / "tokens", max_length=250)
+    return loaded.model.double(), read_tokens(tmp_path / "tokens")
+
+
+def alone(model: Any, tokens: Tokens, example: int) -> torch.Tensor:
+    """Return an example's mean loss per target token, read alone and whole."""
+    text = torch.tensor(np.asarray(tokens.tokens[tokens.starts[example] : tokens.starts[example + 1]], np.int64))
+    asked = int(tokens.num_prompt[example])
+    return cross_entropy(model(input_ids=text[None]).logits[0, asked - 1 : -1], text[asked:])
+
+
+def test_examples_together_have_the_losses_that_they_have_alone(opened: tuple[Any, Tokens]) -> None:
+    model, tokens = opened
+    batch = collate(tokens, EXAMPLES, 1 / tokens.num_targets[EXAMPLES], pad=0)
+    loss = (target_nll(model, batch, torch.float32) * batch["weights"]).sum()
+    together = torch.autograd.grad(loss, list(model.parameters()))
+    expected = torch.stack([alone(model, tokens, example) for example in EXAMPLES]).sum()
+    apart = torch.autograd.grad(expected, list(model.parameters()))
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    for one, other in zip(together, apart, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+def test_a_steps_passes_add_up_to_rogs_objective(opened: tuple[Any, Tokens], per_example: bool) -> None:
+    """RoG Eq. 7 by hand: each example's log-likelihood by its weight (a plan's is 1/|Z*|), in the step's mean."""
+    model, tokens = opened
+    assert len(set(tokens.weights[EXAMPLES].tolist())) > 1
+    means = torch.stack([alone(model, tokens, example) for example in EXAMPLES]).detach().numpy()
+    counted = np.ones(len(EXAMPLES)) if per_example else tokens.num_targets[EXAMPLES]
+    expected = (means * tokens.weights[EXAMPLES] * counted).sum() / counted.sum()
+    total = 0.0
+    for rank in range(2):
+        passes = list(passes_of(tokens, EXAMPLES.reshape(1, 3, 2, 1), rank=rank, pad=0, per_example=per_example))
+        assert len(passes) == 3
+        for one in passes:
+            total += float((target_nll(model, one, torch.float32).detach() * one["weights"]).sum())
+    assert total == pytest.approx(expected, rel=1e-6)

@@ -176,3 +176,16 @@ def make_job(base: Path, examples: Path, out: Path, **changed: Any) -> TuneJob:
     own = {name: changed.pop(name) for name in list(changed) if name in TuneJob.model_fields}
     section = {"max_steps": 12, "batch_size": 4, "rank": 3, "learning_rate": 2e-2, "max_length": 250, **changed}
     return TuneJob(base=base, examples=(examples,), out=out, section=ReasonerSection(**section), **own)
+
+
+def make_adapter(base: Path, folder: Path, **options: Any) -> Path:
+    """Save a LoRA adapter of ``base`` with random weights."""
+    import peft
+
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = transformers.AutoModelForCausalLM.from_pretrained(base)
+        how = {"target_modules": "all-linear", **options}
+        config = peft.LoraConfig(r=3, init_lora_weights=False, task_type="CAUSAL_LM", **how)
+        peft.get_peft_model(model, config).save_pretrained(folder)
+    return folder

@@ -1,0 +1,191 @@
+"""Folders and adapters that cannot be used are refused, and why; what a model reads: templates, turns, tokens."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgqa_core.artifacts import hash_file
+from kgqa_core.errors import InputError
+from kgqa_core.lm.folders import ABOUT, decode, encode_answers, encode_prompts, hash_model, load_tokenizer, render
+from kgqa_core.lm.local import open_local
+from kgqa_core.lm.types import Prompt
+from tests.lm.tiny_models import make_adapter, make_any, make_llama, make_qwen2
+
+ASKED = Prompt("who directed Heat ?", system="the answer is a name")
+JOINED = "the answer is a name\n\nwho directed Heat ?"
+FORGETS = "{% for turn in messages %}{% if turn['role'] == 'user' %}<{{ turn['content'] }}>{% endif %}{% endfor %}"
+
+
+def test_a_template_makes_turns_and_a_system_turn_that_it_does_not_know_goes_into_the_users(
+    llama: Path, llama_chat: Path, qwen2: Path
+) -> None:
+    plain, chat, made = map(load_tokenizer, (llama, llama_chat, qwen2))
+    assert render(plain, ASKED) == JOINED and render(plain, Prompt("x")) == "x"
+    assert render(made, ASKED) == (
+        "<|im_start|>system\nthe answer is a name<|im_end|>\n"
+        "<|im_start|>user\nwho directed Heat ?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert render(chat, ASKED) == f"<s>[INST] {JOINED} [/INST]"  # it raises for other turns
+    assert encode_prompts(chat, [ASKED])[0].count(chat.bos_token_id) == 1  # the template wrote it
+    made.chat_template = FORGETS
+    assert render(made, ASKED) == f"<{JOINED}>"
+    made.chat_template = "{{ raise_exception('no') }}"
+    with pytest.raises(InputError, match=r"chat template of .* fails on a single user turn"):
+        render(made, ASKED)
+
+
+def test_a_begin_token_is_put_before_a_plain_prompt_and_an_end_token_taken_off(
+    llama: Path, gpt2: Path, tmp_path: Path
+) -> None:
+    from tokenizers import processors
+
+    assert encode_prompts(load_tokenizer(llama), [Prompt("x")])[0][0] == 1
+    assert encode_prompts(load_tokenizer(gpt2), [Prompt("")]) == [[0]]  # a model must read something
+    tokenizer = load_tokenizer(make_llama(tmp_path / "model"))
+    plain = encode_prompts(tokenizer, [Prompt("x")])
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    assert encode_prompts(tokenizer, [Prompt("x")]) == plain
+
+
+TOKENIZERS: dict[Path, Any] = {}
+
+
+@settings(max_examples=30)
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\u2581"), max_size=20))
+def test_an_answer_survives_its_tokens(any_model: Path, text: str) -> None:
+    tokenizer = TOKENIZERS.setdefault(any_model, load_tokenizer(any_model))
+    assert decode(tokenizer, encode_answers(tokenizer, [text])[0]) == text
+
+
+@pytest.fixture(scope="module")
+def adapter(qwen2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_adapter(qwen2, tmp_path_factory.mktemp("adapters") / "lora")
+
+
+def test_names_tell_base_and_adapter(qwen2: Path, adapter: Path, tmp_path: Path) -> None:
+    name = open_local(qwen2, adapter=adapter).name
+    assert name.startswith(open_local(qwen2).name + "+")
+    copied = shutil.copytree(qwen2, tmp_path / "elsewhere")
+    assert open_local(copied, adapter=shutil.copytree(adapter, tmp_path / "copied")).name == name
+    (copied / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert open_local(copied, adapter=adapter).name != name
+
+
+def test_an_adapter_of_another_base(gpt2: Path, qwen2: Path, adapter: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be put on this model \(gpt2\): .*Target modules .*another base"):
+        open_local(gpt2, adapter=adapter)
+    with pytest.raises(InputError, match=r"cannot be put on this model \(qwen2\): .*size mismatch"):
+        open_local(make_qwen2(tmp_path / "wider", hidden_size=32), adapter=adapter)
+    deeper = make_qwen2(tmp_path / "deeper", num_hidden_layers=3)
+    of_three = make_adapter(deeper, tmp_path / "of three", target_modules=["q_proj"])
+    with pytest.raises(InputError, match=r"it changes .*model\.layers\.2\.self_attn\.q_proj, which this model \(qwen2"):
+        open_local(qwen2, adapter=of_three)
+    own = Path(shutil.copytree(adapter, tmp_path / "own"))  # which names its base
+    (own / ABOUT).write_text(json.dumps({"base_sha256": hash_model(qwen2, hash_file)}))
+    open_local(qwen2, adapter=own)
+    (own / ABOUT).write_text(json.dumps({"base_sha256": "0" * 64}))
+    with pytest.raises(InputError, match="trained on a model of content 000000000000"):
+        open_local(qwen2, adapter=own)
+
+
+def test_spoiled_adapters_and_folders_in_the_wrong_place(qwen2: Path, adapter: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is an adapter, no model. Give its base model"):
+        open_local(adapter)
+    with pytest.raises(InputError, match=r"no adapter: it has no adapter_config.json"):
+        open_local(qwen2, adapter=qwen2)
+    spoiled = Path(shutil.copytree(adapter, tmp_path / "spoiled"))
+    weights = spoiled / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50])
+    with pytest.raises(InputError, match="damaged"):
+        open_local(qwen2, adapter=spoiled)
+    weights.unlink()
+    with pytest.raises(InputError, match="not saved whole"):
+        open_local(qwen2, adapter=spoiled)
+    (spoiled / "adapter_model.bin").write_bytes(b"never read")
+    with pytest.raises(InputError, match="pickled"):
+        open_local(qwen2, adapter=spoiled)
+
+
+@pytest.fixture
+def folder(qwen2: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(qwen2, tmp_path / "model"))
+
+
+def change(name: str, **values: object) -> Callable[[Path], object]:
+    def apply(folder: Path) -> None:
+        (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **values}))
+
+    return apply
+
+
+def pickle_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def leave_weights_out(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def cut_weights(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config.json": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+    "broken config.json": (lambda folder: (folder / "config.json").write_text('{"model_type": '), "not readable JSON"),
+    "config.json is a list": (lambda folder: (folder / "config.json").write_text("[]"), "not a JSON object"),
+    "unknown architecture": (change("config.json", model_type="qwen22"), "nearest it knows is 'qwen2'"),
+    "no head": (change("config.json", architectures=["Qwen2Model"]), "cannot generate"),
+    "encoder-decoder": (change("config.json", is_encoder_decoder=True), "encoder-decoder"),
+    "pickled": (pickle_weights, "pickled.*convert it once"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), r"no \*.safetensors"),
+    "some weights": (leave_weights_out, "lacks 1 of its weights"),
+    "half a file": (cut_weights, "not a model folder that transformers can read"),
+    "other sizes": (change("config.json", hidden_size=48), "not a model folder that transformers can"),
+    "no tokenizer": (lambda folder: [(folder / name).unlink() for name in ("tokenizer.json", "tokenizer_config.json")],
+                     "no tokenizer"),
+    "no end token": (change("tokenizer_config.json", eos_token=None), "names no end token"),
+    "GGUF": (lambda folder: [folder.joinpath("config.json").unlink(), folder.joinpath("llama.gguf").touch()],
+             r"GGUF.*llama\.cpp"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_a_spoiled_folder_is_refused(folder: Path, case: str) -> None:
+    spoil, message = SPOILED[case]
+    spoil(folder)
+    with pytest.raises(InputError, match=message):
+        open_local(folder)
+
+
+def test_other_models_that_cannot_be_asked_are_refused(folder: Path, llama: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'model'"):
+        open_local(folder.with_name("modell"))
+    with pytest.raises(InputError, match=r"bitsandbytes is not installed|needs a GPU"):
+        open_local(folder, quantise="int4")
+    with pytest.raises(InputError, match="rwkv, which keeps no keys and values"):
+        open_local(make_any(tmp_path / "rwkv", "rwkv"))
+    torch.save({}, folder / "training_args.bin")  # what trainers leave behind is no weights
+    open_local(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(llama / name, folder / name)
+    with pytest.raises(InputError, match="not from the same model"):
+        open_local(folder)
