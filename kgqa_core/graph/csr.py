@@ -55,7 +55,7 @@ def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, n
     starts_group = np.append(True, (owner[1:] != owner[:-1]) | (relation[1:] != relation[:-1]))
     starts = np.flatnonzero(starts_group[: len(owner)])  # none where there is no triple
     return Csr(
-        group_ptr=read_only(_pointers(np.bincount(owner[starts], minlength=num_entities))),
+        group_ptr=read_only(np.append(0, np.cumsum(np.bincount(owner[starts], minlength=num_entities)))),
         group_relation=read_only(relation[starts]),
         edge_ptr=read_only(np.append(starts, len(owner)).astype(np.int64)),
         edge_tail=read_only(edge_tail),
@@ -65,10 +65,6 @@ def build_csr(heads: Ints, relations: Ints, tails: Ints, *, num_entities: int, n
 def counts_before(counts: Ints) -> Ints:
     """Return the sum of all counts before each."""
     return np.cumsum(counts) - counts
-
-
-def _pointers(counts: Ints) -> Ints:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def write_csr(csr: Csr, folder: Path) -> None:

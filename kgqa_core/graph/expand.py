@@ -24,7 +24,7 @@ from numba import njit
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError
-from kgqa_core.graph.csr import I8, I32, I64, U8, Bools, CsrArrays, Ints, expand_ranges
+from kgqa_core.graph.csr import I8, I32, I64, U8, Bools, CsrArrays, Ints
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 
@@ -318,18 +318,14 @@ def walk_from(expander: Expander, graph: KnowledgeGraph, topics: Sequence[int]) 
 
 def of_question(subgraphs: Subgraphs, graph: KnowledgeGraph, question_id: str, topics: Sequence[int]) -> Neighbourhood:
     """Return the subgraph that a question has of its own, ``topics`` being its topics."""
-    rows, block = subgraphs.graph, subgraphs.block_of[question_id]
-    start, end = (int(subgraphs.block_ptr[at]) for at in (block, block + 1))
+    rows, block, entity = subgraphs.graph, subgraphs.block_of[question_id], subgraphs.entity
+    own = np.arange(subgraphs.block_ptr[block], subgraphs.block_ptr[block + 1])
     found = Expander(rows, hops=9, cap=None).expand(subgraphs.rows_of(question_id, topics).tolist())
-    groups = np.arange(rows.group_ptr[start], rows.group_ptr[end])
-    groups = groups[rows.group_relation[groups] < rows.num_relations]
-    sizes = rows.edge_ptr[groups + 1] - rows.edge_ptr[groups]
-    owner = np.searchsorted(rows.group_ptr, groups, side="right") - 1
-    tails = rows.edge_tail[expand_ranges(rows.edge_ptr[groups], rows.edge_ptr[groups + 1])]
-    triples = (np.repeat(owner, sizes), np.repeat(rows.group_relation[groups], sizes), tails)
+    heads, relations, tails = rows.edges_of(own)
+    forward = relations < rows.num_relations
+    triples = (own[heads[forward]], relations[forward], tails[forward])
     heads, relations, tails = _nearest_first(*triples, _hops(found, rows.num_entities))
-    entity = subgraphs.entity
-    return Neighbourhood(graph, tuple(topics), end - start, entity[heads], relations, entity[tails])
+    return Neighbourhood(graph, tuple(topics), len(own), entity[heads], relations, entity[tails])
 
 
 def _hops(found: Expansion, num_entities: int) -> I8:

@@ -239,7 +239,7 @@ def _find_group(csr: CsrArrays, entity: int, relation: int) -> np.int64:
 
 
 @njit(cache=True, nogil=True)
-def is_among(value: int, ordered: I64) -> bool:
+def is_among(value: int, ordered: Ints) -> bool:
     """Say whether ``value`` is in ``ordered``, ascending and mostly of one or two."""
     low, high = 0, len(ordered)
     while low < high:

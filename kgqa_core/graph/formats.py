@@ -11,7 +11,7 @@ import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -140,9 +140,9 @@ def report_chunk(
     """Write a chunk's rejects, and return what became of it."""
     if rejects:
         rows = [(chunk.path.name, line, reason, text[:MAX_REJECT_TEXT]) for line, reason, text in rejects]
-        columns = [list(column) for column in zip(*rows, strict=True)]
+        table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=schemas.REJECTS)
         with written_whole(chunk.rejects_part) as part:
-            pq.write_table(pa.table(columns, schema=schemas.REJECTS), part, compression="zstd")
+            pq.write_table(table, part, compression="zstd")
     reasons = dict(Counter(reason for _, reason, _ in rejects))
     return ChunkReport(chunk, num_lines=num_lines, num_rows=num_rows, num_blank=num_blank, rejects=reasons)
 
@@ -275,11 +275,7 @@ def _read_fields(data: bytes, separator: str, columns: tuple[str, ...], *, skip:
 
 def _are_filled(table: pa.Table) -> pa.ChunkedArray:
     """Say of each row whether all fields hold more than white space."""
-    filled = [pc.not_equal(pc.utf8_trim_whitespace(column), "") for column in table.columns]
-    kept = filled[0]
-    for other in filled[1:]:
-        kept = pc.and_(kept, other)
-    return kept
+    return reduce(pc.and_, [pc.not_equal(pc.utf8_trim_whitespace(column), "") for column in table.columns])
 
 
 def _parse_each(chunk: Chunk, split: Callable[[str], list[str] | None], has_header: bool) -> ChunkReport:

@@ -13,7 +13,8 @@ import numpy as np
 from numba import njit
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.csr import I8, I32, I64, U64, Bools, CsrArrays, Ints
+from kgqa_core.graph.csr import I8, I32, I64, Bools, CsrArrays
+from kgqa_core.graph.follow import is_among
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import RelationPath
 
@@ -77,6 +78,35 @@ class PathFinder:
         return FoundPaths(tuple(paths[:most]), capped or len(paths) > most)
 
 
+def hops_to_many(
+    graph: KnowledgeGraph,
+    searches: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    max_hops: int,
+    reenter_topic: bool = False,
+) -> list[I64]:
+    """Return the shortest hop counts (1..max_hops, any relations, both directions) from topics to answers, -1 beyond.
+
+    A path has at least one step: an answer that is itself a topic is reached only with ``reenter_topic``.
+
+    Args:
+        graph: also a graph of rows.
+        searches: topics and answers; hops of an answer are those from the nearest topic.
+        max_hops: steps looked for.
+        reenter_topic: may a step arrive at a topic?
+    """
+    num = graph.num_entities
+    tables = (np.full(num, EMPTY, np.int8), np.zeros(num, np.bool_), np.empty(2 * num + 1, np.int32))
+    hops = []
+    for topics, answers in searches:
+        golds = sorted(set(answers) if reenter_topic else set(answers).difference(topics))
+        starts, wanted = (np.array(ids, dtype=np.int64) for ids in (sorted(set(topics)), golds))
+        found = _count_hops(graph.arrays, starts, not reenter_topic, wanted, max_hops, tables)
+        hops_of = dict(zip(golds, found.tolist(), strict=True))
+        hops.append(np.array([hops_of.get(answer, -1) for answer in answers], dtype=np.int64))
+    return hops
+
+
 # ------ Kernels.
 
 
@@ -109,7 +139,8 @@ def _find_paths(
         hop[entity] = BARRED
     for entity in golds:
         is_gold[entity] = True
-    num_visited = _search(csr, source, golds, max_hops, hop, is_gold, order)
+    order[0] = source
+    num_visited = _search(csr, order, 1, golds, max_hops, hop, is_gold)
     nodes, edges, level_ptr = _trace(csr, source, golds, (max_hops, len(first) // 2), hop, place)
     ends = np.zeros(len(nodes) + 1, np.bool_)
     for at in range(len(nodes)):
@@ -131,16 +162,19 @@ def _degree(csr: CsrArrays, entity: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _search(csr: CsrArrays, source: int, golds: I64, max_hops: int, hop: I8, is_gold: Bools, order: I32) -> int:
+def _search(csr: CsrArrays, order: I32, num: int, golds: I64, max_hops: int, hop: I8, is_gold: Bools) -> int:
     """Set ``hop`` of all golds in reach, and of all entities of the hops before the last gold's.
 
-    The source's own hop is that of the shortest walk back to it, where it is not barred. Returns how many entities of
-    ``order`` were visited, the source among them.
+    A search starts at the first ``num`` entities of ``order``, ascending. A source's own hop is that of the shortest
+    walk back to one, where it is not barred. Returns how many of ``order`` were visited, the sources among them.
     """
     group_ptr, _, edge_ptr, edge_tail = csr
-    order[0] = source
-    begin, num, waiting = 0, 1, len(golds)
+    begin, num_sources, waiting = 0, num, 0
+    for gold in golds:
+        waiting += _degree(csr, gold) > 0
     for step in range(1, max_hops + 1):
+        if waiting == 0 or num == begin:
+            break
         end = num
         ahead = behind = 0
         for at in range(begin, end):
@@ -149,8 +183,18 @@ def _search(csr: CsrArrays, source: int, golds: I64, max_hops: int, hop: I8, is_
             if hop[gold] == EMPTY:
                 behind += _degree(csr, gold)
         if behind < ahead:
-            num = _look_back(csr, source, golds, step, hop, order, num)
-            waiting -= num - end
+            # Look back: the golds one step from the hop before.
+            for gold in golds:
+                if hop[gold] != EMPTY:
+                    continue
+                for edge in range(edge_ptr[group_ptr[gold]], edge_ptr[group_ptr[gold + 1]]):
+                    tail = edge_tail[edge]
+                    if is_among(tail, order[:num_sources]) if step == 1 else hop[tail] == step - 1:
+                        hop[gold] = step
+                        order[num] = gold
+                        num += 1
+                        waiting -= 1
+                        break
             if waiting == 0 or step == max_hops:
                 break
         for at in range(begin, end):
@@ -162,27 +206,30 @@ def _search(csr: CsrArrays, source: int, golds: I64, max_hops: int, hop: I8, is_
                     order[num] = tail
                     num += 1
                     waiting -= is_gold[tail]
-        if waiting == 0 or num == end:
-            break
         begin = end
     return num
 
 
 @njit(cache=True, nogil=True)
-def _look_back(csr: CsrArrays, source: int, golds: I64, step: int, hop: I8, order: I32, num: int) -> int:
-    """Set ``hop`` of the golds one step from the hop before, and append them to ``order``, from ``num`` on."""
-    group_ptr, _, edge_ptr, edge_tail = csr
+def _count_hops(
+    csr: CsrArrays, sources: I64, barred: bool, golds: I64, max_hops: int, tables: tuple[I8, Bools, I32]
+) -> I64:
+    """Return the hops of distinct golds, none of them barred, from any of the sources; -1 out of reach."""
+    hop, is_gold, order = tables
+    for at in range(len(sources)):
+        order[at] = sources[at]
+        if barred:
+            hop[sources[at]] = BARRED
     for gold in golds:
-        if hop[gold] != EMPTY:
-            continue
-        for edge in range(edge_ptr[group_ptr[gold]], edge_ptr[group_ptr[gold + 1]]):
-            tail = edge_tail[edge]
-            if (tail == source) if step == 1 else (hop[tail] == step - 1):
-                hop[gold] = step
-                order[num] = gold
-                num += 1
-                break
-    return num
+        is_gold[gold] = True
+    num_visited = _search(csr, order, len(sources), golds, max_hops, hop, is_gold)
+    found = np.empty(len(golds), np.int64)
+    for at in range(len(golds)):
+        found[at] = hop[golds[at]]
+        is_gold[golds[at]] = False
+    for at in range(num_visited):
+        hop[order[at]] = EMPTY
+    return found
 
 
 @njit(cache=True, nogil=True)
@@ -361,136 +408,3 @@ def _read_off(prefixes: I32, max_hops: int) -> I32:
             paths[row, place], at = prefixes[at, 1], prefixes[at, 0]
         row += 1
     return paths
-
-
-# ------ Shortest hop counts from topics to answers, 64 searches at a time.
-
-
-LANES = 64  # searches that share one sweep: one bit of a uint64 each
-SHORT = 2  # steps of the first search; for each further one the open searches start again
-
-Search = tuple[Sequence[int], Sequence[int]]  # topics, answers
-
-
-def hops_to_answers(
-    graph: KnowledgeGraph,
-    topics: Sequence[int],
-    answers: Sequence[int],
-    *,
-    max_hops: int,
-    reenter_topic: bool = False,
-) -> I64:
-    """Return the shortest hop count (1..max_hops, any relations, both directions) to each answer, -1 unreachable.
-
-    A path has at least one step: an answer that is itself a topic is reached only with ``reenter_topic``.
-    """
-    return hops_to_many(graph, [(topics, answers)], max_hops=max_hops, reenter_topic=reenter_topic)[0]
-
-
-def hops_to_many(
-    graph: KnowledgeGraph, searches: Sequence[Search], *, max_hops: int, reenter_topic: bool = False
-) -> list[I64]:
-    """``hops_to_answers`` for many (topics, answers) at once."""
-    sweep = _Sweep(graph, reenter_topic)
-    found = _in_batches(sweep, searches, min(max_hops, SHORT))
-    for limit in range(SHORT + 1, max_hops + 1):
-        unfinished = [number for number, search in enumerate(searches) if sweep.is_open(search, found[number])]
-        again = _in_batches(sweep, [searches[number] for number in unfinished], limit)
-        for number, hops in zip(unfinished, again, strict=True):
-            found[number] = hops
-    return found
-
-
-def _in_batches(sweep: _Sweep, searches: Sequence[Search], max_hops: int) -> list[I64]:
-    found: list[I64] = []
-    for first in range(0, len(searches), LANES):
-        found += sweep.run(searches[first : first + LANES], max_hops)
-    return found
-
-
-class _Sweep:
-    """Memory for sweeps over one graph: 8 bytes per entity for each of four arrays, 4 for a fifth; kept clean."""
-
-    def __init__(self, graph: KnowledgeGraph, reenter_topic: bool) -> None:
-        self._csr = (graph.group_ptr, graph.edge_ptr, graph.edge_tail)
-        self._reenter = reenter_topic
-        self._topics, self._seen, self._here, self._reached = np.zeros((4, graph.num_entities), dtype=np.uint64)
-        self._touched = np.empty(graph.num_entities, dtype=np.int32)
-
-    def is_open(self, search: Search, hops: I64) -> bool:
-        """May further steps reach what these hop counts lack?"""
-        topics, answers = search
-        missing = np.asarray(answers, dtype=np.int64)[hops < 0]
-        missing = missing if self._reenter else np.setdiff1d(missing, topics)
-        return bool(len(topics)) and bool(self._has_edges(missing).any())
-
-    def _has_edges(self, entities: Ints) -> Bools:
-        return np.greater(self._csr[0][entities + 1], self._csr[0][entities])
-
-    def run(self, searches: Sequence[Search], max_hops: int) -> list[I64]:
-        """Return the hop counts of up to 64 searches."""
-        lanes = np.repeat(np.arange(len(searches)), [len(topics) for topics, _ in searches]).astype(np.uint64)
-        starts = np.array([topic for topics, _ in searches for topic in topics], dtype=np.int64)
-        ends = np.array([answer for _, answers in searches for answer in answers], dtype=np.int64)
-        sizes = [len(answers) for _, answers in searches]
-        bits = np.uint64(1) << np.repeat(np.arange(len(searches)), sizes).astype(np.uint64)
-        np.bitwise_or.at(self._topics, starts, np.uint64(1) << lanes)
-        frontier: Ints = np.unique(starts)
-        self._here[frontier] = self._topics[frontier]
-        may_be_reached = self._has_edges(ends) & (self._reenter | (self._topics[ends] & bits == 0))
-        hops = np.full(len(ends), -1, dtype=np.int64)
-        visited = [frontier]
-        for hop in range(1, max_hops + 1):
-            looked = np.flatnonzero((hops < 0) & may_be_reached)
-            if not len(looked):
-                break
-            hops[looked[_near(*self._csr, ends[looked], bits[looked], self._here)]] = hop
-            if hop < max_hops:
-                frontier = self._step(frontier)
-                visited.append(frontier)
-        for entities in visited:
-            for words in (self._topics, self._seen, self._here):
-                words[entities] = 0
-        return np.split(hops, np.cumsum(sizes)[:-1]) if sizes else []
-
-    def _step(self, frontier: Ints) -> Ints:
-        count = _spread(*self._csr, frontier, self._here, self._reached, self._touched)
-        touched = self._touched[:count]
-        blocked = self._seen[touched] if self._reenter else self._seen[touched] | self._topics[touched]
-        new = self._reached[touched] & ~blocked
-        self._reached[touched] = 0
-        self._here[frontier] = 0
-        self._here[touched] = new
-        self._seen[touched] |= new
-        following: Ints = touched[new != 0]
-        return following
-
-
-@njit(cache=True, nogil=True)
-def _spread(
-    group_ptr: Ints, edge_ptr: Ints, edge_tail: Ints, frontier: Ints, here: U64, reached: U64, touched: Ints
-) -> int:
-    """Pass each frontier entity's word on to its neighbours; return how many were touched, listed in ``touched``."""
-    count = 0
-    for entity in frontier:
-        word = here[entity]
-        for edge in range(edge_ptr[group_ptr[entity]], edge_ptr[group_ptr[entity + 1]]):
-            tail = edge_tail[edge]
-            if reached[tail] == 0:
-                touched[count] = tail
-                count += 1
-            reached[tail] |= word
-    return count
-
-
-@njit(cache=True, nogil=True)
-def _near(group_ptr: Ints, edge_ptr: Ints, edge_tail: Ints, ends: Ints, bits: U64, here: U64) -> Bools:
-    """Say of which of ``ends`` a neighbour is in the frontier of its search."""
-    found = np.zeros(len(ends), dtype=np.bool_)
-    for place in range(len(ends)):
-        entity = ends[place]
-        for edge in range(edge_ptr[group_ptr[entity]], edge_ptr[group_ptr[entity + 1]]):
-            if here[edge_tail[edge]] & bits[place]:
-                found[place] = True
-                break
-    return found

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -50,8 +50,7 @@ class SubgraphReport:
     unused_filters: list[str] = field(default_factory=list)  # relations to be left out that there are none of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Listed:
+class Listed(NamedTuple):
     """Entities by question: parallel arrays."""
 
     owner: Ints  # place of the question in its block
@@ -74,25 +73,17 @@ class Block:
     stopped: Bools | None = None  # [num_questions] did ``max_triples`` end the walk?
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedTriples:
-    """The distinct triples of a block, sorted by question, head, relation and tail."""
+def pack_block(block: Block, graph_folder: Path, folder: Path) -> tuple[Ints, Ints, Ints, Ints]:
+    """Write a block's CSR over rows, the entity of each row, and the facts of each subgraph to ``folder``.
 
-    owner: Ints
-    heads: Ints
-    relations: Ints
-    tails: Ints
-
-
-def pack_block(block: Block, graph_folder: Path, folder: Path) -> PackedTriples:
-    """Write a block's CSR over rows, the entity of each row, and the facts of each subgraph to ``folder``."""
-    labels, known, relation_hashes = _read_labels(graph_folder)
-    num_entities, num_relations = len(labels), len(relation_hashes)
+    Returns owner, head, relation and tail of the distinct triples, in this order.
+    """
+    labels, known, relation_hashes = _read_hashed(graph_folder)
+    num_entities, num_relations, num = len(labels), len(relation_hashes), block.num_questions
     head_key, tail_key = block.owner * num_entities + block.heads, block.owner * num_entities + block.tails
-    answer_key = block.answers.owner * num_entities + block.answers.entity
-    listed = [block.topics] if block.claims is None else [block.topics, block.claims]
-    asked_keys = [each.owner * num_entities + each.entity for each in listed]
-    rows = sorted_distinct(np.concatenate([head_key, tail_key, *asked_keys, answer_key]))
+    listed = [one for one in (block.topics, block.claims, block.answers) if one is not None]
+    listed_keys = [owner * num_entities + entity for owner, entity in listed]
+    rows = sorted_distinct(np.concatenate([head_key, tail_key, *listed_keys]))
     heads, relations, tails = _sort_distinct(
         np.searchsorted(rows, head_key), block.relations, np.searchsorted(rows, tail_key), len(rows), num_relations
     )
@@ -100,25 +91,23 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> PackedTriples:
     write_csr(csr, folder)
     question, entity = np.divmod(rows, num_entities)
     np.save(folder / "entity.npy", entity.astype(np.int32), allow_pickle=False)
-
-    hashes = hash_strings(labels, entity, known)
-    owner = question[heads]
-    digests = digest_triples(hashes[heads], relation_hashes[relations], hashes[tails], owner, block.num_questions)
-    reachable = np.diff(csr.group_ptr)[np.searchsorted(rows, answer_key)] > 0
+    hashes, owner = hash_strings(labels, entity, known), question[heads]
+    digests = digest_triples(hashes[heads], relation_hashes[relations], hashes[tails], owner, num)
+    reachable = np.diff(csr.group_ptr)[np.searchsorted(rows, listed_keys[-1])] > 0
     columns = [
-        np.bincount(question, minlength=block.num_questions),
-        np.bincount(owner, minlength=block.num_questions),
-        np.bincount(block.answers.owner[reachable], minlength=block.num_questions) > 0,
+        np.bincount(question, minlength=num),
+        np.bincount(owner, minlength=num),
+        np.bincount(block.answers.owner[reachable], minlength=num) > 0,
         pa.array(digests, pa.string()),
-        pa.nulls(block.num_questions) if block.num_capped is None else block.num_capped,
-        pa.nulls(block.num_questions) if block.stopped is None else block.stopped,
+        pa.nulls(num) if block.num_capped is None else block.num_capped,
+        pa.nulls(num) if block.stopped is None else block.stopped,
     ]
     pq.write_table(pa.table(columns, schema=pa.schema(list(schemas.SUBGRAPHS)[1:])), folder / BLOCKS_FILE)
-    return PackedTriples(owner, entity[heads], relations, entity[tails])
+    return owner, entity[heads], relations, entity[tails]
 
 
 @lru_cache(maxsize=1)
-def _read_labels(graph_folder: Path) -> tuple[StringTable, U64, U64]:
+def _read_hashed(graph_folder: Path) -> tuple[StringTable, U64, U64]:
     """Return the labels of the entities, memory-mapped, a table for their hashes, and the hashes of the relations'."""
     relations = pq.read_table(graph_folder / RELATIONS_FILE, columns=["label"])["label"].combine_chunks()
     table = StringTable(*string_buffers(relations.cast(pa.large_string())))
@@ -126,21 +115,14 @@ def _read_labels(graph_folder: Path) -> tuple[StringTable, U64, U64]:
     return labels, np.zeros(len(labels), dtype=np.uint64), hash_strings(table, np.arange(len(relations)))
 
 
-def _sort_distinct(
-    heads: Ints, relations: Ints, tails: Ints, num_rows: int, num_relations: int
-) -> tuple[Ints, Ints, Ints]:
+def _sort_distinct(heads: Ints, relations: Ints, tails: Ints, num_rows: int, num_relations: int) -> Sequence[Ints]:
     """Return the distinct triples, sorted by head, relation and tail."""
     if num_rows * num_rows * num_relations < 2**63:  # one sort of one number is several times quicker
         keys = sorted_distinct((heads.astype(np.int64) * num_relations + relations) * num_rows + tails)
         pair, tails = np.divmod(keys, max(1, num_rows))
-        heads, relations = np.divmod(pair, max(1, num_relations))
-        return heads, relations, tails
-    order = np.lexsort((tails, relations, heads))
-    columns = (heads[order], relations[order], tails[order])
-    is_new = np.ones(len(order), dtype=bool)
-    is_new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    heads, relations, tails = (column[is_new] for column in columns)
-    return heads, relations, tails
+        return *np.divmod(pair, max(1, num_relations)), tails
+    triples = np.stack([heads, relations, tails])[:, np.lexsort((tails, relations, heads))]
+    return tuple(triples[:, np.append(True, (triples[:, 1:] != triples[:, :-1]).any(axis=0))])
 
 
 def join_blocks(folders: Sequence[Path], ids: Sequence[str], out_dir: Path) -> SubgraphReport:
@@ -154,21 +136,25 @@ def join_blocks(folders: Sequence[Path], ids: Sequence[str], out_dir: Path) -> S
             f"the subgraphs hold {num_rows.sum()} entities in all, more than the {MAX_ROWS} that a run can take: "
             "name fewer question files, or cut smaller subgraphs"
         )
-    nothing = np.zeros(len(folders), dtype=np.int64)
-    for name, shifts, dtype in (
-        ("entity", nothing, np.int32),
-        ("group_relation", nothing, np.int32),
-        ("edge_tail", counts_before(num_rows), np.int32),
-        ("group_ptr", counts_before(num_groups), np.int64),
-        ("edge_ptr", counts_before(num_edges), np.int64),
+    for name, sizes, shifts, dtype in (
+        ("entity", num_rows, 0 * num_rows, np.int32),
+        ("group_relation", num_groups, 0 * num_groups, np.int32),
+        ("edge_tail", num_edges, counts_before(num_rows), np.int32),
+        ("group_ptr", num_rows, counts_before(num_groups), np.int64),
+        ("edge_ptr", num_groups, counts_before(num_edges), np.int64),
     ):
-        pieces = [folder / f"{name}.npy" for folder in folders]
-        _write_joined(pieces, shifts, out_dir / f"{name}.npy", dtype=dtype, pointers=name.endswith("_ptr"))
+        skip = int(name.endswith("_ptr"))  # pointers have a first 0 each, of which one is kept
+        shape = (skip + int(sizes.sum()),)
+        joined = np.lib.format.open_memmap(out_dir / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+        joined[:skip] = 0
+        for folder, start, size, shift in zip(folders, skip + counts_before(sizes), sizes, shifts, strict=True):
+            joined[start : start + size] = open_array(folder / f"{name}.npy")[skip:] + shift
+        joined.flush()
     tables = [pq.read_table(folder / BLOCKS_FILE) for folder in folders]
     blocks = pa.concat_tables([schemas.SUBGRAPHS.empty_table().drop_columns("question_id"), *tables])
     blocks = blocks.add_column(0, schemas.SUBGRAPHS.field(0), pa.array(ids, pa.string()))
     pq.write_table(blocks, out_dir / BLOCKS_FILE, compression="zstd")
-    block_ptr = np.concatenate([[0], np.cumsum(blocks["num_entities"].to_numpy())]).astype(np.int64)
+    block_ptr = np.append(0, np.cumsum(blocks["num_entities"].to_numpy())).astype(np.int64)
     np.save(out_dir / "block_ptr.npy", block_ptr, allow_pickle=False)
     num_triples = blocks["num_triples"].to_numpy()
     return SubgraphReport(
@@ -188,22 +174,7 @@ def write_report(report: SubgraphReport, out_dir: Path) -> None:
     (out_dir / FACTS_FILE).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
 
 
-def _write_joined(pieces: Sequence[Path], shifts: Ints, path: Path, *, dtype: type, pointers: bool) -> None:
-    """Write arrays behind one another; of pointers each has a first 0, of which one is kept."""
-    skip = int(pointers)
-    total = skip + sum(len(open_array(piece)) - skip for piece in pieces)
-    joined = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(total,))
-    joined[:skip] = 0
-    at = skip
-    for place, shift in zip(pieces, shifts, strict=True):
-        piece = open_array(place)
-        end = at + len(piece) - skip
-        joined[at:end] = piece[skip:] + shift
-        at = end
-    joined.flush()
-
-
-# ------ Build the subgraphs of all questions of NSM files or RoG rows: see ``search_graph`` for what is written.
+# ------ The subgraphs that question files bring.
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +206,7 @@ def build_subgraphs(
     """
     parts = out_dir / "parts"
     shutil.rmtree(parts, ignore_errors=True)
-    packed: list[Packed] = []
+    folders: list[Path] = []
     ids: list[str] = []
     try:
         for number, path in enumerate(files):
@@ -243,25 +214,17 @@ def build_subgraphs(
             folder = parts / str(number)
             folder.mkdir(parents=True)
             chunks = list_chunks(path, format=format, columns=TRIPLE_COLUMNS, parts=folder, chunk_bytes=chunk_bytes)
-            found = list(map_chunks(partial(pack_chunk, graph_folder=graph.folder), chunks))
-            ids += name_lines(found, path)
-            packed += found
+            before = 0
+            for packed in list(map_chunks(partial(pack_chunk, graph_folder=graph.folder), chunks)):
+                folders.append(packed.folder)
+                ids += [given or default_id(path, before + line) for line, given in packed.usable]
+                before += packed.num_lines
         shutil.copyfile(graph.folder / RELATIONS_FILE, out_dir / RELATIONS_FILE)
-        report = join_blocks([chunk.folder for chunk in packed], ids, out_dir)
+        report = join_blocks(folders, ids, out_dir)
         write_report(report, out_dir)
         return report
     finally:
         shutil.rmtree(parts, ignore_errors=True)
-
-
-def name_lines(chunks: Iterable[Packed], path: Path) -> list[str]:
-    """Return the question ids of one file's chunks, in order; line numbers are those of the file."""
-    ids: list[str] = []
-    before = 0
-    for chunk in chunks:
-        ids += [given or default_id(path, before + number) for number, given in chunk.usable]
-        before += chunk.num_lines
-    return ids
 
 
 def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:
@@ -269,35 +232,49 @@ def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:
     read = open_format(chunk.format).read or read_chunk
     usable, _, num_lines, _ = read(chunk)
     folder = chunk.part.with_suffix("")
-    with written_whole(folder) as partial:
-        partial.mkdir()
-        pack_block(_number([line for _, line in usable], _read_vocabulary(graph_folder)), graph_folder, partial)
+    with written_whole(folder) as partial_folder:
+        partial_folder.mkdir()
+        pack_block(_number([line for _, line in usable], graph_folder), graph_folder, partial_folder)
     return Packed(folder, num_lines, [(number, line.id) for number, line in usable])
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """The labels of a graph, by id."""
-
-    entities: pa.Array
-    relations: pa.Array  # labels, then those of given inverses, whose triples are turned round
-    relation_id: Ints  # [len(relations)]
-    num_relations: int
+def _number(lines: Sequence[QuestionLine], graph_folder: Path) -> Block:
+    """Return the subgraphs of these lines in ids; triples of given inverses are turned round."""
+    known_entities, known_relations, relation_id, num_relations = _read_vocabulary(graph_folder)
+    owner, triples = flatten([read_tuples(line.subgraph)[0] for line in lines])
+    heads, relations, tails = zip(*triples, strict=True) if triples else ((), (), ())
+    first, second = np.split(_places([*heads, *tails], known_entities), 2)
+    given = _places(relations, known_relations)
+    turned = given >= num_relations
+    topics, answers = (
+        Listed(places, _places(labels, known_entities))
+        for places, labels in (flatten([line.topics for line in lines]), flatten([line.answers for line in lines]))
+    )
+    return Block(
+        num_questions=len(lines),
+        owner=owner,
+        heads=np.where(turned, second, first),
+        relations=relation_id[given],
+        tails=np.where(turned, first, second),
+        topics=topics,
+        answers=answers,
+    )
 
 
 @lru_cache(maxsize=1)
-def _read_vocabulary(graph_folder: Path) -> Vocabulary:
+def _read_vocabulary(graph_folder: Path) -> tuple[pa.Array, pa.Array, Ints, int]:
+    """Return the labels of entities; those of relations, then of given inverses, and the ids of both; and R."""
     entities = pq.read_table(graph_folder / "entities.parquet", columns=["label"])["label"].combine_chunks()
     table = pq.read_table(graph_folder / RELATIONS_FILE)
     inverse = table.filter(pc.is_valid(table["inverse"]))
     labels = pa.concat_arrays([table["label"].combine_chunks(), inverse["inverse"].combine_chunks()])
     ids = np.concatenate([table["relation_id"].to_numpy(), inverse["relation_id"].to_numpy()])
-    return Vocabulary(entities, labels, ids, table.num_rows)
+    return entities, labels, ids, table.num_rows
 
 
-def number_labels(labels: Sequence[str], vocabulary: pa.Array) -> Ints:
+def _places(labels: Sequence[str], known: pa.Array) -> Ints:
     """Return the place of each label; ArtifactError where one is not there."""
-    found = pc.index_in(pa.array(labels, pa.string()), value_set=vocabulary)
+    found = pc.index_in(pa.array(labels, pa.string()), value_set=known)
     if found.null_count:
         label = labels[pc.index(pc.is_null(found), True).as_py()]
         raise ArtifactError(
@@ -305,29 +282,6 @@ def number_labels(labels: Sequence[str], vocabulary: pa.Array) -> Ints:
         )
     places: Ints = found.to_numpy().astype(np.int64)
     return places
-
-
-def _number(lines: Sequence[QuestionLine], vocabulary: Vocabulary) -> Block:
-    """Return the subgraphs of these lines in ids."""
-    owner, triples = flatten([read_tuples(line.subgraph)[0] for line in lines])
-    heads, relations, tails = zip(*triples, strict=True) if triples else ((), (), ())
-    entities = number_labels([*heads, *tails], vocabulary.entities)
-    given = number_labels(relations, vocabulary.relations)
-    turned = given >= vocabulary.num_relations
-    first, second = entities[: len(owner)], entities[len(owner) :]
-    topics, answers = (
-        Listed(place, number_labels(labels, vocabulary.entities))
-        for place, labels in (flatten([line.topics for line in lines]), flatten([line.answers for line in lines]))
-    )
-    return Block(
-        num_questions=len(lines),
-        owner=owner,
-        heads=np.where(turned, second, first),
-        relations=vocabulary.relation_id[given],
-        tails=np.where(turned, first, second),
-        topics=topics,
-        answers=answers,
-    )
 
 
 def flatten(groups: Sequence[Sequence[Value]]) -> tuple[Ints, list[Value]]:

@@ -13,9 +13,10 @@ A score is a sum in a fixed order over the edges of its own question, so it has 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ from kgqa_core.graph.search_graph import RELATIONS_FILE
 from kgqa_core.graph.subgraph_build import (
     Block,
     Listed,
-    PackedTriples,
     SubgraphReport,
     flatten,
     join_blocks,
@@ -52,7 +52,7 @@ QUESTIONS_FILE = "questions.parquet"
 WRITTEN = schemas.SUBGRAPH_TRIPLES.set(
     0, pa.field("question_id", pa.dictionary(pa.int32(), pa.string()), nullable=False)
 )
-CutMap = Callable[[Callable[["Bucket"], "CutBucket"], Iterable["Bucket"]], Iterable["CutBucket"]]
+CutMap = Callable[[Callable[["Bucket"], list[Path]], Iterable["Bucket"]], Iterable[list[Path]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,6 @@ class Bucket:
     def name(self) -> str:
         """What a task on it is called."""
         return f"questions {self.first} to {self.first + self.num_questions - 1}"
-
-
-@dataclass(frozen=True, slots=True)
-class CutBucket:
-    """A bucket, cut: ``triples.parquet`` and blocks, numbered from 0, in its folder."""
-
-    folder: Path
-    num_blocks: int
 
 
 def cut_subgraphs(
@@ -104,39 +96,39 @@ def cut_subgraphs(
     parts.mkdir()
     try:
         work = partial(cut_bucket, questions=questions, graph_folder=graph.folder, cut=cut, parts=parts)
-        done = list(map_buckets(work, buckets))
-        for bucket, found in zip(buckets, done, strict=True):
-            (found.folder / "triples.parquet").replace(out_dir / f"triples-{bucket.number:05d}.parquet")
+        blocks = list(map_buckets(work, buckets))
+        for bucket in buckets:
+            done = parts / f"{bucket.number:05d}" / "triples.parquet"
+            done.replace(out_dir / f"triples-{bucket.number:05d}.parquet")
         shutil.copyfile(graph.folder / RELATIONS_FILE, out_dir / RELATIONS_FILE)
-        folders = [found.folder / str(block) for found in done for block in range(found.num_blocks)]
         unused = match_relations(graph.relation_labels, cut.drop_relations)[1]
-        report = replace(join_blocks(folders, ids, out_dir), unused_filters=unused)
+        report = replace(join_blocks(list(chain.from_iterable(blocks)), ids, out_dir), unused_filters=unused)
         write_report(report, out_dir)
         return report
     finally:
         shutil.rmtree(parts, ignore_errors=True)
 
 
-def cut_bucket(bucket: Bucket, *, questions: Path, graph_folder: Path, cut: SubgraphSection, parts: Path) -> CutBucket:
-    """Cut the subgraphs of one bucket into a folder in ``parts``."""
+def cut_bucket(bucket: Bucket, *, questions: Path, graph_folder: Path, cut: SubgraphSection, parts: Path) -> list[Path]:
+    """Cut the subgraphs of one bucket into a folder in ``parts``; return the folders of its blocks."""
     columns = ["id", "topics", "answers", "claim"]
     rows = pq.read_table(questions / QUESTIONS_FILE, columns=columns).slice(bucket.first, bucket.num_questions)
     expander = open_expander(open_graph(graph_folder), cut)
     folder, num_blocks = parts / f"{bucket.number:05d}", 0
-    with written_whole(folder) as partial_folder:
-        partial_folder.mkdir()
+    with written_whole(folder) as made:
+        made.mkdir()
         # What is written is a dictionary of ids; what is read is a string.
-        with pq.ParquetWriter(
-            partial_folder / "triples.parquet", WRITTEN, compression="zstd", store_schema=False
-        ) as out:
+        with pq.ParquetWriter(made / "triples.parquet", WRITTEN, compression="zstd", store_schema=False) as out:
             for block, ids in _cut_blocks(rows.to_pylist(), expander):
                 if cut.method == "pagerank":
                     block = prune_block(block, cut.max_entities or NSM_ENTITIES)
-                place = partial_folder / str(num_blocks)
-                place.mkdir()
-                out.write_table(_triples_table(pack_block(block, graph_folder, place), ids))
+                (made / str(num_blocks)).mkdir()
+                owner, *triples = pack_block(block, graph_folder, made / str(num_blocks))
+                question = pa.DictionaryArray.from_arrays(pa.array(owner, pa.int32()), pa.array(ids, pa.string()))
+                columns = [question, *(pa.array(column, pa.int32()) for column in triples)]
+                out.write_table(pa.table(columns, schema=WRITTEN))
                 num_blocks += 1
-    return CutBucket(folder, num_blocks)
+    return [folder / str(block) for block in range(num_blocks)]
 
 
 def open_expander(graph: KnowledgeGraph, cut: SubgraphSection) -> Expander:
@@ -170,7 +162,6 @@ def _block_of(held: Cuts) -> Block:
     claims = [[] if row["claim"] is None else [row["claim"]] for row in rows]
     asked = {"topics": [row["topics"] for row in rows], "answers": [row["answers"] for row in rows], "claims": claims}
     owned = {name: flatten(groups) for name, groups in asked.items()}
-    listed = {name: Listed(owner, np.array(ids, dtype=np.int64)) for name, (owner, ids) in owned.items()}
     return Block(
         num_questions=len(held),
         owner=np.repeat(np.arange(len(held)), [len(triples[0]) for _, _, triples in held]),
@@ -179,14 +170,8 @@ def _block_of(held: Cuts) -> Block:
         tails=tails,
         num_capped=np.array([found.num_capped for _, found, _ in held]),
         stopped=np.array([found.stopped for _, found, _ in held]),
-        **listed,
+        **{name: Listed(owner, np.array(ids, dtype=np.int64)) for name, (owner, ids) in owned.items()},
     )
-
-
-def _triples_table(triples: PackedTriples, ids: Sequence[str]) -> pa.Table:
-    question = pa.DictionaryArray.from_arrays(pa.array(triples.owner, pa.int32()), pa.array(ids, pa.string()))
-    columns = (pa.array(column, pa.int32()) for column in (triples.heads, triples.relations, triples.tails))
-    return pa.table([question, *columns], schema=WRITTEN)
 
 
 # ------ Pruning.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kgqa_core import schemas
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
-from kgqa_core.graph.shortest import hops_to_answers, hops_to_many
+from kgqa_core.graph.shortest import hops_to_many
 from kgqa_core.types import SPLITS, LintFinding, Question
 
 Hops = NDArray[np.int64]
@@ -81,23 +81,15 @@ def gold_hops(
 ) -> list[Hops]:
     """Return each question's shortest hop counts to its answers, -1: not within ``max_steps``.
 
-    Questions that share their topics share one search. In subgraphs all of them do: no edge joins two.
+    Questions that share their topics share one search.
     """
-    asked = subgraphs.all_to_rows(questions) if subgraphs else questions
+    explored, asked = (subgraphs.graph, subgraphs.all_to_rows(questions)) if subgraphs else (graph, questions)
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, question in enumerate(asked):
-        members[() if subgraphs else question.topics].append(number)
-    answers = [[answer for number in numbers for answer in asked[number].answers] for numbers in members.values()]
-    if subgraphs:
-        topics = [topic for question in asked for topic in question.topics]
-        found = [
-            hops_to_answers(subgraphs.graph, topics, own, max_hops=max_steps, reenter_topic=reenter_topic)
-            for own in answers
-        ]
-    else:
-        searches = list(zip(members, answers, strict=True))
-        found = hops_to_many(graph, searches, max_hops=max_steps, reenter_topic=reenter_topic)
+        members[question.topics].append(number)
+    searches = [(topics, [a for number in own for a in asked[number].answers]) for topics, own in members.items()]
     result: dict[int, Hops] = {}
+    found = hops_to_many(explored, searches, max_hops=max_steps, reenter_topic=reenter_topic)
     for numbers, hops in zip(members.values(), found, strict=True):
         ends = np.cumsum([len(asked[number].answers) for number in numbers])
         result |= zip(numbers, np.split(hops, ends[:-1]), strict=True)

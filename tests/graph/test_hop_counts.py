@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.graph.shortest import LANES, hops_to_answers, hops_to_many
+from kgqa_core.graph.shortest import hops_to_many
 from tests.graph.test_follow import NUM_RELATIONS, GraphOf, Triples, multigraphs, slow_neighbors, walks
 
 
