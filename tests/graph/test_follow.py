@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgqa_core.errors import InputError
 from kgqa_core.graph.csr import expand_ranges, shared_sorted, sorted_distinct
-from kgqa_core.graph.follow import end_of, follow_path, reasoning_paths
+from kgqa_core.graph.follow import Follower, end_of, execute_plans, follow_path, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import ReasoningPath, Step
 
 Triples = list[tuple[int, int, int]]
 GraphOf = Callable[..., KnowledgeGraph]
-NUM_RELATIONS = 3
-
+NUM_RELATIONS, LAST = 3, 10
+LABELS = ["a", "^b", "c"]  # the second needs an escape
+STEPS = ["a", "\\^b", "c", "^a", "^\\^b", "^c"]  # of the relation ids
 
 # Some entities below the largest have no triple, as answers that lie in none have.
 multigraphs = st.lists(
-    st.tuples(st.integers(0, 10), st.integers(0, NUM_RELATIONS - 1), st.integers(0, 10)), min_size=1, max_size=29
-).map(lambda triples: [*triples, (0, NUM_RELATIONS - 1, 0)])  # every relation is used
+    st.tuples(st.integers(0, LAST), st.integers(0, NUM_RELATIONS - 1), st.integers(0, LAST)), min_size=1, max_size=29
+).map(lambda triples: [*triples, (LAST, NUM_RELATIONS - 1, LAST)])  # every relation is used
+topics_drawn = st.lists(st.integers(0, LAST), max_size=3)
+paths_drawn = st.lists(st.integers(0, 2 * NUM_RELATIONS - 1), max_size=4).map(tuple)
 
 
 def slow_neighbors(triples: Triples, entity: int, relation: int) -> list[int]:
@@ -31,14 +36,14 @@ def slow_neighbors(triples: Triples, entity: int, relation: int) -> list[int]:
     return forward + [head for head, name, tail in triples if tail == entity and name + NUM_RELATIONS == relation]
 
 
-def slow_follow(triples: Triples, topics: list[int], path: list[int], barred: list[int]) -> list[int]:
+def slow_follow(triples: Triples, topics: list[int], path: tuple[int, ...], barred: list[int]) -> list[int]:
     here = set(topics)
     for relation in path:
         here = {end for start in here for end in slow_neighbors(triples, start, relation)} - set(barred)
     return sorted(here)
 
 
-def slow_ways(triples: Triples, topics: list[int], path: list[int], barred: list[int]) -> set[ReasoningPath]:
+def slow_ways(triples: Triples, topics: list[int], path: tuple[int, ...], barred: list[int]) -> set[ReasoningPath]:
     """Extend every way by every triple that fits."""
     ways: set[tuple[int, ReasoningPath]] = {(topic, ()) for topic in topics}
     for relation in path:
@@ -53,44 +58,48 @@ def slow_ways(triples: Triples, topics: list[int], path: list[int], barred: list
     return {way for _, way in ways}
 
 
-@st.composite
-def walks(draw: st.DrawFn) -> tuple[Triples, list[int], list[int], bool]:
-    triples = draw(multigraphs)
-    last = max(entity for head, _, tail in triples for entity in (head, tail))
-    topics = draw(st.lists(st.integers(0, last), max_size=3))
-    path = draw(st.lists(st.integers(0, 2 * NUM_RELATIONS - 1), max_size=4))
-    return triples, topics, path, draw(st.booleans())
-
-
 @given(multigraphs)
 def test_neighbors_agree_with_the_triples(graph_of: GraphOf, triples: Triples) -> None:
     graph = graph_of(triples)
-    assert graph.num_relations == NUM_RELATIONS
     for entity in range(graph.num_entities):
         for relation in range(2 * NUM_RELATIONS + 1):
             assert graph.neighbors(entity, relation).tolist() == sorted(set(slow_neighbors(triples, entity, relation)))
 
 
-@given(walks())
-def test_following_a_path_agrees_with_the_triples(
-    graph_of: GraphOf, walk: tuple[Triples, list[int], list[int], bool]
+@given(multigraphs, topics_drawn, st.lists(paths_drawn, max_size=5), st.sets(st.integers(0, LAST)), st.booleans())
+def test_what_paths_reach_agrees_with_the_triples_alone_and_together(
+    graph_of: GraphOf, triples: Triples, topics: list[int], paths: list, golds: set[int], reenter: bool
 ) -> None:
-    triples, topics, path, reenter = walk
     graph = graph_of(triples)
-    reached = follow_path(graph, topics, tuple(path), reenter_topic=reenter)
-    assert reached.tolist() == slow_follow(triples, topics, path, [] if reenter else topics)
-    elsewhere = follow_path(graph, [0], tuple(path), topics=topics)
-    assert elsewhere.tolist() == slow_follow(triples, [0], path, topics)
+    alone = [slow_follow(triples, topics, path, [] if reenter else topics) for path in paths]
+    assert [follow_path(graph, topics, path, reenter_topic=reenter).tolist() for path in paths] == alone
+    for path in paths:
+        elsewhere = follow_path(graph, [0], path, topics=topics)
+        assert elsewhere.tolist() == slow_follow(triples, [0], path, topics)
+    follower = Follower(graph, max_steps=4, reenter_topic=reenter)
+    for _ in range(2):  # the tables are clean again
+        reached, right = follower.count(topics, paths, golds)
+        assert (reached, right) == (list(map(len, alone)), [len(golds.intersection(found)) for found in alone])
 
 
-@given(walks())
+@given(multigraphs, st.lists(st.tuples(topics_drawn, st.lists(st.none() | paths_drawn, max_size=4)), max_size=4))
+def test_plans_of_all_questions_reach_what_each_reaches_alone(graph_of: GraphOf, triples: Triples, asked: list) -> None:
+    graph = graph_of(triples)
+    graph.__dict__["relation_labels"] = LABELS  # read from disk otherwise
+    plans = [[("a", "unknown") if path is None else [STEPS[step] for step in path] for path in own] for _, own in asked]
+    found = execute_plans(graph, [topics for topics, _ in asked], plans)
+    assert [[entities.tolist() for entities in own] for own in found] == [
+        [slow_follow(triples, topics, path, topics) if path else [] for path in own] for topics, own in asked
+    ]
+
+
+@given(multigraphs, topics_drawn, paths_drawn, st.booleans())
 def test_every_way_is_listed_once_and_each_end_has_its_first_before_any_has_a_second(
-    graph_of: GraphOf, walk: tuple[Triples, list[int], list[int], bool]
+    graph_of: GraphOf, triples: Triples, topics: list[int], path: tuple[int, ...], reenter: bool
 ) -> None:
-    triples, topics, path, reenter = walk
     graph = graph_of(triples)
     barred = [] if reenter else topics
-    found = list(reasoning_paths(graph, topics, tuple(path), reenter_topic=reenter))
+    found = list(reasoning_paths(graph, topics, path, reenter_topic=reenter))
     if not path:
         assert found == [()] * len(set(topics))
         return
@@ -98,23 +107,23 @@ def test_every_way_is_listed_once_and_each_end_has_its_first_before_any_has_a_se
     ends = slow_follow(triples, topics, path, barred)
     assert [end_of(way) for way in found[: len(ends)]] == ends
     for end in range(graph.num_entities):
-        own = list(reasoning_paths(graph, topics, tuple(path), ends=[end], reenter_topic=reenter))
+        own = list(reasoning_paths(graph, topics, path, ends=[end], reenter_topic=reenter))
         assert own == [way for way in found if end_of(way) == end]
 
 
 def test_ties_go_to_the_smallest_entity(graph_of: GraphOf) -> None:
     diamond = graph_of([(0, 0, 3), (0, 0, 2), (2, 1, 1), (3, 1, 1)])
-    first, second = reasoning_paths(diamond, [0], (0, 1))
-    assert [[(step.head, step.tail) for step in way] for way in (first, second)] == [
-        [(0, 2), (2, 1)],
-        [(0, 3), (3, 1)],
-    ]
+    ways = reasoning_paths(diamond, [0], (0, 1))
+    assert [[(step.head, step.tail) for step in way] for way in ways] == [[(0, 2), (2, 1)], [(0, 3), (3, 1)]]
 
 
-def test_the_topic_is_not_entered_again_unless_allowed(graph_of: GraphOf) -> None:
-    films_of_a_director = graph_of([(0, 0, 3), (1, 0, 3), (2, 0, 3)])
-    assert follow_path(films_of_a_director, [1], (0, 1)).tolist() == [0, 2]
-    assert follow_path(films_of_a_director, [1], (0, 1), reenter_topic=True).tolist() == [0, 1, 2]
+def test_what_cannot_be_executed(films: KnowledgeGraph) -> None:
+    assert execute_plans(films, [], []) == []
+    assert execute_plans(films, [[0]], [[]]) == [[]]
+    with pytest.raises(InputError, match="entity ids go from 0 to 6"):
+        execute_plans(films, [[7]], [[("born_in",)]])
+    with pytest.raises(InputError, match="give both for each"):
+        execute_plans(films, [[0]], [])
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=7))
@@ -124,12 +133,8 @@ def test_ranges_are_joined(ranges: list[tuple[int, int]]) -> None:
     assert expand_ranges(starts, starts + counts).tolist() == wanted
 
 
-@given(st.lists(st.integers(-9, 9), max_size=17))
-def test_distinct_values_come_sorted(values: list[int]) -> None:
-    assert sorted_distinct(np.array(values, dtype=np.int64)).tolist() == sorted(set(values))
-
-
-@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.sampled_from([np.int32, np.int64]))
-def test_what_sorted_sets_share(one: set[int], other: set[int], kind: type) -> None:
-    shared = shared_sorted(np.array(sorted(one), dtype=np.int64), np.array(sorted(other), dtype=kind))
-    assert shared.tolist() == sorted(one & other)
+@given(st.lists(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.sampled_from([np.int32, np.int64]))
+def test_distinct_values_come_sorted_and_what_two_share_too(one: list[int], other: set[int], kind: type) -> None:
+    distinct = sorted_distinct(np.array(one, dtype=np.int64))
+    assert distinct.tolist() == sorted(set(one))
+    assert shared_sorted(distinct, np.array(sorted(other), dtype=kind)).tolist() == sorted(other.intersection(one))

@@ -1,8 +1,7 @@
-"""Shortest relation paths: the kernels find what a search over lists of triples finds, on random multigraphs."""
+"""Shortest relation paths and hop counts: what a search over lists of triples finds, on random multigraphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -10,19 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.graph.shortest import PathFinder
+from kgqa_core.graph.shortest import PathFinder, hops_to_many
+from tests.graph.test_follow import LAST, NUM_RELATIONS, GraphOf, Triples, multigraphs
 
-Triples = list[tuple[int, int, int]]
-GraphOf = Callable[..., KnowledgeGraph]
 Path = tuple[int, ...]
-
-NUM_RELATIONS, LAST = 3, 10
-
-# Parallel edges, self-loops and both directions of an edge; entities without a triple too.
-multigraphs = st.lists(
-    st.tuples(st.integers(0, LAST), st.integers(0, NUM_RELATIONS - 1), st.integers(0, LAST)), min_size=1, max_size=23
-).map(lambda triples: [*triples, (LAST, NUM_RELATIONS - 1, LAST)])  # every relation is used
 entity_sets = st.lists(st.integers(0, LAST), max_size=4)
 
 
@@ -35,16 +25,15 @@ def step_on(triples: Triples, walks: set[tuple[int, Path]], barred: set[int]) ->
     return {(entity, path) for entity, path in further if entity not in barred}
 
 
-def shortest_plainly(triples: Triples, topics: list[int], golds: list[int], max_hops: int, reenter: bool) -> set[Path]:
-    """Enumerate all walks, hop by hop, for each pair of a topic and a gold; the first that arrive are the shortest."""
-    found: set[Path] = set()
-    for topic, gold in product(set(topics), set(golds)):
+def shortest_plainly(triples: Triples, topics: list[int], gold: int, max_hops: int, reenter: bool) -> list[set[Path]]:
+    """Enumerate all walks from each topic, hop by hop, until one arrives at the gold: return the first that do."""
+    found: list[set[Path]] = []
+    for topic in set(topics):
         walks: set[tuple[int, Path]] = {(topic, ())}
         for _ in range(max_hops):
             walks = step_on(triples, walks, set() if reenter else set(topics))
-            arrived = {path for entity, path in walks if entity == gold}
-            found |= arrived
-            if arrived:
+            if arrived := {path for entity, path in walks if entity == gold}:
+                found.append(arrived)
                 break
     return found
 
@@ -53,12 +42,17 @@ def shortest_plainly(triples: Triples, topics: list[int], golds: list[int], max_
 def test_all_shortest_paths_of_every_pair_are_found(
     graph_of: GraphOf, triples: Triples, topics: list[int], golds: list[int], max_hops: int, reenter: bool
 ) -> None:
-    finder = PathFinder(graph_of(triples), max_hops=max_hops, reenter_topic=reenter)
-    expected = shortest_plainly(triples, topics, golds, max_hops, reenter)
+    graph = graph_of(triples, more=1)
+    finder = PathFinder(graph, max_hops=max_hops, reenter_topic=reenter)
+    by_gold = [shortest_plainly(triples, topics, gold, max_hops, reenter) for gold in golds]
+    expected = {path for found in by_gold for paths in found for path in paths}
     for _ in range(2):  # the tables are clean again
         found = finder.find(topics, golds)
-        assert set(found.paths) == expected and not found.capped
-        assert list(found.paths) == sorted(expected, key=lambda path: (len(path), path))
+        assert list(found.paths) == sorted(expected, key=lambda path: (len(path), path)) and not found.capped
+    searches = [(topics, [*golds, LAST + 1]), ([], golds), (topics, golds)]
+    hops = [min((len(path) for paths in found for path in paths), default=-1) for found in by_gold]
+    counted = hops_to_many(graph, searches, max_hops=max_hops, reenter_topic=reenter)
+    assert [own.tolist() for own in counted] == [[*hops, -1], [-1] * len(golds), hops]
 
 
 def test_hubs_are_looked_at_from_either_side(graph_of: GraphOf) -> None:
@@ -70,6 +64,8 @@ def test_hubs_are_looked_at_from_either_side(graph_of: GraphOf) -> None:
     assert finder.find([2], [year]).paths == ((1,),)
     assert finder.find([genre], [year]).paths == ((2, 1),)
     assert finder.find([genre], films).paths == ((2,),)
+    searches = [([2], [3, year]), ([genre], [year, *films]), ([2, genre], [year, 3])]
+    assert [own.tolist() for own in hops_to_many(graph, searches, max_hops=3)] == [[2, 1], [2] + [1] * 1000, [1, 1]]
 
 
 def test_no_step_arrives_at_a_topic_unless_it_may(graph_of: GraphOf) -> None:

@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from kgqa_core.graph.follow import Follower, follow_path
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.supervision import NO_ANSWER, NO_TOPIC, UNREACHABLE, Mode, read_supervision, write_supervision
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import LabelPath, Question
 
 Ask = Callable[..., Question]
-LAST = 10
 
 
 @pytest.fixture
@@ -101,21 +97,3 @@ def test_a_table_is_whole_or_not_there(films: KnowledgeGraph, ask: Ask, tmp_path
     with pytest.raises(RuntimeError, match="stopped"):
         write_supervision(films, broken(), tmp_path / "out" / "s.parquet", max_hops=1)
     assert list((tmp_path / "out").iterdir()) == []
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    triples=st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 2), st.integers(0, LAST)), min_size=1, max_size=29),
-    topics=st.lists(st.integers(0, LAST), max_size=3),
-    golds=st.sets(st.integers(0, LAST)),
-    paths=st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=5),
-    reenter=st.booleans(),
-)
-def test_paths_followed_together_reach_what_each_reaches_alone(graph_of, triples, topics, golds, paths, reenter):
-    graph = graph_of([*triples, (LAST, 2, LAST)])
-    follower = Follower(graph, max_steps=3, reenter_topic=reenter)
-    alone = [set(follow_path(graph, topics, path, reenter_topic=reenter).tolist()) for path in paths]
-    for _ in range(2):  # the tables are clean again
-        reached, right = follower.count(topics, paths, golds)
-        assert reached == [len(found) for found in alone]
-        assert right == [len(found & golds) for found in alone]
