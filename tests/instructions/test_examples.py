@@ -44,11 +44,6 @@ def body(example: Example, heading: str = "Paths:\n") -> str:
     return example.prompt.rsplit(heading, 1)[1].split("\n\nQuestion:")[0]
 
 
-def test_supervision_has_the_paths_that_these_tests_are_about(world: Any) -> None:
-    rows = {row.path: row for row in world.rows["q1"]}
-    assert rows == {BEST: TaughtPath(BEST, 2, 2, True), OTHER: TaughtPath(OTHER, 1, 1, False)}
-
-
 def test_plan_teaches_the_path_that_executes_best(world: Any) -> None:
     (example,) = of(make(world, "plan"), "q1")
     assert example.target == "<PATH>made_by<SEP>^made_by<SEP>year</PATH>"
@@ -236,11 +231,6 @@ def test_examples_at_rest(world: Any, tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "i.parquet")
     assert table.schema.equals(INSTRUCTIONS)
     assert [Example(**row) for row in table.to_pylist()] == examples
-
-
-def test_no_examples_are_a_table_too(tmp_path: Path) -> None:
-    assert write_examples((), tmp_path / "i.parquet") == {}
-    assert pq.read_table(tmp_path / "i.parquet").num_rows == 0
 
 
 def test_folds_are_even_and_do_not_move() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.link import load_question_file
 from kgqa_core.types import Question
@@ -148,17 +147,3 @@ def test_lines_that_are_no_json_objects(tmp_path: Path, films: KnowledgeGraph) -
     ]
     path.write_text('{"question": "Vertigo?", "ans\n', encoding="utf-8")  # a last line that was ended is not cut off
     assert [reject.reason for reject in load_question_file(path, format="jsonl", graph=films)[1]] == ["not JSON"]
-
-
-def test_an_id_may_be_used_once(tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write) -> None:
-    row = {"id": "q", "question": "Vertigo?", "answers": ["f1"]}
-    questions, (reject,) = load_question_file(
-        write_jsonl(tmp_path / "q.jsonl", [row, row]), format="jsonl", graph=films
-    )
-    assert len(questions) == 1
-    assert (reject.line, reject.reason) == (2, "id used before")
-
-
-def test_a_missing_file_is_an_input_error(tmp_path: Path, films: KnowledgeGraph) -> None:
-    with pytest.raises(InputError, match=r"question file: .*none\.jsonl does not exist"):
-        load_question_file(tmp_path / "none.jsonl", format="jsonl", graph=films)

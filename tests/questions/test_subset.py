@@ -68,15 +68,6 @@ def test_more_than_there_is_is_refused() -> None:
 # Wordings that only the test split asks
 
 
-def test_held_out_wordings_are_all_that_test_asks_and_nobody_else_does() -> None:
-    kept, report = take_subset(asked(), hold_out_templates=0.3)
-    held = masked_of(kept, "test")
-    assert (report.num_masked, report.num_masked_held_out, report.num_held_out_wanted) == (10, 3, 3)
-    assert len(held) == 3
-    assert not held & (masked_of(kept, "train") | masked_of(kept, "dev"))
-    assert report.num_left == {"train": 9 * 7, "dev": 7, "test": 3}
-
-
 def test_every_chain_keeps_a_wording_in_training_whatever_the_draw() -> None:
     held = set()
     for draw in range(5):
@@ -170,13 +161,6 @@ def write_splits(folder: Path, num_train: int = 40) -> list[str]:
     write_webqsp(folder / "WebQSP.train.json", train)
     write_webqsp(folder / "WebQSP.test.json", test)
     return [question["QuestionId"] for question in train]
-
-
-def test_official_is_the_files_as_they_are(tmp_path: Path, build_family: Build) -> None:
-    write_splits(tmp_path)
-    report = build_family("webqsp")
-    assert (report.per_split, report.variant) == ({"train": 40, "test": 3}, None)
-    assert not (tmp_path / "questions/variant.json").exists()
 
 
 def test_etd_draws_dev_questions_and_rog_drops_those_without_an_answer(tmp_path: Path, build_family: Build) -> None:
