@@ -38,24 +38,18 @@ picks at random from what its prompt shows; one that always picks the first."""
 class SystemType:
     """A kind of system: how one is opened, and what of a run it stands on."""
 
-    open: Callable[[Any], Any]  # systems.types.Parts -> systems.types.System
+    open: Callable[[Any], Any]  # run.compare.Parts -> systems.types.System
     settings: type[Section] | None = None  # None: it has none
     asks: bool = True  # a language model
     explores: bool = False  # the run's explorer and encodings
     hard_negatives: bool = False  # may be given them in place of what it retrieves; others search by themselves
     plan_source: Callable[[Any], str] = lambda settings: "none"  # of its settings: who plans for it
     fuses: bool = False  # explorer and planner, by what was chosen on dev
-    depends_on_run: Callable[[Any], Path | None] = lambda settings: (
-        None
-    )  # of its settings: a run that lends it its explorer
+    depends_on_run: Callable[[Any], Path | None] = lambda settings: None  # of its settings: the run of its explorer
 
 
 def system_type(name: str) -> SystemType:
-    """Return what the table says of a system.
-
-    Raises:
-        ConfigError: a name that is not in the table, or a line of it that leads to no SystemType.
-    """
+    """Return what the table says of a system; ConfigError where it has no such line, or one to no SystemType."""
     found = open_entry(SYSTEMS, name, what="system")
     if not isinstance(found, SystemType):
         raise ConfigError(f"config_systems.SYSTEMS: {SYSTEMS[name]} is no SystemType")
@@ -139,20 +133,15 @@ class SystemsSection(Section):
 
     def rows(self) -> dict[str, tuple[str, tuple[Answerer, ...]]]:
         """Return the rows of the comparison by name: which system each is, and who answers for it."""
-        found: dict[str, tuple[str, tuple[Answerer, ...]]] = {name: (name, self.answered_by) for name in self.run}
-        found |= {row: (one.system, one.answered_by or self.answered_by) for row, one in self.variants.items()}
-        return found
+        variants = {row: (one.system, one.answered_by or self.answered_by) for row, one in self.variants.items()}
+        return {name: (name, self.answered_by) for name in self.run} | variants
 
     def is_answered_by(self, who: Answerer) -> bool:
         """Say whether somebody answers for any system that asks a language model."""
         return any(who in answerers for name, answerers in self.rows().values() if system_type(name).asks)
 
     def settings_of(self, row: str) -> Any:
-        """Return the settings that a row, or a system by its name, has; None where the system has none.
-
-        Raises:
-            ValueError: a variant's settings are none of its system's.
-        """
+        """Return the settings of a row, or of a system by its name; None where it has none. ValueError: not its own."""
         variant = self.variants.get(row)
         name = variant.system if variant else row
         kind = system_type(name).settings

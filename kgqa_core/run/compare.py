@@ -55,14 +55,10 @@ MAX_DEV = 5000  # dev questions that a fusion is chosen on
 
 @contextmanager
 def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
-    """Open the system of a stage.
-
-    Raises:
-        ArtifactError: something that it stands on is not made.
-    """
+    """Open the system of a stage; ArtifactError where something that it stands on is not made."""
     section, systems = pipeline.specs[key].section, section_of(pipeline)
     with ExitStack() as stack:
-        parts = _Parts(pipeline, section, stack)
+        parts = Parts(pipeline, section, stack)
         kind, answerer = system_type(parts.name), str(section.get("answered_by", ""))
         system = kind.open(parts)
         source = SystemSource(
@@ -82,11 +78,7 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
 
 
 def section_of(pipeline: Pipeline) -> SystemsSection:
-    """Return the section about systems.
-
-    Raises:
-        ConfigError: the run compares none.
-    """
+    """Return the section about systems; ConfigError where the run compares none."""
     systems = pipeline.config.systems
     if systems is None:
         name = pipeline.config.name
@@ -127,11 +119,7 @@ def gold_plans(pipeline: Pipeline) -> dict[str, tuple[LabelPath, ...]]:
 
 
 def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
-    """Choose on dev how explorer and planner are fused; return the choice, its parts' figures and all points.
-
-    Raises:
-        ArtifactError: explorer or planner is not made.
-    """
+    """Choose on dev how explorer and planner are fused; return the choice, its parts' figures and all points."""
     from kgqa_core.questions.build import read_questions
     from kgqa_core.systems.ours import DevQuestion, describe_choice, disagree, first_plan, options_of, reached_by
 
@@ -171,10 +159,11 @@ def _open_explorer(pipeline: Pipeline, seed: int) -> ExplorerSystem:
     return open_system(pipeline, int(explorer_key(pipeline.config, seed).rpartition("seed")[2]))
 
 
-class _Parts:
-    """Opens the parts of one system as it asks for them. Implements ``systems.types.Parts``."""
+class Parts:
+    """What a system may be made of. A part is opened when it is first asked for; each may raise ArtifactError."""
 
     def __init__(self, pipeline: Pipeline, section: Mapping[str, Any], stack: ExitStack) -> None:
+        """Open the model that answers for a stage of this section; ``stack`` closes what is opened."""
         self.pipeline, self.stack = pipeline, stack
         self.name, self.seed = str(section["system"]), int(section["seed"])
         self.systems = section_of(pipeline)
@@ -187,41 +176,47 @@ class _Parts:
 
     @cached_property
     def search(self) -> SearchGraph:
+        """Return what the run searches."""
         return search_graph(self.pipeline)
 
     @cached_property
     def prompts(self) -> Prompts:
+        """Return the run's prompts."""
         return read_prompts(self.pipeline.config.prompts)
 
     def explorer(self) -> ExplorerSystem:
+        """Return the explorer of this seed, or that of the run that the settings name."""
         other = system_type(self.name).depends_on_run(self.settings)
         return _open_explorer(self.pipeline if other is None else self.pipeline.other_run(other), self.seed)
 
     def candidates(self) -> CandidateSource:
+        """Return the explorer, or the hard negatives that take its place."""
         if self.systems.pool == "none":
             return self.explorer()
         return FixedCandidates(self.search, self._hard_negatives())
 
     def plans(self, source: str) -> PlanSource:
+        """Return a source of plans by its name, or the hard negatives that take its place."""
         if self.systems.pool == "hard":
             return PlanSource(FixedPlans(self._hard_negatives()), self.mask_topics)
         if source == "lm":
             return PlanSource(self.asker(), self.mask_topics)
         if source == "random":
-            random_plans = RandomPlans(self.search.graph, path_constraints(self.search), self.seed)
-            return PlanSource(random_plans, self.mask_topics)
+            space = path_constraints(self.search)
+            return PlanSource(RandomPlans(self.search.graph, space, self.seed), self.mask_topics)
         if source == "none":
             return PlanSource(FixedPlans({}), self.mask_topics)
         opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed))
         planner = self.stack.enter_context(opened)
-        if planner.meter is not None:
-            self.meters.append(planner.meter)
+        self.meters += [planner.meter] if planner.meter is not None else []
         return PlanSource(planner.planner, self.mask_topics)
 
     def asker(self) -> PlanAsker:
+        """Return how the language model that answers is asked about plans that exist."""
         return PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search))
 
     def fusion(self) -> Mapping[str, Any]:
+        """Return what was chosen on dev for this seed (``SystemType.fuses``)."""
         file = self.pipeline.artifact(f"fusion-seed{self.seed}").folder / FUSION_FILE
         chosen: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))["chosen"]
         return chosen
@@ -234,24 +229,21 @@ class _Parts:
     def _model(self, answerer: str) -> Metered:
         """Return whoever plays the language model, metered and held to the cap of calls."""
         from kgqa_core.config_lm import Budget
-
-        player, budget = self._player(answerer), Budget(calls=self.max_calls)
-        model = self.stack.enter_context(metered(self.pipeline, player, system=self.name, budget=budget))
-        self.meters.append(model.meter)
-        return model
-
-    def _player(self, answerer: str) -> LanguageModel:
         from kgqa_core.oracle.knowledge import Knowledge
         from kgqa_core.oracle.oracle import open_oracle
         from kgqa_core.oracle.player import open_first, open_random
 
+        player: LanguageModel = open_random(self.seed) if answerer == "random" else open_first()
         if answerer == "lm":
-            return open_model(self.pipeline, planner_seed(self.pipeline.config, self.seed))
+            player = open_model(self.pipeline, planner_seed(self.pipeline.config, self.seed))
         if answerer == "oracle":
             oracle = self.systems.oracle
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
-            return open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
-        return open_random(self.seed) if answerer == "random" else open_first()
+            player = open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
+        budget = Budget(calls=self.max_calls)
+        model = self.stack.enter_context(metered(self.pipeline, player, system=self.name, budget=budget))
+        self.meters.append(model.meter)
+        return model
 
 
 # ------ The worker cache: the system that a process answers chunks of questions with, opened once.
@@ -263,13 +255,7 @@ _cached: dict[tuple[str, str, str], tuple[ExitStack, Bench, tuple[Question, ...]
 def cached_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tuple[Question, ...]]:
     """Return the system of a stage and all questions; another one that this process has open is closed.
 
-    Args:
-        config_json: the run's configuration.
-        key: of the stage.
-        fingerprint: of the stage's recipe: a worker that outlives a run must not answer the next one from old data.
-
-    Raises:
-        ArtifactError: something that it stands on is not made.
+    ``fingerprint`` is of the stage's recipe: a worker that outlives a run must not answer the next one from old data.
     """
     wanted = (config_json, key, fingerprint)
     if wanted not in _cached:
@@ -310,12 +296,8 @@ class PlannerScore:
 def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerScore], list[Reject]]:
     """Score every planner of the run, all its seeds, on a plan file; return also the lines that could not be used.
 
-    Where the run has a graph, topics are found by name in the questions, and paths in the file have directions.
-
-    Raises:
-        ConfigError: the run trains no planner.
-        InputError: no usable question.
-        ArtifactError: a planner is not trained.
+    Where the run has a graph, topics are found by name in the questions, and paths in the file have directions. Raises
+    ConfigError where the run trains no planner, InputError without any usable question.
     """
     from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
     from kgqa_core.questions.link import link_question

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -89,9 +89,9 @@ def fit_template_control(
     ``score_paths``. A masked text none of whose golds can be reached gets no path. ``progress`` is called with (masked
     texts done, masked texts in all).
     """
-    groups: dict[str, list[Question]] = defaultdict(list)
+    groups: dict[str, list[Question]] = {}
     for question in questions:
-        groups[question.masked].append(question)
+        groups.setdefault(question.masked, []).append(question)
     paths: dict[str, RelationPath] = {}
     served: Counter[RelationPath] = Counter()
     for done, (masked, group) in enumerate(groups.items(), start=1):
@@ -159,16 +159,13 @@ def answer_by_path(
     if path is None or not reached:
         return Prediction(question.id, (), (), (), abstained=True)
     found = set(reached)
-    shown = set(reached[:num_paths])
-    if question.claim is not None and question.claim in found:
-        shown.add(question.claim)
+    shown = {*reached[:num_paths], *(one for one in reached if one == question.claim)}
     paths: list[ReasoningPath] = []
     for candidate in reached[: max(map(reached.index, shown)) + 1]:
-        steps = None
+        walks: Iterator[ReasoningPath] = iter(())
         if candidate in shown:
             walks = reasoning_paths(graph, question.topics, path, ends=[candidate], reenter_topic=reenter_topic)
-            steps = next(walks, None)
-        paths.append(steps or ())
+        paths.append(next(walks, ()))
     return Prediction(
         question_id=question.id,
         candidates=tuple(reached),
@@ -237,7 +234,9 @@ def score_paths(
     those that could be best at their time, so the head of the list matters most. A perfect path ends the search for
     longer ones. Empty where no path reaches a gold. With ``reenter_topic=False`` no step may arrive at a topic.
     """
-    cases = [(question, golds_of(question, reenter_topic=reenter_topic)) for question in pick_evenly(questions, sample)]
+    num = min(sample, len(questions))
+    looked_at = [questions[place * len(questions) // num] for place in range(num)]
+    cases = [(question, golds_of(question, reenter_topic=reenter_topic)) for question in looked_at]
     cases = [(question, golds) for question, golds in cases if golds]
     starts = [sorted_distinct(np.asarray(question.topics, dtype=np.int64)) for question, _ in cases]
     frontiers = [_Frontiers([()], np.zeros(len(topics), dtype=np.int64), topics) for topics in starts]
@@ -254,13 +253,6 @@ def score_paths(
         if found and found[0].f1 >= 1 - ROUNDING:
             break
     return found
-
-
-def pick_evenly(questions: Sequence[Question], count: int) -> list[Question]:
-    """Return ``count`` questions evenly spaced over ``questions``, or all of them where there are no more."""
-    if len(questions) <= count:
-        return list(questions)
-    return [questions[place * len(questions) // count] for place in range(count)]
 
 
 def follow_topics(

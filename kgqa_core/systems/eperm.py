@@ -81,17 +81,15 @@ class Part:
         back = shared_sorted(leave(self.graph, frontier, relation), other_way)
         return sorted_distinct(np.concatenate([onward, back]))
 
-    def layers(self, topics: Ints, path: RelationPath, *, barred: Ints) -> list[Ints]:
-        """Return the entities (ascending) after 0..len(path) steps; no step arrives at one of ``barred``."""
+    def layers(self, topics: Ints, path: RelationPath, *, barred: Ints, look_ahead: bool) -> list[Ints]:
+        """Return the entities (ascending) after 0..len(path) steps; no step arrives at one of ``barred``.
+
+        With ``look_ahead`` only those from which the rest of the path leads on: none at all, where it ends.
+        """
         found = [topics]
         for relation in path:
             found.append(without(self.reach(found[-1], relation), barred))
-        return found
-
-    def whole(self, layers: Sequence[Ints], path: RelationPath) -> list[Ints]:
-        """Return of ``layers`` the entities from which the rest of ``path`` leads on: none at all, where it ends."""
-        found = list(layers)
-        for place in range(len(path) - 1, -1, -1):
+        for place in range(len(path) - 1, -1, -1) if look_ahead else ():
             back = self.reach(found[place + 1], self._inverse(path[place]))
             found[place] = shared_sorted(back, found[place])
         return found
@@ -261,8 +259,7 @@ class Eperm:
         trails = []
         for plan, weight in zip(plans, weights, strict=True):
             relations = to_relations(self.search.graph, plan.path) or ()
-            layers = part.layers(topics, relations, barred=barred)
-            layers = part.whole(layers, relations) if self.settings.look_ahead else layers
+            layers = part.layers(topics, relations, barred=barred, look_ahead=self.settings.look_ahead)
             if relations and len(layers[0]):
                 trails.append(_Trail(plan.path, relations, weight, layers, layers[:1]))
         return sorted(trails, key=lambda trail: -trail.weight)

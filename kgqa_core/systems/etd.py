@@ -47,9 +47,10 @@ class AnswerCost:
         """Add one batch."""
         self.num_questions += num_questions
         self.num_candidates += len(found.entity)
-        self.num_nodes += sum(count.nodes for count in found.counts)
-        self.num_classes += sum(count.classes for count in found.counts)
-        self.num_edges += sum(count.edges for count in found.counts)
+        for count in found.counts:
+            self.num_nodes += count.nodes
+            self.num_classes += count.classes
+            self.num_edges += count.edges
 
     def figures(self) -> dict[str, float]:
         """Return the figures per question; empty where none was explored."""
@@ -83,11 +84,7 @@ class ExplorerSystem:
         progress: Callable[[int, int], None] = lambda done, total: None,
         cost: AnswerCost | None = None,
     ) -> list[Prediction]:
-        """Return one prediction per question, in order; what it costs is added to ``cost``.
-
-        Raises:
-            InputError: a question has no subgraph, where each explores its own.
-        """
+        """Return one prediction per question, in order; what it costs is added to ``cost``."""
         from kgqa_core.explorer.explore import ExploreOptions
         from kgqa_core.explorer.model import texts_of
         from kgqa_core.explorer.predict import predict
@@ -124,9 +121,7 @@ class ExplorerSystem:
     ) -> ExplorerSystem:
         """Return the same explorer under other limits to its walk; None leaves one as the checkpoint has it.
 
-        Args:
-            edge_budget: K; with ``all``, every edge of every head may be walked.
-            attention_threshold: 0..1, groups of less attention are not entered.
+        ``edge_budget`` is K; with ``all``, every edge of every head may be walked. ``attention_threshold``: 0..1.
         """
         budget = 2 * self.graph.num_triples + 1 if edge_budget == "all" else edge_budget
         limits = {"edge_budget": budget, "attention_threshold": attention_threshold}

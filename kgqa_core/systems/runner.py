@@ -235,8 +235,7 @@ def _checked(
 ) -> tuple[SystemAnswer, int]:
     """Return an answer without the paths that are no evidence for their candidates, and how many those were.
 
-    Raises:
-        InputError: no answer, or no ranking of entities of the graph, which would spoil the figures of all questions.
+    Without an answer, or a ranking of entities of the graph, it raises: that would spoil the figures of all questions.
     """
     if not isinstance(answer, SystemAnswer):
         raise InputError(f"{system.name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")

@@ -5,25 +5,18 @@ returns its answer. Whoever runs it (``systems.runner``) takes many questions on
 always gets large batches, and what goes wrong with one question stays with that question.
 
 A new system is a module beside this one, with its settings, its steps and a ``SystemType``, and a line in
-``config_systems.SYSTEMS``.
+``config_systems.SYSTEMS``. What it may be made of, ``run.compare.Parts`` opens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.types import Instruction, ParseFailure
 from kgqa_core.lm.types import GREEDY, Decoding, Generation
 from kgqa_core.types import Prediction, Question
-
-if TYPE_CHECKING:
-    from kgqa_core.instructions.plan import PlanAsker
-    from kgqa_core.systems.answering import PlanSource
-    from kgqa_core.systems.etd import ExplorerSystem
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -102,36 +95,6 @@ class CandidateSource(Protocol):
 
     def answer(self, questions: Sequence[Question]) -> Sequence[Prediction]:
         """Return a prediction per question, in order."""
-
-
-class Parts(Protocol):
-    """What a system may be made of. A part is opened when it is first asked for; each may raise ArtifactError."""
-
-    settings: Any  # the system's own (``SystemType.settings``)
-    max_calls: int | None  # per question; None: no limit
-
-    @property
-    def search(self) -> SearchGraph:
-        """Return what the run searches."""
-
-    @property
-    def prompts(self) -> Prompts:
-        """Return the run's prompts."""
-
-    def explorer(self) -> ExplorerSystem:
-        """Return the explorer of this seed, or that of the run that the settings name."""
-
-    def candidates(self) -> CandidateSource:
-        """Return the explorer, or the hard negatives that take its place."""
-
-    def plans(self, source: str) -> PlanSource:
-        """Return a source of plans by its name, or the hard negatives that take its place."""
-
-    def asker(self) -> PlanAsker:
-        """Return how the language model that answers is asked about plans that exist."""
-
-    def fusion(self) -> Mapping[str, Any]:
-        """Return what was chosen on dev for this seed (``SystemType.fuses``)."""
 
 
 @dataclass(frozen=True, slots=True)

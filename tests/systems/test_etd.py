@@ -14,9 +14,8 @@ from kgqa_core.explorer.model import Card, Explorer, texts_of
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.render import read_prompts
-from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
-from kgqa_core.systems.etd import AnswerCost, DualrSection, Etd, EtdSection, ExplorerAlone, ExplorerSystem
+from kgqa_core.systems.etd import AnswerCost, Etd, EtdSection, ExplorerAlone, ExplorerSystem
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.text.encoder import HashEncoder
@@ -55,13 +54,6 @@ def test_every_question_gets_a_prediction_in_order(system: ExplorerSystem, ask: 
     assert set(predictions[0].candidates) == set(ids("Elm", "Flo", "Gus", "2001", "Drama"))
     assert [prediction.covered for prediction in predictions] == [False, True, False, True, True, False]
     assert {len(prediction.paths) for prediction in predictions[:5]} == {2}
-
-
-def test_evidence_reads_as_the_stored_triples(system: ExplorerSystem, graph: KnowledgeGraph, ids: Ids) -> None:
-    (ash,), (dan,), (year,) = ids("Ash"), ids("Dan"), ids("1999")
-    directed, released = (graph.relation_labels.index(label) for label in ("directed_by", "release_year"))
-    path = (Step(ash, directed, dan, reverse=True), Step(ash, released, year))
-    assert system.render(path) == "(Ash, directed_by, Dan) → (Ash, release_year, 1999)"
 
 
 def test_each_text_is_encoded_once(system: ExplorerSystem, graph: KnowledgeGraph, ask: AskFor) -> None:
@@ -150,21 +142,6 @@ def test_as_many_candidates_as_are_shown_have_evidence(
     model = ScriptedModel().on("choose", "", "A")
     (answered,) = answer_all(system, [question], walk, model)
     assert answered.answer.prediction.answers == prepared.candidates[:1]
-
-
-def test_dualr_is_etd_with_an_explorer_of_its_own(explorer: ExplorerSystem, walk: SearchGraph, ask: AskFor) -> None:
-    """The prompts that both papers print are the same, so with one explorer the rows are one method."""
-    question = ask("who made [topic]", "Ash")
-    prompts = read_prompts()
-    asked = []
-    for system in (
-        Etd(walk, prompts, explorer, EtdSection()),
-        Etd(walk, prompts, explorer, DualrSection(), name="dualr"),
-    ):
-        model = ScriptedModel().on("choose", "", "B")
-        (answered,) = answer_all(system, [question], walk, model)
-        asked.append((model.prompts_of("choose"), answered.answer))
-    assert asked[0] == asked[1]
 
 
 # EtD
@@ -299,14 +276,6 @@ def test_an_abstention_and_a_text_without_an_answer_rank_nothing(world: World, t
     assert answered.status == "abstained"
     assert answered.answer.prediction == Prediction(world.question.id, (), (), (), covered=True, abstained=True)
     assert score_predictions([world.question], [answered.answer.prediction]).summary()["hits1"] == 0
-
-
-@pytest.mark.parametrize(("determine", "problem"), [("text", "budget"), ("likelihood", None)])
-def test_a_call_over_the_budget_is_an_abstention(world: World, determine: str, problem: str | None) -> None:
-    settings = {} if determine == "text" else {"determine": determine}
-    answered = world.run(Metered(ScriptedModel(), meter=Meter(), budget=Budget(calls=0)), **settings)
-    assert answered.status == "abstained"
-    assert problem is None or answered.calls[0].problem == problem
 
 
 @pytest.mark.parametrize(

@@ -110,61 +110,12 @@ TO_1989 = [
 ]
 
 
-def test_of_two_branches_one_completes(forty: Forty) -> None:
-    """Both films of Mara Quill are branches of their own; the year is next to one, and is mapped without asking.
-
-    The answer lies between what the question names: its evidence is the way up to it.
-    """
-    model = script(
-        *TO_1989,
-        ("map_entities", "From: Mara Quill\n", "starred -> Salt Road\nstarred -> The Ninth Kite"),
-        ("map_relations", "Entity: The Ninth Kite\n", "none"),
-        ("reason", "Mara Quill → ^starred → Salt Road → year → 1989", "Salt Road"),
-    )
-    answered = run(forty, model, FILM_OF_1989, **PUBLISHED)
-    assert answers(forty, answered) == ["Salt Road"]
-    assert answered.faithful == (True,)
-    assert answered.answer.counts["num_unsupported"] == 0
-    (evidence,) = [one for one in answered.answer.prediction.paths if len(one) == 1]
-    assert forty.search.step_label(evidence[0].relation) == "starred" and evidence[0].reverse
-
-
 def test_merged_branches_are_asked_about_together(forty: Forty) -> None:
     """The same question: three calls less, and the same evidence, as only one of the films leads to the year."""
     model = script(*TO_1989, ("reason", "Mara Quill → ^starred → Salt Road → year → 1989", "Salt Road"))
     answered = run(forty, model, FILM_OF_1989)
     assert answers(forty, answered) == ["Salt Road"]
     assert len(paths_of(answered)) == 1
-
-
-def test_the_relations_of_merged_branches_are_united(forty: Forty) -> None:
-    model = script(
-        ("extract_clues", "", "Nightjar\nstarred\nborn"),
-        ("map_relations", "Entity: Nightjar\n", "starred -> starred = 9"),
-        ("map_relations", "Entity: Nightjar → starred\n", "born -> born_in = 9"),
-        ("reason", "Lev Sand → born_in → Low Ferry", "Low Ferry\nPort Amber"),
-    )
-    answered = run(forty, model, "where were those born who starred in Nightjar?")
-    # Lev Sand is married, Oto Brandt is a mayor, and each directed and starred in films
-    around = part(model.prompts_of("map_relations")[1], "Relations:", "none")
-    assert around == ["born_in", "spouse", "^directed_by", "^holder", "^starred"]
-    assert paths_of(answered) == [
-        "Nightjar → starred → Lev Sand → born_in → Low Ferry",
-        "Nightjar → starred → Oto Brandt → born_in → Port Amber",
-    ]
-
-
-@pytest.mark.parametrize(("merge", "times"), [(False, 2), (True, 1)])
-def test_two_ways_to_one_entity_are_two_branches_unless_merged(forty: Forty, merge: bool, times: int) -> None:
-    model = ScriptedModel()
-    model.on("extract_clues", "", "comedy\nfilms\nyear\nmayor")
-    model.on("map_relations", "Entity: comedy\n", "films -> ^genre = 9")
-    model.on("map_entities", "Relation: ^genre\n", "films -> Glass Harbour\nfilms -> The Ninth Kite")
-    model.on("map_relations", "Clues:\nyear\nmayor\n", "year -> year = 9", times=times)
-    model.on("map_entities", "Relation: year\n", "year -> 1992", times=times)
-    model.on("map_relations", "Clues:\nmayor\nEntity: 1992\n", "none", times=times)
-    model.on("direct", "", "I do not know")
-    run(forty, model, "who was mayor when comedies were made?", **PUBLISHED | {"merge_branches": merge})
 
 
 @pytest.mark.parametrize(
@@ -192,25 +143,6 @@ def test_two_topics(forty: Forty, meet: bool, paths: list[str]) -> None:
     assert answers(forty, answered) == ["Nightjar"]
     assert answered.faithful == (True,)
     assert paths_of(answered) == paths
-
-
-def test_branches_meet_after_different_numbers_of_steps(forty: Forty) -> None:
-    """Neither leads past the other's topic: of the birthplaces of Nightjar's two actors one is in Veria."""
-    model = script(
-        ("extract_clues", "", "Nightjar\nstarred\nborn\nVeria\nlies"),
-        ("map_relations", "Entity: Nightjar\n", "starred -> starred = 9"),
-        ("map_relations", "Entity: Veria\n", "lies -> ^located_in = 9"),
-        ("map_relations", "Entity: Nightjar → starred\n", "born -> born_in = 9"),
-        ("map_relations", "Entity: Low Ferry\n", "none"),
-        ("map_entities", "From: Veria\n", "none"),
-        ("reason", "", "Low Ferry"),
-    )
-    answered = run(forty, model, "which birthplace of those who starred in Nightjar lies in Veria?")
-    assert paths_of(answered) == [
-        "Veria → ^located_in → Low Ferry",
-        "Nightjar → starred → Lev Sand → born_in → Low Ferry",
-    ]
-    assert answers(forty, answered) == ["Low Ferry"]
 
 
 def test_a_last_clue_that_is_a_relations_label_is_not_asked_about(forty: Forty) -> None:
@@ -268,13 +200,6 @@ def test_a_branch_ends_where_a_reply_cannot_be_read(forty: Forty, relations: str
     assert answered.calls[-2].problem == "no mapping"
 
 
-def test_a_final_reply_that_says_nothing_abstains_on_its_evidence(forty: Forty) -> None:
-    lines = [("extract_clues", "", "Salt Road\ndirected by"), ("reason", "", "")]
-    answered = run(forty, script(*lines), "directed")
-    assert answered.status == "abstained"
-    assert answered.answer.prediction.covered
-
-
 @pytest.mark.parametrize("said", ["Yes", "true.", "Ida Moon"])
 def test_a_claim_that_holds_is_found_from_both_sides(forty: Forty, said: str) -> None:
     """Whoever is called Ida Moon and whatever is called Glass Harbour; one relation leads from one to the other."""
@@ -289,22 +214,6 @@ def test_a_claim_that_holds_is_found_from_both_sides(forty: Forty, said: str) ->
     assert decides_claim(pair_outcome(forty.question("right"), answered.answer.prediction))
     for prompt in model.prompts_of("map_relations"):
         assert part(prompt, "Clues:", "Entity") == ["directed"]
-
-
-@pytest.mark.parametrize(
-    ("meet", "around"), [(True, ["directed_by", "genre", "starred", "year"]), (False, ["directed_by"])]
-)
-def test_as_published_a_name_nearby_is_the_only_way(forty: Forty, meet: bool, around: list[str]) -> None:
-    model = script(
-        ("extract_clues", "", "Glass Harbour\nmade\nshoe size\nIda Moon"),
-        ("map_relations", "Entity: Glass Harbour\n", "made -> directed_by = 9"),
-    )
-    model.on("map_relations", "", "none", times=None).on("direct", "", "no").on("map_entities", "", "none", times=None)
-    model.in_order = False
-    question = forty.question("right")
-    system = Fiske(forty.search, read_prompts(), FiskeSection(branches_meet=meet))
-    answer_all(system, [question], forty.search, model)
-    assert part(model.prompts_of("map_relations")[0], "Relations:", "none") == around
 
 
 @pytest.mark.parametrize("said", ["no", "Ida Moon"])
@@ -364,26 +273,6 @@ def test_without_the_end_flag_evidence_is_always_given(forty: Forty) -> None:
     assert paths_of(answered) == ["Salt Road → directed_by → Ida Moon"]
     nothing = script(("extract_clues", "", "shoe size"), ("reason", "Paths:\n(none)", "I do not know"))
     run(forty, nothing, "born", end_flag=False, **PUBLISHED)
-
-
-def test_without_both_rounds_go_on_after_a_complete_branch(forty: Forty) -> None:
-    """As many rounds as there are clues: here three, where the first would have been enough."""
-    model = ScriptedModel()
-    model.on("extract_clues", "", "Port Amber\nplace\ncountry")
-    model.on("map_relations", "", "country -> located_in = 9\nplace -> capital = 9", times=None)
-    model.on("map_entities", "", "country -> Osmania\nplace -> Osmania\nplace -> Westerby", times=None)
-    model.on("reason", "", "Osmania")
-    answered = run(forty, model, "in which country is Port Amber?", state=False, end_flag=False, **PUBLISHED)
-    assert answered.answer.counts["num_rounds"] == 3
-    assert answered.answer.counts["num_complete"] == 0
-    assert paths_of(answered)[0] == "Port Amber → located_in → Osmania → capital → Westerby → located_in → Osmania"
-
-
-def test_the_same_run_twice_is_the_same(forty: Forty) -> None:
-    lines = [("extract_clues", "", "Nightjar\nstarred\nborn"), ("map_relations", "", "starred -> starred = 9")]
-    lines += [("map_relations", "", "born -> born_in = 9"), ("reason", "", "Low Ferry")]
-    first, second = (run(forty, script(*lines), "where were those born who starred in Nightjar?") for _ in range(2))
-    assert first == second
 
 
 def test_each_question_is_explored_in_its_own_rows(rows: RowWorld) -> None:

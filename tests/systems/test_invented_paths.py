@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.figures import system_figures
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
-from kgqa_core.evaluation.predictions import SystemSource
-from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.systems.runner import answer_all
-from kgqa_core.systems.tables import write_answered
 from kgqa_core.systems.types import Answered, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 
@@ -126,24 +121,3 @@ def test_whatever_is_invented_the_figures_say_what_stands_in_the_graph(
     answered = run(walk, ask("q", "Birch"), Inventor(list(answers.items())))
     assert answered.faithful == tuple(expected)
     assert answered.num_invented == sum(map(bool, answers.values())) - sum(expected)
-
-
-def test_a_file_of_invented_paths_has_no_support_at_all(
-    walk: SearchGraph, ask: AskFor, ids: Ids, edge: Edge, tmp_path: Path
-) -> None:
-    (eve,) = ids("Eve")
-    honest = Inventor([(eve, (edge("Birch", "directed_by", "Eve"),))])
-    inventor = Inventor([(eve, (edge("Ash", "directed_by", "Eve"),))])
-    questions = [ask(f"who directed {n}?", "Birch", "Eve") for n in range(7)]
-    for system, support in ((honest, 100), (inventor, 0)):
-        write_answered(
-            tmp_path / "p.parquet",
-            answer_all(system, questions, walk, None),
-            source=SystemSource("graph", "inventor"),
-            entity_names=walk.entities.entity_names,
-            render_path=str,
-        )
-        figures = system_figures(read_system_run(tmp_path / "p.parquet"))
-        assert figures["hits1"] == 100
-        assert (figures["supported_answers"], figures["supported_questions"]) == (support, support)
-        assert figures["count.num_invented"] == (0 if support else 1)

@@ -10,7 +10,7 @@ import pytest
 
 from kgqa_core.errors import EndpointError
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction
+from kgqa_core.instructions.choose import Candidate, ChooseInstruction
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import ScoredPath, read_prompts
@@ -20,7 +20,7 @@ from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.systems.answering import answer_with
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, Ask, Reply, Steps, SystemAnswer
-from kgqa_core.types import Prediction, Question, Step
+from kgqa_core.types import Prediction, Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
 
@@ -120,18 +120,6 @@ def test_all_questions_go_one_round_at_a_time_so_that_a_model_gets_large_batches
     model = Batches()
     run(forty, asks_in_turns(1, 2, 1), model)
     assert model.asked() == [[ONE, TWO, THREE], [ONE, ONE, TWO, TWO, THREE, THREE], [ONE, TWO, THREE]]
-
-
-def test_questions_that_are_done_leave_the_others_alone(forty: Forty) -> None:
-    def plot(question: Question) -> Steps:
-        for _ in range({ONE: 1, TWO: 3, THREE: 0}[question.id]):
-            yield [direct(question.text)]
-        return answer_with(question)
-
-    model = Batches()
-    answered = run(forty, plot, model)
-    assert model.asked() == [[ONE, TWO], [TWO], [TWO]]
-    assert [[call.round for call in one.calls] for one in answered] == [[1], [1, 2, 3], []]
 
 
 def test_calls_of_one_round_go_together_where_they_are_decoded_alike(forty: Forty) -> None:
@@ -280,16 +268,6 @@ def test_what_cannot_be_prepared_for_all_is_prepared_one_by_one(forty: Forty) ->
     assert statuses(answer_all(few, asked, forty.search, None)) == ["abstained"] * 3
 
 
-def test_a_long_traceback_keeps_its_end(forty: Forty) -> None:
-    def plot(question: Question) -> Steps:
-        raise ValueError("x" * 9999 + " the end")
-        yield
-
-    (answered,) = run(forty, plot, None, ONE)
-    assert len(answered.error) == 4000
-    assert answered.error.endswith("the end\n")
-
-
 def test_a_question_without_a_topic_runs_where_none_is_needed(forty: Forty) -> None:
     asked = [forty.question(id) for id in ("no topic", ONE)]
     needs = Steered(asks_in_turns(1))
@@ -308,12 +286,6 @@ def test_what_stops_the_model_stops_the_run(forty: Forty) -> None:
 
 
 # Calls
-
-
-def test_a_text_without_a_result_is_a_failure_that_the_system_gets(forty: Forty) -> None:
-    answered, got = hear(forty, Batches(text=""), direct("who?"))
-    assert got[0].result == ParseFailure("no answer", "")
-    assert answered.calls[0].problem == "no answer"
 
 
 def test_a_budget_of_calls_stops_each_question_by_itself(forty: Forty) -> None:
@@ -386,31 +358,7 @@ def test_of_a_prompt_that_is_too_long_the_paths_of_the_lowest_scores_are_left_ou
     assert [f"way {place}" in model.together[0][0].text for place in range(3)] == [at in kept for at in range(3)]
 
 
-def test_of_a_choice_that_is_too_long_the_least_probable_candidates_are_left_out(forty: Forty) -> None:
-    instruction, case = ChooseInstruction(PROMPTS), ChooseCase("who?", ONE, CANDIDATES)
-    shown = (CANDIDATES[0], CANDIDATES[2])
-    model = Batches(context=context_for(instruction.render(replace(case, candidates=shown))))
-    _, (reply,) = hear(forty, model, Ask(instruction, case, SHORT))
-    assert reply.case.candidates == shown
-
-
 # Evidence
-
-
-def test_answers_say_whether_a_path_of_the_graph_ends_in_them(forty: Forty) -> None:
-    """Of three answers one has its path, one a path that stands nowhere, one none."""
-    road, ida, oto, mara = forty.ids("Salt Road", "Ida Moon", "Oto Brandt", "Mara Quill")
-    relation = forty.graph.relation_labels.index("directed_by")
-    paths = ((Step(road, relation, ida),), (Step(road, relation, oto),), ())
-
-    def plot(question: Question) -> Steps:
-        return SystemAnswer(Prediction(question.id, (ida, oto, mara), (1.0, 0.5, 0.2), (mara, oto, ida), paths))
-        yield
-
-    (answered,) = run(forty, plot, None, ONE)
-    assert answered.faithful == (False, False, True)  # parallel to the answers
-    assert answered.num_invented == 1
-    assert answered.answer.prediction.paths == (paths[0], (), ())
 
 
 # Where each question has a subgraph of its own
