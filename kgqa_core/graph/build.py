@@ -148,11 +148,7 @@ def _check_reject_ratio(reports: Sequence[ChunkReport], max_ratio: float) -> Non
 
 
 def _write_graph(
-    triples: list[ChunkReport],
-    named: list[ChunkReport],
-    out_dir: Path,
-    inverse_suffix: str | None,
-    limits: BuildLimits,
+    triples: list[ChunkReport], named: list[ChunkReport], out_dir: Path, inverse_suffix: str | None, limits: BuildLimits
 ) -> GraphReport:
     """Write all files of the graph from the parts of its chunks."""
     entities = out_dir / "entities.parquet"

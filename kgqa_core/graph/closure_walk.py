@@ -7,7 +7,7 @@ grouped or in which order tasks run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,11 +69,18 @@ class Closure:
         return self.work / f"{stem}-{self._num_files:05d}"
 
     def queries(self, kind: str | Sequence[Path], sql: str, **shared: Path) -> list[Query]:
-        """Return a query for each group of files, of the dumps or others; they are its view ``part``."""
-        files = self.files[kind] if isinstance(kind, str) else kind
+        """Return a query for each group of files of about GROUP_ROWS rows, of the dumps or others: its view ``part``."""
+        groups: list[list[Path]] = []
+        room = 0
+        for path in self.files[kind] if isinstance(kind, str) else kind:
+            if room <= 0:
+                groups.append([])
+                room = GROUP_ROWS
+            groups[-1].append(path)
+            room -= pq.read_metadata(path).num_rows
         views = {name: (path,) for name, path in shared.items()}
         limits = (self.limits.memory_limit, self.work)
-        return [Query(sql, {"part": group, **views}, self.new_file("found"), limits) for group in _groups(files)]
+        return [Query(sql, {"part": tuple(group), **views}, self.new_file("found"), limits) for group in groups]
 
     def each(self, kind: str, sql: str, **shared: Path) -> None:
         """Run a query over each group of files; its rows are then the view ``found``."""
@@ -189,20 +196,6 @@ class Closure:
 
 def _files(dumps: Sequence[Path], kind: str) -> list[Path]:
     return [path for dump in dumps for path in sorted(dump.glob(f"{kind}-*.parquet"))]
-
-
-def _groups(files: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
-    """Cut files into groups of about GROUP_ROWS rows."""
-    group: list[Path] = []
-    total = 0
-    for path in files:
-        group.append(path)
-        total += pq.read_metadata(path).num_rows
-        if total >= GROUP_ROWS:
-            yield tuple(group)
-            group, total = [], 0
-    if group:
-        yield tuple(group)
 
 
 def _relations(dumps: Sequence[Path]) -> list[str]:

@@ -7,6 +7,7 @@ heads at a time.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -92,10 +93,7 @@ def compare_graphs(old: KnowledgeGraph, new: KnowledgeGraph, *, memory_limit: st
         for age, graph in (("old", old), ("new", new))
         for kind, files in (("entity", "entities.parquet"), ("relation", "relations.parquet"), ("triple", "triples-*"))
     }
-    with (
-        TemporaryDirectory(prefix="kgqa-diff-") as spill,
-        connect(memory_limit, Path(spill), views) as connection,
-    ):
+    with TemporaryDirectory(prefix="kgqa-diff-") as spill, connect(memory_limit, Path(spill), views) as connection:
         new_ids, num_renamed = _match_entities(connection)
         changed = _changed_triples(connection, old, new, new_ids)
     num_kept = int((new_ids != GONE).sum())
@@ -124,7 +122,7 @@ def _match_entities(connection: duckdb.DuckDBPyConnection) -> tuple[NDArray[np.i
         "create temp table place as select o.entity_id as old, n.entity_id as new, o.name <> n.name as renamed "
         "from old_entity o left join new_entity n using (label)"
     )
-    rows = connection.sql("select coalesce(new, -1)::int as new from place order by old").to_arrow_table()
+    rows = connection.sql(f"select coalesce(new, {GONE})::int as new from place order by old").to_arrow_table()
     ((num_renamed,),) = connection.sql("select count(*) filter (renamed) from place").fetchall()
     return rows["new"].to_numpy(), int(num_renamed)
 
@@ -181,15 +179,17 @@ def _per_relation(
 ) -> dict[str, Change]:
     """Return the relations whose triples changed, most changed first; given are the changed triples' relations."""
     before, after = (triples_per_relation(graph.folder) for graph in (old, new))
-    counts = [
-        dict(zip(graph.relation_labels, np.bincount(rows, minlength=graph.num_relations).tolist(), strict=True))
+    num_gone, num_came = (
+        Counter(
+            dict(zip(graph.relation_labels, np.bincount(rows, minlength=graph.num_relations).tolist(), strict=True))
+        )
         for graph, rows in ((old, gone), (new, came))
-    ]
-    changes = {}
-    for label in before.keys() | after.keys():
-        num_gone, num_came = (count.get(label, 0) for count in counts)
-        if num_gone or num_came:
-            changes[label] = Change(before.get(label, 0), after.get(label, 0), num_came, num_gone)
+    )
+    changes = {
+        label: Change(before.get(label, 0), after.get(label, 0), num_came[label], num_gone[label])
+        for label in num_gone | num_came
+        if num_came[label] or num_gone[label]
+    }
     return dict(sorted(changes.items(), key=lambda item: (-item[1].came - item[1].gone, item[0].encode())))
 
 

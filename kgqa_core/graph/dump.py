@@ -104,11 +104,9 @@ def _open_journal(path: Path, options: DumpOptions, folder: Path) -> tuple[Count
         write_json(folder / "parse.json", owner)
     for rubble in folder.glob(".*.partial"):  # of a killed parse
         rubble.unlink()
+    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
     while counts := _read_json(folder / f"part-{num_parts:05d}.json"):
-        if any(
-            not (folder / name).is_file() or (folder / name).stat().st_size != size
-            for name, size in counts["files"].items()
-        ):
+        if not counts["files"].items() <= sizes.items():
             break
         _add(total, counts)
         num_parts += 1
@@ -181,18 +179,17 @@ def _open_part(path: Path, schema: pa.Schema, group_rows: int) -> Iterator[Calla
     """Yield what adds a block's rows to a file; row groups end with a block, so they depend on the dump alone."""
     held: list[pa.Table] = []
 
-    def write(table: pa.Table | None = None) -> None:
-        held.extend([] if table is None else [table])
-        if held and (table is None or sum(one.num_rows for one in held) >= group_rows):
-            whole = pa.concat_tables(held)
-            if whole.num_rows:
-                writer.write_table(whole, row_group_size=whole.num_rows)
+    def add(table: pa.Table, at_least: int = group_rows) -> None:
+        held.append(table)
+        num_rows = sum(one.num_rows for one in held)
+        if num_rows >= at_least:
+            writer.write_table(pa.concat_tables(held), row_group_size=num_rows)
             held.clear()
 
     with written_whole(path) as partial:
         with pq.ParquetWriter(partial, schema, compression="zstd", compression_level=1) as writer:
-            yield write
-            write()
+            yield add
+            add(schema.empty_table(), 1)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
 

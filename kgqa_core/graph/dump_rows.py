@@ -48,10 +48,7 @@ _TEXT = rf'[^"\\\r\n]*(?:(?:\\[tbnrf"\'\\]|{_UCHAR})[^"\\\r\n]*)*'
 _TAG = r"[a-zA-Z]+(?:-[a-zA-Z0-9]+)*"
 _OBJECT = rf'(?:{_IRI}|{_BLANK_NODE}|"({_TEXT})"(?:@({_TAG})|\^\^{_IRI})?)'
 _WS = r"[ \t]*"
-LINE = re.compile(
-    rf"{_WS}(?:{_IRI}|{_BLANK_NODE}){_WS}{_IRI}{_WS}{_OBJECT}{_WS}\.{_WS}(?:#.*)?",
-    re.DOTALL,
-)
+LINE = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE}){_WS}{_IRI}{_WS}{_OBJECT}{_WS}\.{_WS}(?:#.*)?", re.DOTALL)
 
 _PLAIN_IRI = rf"<{_SCHEME}{_IRI_CHARS}>"
 _PLAIN_ESCAPE = r'\\(?:[tbnrf"\'\\]|u(?:[0-9abcefABCEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))'
@@ -78,11 +75,7 @@ class Statement(NamedTuple):
 
 
 def parse_line(line: bytes) -> Statement | str | None:
-    """Parse one line without its line end.
-
-    Returns:
-        the statement; None for a blank or comment line; for a malformed line the reason.
-    """
+    """Parse one line without its line end; return None for a blank or comment line, the reason for a malformed one."""
     try:
         text = line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
@@ -92,26 +85,20 @@ def parse_line(line: bytes) -> Statement | str | None:
     match = LINE.fullmatch(text)
     if match is None:
         return find_fault(text)
-    subject, blank_subject, relation, iri, blank_object, literal, language, datatype = match.groups()
-    if "\\" in text:
-        iris = [decode(given) for given in (subject, relation, iri, datatype) if given is not None]
-        if any(map(_BAD_IN_IRI.search, iris)):
-            return "bad character in an IRI"
-        subject, relation, iri = (None if given is None else decode(given) for given in (subject, relation, iri))
-    subject = subject or blank_subject
-    if literal is not None:
-        return Statement(subject, relation, decode(literal), True, language)
-    return Statement(subject, relation, iri or blank_object, False, None)
+    subject, blank_subject, relation, iri, blank_object, literal, language, datatype = match.groups(default="")
+    subject, relation, iri = map(decode, (subject, relation, iri))
+    if "\\" in text and any(map(_BAD_IN_IRI.search, (subject, relation, iri, decode(datatype)))):
+        return "bad character in an IRI"
+    is_literal = not (iri or blank_object)
+    end = decode(literal) if is_literal else iri or blank_object
+    return Statement(subject or blank_subject, relation, end, is_literal, language or None)
 
 
-def plain_line(statement: Statement) -> bytes:
+def _plain_line(found: Statement) -> bytes:
     """Write a statement as a line of the dump's own form; a blank node stands between brackets, too."""
-    if statement.is_literal:
-        tag = f"@{statement.language}" if statement.language else ""
-        last = f'"{statement.object.translate(_ESCAPED)}"{tag}'
-    else:
-        last = f"<{statement.object}>"
-    return f"<{statement.subject}>\t<{statement.relation}>\t{last}\t.\n".encode()
+    tag = f"@{found.language}" if found.language else ""
+    last = f'"{found.object.translate(_ESCAPED)}"{tag}' if found.is_literal else f"<{found.object}>"
+    return f"<{found.subject}>\t<{found.relation}>\t{last}\t.\n".encode()
 
 
 def label_of_iri(iri: str) -> str:
@@ -231,7 +218,7 @@ def read_rows(text: bytes, options: DumpOptions) -> Rows:
         line = bytes(memoryview(text)[starts[place] : line_ends[place]])
         found = parse_line(line)
         if isinstance(found, Statement):
-            mended += plain_line(found)
+            mended += _plain_line(found)
         elif found is None:
             rows.lines[OUTCOMES[BLANK]] += 1
         else:

@@ -33,7 +33,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 OTHER_MAGICS = {
     b"BZh": "bzip2",
     b"PK\x03\x04": "zip",
-    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"(\xb5/\xfd": "Zstandard",
     b"\xfd7zXZ": "xz",
     b"PAR1": "Parquet",
 }

@@ -12,7 +12,8 @@ is a reject with its number. In the other syntaxes a fault leaves open what foll
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -90,12 +91,12 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
             return f"_:{node.value}"
         return f"_:[{made.setdefault(node.value, len(made) + 1)}]"
 
-    num_lines = num_used = 0
+    num_lines = num_used = num_rows = 0
     with (
         chunk.path.open("rb") as raw,
         open_maybe_gzip(raw, is_gzip=chunk.path.suffix == ".gz") as file,
-        _Sink(chunk.part, (*TRIPLE_COLUMNS, "position")) as triples,
-        _Sink(listed_part(chunk.part), NAME_COLUMNS) as names,
+        _open_rows(chunk.part, (*TRIPLE_COLUMNS, "position")) as add_triple,
+        _open_rows(listed_part(chunk.part), NAME_COLUMNS) as add_name,
     ):
         for num_lines, quads, fault in (_read_lines if by_line else _read_document)(file, chunk):
             num_used += len(quads) + (fault is not None)
@@ -106,10 +107,11 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
                 if why := _why_unusable(quad):
                     rejects.append((num_lines, why, str(quad)))
                 elif relation != LABEL or not isinstance(tail, ox.Literal):
-                    triples.add(label(quad.subject), relation, label(tail), chunk.start + num_lines)
+                    num_rows += 1
+                    add_triple(label(quad.subject), relation, label(tail), chunk.start + num_lines)
                 elif (tail.language or LANGUAGE).partition("-")[0] == LANGUAGE:
-                    names.add(label(quad.subject), tail.value)
-    return report_chunk(chunk, rejects, num_lines=num_lines, num_rows=triples.num_rows, num_blank=num_lines - num_used)
+                    add_name(label(quad.subject), tail.value)
+    return report_chunk(chunk, rejects, num_lines=num_lines, num_rows=num_rows, num_blank=num_lines - num_used)
 
 
 FORMAT = GraphFormat(
@@ -117,30 +119,23 @@ FORMAT = GraphFormat(
 )
 
 
-class _Sink:
-    """A Parquet file of texts (``position``: a number), written some rows at a time."""
+@contextmanager
+def _open_rows(path: Path, columns: Sequence[str]) -> Iterator[Callable[..., None]]:
+    """Yield what adds a row to a Parquet file of texts (``position``: a number), written some rows at a time."""
+    rows: list[tuple[object, ...]] = []
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._columns, self._rows, self.num_rows = columns, list[tuple[object, ...]](), 0
-        self._writer = pq.ParquetWriter(path, texts_table([], columns).schema, compression="zstd")
+    def add(*row: object) -> None:
+        rows.append(row)
+        if len(rows) == ROWS_AT_ONCE:
+            flush()
 
-    def add(self, *row: object) -> None:
-        self._rows.append(row)
-        self.num_rows += 1
-        if len(self._rows) == ROWS_AT_ONCE:
-            self._flush()
+    def flush() -> None:
+        writer.write_table(texts_table(rows, columns))
+        rows.clear()
 
-    def _flush(self) -> None:
-        self._writer.write_table(texts_table(self._rows, self._columns))
-        self._rows = []
-
-    def __enter__(self) -> _Sink:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if failure == (None, None, None):
-            self._flush()
-        self._writer.close()
+    with pq.ParquetWriter(path, texts_table([], columns).schema, compression="zstd") as writer:
+        yield add
+        flush()
 
 
 def _read_lines(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.artifacts import hash_file
-from kgqa_core.errors import ArtifactError, InputError, nearest, shorten
+from kgqa_core.errors import ArtifactError, InputError, shorten
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,12 +104,7 @@ class FolderEncoder:
         return load_backbone(self._find_folder())
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """Return float32 [len(texts), D] with unit rows.
-
-        Raises:
-            InputError: transformers cannot load the folder.
-            ArtifactError: MiniLM's weights are missing or altered.
-        """
+        """Return float32 [len(texts), D] with unit rows; InputError or ArtifactError where the weights are unusable."""
         result = np.zeros((len(texts), self.dim), dtype=np.float32)
         for rows in batches_by_length([len(text) for text in texts], BATCH_SIZE):
             import torch
@@ -127,14 +122,9 @@ class FolderEncoder:
 def local_encoder(folder: Path, *, pooling: Pooling = "last") -> FolderEncoder:
     """Return the encoder in a transformers folder, which is checked at once.
 
-    Its name holds the SHA-256 over weights, configuration and tokenizer. Raises InputError for a missing folder, an
-    unknown pooling, pickled weights or an unreadable config.json.
+    Its name holds the SHA-256 over weights, configuration and tokenizer. Raises InputError for a missing folder,
+    pickled weights or an unreadable config.json.
     """
-    poolings = get_args(Pooling)
-    if pooling not in poolings:
-        near = nearest(str(pooling), poolings)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"pooling is {shorten(pooling)}; legal: {', '.join(poolings)}{hint}")
     _check_weights(folder)
 
     def identify() -> str:
@@ -169,13 +159,12 @@ def _read_width(folder: Path) -> int:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read ({shorten(str(error))}); give a complete transformers folder"
-        ) from error
-    for key in ("hidden_size", "d_model", "n_embd", "dim"):  # transformers' own aliases of the width
-        if isinstance(config, dict) and isinstance(config.get(key), int):
-            return int(config[key])
-    raise InputError(f"{path} states no hidden_size (nor d_model, n_embd, dim); this architecture is not supported")
+        raise InputError(f"{path} cannot be read ({shorten(str(error))}); give a complete folder") from error
+    names = ("hidden_size", "d_model", "n_embd", "dim")  # transformers' own aliases of the width
+    found = [config[name] for name in names if isinstance(config, dict) and isinstance(config.get(name), int)]
+    if not found:
+        raise InputError(f"{path} states no {' or '.join(names)}; this architecture is not supported")
+    return int(found[0])
 
 
 def content_files(folder: Path) -> list[Path]:
@@ -224,10 +213,9 @@ class SplitEncoder:
     """
 
     def __init__(self, folder: Path | None, *, frozen_layers: int, max_tokens: int) -> None:
-        """Load the model in ``folder``; None: MiniLM out of its package, its weights checked.
+        """Load the model in ``folder``; None: MiniLM out of its package.
 
-        Raises:
-            InputError: it is no such encoder, or has fewer layers than ``frozen_layers``.
+        Raises InputError where it is no such encoder, or has fewer layers than ``frozen_layers``.
         """
         folder = folder or checked_minilm()
         self._tokenizer, model = load_backbone(folder)

@@ -146,8 +146,11 @@ def test_a_film_its_director_and_behind_the_cvt_its_cast(tmp_path: Path) -> None
     assert open_graph(one_hop_less).entity_labels == ["1954", "m.0cvt", "m.0flm", "m.0htch"]
 
 
-def in_reverse(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    return [function(item) for item in reversed(list(items))][::-1]
+def in_reverse_and_twice(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """A worker that is thought to be dead ends its work after another has done it."""
+    first = [function(item) for item in reversed(list(items))][::-1]
+    assert repr([function(item) for item in items]) == repr(first)
+    return first
 
 
 def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -163,7 +166,7 @@ def test_parts_groups_workers_and_memory_change_no_byte(world: World, hops: int 
     found = []
     for part_rows, map_tasks, memory, rows in (
         (3, map, "1GB", 5),
-        (7, in_reverse, "200MB", 2),
+        (7, in_reverse_and_twice, "200MB", 2),
         (1000, in_threads, "100MB", 10**9),
     ):
         with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:

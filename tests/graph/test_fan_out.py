@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +15,9 @@ import pytest
 from kgqa_core.config import ClusterSection
 from kgqa_core.config_base import SubgraphSection
 from kgqa_core.errors import InputError, KgqaError
+from kgqa_core.graph import closure_walk
 from kgqa_core.graph.build import BuildLimits, build_graph
+from kgqa_core.graph.closure import build_from_dump
 from kgqa_core.graph.fan_out import fan_out, name_of
 from kgqa_core.graph.formats import Chunk
 from kgqa_core.graph.kg import open_graph
@@ -24,11 +26,11 @@ from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, cut_subgraphs
 from kgqa_core.questions.build import questions_table
 from kgqa_core.run.cluster import open_cluster
 from kgqa_core.types import Question
+from tests.graph.closure_worlds import World, write_parts
 from tests.nsm import write_nsm
 from tests.processes import NO_DASHBOARD
 
 pytestmark = pytest.mark.slow
-Contents = Callable[[Path], dict[str, bytes]]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,6 @@ def _build_and_pack(folder: Path, mapper: Any) -> None:
     (folder / "blocks").mkdir()
     graph = open_graph(folder / "graph")
     build_subgraphs([path], graph=graph, out_dir=folder / "blocks", map_chunks=mapper, chunk_bytes=307)
-    (folder / "dev.jsonl").unlink()
 
 
 def _build_and_cut(folder: Path, mapper: Any) -> None:
@@ -66,15 +67,36 @@ def _build_and_cut(folder: Path, mapper: Any) -> None:
     cut_subgraphs(folder, graph=graph, cut=cut, out_dir=folder / "blocks", map_buckets=mapper, bucket_questions=7)
 
 
-@pytest.mark.parametrize("make", [_build_and_pack, _build_and_cut])
-def test_fanning_out_gives_the_same_bytes(
-    tmp_path: Path, client: object, contents: Contents, make: Callable[[Path, Any], None]
-) -> None:
-    for name, mapper in (("here", map), ("there", fan_out(client))):
+def _follow_dump(folder: Path, mapper: Any) -> None:
+    """Build the closure of a parsed dump, in several tasks of each kind."""
+    triples = tuple((f"m.0{n % 53}", f"r{n % 7}", f"m.0{n * n % 61}") for n in range(211))
+    names = tuple((f"m.0{n}", n % 3, None if n % 3 == 2 else f"name {n % 5}") for n in range(31))
+    world = World((triples,), names, (("m.05", "film.film"),), ("m.05",))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(closure_walk, "GROUP_ROWS", 50)
+        limits = BuildLimits(mapper, shard_rows=17)
+        dumps = write_parts(world, folder / "dumps", part_rows=23)
+        build_from_dump(dumps, world.topics, folder / "graph", cvt_is_hop=False, limits=limits)
+
+
+Make = Callable[[Path, Any], None]
+
+
+def assert_alike(tmp_path: Path, make: Make, mapper: Any) -> None:
+    """Make the same here and elsewhere, and compare the bytes."""
+    found = []
+    for name, how in (("here", map), ("there", mapper)):
         (tmp_path / name).mkdir()
-        make(tmp_path / name, mapper)
-    for part in ("graph", "blocks"):
-        assert contents(tmp_path / "here" / part) == contents(tmp_path / "there" / part)
+        make(tmp_path / name, how)
+        folders = [tmp_path / name / part for part in ("graph", "blocks")]
+        files = [path for folder in folders for path in sorted(folder.glob("*"))]
+        found.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("make", [_build_and_pack, _build_and_cut, _follow_dump])
+def test_fanning_out_gives_the_same_bytes(tmp_path: Path, client: object, make: Make) -> None:
+    assert_alike(tmp_path, make, fan_out(client))
 
 
 # Results
@@ -177,19 +199,15 @@ def test_a_task_that_always_dies_names_its_input_and_what_to_do(client: object, 
     assert fan_out(client)(_square, range(3)) == [0, 1, 4]  # workers are back
 
 
-When = Literal["before", "meanwhile", "after"]
-
-
-def _killed_once(chunk: Chunk, *, function: Callable[[Chunk], Any], when: When, victim: str) -> Any:
-    """Do the work; the first time that it is the victim's turn, end the worker at this point of it."""
-    marks = chunk.part.parents[3] / "killed"
-    mark = str(chunk.part.parent)
-    if chunk.part.stem != victim or (marks.is_file() and mark in marks.read_text()):
-        return function(chunk)
-    with marks.open("a") as stream:
-        stream.write(f"{mark}\n")
+def _killed_once(item: tuple[int, Any], *, function: Callable[[Any], Any], when: str, marks: Path) -> Any:
+    """Do the work; the first time that it is the turn of item 1, end the worker at this point of it."""
+    number, task = item
+    mark = marks / getattr(function, "func", function).__name__
+    if number != 1 or mark.exists():
+        return function(task)
+    mark.touch()
     if when == "after":
-        function(chunk)
+        function(task)
     elif when == "meanwhile":
         import pyarrow.parquet as pq
 
@@ -198,30 +216,25 @@ def _killed_once(chunk: Chunk, *, function: Callable[[Chunk], Any], when: When, 
             os.kill(os.getpid(), signal.SIGKILL)
 
         pq.write_table = half_of_it
-        function(chunk)
+        function(task)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _killing(client: object, when: When) -> Callable[..., Iterable[Any]]:
-    """Return a mapping during which one worker is killed."""
-
-    def map_tasks(function: Callable[[Chunk], Any], chunks: Iterable[Chunk]) -> Iterable[Any]:
-        return fan_out(client)(partial(_killed_once, function=function, when=when, victim="head-000003"), chunks)
-
-    return map_tasks
-
-
-@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
+@pytest.mark.parametrize(
+    ("make", "when", "num_killed"),
+    [(_build_and_pack, "before", 2), (_build_and_pack, "meanwhile", 2), (_follow_dump, "after", 3)],
+)
 def test_a_worker_killed_at_any_point_of_a_build_changes_no_byte(
-    tmp_path: Path, client: object, contents: Contents, when: When
+    tmp_path: Path, client: object, make: Make, when: str, num_killed: int
 ) -> None:
-    for name, mapper in (("here", map), ("there", _killing(client, when))):
-        (tmp_path / name).mkdir()
-        _build_and_pack(tmp_path / name, mapper)
-        marks = tmp_path / name / "killed"
-        assert (len(marks.read_text().split()) if marks.exists() else 0) == 2 * (name == "there")  # once per stage
-    for part in ("graph", "blocks"):
-        assert contents(tmp_path / "here" / part) == contents(tmp_path / "there" / part)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def map_tasks(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        return fan_out(client)(partial(_killed_once, function=function, when=when, marks=marks), enumerate(items))
+
+    assert_alike(tmp_path, make, map_tasks)
+    assert len(list(marks.iterdir())) == num_killed  # once in each kind of task
 
 
 @pytest.mark.parametrize(

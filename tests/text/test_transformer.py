@@ -106,11 +106,6 @@ def test_unusable_folders_are_named_with_what_to_do(tmp_path: Path, files: dict[
         local_encoder(tmp_path if files is not None else tmp_path / "nowhere").encode(["a"])
 
 
-def test_a_wrong_pooling_is_named(bert_folder: Path) -> None:
-    with pytest.raises(InputError, match="'firstlast'; legal: last, first_last; did you mean 'first_last'"):
-        local_encoder(bert_folder, pooling="firstlast")  # type: ignore[arg-type]
-
-
 # MiniLM
 
 
