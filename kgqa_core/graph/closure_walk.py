@@ -69,7 +69,7 @@ class Closure:
         return self.work / f"{stem}-{self._num_files:05d}"
 
     def queries(self, kind: str | Sequence[Path], sql: str, **shared: Path) -> list[Query]:
-        """Return a query for each group of files of about GROUP_ROWS rows, of the dumps or others: its view ``part``."""
+        """Return a query for each group of files of about GROUP_ROWS rows, which is its view ``part``."""
         groups: list[list[Path]] = []
         room = 0
         for path in self.files[kind] if isinstance(kind, str) else kind:

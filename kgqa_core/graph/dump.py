@@ -179,17 +179,20 @@ def _open_part(path: Path, schema: pa.Schema, group_rows: int) -> Iterator[Calla
     """Yield what adds a block's rows to a file; row groups end with a block, so they depend on the dump alone."""
     held: list[pa.Table] = []
 
-    def add(table: pa.Table, at_least: int = group_rows) -> None:
-        held.append(table)
-        num_rows = sum(one.num_rows for one in held)
+    def write(at_least: int) -> None:
+        num_rows = sum(table.num_rows for table in held)
         if num_rows >= at_least:
             writer.write_table(pa.concat_tables(held), row_group_size=num_rows)
             held.clear()
 
+    def add(table: pa.Table) -> None:
+        held.append(table)
+        write(group_rows)
+
     with written_whole(path) as partial:
         with pq.ParquetWriter(partial, schema, compression="zstd", compression_level=1) as writer:
             yield add
-            add(schema.empty_table(), 1)
+            write(1)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
 
