@@ -91,14 +91,8 @@ class Source:
     about: SystemSource | None = None  # None: the file is no system's
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionBatch:
-    """Some rows of a predictions table, in order."""
-
-    outcomes: list[Outcome]  # for the metrics by entity id
-    texts: list[str]  # of the questions
-    predictions: list[list[str]]  # names of the answer sets
-    ground_truths: list[list[str]]  # names of the golds
+PredictionRow = tuple[Outcome, str, list[str], list[str]]
+"""What metrics need by entity id, the question's text, and the names of answers and golds."""
 
 
 def write_predictions(
@@ -211,12 +205,12 @@ def read_source(path: Path) -> Source | None:
         ) from error
 
 
-def read_predictions(path: Path) -> Iterator[PredictionBatch]:
-    """Yield a predictions table in batches. Raises ``InputError`` when it is damaged or lacks a column."""
+def read_predictions(path: Path) -> Iterator[PredictionRow]:
+    """Yield a predictions table row by row. Raises ``InputError`` when it is damaged or lacks a column."""
     with readable(path), pq.ParquetFile(path) as file:
         require_columns(path, file, PREDICTIONS.names)
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=PREDICTIONS.names):
-            yield _unpack(pa.Table.from_batches([batch]).cast(PREDICTIONS))
+            yield from _unpack(pa.Table.from_batches([batch]).cast(PREDICTIONS))
 
 
 def require_columns(path: Path, file: pq.ParquetFile, names: Sequence[str]) -> None:
@@ -229,7 +223,7 @@ def require_columns(path: Path, file: pq.ParquetFile, names: Sequence[str]) -> N
         )
 
 
-def _unpack(table: pa.Table) -> PredictionBatch:
+def _unpack(table: pa.Table) -> Iterator[PredictionRow]:
     """Turn columns into records; lists go through numpy, since item by item is several times slower."""
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
 
@@ -255,8 +249,8 @@ def _unpack(table: pa.Table) -> PredictionBatch:
         columns["gold_verdict"].to_pylist(),
         strict=True,
     )
-    outcomes = [Outcome(*row) for row in rows]
-    return PredictionBatch(outcomes, columns["question"].to_pylist(), lists("prediction"), lists("ground_truth"))
+    texts = columns["question"].to_pylist()
+    yield from zip((Outcome(*row) for row in rows), texts, lists("prediction"), lists("ground_truth"), strict=True)
 
 
 # ------ The figures of any predictions file, for ``kgqa score``.
@@ -278,20 +272,20 @@ def score_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot read {shorten(str(path))}: {error.strerror}; give a predictions file") from error
     published: list[tuple[float, ...]] = []
+    metrics: tuple[str, ...]
     if start == b"PAR1":
         outcomes: list[Outcome] = []
-        for batch in read_predictions(path):
-            published += map(score_rog_question, batch.predictions, batch.ground_truths)
-            outcomes += batch.outcomes
-        values = score_outcomes(outcomes).values
-        names: Sequence[str] = METRICS
+        for outcome, _, names, golds in read_predictions(path):
+            published.append(score_rog_question(names, golds))
+            outcomes.append(outcome)
+        values, metrics = score_outcomes(outcomes).values, METRICS
     elif not start or path.suffix.lower() in JSONL_SUFFIXES:
         shares = []
         for prediction, golds in read_jsonl(path):
             published.append(score_rog_question(prediction, golds))
             shares.append(score_names(prediction, golds))
-        values = dict(zip(NAME_METRICS, 100 * np.array(shares).T, strict=True)) if shares else {}
-        names = NAME_METRICS
+        metrics = NAME_METRICS
+        values = dict(zip(metrics, 100 * np.array(shares).T, strict=True)) if shares else {}
     else:
         raise InputError(
             f"cannot tell the format of {shorten(str(path))}: predictions are Parquet as written by an evaluation, or "
@@ -299,7 +293,7 @@ def score_file(path: Path) -> dict[str, Any]:
         )
     if not published:
         raise InputError(f"{shorten(str(path))} is empty: it holds no predictions; run the evaluation again")
-    strict = {name: float(values[name].mean()) for name in names} | interval_figures(values)
+    strict = {name: float(values[name].mean()) for name in metrics} | interval_figures(values)
     return {"n": len(published), "rog": summarise_rog(published), "strict": strict}
 
 

@@ -94,8 +94,7 @@ class EvaluatedRun:
 def read_system_run(path: Path, name: str = "") -> EvaluatedRun:
     """Read and judge any table of predictions; ``name``: what to call it, else as the file says.
 
-    Raises:
-        InputError: it is missing, damaged, empty, repeats a question or does not say on which graph it was made.
+    ``InputError``: it is missing, damaged, empty, repeats a question or does not say on which graph it was made.
     """
     require_file(path, "; give what kgqa run printed as its evaluation")
     source = read_source(path)
@@ -107,13 +106,11 @@ def read_system_run(path: Path, name: str = "") -> EvaluatedRun:
     called = name or source.system
     rows: list[tuple[Outcome, bool]] = []
     asked: dict[str, Asked] = {}
-    for batch in read_predictions(path):
-        columns = zip(batch.outcomes, batch.texts, batch.predictions, batch.ground_truths, strict=True)
-        for outcome, text, names, golds in columns:
-            question = Asked(text, tuple(sorted(golds)), outcome.golds, outcome.claim, outcome.gold_verdict)
-            if asked.setdefault(outcome.question_id, question) is not question:
-                raise InputError(f"{called}: question {shorten(outcome.question_id)} is there twice; keep one of them")
-            rows.append((outcome, is_rog_hit(names, golds)))
+    for outcome, text, names, golds in read_predictions(path):
+        question = Asked(text, tuple(sorted(golds)), outcome.golds, outcome.claim, outcome.gold_verdict)
+        if asked.setdefault(outcome.question_id, question) is not question:
+            raise InputError(f"{called}: question {shorten(outcome.question_id)} is there twice; keep one of them")
+        rows.append((outcome, is_rog_hit(names, golds)))
     if not rows:
         raise InputError(f"{called}: {shorten(str(path))} holds no predictions; run the evaluation again")
     rows.sort(key=lambda row: row[0].question_id)

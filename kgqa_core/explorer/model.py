@@ -173,11 +173,7 @@ def save_explorer(folder: Path, model: Explorer, card: Card) -> None:
 
 
 def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
-    """Read an explorer for texts of ``encoder``.
-
-    Raises:
-        ArtifactError: a missing or damaged file, or an explorer trained on another encoder's texts.
-    """
+    """Read an explorer for texts of ``encoder``; ``ArtifactError`` for a damaged one, or one of another encoder."""
     card, weights = _read(folder)
     if card.encoder != encoder:
         raise ArtifactError(

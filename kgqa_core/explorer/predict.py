@@ -42,22 +42,18 @@ def predict(
     progress: Callable[[int, int], None] = lambda done, total: None,
     on_batch: Callable[[Exploration, int], None] = lambda found, num_questions: None,
 ) -> list[Prediction]:
-    """Answer every question, in order; those without topics with an abstention.
+    """Answer every linked question, in order; those without topics with an abstention.
 
     Args:
-        model: a trained explorer.
-        graph: the knowledge graph.
-        questions: linked questions.
-        texts: encodings of the masked texts and relations.
+        model, graph, questions, texts: what is asked of whom; ``texts`` encodes masked texts and relations.
         text_row: row of each masked text in ``texts.questions``.
         options: how to walk; ``trace`` is set here, as evidence needs it.
-        mask_topics: see ``Question.asked``.
         answer_threshold: a candidate is an answer from this share of the best probability on.
+        mask_topics: see ``Question.asked``.
         evidence_paths: candidates per question that get an evidence path (a claim among those kept gets one always).
         evidence_of_answers: give every answer one as well.
-        batch_size: questions per batch.
-        progress: called with (done, total).
-        on_batch: called with what was found for a batch, and its number of questions.
+        batch_size: of the first batch; one too large for memory is halved.
+        progress, on_batch: called with (done, total), and with what was found for so many questions.
     """
     needs_trace = evidence_paths > 0 or evidence_of_answers or any(question.claim is not None for question in questions)
     options = replace(options, trace=needs_trace)

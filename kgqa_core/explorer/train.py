@@ -90,7 +90,6 @@ class Trainer:
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
-        self._hopeless: list[set[int]] = [set() for _ in lessons]  # what the state lists, to look up
         self._rows = [one.questions.teaching() for one in lessons]
         self.num_steps = settings.epochs * sum(-(-len(rows) // settings.batch_size) for rows in self._rows)
 
@@ -136,7 +135,7 @@ class Trainer:
                 moments.setdefault(int(index), {})[moment] = tensor
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        self.state, self._hopeless = state, [set(rows) for rows in state.hopeless]
+        self.state = state
 
     def _batches(self, epoch: int) -> list[tuple[int, Int]]:
         """Return the batches of an epoch, (lesson, rows); they depend on seed and epoch alone."""
@@ -156,12 +155,11 @@ class Trainer:
         self.optimizer.zero_grad()
         seen, size = defaultdict[str, float](float), len(rows) + len(again)
         if len(again):
-            uncovered = self._backward(lesson, again, size, 0.0, seen)
-            self.state.hopeless[lesson] += uncovered
-            self._hopeless[lesson].update(uncovered)
+            self.state.hopeless[lesson] += self._backward(lesson, again, size, 0.0, seen)
         uncovered = self._backward(lesson, rows, size, self.threshold, seen)
         if self.threshold:
-            self.state.lost[lesson] += [row for row in uncovered if row not in self._hopeless[lesson]]
+            hopeless = set(self.state.hopeless[lesson])
+            self.state.lost[lesson] += [row for row in uncovered if row not in hopeless]
         if seen["covered"]:
             self._descend(rate, seen["loss"])
         self.state.step += 1

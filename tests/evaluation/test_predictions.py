@@ -56,13 +56,12 @@ def test_a_row_names_the_answers_best_first_and_what_the_metrics_need_comes_back
     assert row["answer_ids"] == [11, 2, 3, 12]  # by rank, the one that is no candidate last
     assert row["prediction"] == ["entity 11", "The Cat", "Ann", "entity 12"]
     assert (row["ground_truth"], row["paths"]) == (["Ann", "entity 5"], ["entity 11", ""])
-    (batch,) = read_predictions(path)
-    empty, full = batch.outcomes
+    (empty, *_, none), (full, text, _, golds) = read_predictions(path)
     assert (empty.question_id, empty.hops, empty.golds, list(empty.candidates)) == ("q2", None, frozenset(), [])
     assert (full.golds, full.answers) == (frozenset({3, 5}), frozenset({2, 3, 11, 12}))
     assert (full.claim, full.verdict, full.gold_verdict, full.covered) == (3, True, True, True)
     assert list(full.evident) == [True, False]
-    assert (batch.texts, batch.ground_truths) == (["q2?", "who?"], [[], ["Ann", "entity 5"]])
+    assert (text, none, golds) == ("who?", [], ["Ann", "entity 5"])
 
 
 def test_paths_read_in_walking_order() -> None:
@@ -75,10 +74,9 @@ def test_more_rows_than_one_batch_keep_their_order_and_bytes(tmp_path: Path) -> 
     questions = [ask(str(n), n % 13) for n in range(4_099)]
     predictions = [Prediction(str(n), (n % 13,), (1.0,), (n % 13,)) for n in range(4_099)]
     first, second = (write(tmp_path / name, questions, predictions[::-1]) for name in ("1.parquet", "2.parquet"))
-    batches = list(read_predictions(first))
-    assert [len(batch.outcomes) for batch in batches] == [4_096, 3]
-    assert [outcome.question_id for batch in batches for outcome in batch.outcomes] == [q.id for q in questions]
-    assert all(outcome.answers == outcome.golds for batch in batches for outcome in batch.outcomes)
+    outcomes = [outcome for outcome, *_ in read_predictions(first)]
+    assert [outcome.question_id for outcome in outcomes] == [q.id for q in questions]
+    assert all(outcome.answers == outcome.golds for outcome in outcomes)
     assert first.read_bytes() == second.read_bytes()
 
 

@@ -67,11 +67,7 @@ def fit(
     recorder, questions = Recorder("explorer"), films.questions()
     folder.mkdir(exist_ok=True)
     asked = QuestionSet(
-        graph,
-        train=questions if train is None else train,
-        dev=questions[::3] if dev is None else dev,
-        encodings=ENCODINGS,
-        reenter_topic=False,
+        graph, questions if train is None else train, questions[::3] if dev is None else dev, ENCODINGS, False
     )
     run = FitRun(folder, recorder, journal=journal, progress=progress)
     fit_explorer([asked], section, run, seed=seed, encoder=encoder, init_from=init_from)
@@ -160,12 +156,9 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_files(
     with pytest.raises(Killed):
         fit(graph, tmp_path / "killed", settings, journal=tmp_path / "journal", progress=kill)
     went_on: list[int] = []
+    journal = tmp_path / "journal"
     resumed = fit(
-        graph,
-        tmp_path / "resumed",
-        settings,
-        journal=tmp_path / "journal",
-        progress=lambda done, total: went_on.append(done),
+        graph, tmp_path / "resumed", settings, journal=journal, progress=lambda done, total: went_on.append(done)
     )
     straight = fit(graph, tmp_path / "straight", settings)
     assert went_on[0] == killed_after + 1  # not from the beginning
@@ -180,18 +173,13 @@ def test_a_state_that_cannot_be_gone_on_with_is_left_and_training_begins_anew(
     graph: KnowledgeGraph, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fit(graph, tmp_path / "first", journal=tmp_path / "journal")
-    if damage != "other training":
-        for file in (tmp_path / "journal").rglob(damage):
-            file.write_bytes(file.read_bytes()[:50])
-    first_steps: list[int] = []
-    fit(
-        graph,
-        tmp_path / "second",
-        seed=int(damage == "other training"),
-        journal=tmp_path / "journal",
-        progress=lambda done, total: first_steps.append(done),
-    )
-    assert first_steps[0] == 1
+    for file in (tmp_path / "journal").rglob(damage):
+        file.write_bytes(file.read_bytes()[:50])
+    steps: list[int] = []
+    seed = int(damage == "other training")
+    journal = tmp_path / "journal"
+    fit(graph, tmp_path / "second", seed=seed, journal=journal, progress=lambda done, total: steps.append(done))
+    assert steps[0] == 1
     assert "journal" in caplog.text
 
 
@@ -201,10 +189,8 @@ def test_training_stops_early_and_keeps_the_best_epoch(graph: KnowledgeGraph, tm
     record = fit(graph, tmp_path, settings)
     stopped, best = record.metrics["train.stopped_after_epoch"], record.metrics["train.best_epoch"]
     assert stopped < 60
-    figures = [
-        hits1 + f1
-        for (_, hits1, _), (_, f1, _) in zip(record.curves["dev.hits1"], record.curves["dev.f1"], strict=True)
-    ]
+    curves = zip(record.curves["dev.hits1"], record.curves["dev.f1"], strict=True)
+    figures = [hits1 + f1 for (_, hits1, _), (_, f1, _) in curves]
     assert len(figures) == stopped
     assert max(figures[:-2]) == max(figures)  # the last two brought nothing
     assert figures[int(best) - 1] == max(figures)

@@ -61,13 +61,10 @@ def test_the_inbox_of_a_class_lists_what_each_of_its_nodes_received(received: In
 
 def test_how_often_counts_and_a_sum_beyond_64_bits_wraps() -> None:
     assert kernels.number_classes(hashes_of([[3], [3, 3], [3], [3, 3, 3]], 5))[0].tolist() == [0, 1, 0, 2]
+    assert kernels.number_classes(np.array([[7, 1], [7, 2]]))[2]  # of equal first hash, told apart by the second
+    assert not kernels.number_classes(np.array([[7, 1], [7, 1]]))[2]
     many = [[0] * 1009 + [1], [1] + [0] * 1009, [0] * 1010]
     assert kernels.number_classes(hashes_of(many, 2))[0].tolist() == [0, 0, 1]
-
-
-def test_two_multisets_of_equal_first_hash_are_told_apart_by_the_second() -> None:
-    assert kernels.number_classes(np.array([[7, 1], [7, 2]]))[2]
-    assert not kernels.number_classes(np.array([[7, 1], [7, 1]]))[2]
 
 
 def test_tables_grow_beyond_their_first_capacity() -> None:
@@ -80,11 +77,9 @@ def test_tables_grow_beyond_their_first_capacity() -> None:
     key, count = kernels.collect_inbox(np.arange(num_nodes, dtype=np.int32), sent, num_nodes, representative, num_nodes)
     assert key.tolist() == [message * num_nodes + message for message in range(num_nodes - 7)]
     assert set(count.tolist()) == {1}
-
-
-def test_codes_of_all_salts_and_both_hashes_differ() -> None:
-    codes = np.concatenate([message_codes(101, salt) for salt in range(4)])
-    assert len(set(codes.flatten().tolist())) == 101 * 2 * 4
+    graph, each = make_graph([(0, 0, 1)], num_entities=2, num_relations=1), np.arange(num_nodes)
+    _, message, key = kernels.number_messages((graph.group_ptr, graph.group_relation), each * 0, each, each, 3)
+    assert message.tolist() == (key // 3).tolist() == each.tolist()
 
 
 @quick
@@ -128,15 +123,6 @@ def test_messages_are_numbered_in_order_of_first_use(
     assert key.tolist() == list(dict.fromkeys(used))
     assert key[message].tolist() == expected
     assert first.tolist() == [int((owner < node).sum()) for node in range(len(nodes) + 1)]
-
-
-def test_messages_beyond_the_first_capacity_of_their_table() -> None:
-    num_nodes = kernels.FIRST_CAPACITY + 3
-    graph = make_graph([(0, 0, 1)], num_entities=2, num_relations=1)
-    each = np.arange(num_nodes)
-    _, message, key = kernels.number_messages((graph.group_ptr, graph.group_relation), each * 0, each, each, 3)
-    assert message.tolist() == each.tolist()
-    assert (key // 3).tolist() == each.tolist()
 
 
 @quick

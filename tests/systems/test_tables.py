@@ -56,8 +56,8 @@ def test_a_row_holds_what_was_answered_what_it_rests_on_and_what_the_model_said_
 def test_it_is_read_and_scored_as_any_predictions_table(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     write(path, [an_answer()])
-    (batch,) = read_predictions(path)
-    assert batch.outcomes[0].answers == {3, 5}
+    ((outcome, *_),) = read_predictions(path)
+    assert outcome.answers == {3, 5}
     found = read_source(path)
     assert found is not None
     assert (found.graph, found.system) == ("c0ffee", "rog (oracle, hard pool, seed 1)")
