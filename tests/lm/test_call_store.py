@@ -24,6 +24,14 @@ from kgqa_core.lm.types import Generation
 
 PROJECT = Path(__file__).resolve().parents[2]
 FIRST = "calls-1.sqlite"
+IMPORTS = """
+import os, resource, sys, time
+from pathlib import Path
+from kgqa_core.errors import ArtifactError
+from kgqa_core.lm.call_store import CallStore, Kept
+from kgqa_core.lm.calls import Meter, Metered
+from kgqa_core.lm.types import Answer, Generation, Prompt
+"""
 
 
 def kept(text: str) -> Kept:
@@ -40,7 +48,7 @@ def filled(folder: Path, *keys: str) -> Path:
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
     """Start ``code`` in a real process that sees the same modules."""
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        [sys.executable, "-c", IMPORTS + textwrap.dedent(code), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
         stdout=subprocess.PIPE,
         text=True,
@@ -115,29 +123,21 @@ def test_a_damaged_call_is_counted_and_paid_again(tmp_path: Path, caplog: pytest
         assert store.get(["a"]) == {"a": kept("a")}
 
 
-@pytest.mark.parametrize("content", [b"no database at all " * 99, None])
-def test_a_damaged_store_is_set_aside_while_others_use_it(
-    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = filled(tmp_path, "a", *(f"{number}" for number in range(500)))
-    damaged = content or path.read_bytes()[:5000]
-    path.write_bytes(damaged)
-    with CallStore(tmp_path) as store, CallStore(tmp_path) as other:
-        assert (store.get(["a"]), store.num_damaged) == ({}, 1)
-        store.put({"a": kept("again")})
-        assert other.get(["a"]) == {"a": kept("again")}
-    assert "calls-1.sqlite damaged and left out" in caplog.text
-    assert path.read_bytes() == damaged
-
-
-def test_a_store_that_is_damaged_while_it_is_used_says_so(tmp_path: Path) -> None:
+def test_a_damaged_store_is_set_aside_while_others_use_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     keys = [f"{number}" for number in range(2 * call_store.MAX_ASKED)]
     path = filled(tmp_path, *keys)
     with CallStore(tmp_path) as store:
         assert len(store.get(keys[::-1] * 2)) == len(keys)
-        path.write_bytes(b"nothing" * 1000)
+        damaged = path.read_bytes()[:5000]
+        path.write_bytes(damaged)  # while it is used
         with pytest.raises(ArtifactError, match="Run again: a damaged store is set aside"):
             store.get(keys)
+    with CallStore(tmp_path) as store, CallStore(tmp_path) as other:
+        assert (store.get(["1"]), store.num_damaged) == ({}, 1)
+        store.put({"1": kept("again")})
+        assert other.get(["1"]) == {"1": kept("again")}
+    assert "calls-1.sqlite damaged and left out" in caplog.text
+    assert path.read_bytes() == damaged
 
 
 def test_a_store_that_another_process_holds_for_too_long_says_so(
@@ -164,11 +164,6 @@ def test_a_folder_on_a_network_has_no_log_beside_the_store(tmp_path: Path, monke
 
 def test_a_forked_child_uses_a_connection_of_its_own(tmp_path: Path) -> None:
     code = """
-    import os, sys
-    from pathlib import Path
-    from kgqa_core.lm.call_store import CallStore, Kept
-    from kgqa_core.lm.types import Generation
-
     with CallStore(Path(sys.argv[1])) as store:
         store.put({"parent": Kept(Generation("p"), 1, 0.0)})
         child = os.fork()
@@ -188,12 +183,6 @@ def test_a_forked_child_uses_a_connection_of_its_own(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(tmp_path: Path) -> None:
     code = """
-    import resource, sys
-    from pathlib import Path
-    from kgqa_core.errors import ArtifactError
-    from kgqa_core.lm.call_store import CallStore, Kept
-    from kgqa_core.lm.types import Generation
-
     with CallStore(Path(sys.argv[1])) as store:
         store.put({"a": Kept(Generation("1"), 1, 0.0)})
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, 2**17))
@@ -228,23 +217,11 @@ def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> Non
 
 
 WORKER = """
-import os, sys, time
-from pathlib import Path
-from kgqa_core.lm.call_store import CallStore
-from kgqa_core.lm.calls import Meter, Metered
-from kgqa_core.lm.types import Answer, Generation, Prompt
-
 folder, log, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 class Slow:
     name, context = "slow", 99
-    def count_tokens(self, prompts):
-        return [1 for _ in prompts]
-    def generate(self, prompts, decoding):
-        raise AssertionError("a model that streams is not asked for batches")
-    def score(self, prompts, options):
-        raise AssertionError
     def stream(self, prompts, decoding):
         for index, prompt in enumerate(prompts):
             os.write(out, f"{prompt.text}\\n".encode())
