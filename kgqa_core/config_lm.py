@@ -13,7 +13,7 @@ from kgqa_core.config_base import Section, Seeds, Share, open_entry
 
 Planner = Literal["generator", "dense", "mixture"]
 
-# Kind of language model -> its settings and how it is opened: an lm.backends.ModelSection. A kind of your own is a
+# Kind of language model -> its settings and how it is opened: an lm.types.ModelSection. A kind of your own is a
 # module and a line here.
 BACKENDS = {
     "embedded": "kgqa_core.lm.types:EmbeddedLmSection",

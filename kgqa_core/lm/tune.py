@@ -112,7 +112,7 @@ class Journal(TrainerCallback):
         steps: int,
         told: tuple[OnPoint, Progress],
     ) -> None:
-        self._job, self._folder, self._identity = job, folder, identity
+        self._job, self.folder, self._identity = job, folder, identity
         self._weights, self._judge, self._steps = weights, judge, steps
         self._on_point, self._progress = told
         times = job.section.num_evaluations  # evenly, the last after the last step
@@ -180,8 +180,8 @@ class Journal(TrainerCallback):
             if not best or notes.best_loss is None or mean < notes.best_loss:
                 notes.best_loss, notes.best_step, notes.dev_losses = mean, notes.step, losses
                 if best and args.process_index == 0:
-                    self._folder.mkdir(parents=True, exist_ok=True)
-                    with written_whole(self._folder / BEST.format(step=notes.step)) as partial:
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    with written_whole(self.folder / BEST.format(step=notes.step)) as partial:
                         save_file(_at_rest(self._weights), partial)
         notes.points += points
         notes.cpu_seconds = time.process_time() - self._began
@@ -206,24 +206,19 @@ class Journal(TrainerCallback):
                 tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(one) for name, one in moments.items()}
             groups = {"optimizer": told["param_groups"], "scheduler": scheduler.state_dict()}
             state = {"identity": self._identity, "groups": groups, "notes": asdict(self.notes)}
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with written_whole(self._folder / f"step-{self.notes.step:08d}") as partial:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with written_whole(self.folder / f"step-{self.notes.step:08d}") as partial:
                 partial.mkdir()
                 save_file(_at_rest(tensors), partial / TENSORS)
                 (partial / STATE).write_text(json.dumps(state), encoding="utf-8")
-            for folder in sorted(self._folder.glob("step-*"), reverse=True)[2:]:
+            for folder in sorted(self.folder.glob("step-*"), reverse=True)[2:]:
                 shutil.rmtree(folder, ignore_errors=True)
-            for file in self._folder.glob(BEST.format(step="*")):
+            for file in self.folder.glob(BEST.format(step="*")):
                 if int(file.stem.partition("-")[2]) < self._saved_best:  # the state before this one may need its own
                     file.unlink(missing_ok=True)
         self._saved_best = self.notes.best_step
         now = time.monotonic()
         self._next = now + (max(self._job.save_every, (now - started) * SAVING_SHARE) if self._job.save_every else 0)
-
-    def restore_best(self) -> None:
-        """Set the weights to those of the lowest dev loss, where they are wanted and dev was judged."""
-        if self._job.section.keep == "best" and self.notes.best_step:
-            set_weights(self._weights, load_file(self._folder / BEST.format(step=self.notes.best_step)))
 
 
 def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
@@ -338,7 +333,8 @@ def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, argumen
             cures += [] if section.gradient_checkpointing else ["set gradient_checkpointing"]
             cures += [f"lower max_length (now {section.max_length})"]
             raise KgqaError(f"the GPU's memory does not hold a step: {', or '.join(cures)}") from problem
-    journal.restore_best()
+    if section.keep == "best" and journal.notes.best_step:
+        set_weights(tunable.weights, load_file(journal.folder / BEST.format(step=journal.notes.best_step)))
 
 
 def do_job(file: Path) -> None:
