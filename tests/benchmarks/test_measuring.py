@@ -32,10 +32,7 @@ def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
     found = interleaved({"a": lambda: call("a"), "b": lambda: call("b")}, repeats=2)
     assert calls == ["a", "b"] * 3
     assert found == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
-
-
-def test_a_ratio_is_that_of_each_round() -> None:
-    assert ratio_of([30.0, 20.0, 11.0], [2.0, 2.0, 1.0]) == "11.0 (10.0-15.0)"
+    assert ratio_of([30.0, 20.0, 11.0], [2.0, 2.0, 1.0]) == "11.0 (10.0-15.0)"  # of each round
 
 
 def test_an_exponent_is_the_slope_in_logarithms(tmp_path: Path) -> None:
