@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tasks.leftovers import exclusive_lock
+from kgqa_core.artifacts import exclusive_lock
 from tasks.runtime import quick_imports
 
 LOCK_SECONDS = 120.0

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.errors import KgqaError
-from tasks.leftovers import end_leftovers, exclusive_lock, forget_process, write_process_record
+from tasks.leftovers import end_leftovers, forget_process, write_process_record
 
 START_SECONDS = 300.0  # a fresh database takes about 8 CPU seconds, on a busy machine far longer on the clock
 STOP_SECONDS = 10.0

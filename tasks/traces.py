@@ -23,25 +23,14 @@ from kgqa_core.evaluation.runs import read_system_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Assessment, Span, TraceInfo
+    from mlflow.entities import Span, TraceInfo
 
 Kind = Literal["failed", "stopped", "wrong", "right"]
 KINDS: tuple[Kind, ...] = ("failed", "stopped", "wrong", "right")  # whoever opens a run looks for what went wrong
 UNASKED = "budget"  # the problem of a call that a budget forbade: it costs nothing
-
-
-@dataclass(frozen=True, slots=True)
-class TracedCall:
-    """One call of a language model."""
-
-    instruction: str
-    round: int
-    prompt: str
-    system_prompt: str
-    texts: tuple[str, ...]
-    problem: str
-    num_prompt_tokens: int  # the question's, shared out by the lengths of its prompts: only their sum is known
-    num_tokens: int
+PREVIEW_CHARACTERS = 1000  # of question and answer in the list of traces
+TRACES_AT_ONCE = 100  # that MLflow ties to a run, or deletes, in one call
+NS_PER_SECOND, NS_PER_MS = 1_000_000_000, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +40,12 @@ class TracedQuestion:
     kind: Kind
     is_right: bool  # was its answer, by the fixed pick among ties? Also where a budget stopped it
     row: dict[str, Any]  # of schemas.SYSTEM_PREDICTIONS
-    calls: tuple[TracedCall, ...]
+    calls: list[dict[str, Any]]  # of schemas.SYSTEM_CALLS by number, each with its ``num_prompt_tokens``
+
+    @property
+    def duration_ns(self) -> int:
+        """The time of its calls, and no less than MLflow shows."""
+        return max(int(self.row["seconds"] * NS_PER_SECOND), NS_PER_MS * max(1, len(self.calls)))
 
 
 def traced_questions(predictions: Path, calls: Path, *, limit: int) -> list[TracedQuestion]:
@@ -78,13 +72,12 @@ def traced_questions(predictions: Path, calls: Path, *, limit: int) -> list[Trac
         for row in table.to_pylist()
         if row["status"] != "skipped"
     }
-    ranked = sorted(kinds, key=lambda id: (KINDS.index(kinds[id][0]), kinds[id][1], id))
-    chosen = ranked[:limit]
+    chosen = sorted(kinds, key=lambda id: (KINDS.index(kinds[id][0]), kinds[id][1], id))[:limit]
     rows = {row["question_id"]: row for row in _rows_of(predictions, chosen)}
     asked: dict[str, list[dict[str, Any]]] = {id: [] for id in chosen}
     for row in _rows_of(calls, chosen):
         asked[row["question_id"]].append(row)
-    return [TracedQuestion(kinds[id][0], right[id], rows[id], _calls(rows[id], asked[id])) for id in chosen]
+    return [TracedQuestion(kinds[id][0], right[id], rows[id], _with_tokens(rows[id], asked[id])) for id in chosen]
 
 
 def _kind(row: dict[str, Any], right: bool) -> Kind:
@@ -105,26 +98,12 @@ def _rows_of(path: Path, ids: Sequence[str]) -> list[dict[str, Any]]:
         return [row for batch in batches for row in batch]
 
 
-def _calls(row: dict[str, Any], asked: Sequence[dict[str, Any]]) -> tuple[TracedCall, ...]:
-    ordered = sorted(asked, key=lambda call: int(call["number"]))
-    lengths = [len(call["prompt"]) + len(call["system_prompt"]) for call in ordered]
-    read = share_out(
-        row["num_prompt_tokens"],
-        [0 if call["problem"] == UNASKED else size for call, size in zip(ordered, lengths, strict=True)],
-    )
-    return tuple(
-        TracedCall(
-            instruction=call["instruction"],
-            round=call["round"],
-            prompt=call["prompt"],
-            system_prompt=call["system_prompt"],
-            texts=tuple(call["texts"]),
-            problem=call["problem"],
-            num_prompt_tokens=tokens,
-            num_tokens=call["num_tokens"],
-        )
-        for call, tokens in zip(ordered, read, strict=True)
-    )
+def _with_tokens(row: dict[str, Any], asked: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a question's calls in order, its prompt tokens shared out by their lengths: only their sum is known."""
+    calls = sorted(asked, key=lambda call: int(call["number"]))
+    lengths = [0 if call["problem"] == UNASKED else len(call["prompt"]) + len(call["system_prompt"]) for call in calls]
+    shares = share_out(row["num_prompt_tokens"], lengths)
+    return [{**call, "num_prompt_tokens": tokens} for call, tokens in zip(calls, shares, strict=True)]
 
 
 def share_out(total: int, weights: Sequence[int]) -> list[int]:
@@ -136,23 +115,12 @@ def share_out(total: int, weights: Sequence[int]) -> list[int]:
     return [end - start for start, end in pairwise(ends)]
 
 
-PREVIEW_CHARACTERS = 1000  # of question and answer in the list of traces
-TRACES_AT_ONCE = 100  # that MLflow ties to a run, or deletes, in one call
-NS_PER_SECOND, NS_PER_MS = 1_000_000_000, 1_000_000
-
-
 def log_traces(
     client: MlflowClient, experiment: str, run_id: str, predictions: Path, calls: Path, *, limit: int
 ) -> list[str]:
     """Show questions of a finished system in MLflow, failures first; return the ids of their traces, in that order.
 
-    Args:
-        client: of the store that holds the run.
-        experiment: id of the run's experiment.
-        run_id: the system's run, to which the traces belong.
-        predictions: schemas.SYSTEM_PREDICTIONS.
-        calls: schemas.SYSTEM_CALLS.
-        limit: questions shown at most; 0 for none.
+    ``experiment`` and ``run_id`` are of the system's run; the tables and ``limit`` are those of ``traced_questions``.
     """
     from mlflow.tracing.client import TracingClient
 
@@ -189,42 +157,32 @@ def delete_traces(client: MlflowClient, experiment: str, run_id: str) -> int:
 
 
 def _info(question: TracedQuestion, experiment: str, run_id: str, name: str, begun_ms: int) -> TraceInfo:
-    """Return what the list of traces shows."""
-    from mlflow.entities import TraceInfo, TraceLocation, TraceState
+    """Return what the list of traces shows, with the verdicts that it can be sorted and filtered by."""
+    from mlflow.entities import AssessmentSource, AssessmentSourceType, Feedback, TraceInfo, TraceLocation, TraceState
     from mlflow.tracing.constant import TraceMetadataKey, TraceTagKey
 
     row = question.row
+    verdicts = {"correct": question.is_right}
+    if row["faithful"]:
+        verdicts["supported"] = all(row["faithful"]) and not row["unmatched"]
+    source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="kgqa")
     return TraceInfo(
         trace_id=f"tr-{_digest(run_id, row['question_id'])}",  # equal when it is told again
         trace_location=TraceLocation.from_experiment_id(experiment),
         request_time=begun_ms,
-        execution_duration=_duration_ns(question) // NS_PER_MS,
+        execution_duration=question.duration_ns // NS_PER_MS,
         state=TraceState.ERROR if question.kind == "failed" else TraceState.OK,
         client_request_id=row["question_id"],
         request_preview=row["question"][:PREVIEW_CHARACTERS],
         response_preview=" | ".join(row["prediction"])[:PREVIEW_CHARACTERS],
-        trace_metadata={
-            TraceMetadataKey.SOURCE_RUN: run_id,
-            TraceMetadataKey.TOKEN_USAGE: json.dumps(_usage(row["num_prompt_tokens"], row["num_tokens"])),
-        },
+        trace_metadata={TraceMetadataKey.SOURCE_RUN: run_id, TraceMetadataKey.TOKEN_USAGE: json.dumps(_usage(row))},
         tags={
             TraceTagKey.TRACE_NAME: name,
             "verdict": question.kind,
             "hops": "unknown" if row["hops"] is None else str(row["hops"]),
         },
-        assessments=_assessments(question),
+        assessments=[Feedback(name=verdict, value=value, source=source) for verdict, value in verdicts.items()],
     )
-
-
-def _assessments(question: TracedQuestion) -> list[Assessment]:
-    """Return the verdicts that the list of traces can be sorted and filtered by."""
-    from mlflow.entities import AssessmentSource, AssessmentSourceType, Feedback
-
-    source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="kgqa")
-    given = {"correct": question.is_right}
-    if question.row["faithful"]:
-        given["supported"] = all(question.row["faithful"]) and not question.row["unmatched"]
-    return [Feedback(name=name, value=value, source=source) for name, value in given.items()]
 
 
 def _spans(question: TracedQuestion, info: TraceInfo, name: str) -> Iterator[Span]:
@@ -234,31 +192,29 @@ def _spans(question: TracedQuestion, info: TraceInfo, name: str) -> Iterator[Spa
 
     row, begun = question.row, int(info.request_time) * NS_PER_MS
     root = _digest(info.trace_id)[:16]
-    yield _span(
-        info,
-        name,
-        (root, None),
-        (begun, begun + _duration_ns(question)),
-        question.row["error"] if question.kind == "failed" else "",
-        {
-            SpanAttributeKey.SPAN_TYPE: SpanType.CHAIN,
-            SpanAttributeKey.INPUTS: {"question": row["question"]},
-            SpanAttributeKey.OUTPUTS: _outcome(question),
-            **{key: row[key] for key in ("question_id", "status", "stopped", "seconds", "money", "topic_source")},
-        },
-    )
-    rounds = max((call.round for call in question.calls), default=1)
-    length = _duration_ns(question) // rounds
+    told = {
+        SpanAttributeKey.SPAN_TYPE: SpanType.CHAIN,
+        SpanAttributeKey.INPUTS: {"question": row["question"]},
+        SpanAttributeKey.OUTPUTS: _outcome(question),
+        **{key: row[key] for key in ("question_id", "status", "stopped", "seconds", "money", "topic_source")},
+    }
+    problem = row["error"] if question.kind == "failed" else ""
+    yield _span(info, name, (root, None), (begun, begun + question.duration_ns), problem, told)
+    length = question.duration_ns // max((call["round"] for call in question.calls), default=1)
     for number, call in enumerate(question.calls):
-        start = begun + (call.round - 1) * length
-        yield _span(
-            info,
-            call.instruction,
-            (_digest(info.trace_id, str(number))[:16], root),
-            (start, start + length),
-            call.problem,
-            _call_attributes(call),
-        )
+        start = begun + (call["round"] - 1) * length
+        system = [{"role": "system", "content": call["system_prompt"]}] if call["system_prompt"] else []
+        said = [{"role": "assistant", "content": text} for text in call["texts"]]
+        told = {  # as MLflow shows conversations
+            SpanAttributeKey.SPAN_TYPE: SpanType.CHAT_MODEL,
+            SpanAttributeKey.INPUTS: {"messages": [*system, {"role": "user", "content": call["prompt"]}]},
+            SpanAttributeKey.OUTPUTS: {"choices": [{"index": i, "message": one} for i, one in enumerate(said)]},
+            SpanAttributeKey.CHAT_USAGE: _usage(call),
+            "round": call["round"],
+            "problem": call["problem"],
+        }
+        ids = (_digest(info.trace_id, str(number))[:16], root)
+        yield _span(info, call["instruction"], ids, (start, start + length), call["problem"], told)
 
 
 def _outcome(question: TracedQuestion) -> dict[str, Any]:
@@ -268,8 +224,7 @@ def _outcome(question: TracedQuestion) -> dict[str, Any]:
     answers = zip(row["prediction"], row["answer_ids"], row["faithful"], strict=True)
     shown: dict[str, Any] = {
         "answers": [
-            {"name": name, "evidence": paths.get(entity, ""), "supported": supported}
-            for name, entity, supported in answers
+            {"name": name, "evidence": paths.get(id, ""), "supported": has_path} for name, id, has_path in answers
         ],
         "gold": row["ground_truth"],
         "verdict": question.kind,
@@ -279,27 +234,6 @@ def _outcome(question: TracedQuestion) -> dict[str, Any]:
     if row["gold_verdict"] is not None:
         shown |= {"claim is": row["verdict"], "claim should be": row["gold_verdict"]}
     return shown
-
-
-def _call_attributes(call: TracedCall) -> dict[str, Any]:
-    """Return a call as MLflow shows conversations, with its tokens."""
-    from mlflow.entities import SpanType
-    from mlflow.tracing.constant import SpanAttributeKey
-
-    system = [{"role": "system", "content": call.system_prompt}] if call.system_prompt else []
-    return {
-        SpanAttributeKey.SPAN_TYPE: SpanType.CHAT_MODEL,
-        SpanAttributeKey.INPUTS: {"messages": [*system, {"role": "user", "content": call.prompt}]},
-        SpanAttributeKey.OUTPUTS: {
-            "choices": [
-                {"index": place, "message": {"role": "assistant", "content": text}}
-                for place, text in enumerate(call.texts)
-            ]
-        },
-        SpanAttributeKey.CHAT_USAGE: _usage(call.num_prompt_tokens, call.num_tokens),
-        "round": call.round,
-        "problem": call.problem,
-    }
 
 
 def _span(
@@ -328,17 +262,9 @@ def _span(
     })  # fmt: skip
 
 
-def _usage(num_prompt_tokens: int, num_tokens: int) -> dict[str, int]:
-    return {
-        "input_tokens": num_prompt_tokens,
-        "output_tokens": num_tokens,
-        "total_tokens": num_prompt_tokens + num_tokens,
-    }
-
-
-def _duration_ns(question: TracedQuestion) -> int:
-    """Return the seconds of a question's calls, and no less than MLflow shows."""
-    return max(int(question.row["seconds"] * NS_PER_SECOND), NS_PER_MS * max(1, len(question.calls)))
+def _usage(row: Mapping[str, Any]) -> dict[str, int]:
+    read, given = row["num_prompt_tokens"], row["num_tokens"]
+    return {"input_tokens": read, "output_tokens": given, "total_tokens": read + given}
 
 
 def _digest(*parts: str) -> str:

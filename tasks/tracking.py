@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.run.pipeline import StageOutcome
-from tasks.leftovers import exclusive_lock
 from tasks.mlflow_store import LOCK_SECONDS, import_mlflow, is_server, store_folder, tracking_uri
 from tasks.plots import draw_hits_by_hops, draw_learning_curves
 from tasks.registry import register_explorers

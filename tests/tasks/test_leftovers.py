@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -11,22 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kgqa_core.errors import KgqaError
 from tasks import leftovers
-from tasks.leftovers import (
-    ProcessRecord,
-    end_leftovers,
-    end_process,
-    exclusive_lock,
-    forget_process,
-    process_started,
-    write_process_record,
-)
+from tasks.leftovers import ProcessRecord, end_leftovers, end_process, process_started, write_process_record
+
+EARLIER = "an earlier process of the same id"
 
 
 @pytest.fixture
@@ -37,13 +30,13 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def orphan(folder: Path, process: subprocess.Popen[bytes]) -> ProcessRecord:
+def orphan(folder: Path, process: subprocess.Popen[bytes], **changes: str) -> ProcessRecord:
     """Write down ``process`` as left behind by an owner that is gone."""
     record = write_process_record(folder, process.pid, folder / "child.log")
-    ours = record.path(folder).read_text()
-    record.path(folder).write_text(ours.replace(f'"owner_started": "{record.owner_started}"', '"owner_started": "x"'))
+    path = record.path(folder)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "owner_started": "x", **changes}))
     (folder / "child.log").write_text("its last words")
-    return replace(record, owner_started="x")
+    return record
 
 
 def test_a_running_process_keeps_its_start_and_an_ended_one_has_none(child: subprocess.Popen[bytes]) -> None:
@@ -61,22 +54,16 @@ def test_a_running_process_keeps_its_start_and_an_ended_one_has_none(child: subp
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="reads /proc")
 def test_the_name_of_a_program_does_not_confuse_its_start_time(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
-    sleep = shutil.which("sleep")
-    assert sleep is not None
     odd = tmp_path / "x) S 1 (y"
-    odd.symlink_to(sleep)
-    process = subprocess.Popen([str(odd), "60"])
-    try:
+    odd.symlink_to(shutil.which("sleep") or "")
+    with subprocess.Popen([str(odd), "60"]) as process:
         time.sleep(0.1)  # until the program is loaded, the process has our name
         started, before = process_started(process.pid), process_started(child.pid)
-        assert started is not None
-        assert before is not None
-        boot, _, ticks = started.rpartition(":")
-        assert before.startswith(boot)
-        assert int(ticks) >= int(before.rpartition(":")[2])
-    finally:
         process.kill()
-        process.wait()
+    assert started is not None and before is not None
+    boot, _, ticks = started.rpartition(":")
+    assert before.startswith(boot)
+    assert int(ticks) >= int(before.rpartition(":")[2])
 
 
 def test_a_child_whose_owner_is_gone_is_ended_and_forgotten(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
@@ -87,36 +74,24 @@ def test_a_child_whose_owner_is_gone_is_ended_and_forgotten(tmp_path: Path, chil
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_child_whose_owner_lives_is_left_alone(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
-    record = write_process_record(tmp_path, child.pid, tmp_path / "child.log")
-    assert record.owner_pid == os.getpid()
+@pytest.mark.parametrize("changes", [{"owner_pid": os.getpid(), "owner_started": "ours"}, {"host": "elsewhere"}])
+def test_a_child_is_left_alone_whose_owner_lives_or_is_on_another_machine_of_a_shared_home(
+    tmp_path: Path, child: subprocess.Popen[bytes], changes: dict[str, str]
+) -> None:
+    if "owner_started" in changes:
+        changes = {**changes, "owner_started": process_started(os.getpid()) or ""}
+    record = orphan(tmp_path, child, **changes)
     assert end_leftovers(tmp_path) == []
     assert child.poll() is None
     assert record.path(tmp_path).exists()
-    forget_process(tmp_path, record)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recycled_process_id_is_never_ended(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
-    record = orphan(tmp_path, child)
-    path = record.path(tmp_path)
-    path.write_text(path.read_text().replace(record.started, "an earlier process of the same id"))
+    record = orphan(tmp_path, child, started=EARLIER)
     assert end_leftovers(tmp_path) == []
+    end_process(child.pid, EARLIER)
     assert child.poll() is None
-    assert not path.exists()
-    end_process(child.pid, "an earlier process of the same id")
-    assert child.poll() is None
-
-
-def test_a_process_of_another_machine_on_a_shared_home_is_left_alone(
-    tmp_path: Path, child: subprocess.Popen[bytes]
-) -> None:
-    record = orphan(tmp_path, child)
-    path = record.path(tmp_path)
-    path.write_text(path.read_text().replace(f'"host": "{platform.node()}"', '"host": "elsewhere"'))
-    assert end_leftovers(tmp_path) == []
-    assert child.poll() is None
-    assert path.exists()
+    assert not record.path(tmp_path).exists()
 
 
 def test_a_child_that_does_not_listen_is_ended_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,35 +110,3 @@ def test_a_damaged_record_is_removed(tmp_path: Path, content: str) -> None:
     (tmp_path / "process-1.json").write_text(content)
     assert end_leftovers(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_is_held_by_one_at_a_time_and_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with (
-        exclusive_lock(path, timeout=0),
-        pytest.raises(KgqaError, match="Another run has held"),
-        exclusive_lock(path, timeout=0.1),
-    ):
-        pytest.fail("two at once")
-    with exclusive_lock(path, timeout=0):
-        pass
-
-
-def test_a_lock_is_free_again_when_its_owner_was_killed(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    program = (
-        "import sys, time; from pathlib import Path; from tasks.leftovers import exclusive_lock\n"
-        "with exclusive_lock(Path(sys.argv[1]), timeout=0): print(flush=True); time.sleep(60)"
-    )
-    root = str(Path(leftovers.__file__).parents[1])
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}
-    ) as owner:
-        assert owner.stdout is not None
-        owner.stdout.readline()
-        with pytest.raises(KgqaError), exclusive_lock(path, timeout=0):
-            pytest.fail("two at once")
-        owner.kill()
-        owner.wait()
-    with exclusive_lock(path, timeout=0):
-        pass
