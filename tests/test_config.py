@@ -65,9 +65,6 @@ def source_of(config: RunConfig) -> Any:
     return config.dataset
 
 
-# What is read
-
-
 @pytest.mark.parametrize("path", sorted((PROJECT / "conf").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_run_file_that_we_ship_is_read(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if path.stem in ("local", "local.example", "prices"):
@@ -160,8 +157,6 @@ def test_triples_of_formats_nsm_and_rog_may_come_from_the_question_files(write: 
     cut = source_of(read_config(write(FILES), ["dataset.subgraphs={method: pagerank, max_entities: 500}"])).subgraphs
     assert (cut.is_cut, cut.max_entities) == (True, 500)
 
-
-# What is refused
 
 SEEDS = "explorer.seeds"
 QUESTIONS, SUBGRAPHS = "dataset.questions", "dataset.subgraphs"
@@ -264,9 +259,6 @@ def test_a_file_that_cannot_be_read_is_named_with_its_nearest_sibling(write: Wri
     assert "latin.yaml is no readable YAML" in refused(path)
 
 
-# Machine paths
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -324,9 +316,6 @@ def test_a_wrong_local_yaml_is_named(write: Write, text: str, message: str) -> N
     assert re.search(message, refused(write(EMBEDDED)))
 
 
-# The hash, and the way through Prefect's JSON
-
-
 def test_the_hash_is_of_what_shapes_results_and_of_nothing_else(write: Write) -> None:
     def hashed(setting: str) -> str:
         return config_hash(read_config(write(EMBEDDED), [setting]))
@@ -356,8 +345,6 @@ def test_a_configuration_comes_back_from_json_and_prefects_parameters_as_it_was(
         config.exploration.epochs = 3  # type: ignore[misc]
 
 
-# Whatever is in the file: a configuration, or an error that says why not
-
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just("${KGQA_DATA}/x"),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=7), inner, max_size=3),
@@ -386,9 +373,6 @@ def test_no_value_anywhere_ends_in_another_error(
         assert len(str(problem)) < 3000
     else:
         assert RunConfig.model_validate_json(config.model_dump_json()) == config
-
-
-# Settings from another file
 
 
 def test_settings_of_another_file_have_its_paths_and_later_ones_win(write: Write, tmp_path: Path) -> None:
