@@ -14,9 +14,9 @@ from mlflow import MlflowClient
 
 import tasks.registry
 from flows.pipeline import describe_serving
-from kgqa_core.artifacts import Artifact, read_artifact
+from kgqa_core.artifacts import Artifact
 from kgqa_core.config import RunConfig
-from kgqa_core.config_base import FileDataset, SubgraphSection
+from kgqa_core.config_base import FileDataset
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.model import CARD, WEIGHTS
 from kgqa_core.run.ask import Answer, open_answerer
@@ -49,6 +49,16 @@ def fresh(tmp_path: Path, empty_store: Path) -> Path:
 
 def client_of(home: Path) -> MlflowClient:
     return MlflowClient(tracking_uri=tracking_uri(home))
+
+
+def logged_folder(home: Path) -> Path:
+    """Where the first version's files are."""
+    (version,) = client_of(home).search_model_versions("name = 'kgqa-tiny'")
+    return Path(version.source.removeprefix("file://"))
+
+
+def examples_of(home: Path) -> list[dict[str, str]]:
+    return json.loads((logged_folder(home) / "input_example.json").read_text(encoding="utf-8"))
 
 
 def published(home: Path, tiny: TinyRun) -> Published:
@@ -93,31 +103,19 @@ def test_a_trained_explorer_is_a_version_that_says_what_it_was_made_of(registere
     assert model.aliases == {"champion": 1}
     (version,) = client.search_model_versions("name = 'kgqa-tiny'")
     explorer = tiny_run.outcome("explorer-seed0").artifact
-    expected = {
-        "fingerprint": explorer.fingerprint,
-        "seed": "0",
-        "config_hash": "c0ffee",
-        "graph": tiny_run.outcome("graph").artifact.content,
-        "encoder": "hash-v1-d31",
-        "git_commit": "0123abcd",
-    }
+    expected = {"fingerprint": explorer.fingerprint, "seed": "0", "config_hash": "c0ffee", "encoder": "hash-v1-d31"}
+    expected |= {"graph": tiny_run.outcome("graph").artifact.content, "git_commit": "0123abcd"}
     assert expected.items() <= version.tags.items()
-    assert client.get_run(version.run_id).data.tags["fingerprint.explorer"] == explorer.fingerprint
-    scores = client.get_run(version.run_id).data.metrics
-    assert f"Hits@1 {scores['hits1']:.2f}" in version.description
-
-
-def test_the_models_page_of_the_experiment_shows_it_with_its_scores(registered: Path) -> None:
-    client = client_of(registered)
-    (version,) = client.search_model_versions("name = 'kgqa-tiny'")
     run = client.get_run(version.run_id)
+    assert run.data.tags["fingerprint.explorer"] == explorer.fingerprint
+    assert f"Hits@1 {run.data.metrics['hits1']:.2f}" in version.description
+    # The models page of the experiment shows it with its scores:
     (output,) = run.outputs.model_outputs
     logged = client.get_logged_model(output.model_id)
     assert (logged.status, logged.name, logged.source_run_id) == ("READY", "kgqa-tiny", version.run_id)
     assert json.loads(logged.tags["mlflow.modelVersions"]) == [{"name": "kgqa-tiny", "version": 1}]
-    assert {metric.key: metric.value for metric in logged.metrics} == {
-        name: run.data.metrics[name] for name in ("hits1", "f1", "em")
-    }
+    scores = {metric.key: metric.value for metric in logged.metrics}
+    assert scores == {name: run.data.metrics[name] for name in ("hits1", "f1", "em")}
     assert {metric.dataset_name for metric in logged.metrics} == {"tiny/questions"}
     assert logged.params["width"] == "7"
 
@@ -125,22 +123,12 @@ def test_the_models_page_of_the_experiment_shows_it_with_its_scores(registered: 
 def test_nothing_that_is_logged_is_pickled_and_no_place_of_the_graph_is_in_it(
     registered: Path, tiny_run: TinyRun
 ) -> None:
-    client = client_of(registered)
-    (version,) = client.search_model_versions("name = 'kgqa-tiny'")
-    folder = Path(version.source.removeprefix("file://"))
+    folder = logged_folder(registered)
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    assert [name for name in files if name != "registered_model_meta"] == [
-        "MLmodel",
-        "artifacts/explorer/model.json",
-        "artifacts/explorer/model.safetensors",
-        "artifacts/explorer/served.json",
-        "conda.yaml",
-        "input_example.json",
-        "python_env.yaml",
-        "requirements.txt",
-        "served_model.py",
-        "serving_input_example.json",
-    ]
+    ours = {"MLmodel", "conda.yaml", "input_example.json", "python_env.yaml", "requirements.txt", "served_model.py"}
+    ours |= {f"artifacts/explorer/{name}" for name in (CARD, WEIGHTS, "served.json")}
+    assert {*files} - {"registered_model_meta"} == ours | {"serving_input_example.json"}
+    assert set(EXPLORER_FILES) == {CARD, WEIGHTS}
     assert not any((folder / name).read_bytes().startswith(PICKLES) for name in files)
     card = json.loads((folder / "artifacts/explorer/served.json").read_text(encoding="utf-8"))
     assert (card["run"], card["dataset"], card["seed"]) == ("tiny", "tiny", 0)
@@ -150,14 +138,12 @@ def test_nothing_that_is_logged_is_pickled_and_no_place_of_the_graph_is_in_it(
     requirements = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     assert not [line for line in requirements if "+" in line or "cloudpickle" in line]
     assert {line.partition("==")[0] for line in requirements} >= {"mlflow", "numba", "safetensors", "torch"}
-    examples = json.loads((folder / "input_example.json").read_text(encoding="utf-8"))
-    assert [set(row) for row in examples] == [{"question", "topic"}, {"question"}]
+    assert [set(row) for row in examples_of(registered)] == [{"question", "topic"}, {"question"}]
 
 
 def test_what_registered_code_imports_of_kgqa_stays_where_it_was(registered: Path) -> None:
     """Each version carries its code, so one of an earlier kgqa opens only while these names stay."""
-    (version,) = client_of(registered).search_model_versions("name = 'kgqa-tiny'")
-    code = (Path(version.source.removeprefix("file://")) / "served_model.py").read_text(encoding="utf-8")
+    code = (logged_folder(registered) / "served_model.py").read_text(encoding="utf-8")
     assert [line for line in code.splitlines() if line.startswith("from kgqa_core")] == [
         "from kgqa_core.ask import Answer, Answerer, Asked",
         "from kgqa_core.config_file import home_folder",
@@ -165,36 +151,20 @@ def test_what_registered_code_imports_of_kgqa_stays_where_it_was(registered: Pat
     ]
 
 
-def test_the_files_that_travel_are_those_of_a_checkpoint() -> None:
-    assert set(EXPLORER_FILES) == {CARD, WEIGHTS}
-
-
-def test_an_explorer_that_the_registry_has_is_not_registered_again(home: Path, tiny_run: TinyRun) -> None:
-    again = published(home, tiny_run)
-    assert again.versions == ()
-    assert len(client_of(home).search_model_versions("name = 'kgqa-tiny'")) == 1
-
-
-def test_the_first_version_stays_champion_and_the_newest_is_challenger(
+def test_versions_and_aliases_are_made_once_and_moved_by_nobody_else(
     home: Path, tiny_run: TinyRun, tmp_path: Path
 ) -> None:
-    assert registered_of(home, tiny_run, retrained(tiny_run, tmp_path / "a", 1)) == ("kgqa-tiny/2",)
-    assert aliases(home) == {"champion": 1, "challenger": 2}
-    assert registered_of(home, tiny_run, retrained(tiny_run, tmp_path / "b", 2)) == ("kgqa-tiny/3",)
-    assert aliases(home) == {"champion": 1, "challenger": 3}
-
-
-def test_an_alias_that_somebody_moved_stays_where_it_is(home: Path, tiny_run: TinyRun, tmp_path: Path) -> None:
-    registered_of(home, tiny_run, retrained(tiny_run, tmp_path / "a", 1))
+    assert published(home, tiny_run).versions == ()  # the registry has it
+    client_of(home).delete_registered_model_alias("kgqa-tiny", "champion")  # as a kill may have left it
+    published(home, tiny_run)
+    assert aliases(home) == {"champion": 1}
+    for number in (2, 3):  # the first stays champion, the newest is challenger
+        outcomes = retrained(tiny_run, tmp_path / str(number), number)
+        assert registered_of(home, tiny_run, outcomes) == (f"kgqa-tiny/{number}",)
+        assert aliases(home) == {"champion": 1, "challenger": number}
     client_of(home).set_registered_model_alias("kgqa-tiny", "champion", "2")
     published(home, tiny_run)
     assert aliases(home)["champion"] == 2
-
-
-def test_aliases_that_a_kill_prevented_are_set_by_the_next_run(home: Path, tiny_run: TinyRun) -> None:
-    client_of(home).delete_registered_model_alias("kgqa-tiny", "champion")
-    published(home, tiny_run)
-    assert aliases(home) == {"champion": 1}
 
 
 @pytest.mark.parametrize("killed_in", ["save_model", "_log_model", "_find_logged"])
@@ -234,19 +204,16 @@ def test_a_registration_that_fails_costs_no_run(
     assert published(fresh, tiny_run).versions == ("kgqa-tiny/1",)
 
 
-def test_models_can_be_left_out(tiny_config: RunConfig) -> None:
-    tracking = tiny_config.tracking.model_copy(update={"register_models": False})
-    assert describe_serving(tiny_config.model_copy(update={"tracking": tracking})) is None
-
-
-def test_an_explorer_of_subgraphs_is_not_registered_as_nobody_has_one_for_a_new_question(
+def test_models_are_left_out_where_asked_and_where_an_explorer_needs_a_subgraph_per_question(
     tiny_config: RunConfig,
 ) -> None:
+    tracking = tiny_config.tracking.model_copy(update={"register_models": False})
+    assert describe_serving(tiny_config.model_copy(update={"tracking": tracking})) is None
     section = {"graph": {"format": "nsm"}, "questions": {"format": "nsm", "path": "questions"}, "source": "files"}
-    dataset = FileDataset.model_validate({**section, "name": "web", "subgraphs": "question"})
-    assert describe_serving(tiny_config.model_copy(update={"dataset": dataset})) is None
-    whole = dataset.model_copy(update={"subgraphs": SubgraphSection()})
-    assert describe_serving(tiny_config.model_copy(update={"dataset": whole})) is not None
+    for method in ("question", "none"):  # nobody has a subgraph for a new question
+        dataset = FileDataset.model_validate({**section, "name": "web", "subgraphs": method})
+        serving = describe_serving(tiny_config.model_copy(update={"dataset": dataset}))
+        assert (serving is None) == (method == "question")
 
 
 @pytest.mark.parametrize(
@@ -256,21 +223,11 @@ def test_a_models_name_is_one_that_mlflow_takes(run: str, model: str) -> None:
     assert model_name(run) == model
 
 
-# Asking a registered model
-
-
-def question_of(home: Path) -> str:
-    client = client_of(home)
-    (version,) = client.search_model_versions("name = 'kgqa-tiny'")
-    example = Path(version.source.removeprefix("file://")) / "input_example.json"
-    return str(json.loads(example.read_text(encoding="utf-8"))[1]["question"])
-
-
 @pytest.mark.parametrize("version", ["@champion", "/1"])
 def test_a_registered_model_answers_as_its_run_does(
     registered: Path, store: str, tiny_run: TinyRun, version: str
 ) -> None:
-    question = question_of(registered)
+    question = str(examples_of(registered)[1]["question"])
     answer = load_answerer(registered, f"models:/kgqa-tiny{version}").ask(question)
     expected = open_answerer(Pipeline(tiny_run.config)).ask(question)
     assert answer.candidates
@@ -297,12 +254,3 @@ def test_a_model_that_is_not_there_is_answered_with_those_that_are(
         load_answerer(registered, uri)
     assert uri in str(problem.value)
     assert offered in str(problem.value)
-
-
-def test_the_graph_is_found_by_its_content_whatever_its_folder_is_called(tiny_run: TinyRun) -> None:
-    graph = tiny_run.outcome("graph").artifact
-    found = Pipeline(tiny_run.config).store.find_content("graph", graph.content)
-    assert found is not None
-    assert found.folder == graph.folder
-    assert read_artifact(found.folder) == found
-    assert Pipeline(tiny_run.config).store.find_content("graph", "0" * 64) is None
