@@ -20,7 +20,7 @@ from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.sweeps.points import SweepPoint, join_repetitions, read_sweep
-from tasks.run_content import FlowRun, Serving, SweepRun, sweep_content
+from tasks.run_content import FlowRun, Serving, sweep_content
 from tasks.runtime import run_as_task, write_results_artifact
 from tasks.tracking import git_commit, publish, publish_sweep
 
@@ -148,8 +148,8 @@ def sweep(path: Path, overrides: list[str]) -> SweepSummary:
         rows += read_point(point, outcomes)
     artifact = compare_runs(plan, rows)
     if plan.points[0].config.tracking.enabled:
-        run = SweepRun(str(flow_run.id), git_commit(PROJECT))
-        publish_sweep(plan.home, sweep_content(plan, run, artifact, join_repetitions(rows, plan.file.repeat)))
+        told = {"flow_run_id": str(flow_run.id), "git_commit": git_commit(PROJECT)}
+        publish_sweep(plan.home, sweep_content(plan, artifact, join_repetitions(rows, plan.file.repeat), **told))
     return SweepSummary(plan.name, artifact, built)
 
 

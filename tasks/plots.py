@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kgqa_core.sweeps.config import (
     BASE,
@@ -43,7 +43,8 @@ def draw_learning_curves(curves: Mapping[str, Sequence[Point]], title: str) -> F
     if not panels:
         return None
     shown = list(panels)[:MAX_PANELS]
-    figure = _figure(len(shown), title)
+    figure = _figure((PANEL_INCHES[0], PANEL_INCHES[1] * len(shown) + 0.6), title)
+    figure.subplots(len(shown), 1, sharex=True)
     for axes, panel in zip(figure.axes, shown, strict=True):
         for name in panels[panel]:
             points = sorted(curves[name])
@@ -66,8 +67,8 @@ def draw_hits_by_hops(metrics: Mapping[str, float], system: str) -> Figure | Non
             lines.setdefault(found["series"] or system, {})[int(found["hops"])] = value
     if not lines:
         return None
-    figure = _figure(1, f"{system}: Hits@1 by hops")
-    axes = figure.axes[0]
+    figure = _figure((PANEL_INCHES[0], PANEL_INCHES[1] + 0.6), f"{system}: Hits@1 by hops")
+    axes = figure.subplots()
     for series in sorted(lines, key=lambda name: (name != system, name)):
         hops = sorted(lines[series])
         axes.plot(hops, [lines[series][hop] for hop in hops], marker="o", label=series)
@@ -78,13 +79,11 @@ def draw_hits_by_hops(metrics: Mapping[str, float], system: str) -> Figure | Non
     return figure
 
 
-def _figure(num_panels: int, title: str) -> Figure:
-    """Return an empty figure of panels above each other, outside pyplot, which keeps every figure alive."""
+def _figure(inches: tuple[float, float], title: str, **options: Any) -> Figure:
+    """Return an empty figure outside pyplot, which keeps every figure alive."""
     from matplotlib.figure import Figure
 
-    width, height = PANEL_INCHES
-    figure = Figure(figsize=(width, height * num_panels + 0.6), layout="constrained")
-    figure.subplots(num_panels, 1, sharex=True)
+    figure = Figure(figsize=inches, layout="constrained", **options)
     figure.suptitle(title)
     return figure
 
@@ -102,8 +101,7 @@ DASHED_DOTS = {"template_control": ("_", 15), "ceiling": ("o", 13)}  # marker an
 DASHES = {"template_control": (0, (4, 2)), "ceiling": (0, (1, 1.5))}
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(NamedTuple):
     """One dot of a line."""
 
     x: float
@@ -127,8 +125,6 @@ def draw_sweep(plot: PlotSection, rows: Sequence[PointRow], sweep: str) -> Figur
     Means are drawn, and where a row stands for several explorers, bars (or a band) of one standard deviation.
     ``sweep`` is the title of a plot that has none.
     """
-    from matplotlib.figure import Figure
-
     panels = [panel for panel in _panels(plot, rows) if any(panel.lines.values())]
     if not panels:
         return None
@@ -136,13 +132,12 @@ def draw_sweep(plot: PlotSection, rows: Sequence[PointRow], sweep: str) -> Figur
     num_rows = -(-len(panels) // columns)
     lines = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     height = num_rows * SWEEP_PANEL_INCHES[1] + LEGEND_INCHES * (2 + len(lines) // 2)
-    figure = Figure(figsize=(columns * SWEEP_PANEL_INCHES[0], height), layout="constrained", dpi=120)
+    figure = _figure((columns * SWEEP_PANEL_INCHES[0], height), plot.title or sweep, dpi=120)
     axes = list(figure.subplots(num_rows, columns, squeeze=False).flatten())
     for place, panel in zip(axes, panels, strict=False):
         _draw_panel(place, panel, plot, lines, _ticks(plot, rows))
     for place in axes[len(panels) :]:
         place.set_axis_off()
-    figure.suptitle(plot.title or sweep)
     shown = axes[: len(panels)]
     title = "\n".join(filter(None, (_note(plot, rows), _legend_title(plot, rows))))
     has_legend = _add_legend(figure, shown, title, plot)

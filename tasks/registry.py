@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kgqa_core.errors import InputError, nearest
+from kgqa_core.errors import InputError, with_nearest
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.run.serve import ServedCard, read_encoder_name, write_served
 from tasks.mlflow_store import import_mlflow, tracking_uri
@@ -52,16 +52,10 @@ class Source:
     @property
     def tags(self) -> dict[str, str]:
         """What versions are searched and compared by."""
-        card = self.card
-        return {
-            "fingerprint": card.fingerprint,
-            "seed": str(card.seed),
-            "config_hash": card.config_hash,
-            "graph": card.graph,
-            "encoder": card.encoder_name,
-            "kgqa": card.kgqa,
-            "git_commit": self.git_commit,
+        named = {
+            name: str(getattr(self.card, name)) for name in ("fingerprint", "seed", "config_hash", "graph", "kgqa")
         }
+        return {**named, "encoder": self.card.encoder_name, "git_commit": self.git_commit}
 
     @property
     def description(self) -> str:
@@ -81,12 +75,8 @@ def register_explorers(
 ) -> tuple[str, ...]:
     """Register the explorers of a flow's run that the registry lacks; return what is new: ``kgqa-demo/1``.
 
-    Args:
-        client: of the store that was published to.
-        run: the flow's run, with what serving needs.
-        stages: of that run.
-        run_ids: fingerprint of a trained explorer -> id of the run that shows it.
-        publisher: who publishes, so that what a killed publisher left is known again.
+    ``run_ids`` says which run shows a trained explorer, by fingerprint; ``publisher``, who publishes, so that what a
+    killed publisher left is known again.
     """
     name = model_name(run.config_name)
     known = {version.tags.get("fingerprint") for version in client.search_model_versions(f"name = '{name}'")}
@@ -96,8 +86,9 @@ def register_explorers(
     made = []
     for stage in new:
         run_id = run_ids[stage.fingerprint]
-        card, scores = describe(run, stage, stages), _scores(client, run_id)
-        source = Source(name, stage, run_id, card, publisher, run.git_commit, scores)
+        figures = client.get_run(run_id).data.metrics
+        scores = {score: figures[score] for score in SCORES if score in figures}
+        source = Source(name, stage, run_id, describe(run, stage, stages), publisher, run.git_commit, scores)
         made.append(f"{name}/{_register(client, source, example_rows(stages))}")
     if new or known:
         _set_aliases(client, name)
@@ -106,9 +97,7 @@ def register_explorers(
 
 def describe(run: FlowRun, explorer: Stage, stages: Sequence[Stage]) -> ServedCard:
     """Return what a trained explorer needs where it is served."""
-    assert run.serving is not None
-    assert explorer.record.seed is not None
-    made_of = explorer.outcome.artifact.recipe
+    assert run.serving is not None and explorer.record.seed is not None
     return ServedCard(
         kgqa=_installed("kgqa") or "unknown",
         run=run.config_name,
@@ -116,7 +105,7 @@ def describe(run: FlowRun, explorer: Stage, stages: Sequence[Stage]) -> ServedCa
         dataset=run.dataset,
         seed=explorer.record.seed,
         fingerprint=explorer.fingerprint,
-        graph=made_of.inputs["graph"],
+        graph=explorer.outcome.artifact.recipe.inputs["graph"],
         graph_fingerprint=_stage(stages, "graph").fingerprint,
         encoder=run.serving.encoder,
         encoder_name=read_encoder_name(explorer.outcome.artifact),
@@ -145,12 +134,10 @@ def load_answerer(home: Path, uri: str) -> Answerer:
     """
     store = tracking_uri(home)
     import_mlflow()
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
-    mlflow.set_tracking_uri(store)
     with quick_imports():
         import mlflow.pyfunc
+        from mlflow.exceptions import MlflowException
+    mlflow.set_tracking_uri(store)
     try:
         loaded = mlflow.pyfunc.load_model(uri, suppress_warnings=True)
     except MlflowException as problem:
@@ -172,8 +159,7 @@ def _offer(uri: str) -> str:
         newest = models[wanted].latest_versions
         names += [f"/{max(int(version.version) for version in newest)} (the newest version)"] if newest else []
         return f"Of {wanted} there are {', '.join(names) or 'no versions'}"
-    near = nearest(wanted, models)
-    return f"Registered are: {', '.join(models) or 'none'}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"Registered are: {with_nearest(wanted, models) if models else 'none'}"
 
 
 def _make_model(client: MlflowClient, name: str, run: FlowRun) -> None:
@@ -256,10 +242,7 @@ def save_model(folder: Path, source: Source, logged: LoggedModel, example: list[
         python_model=str(Path(served_model.__file__)),
         artifacts={served_model.EXPLORER: str(folder / served_model.EXPLORER)},
         mlflow_model=Model(
-            artifact_path=logged.artifact_location,
-            run_id=source.run_id,
-            model_id=logged.model_id,
-            model_uuid=logged.model_id,
+            logged.artifact_location, source.run_id, model_id=logged.model_id, model_uuid=logged.model_id
         ),
         signature=served_model.SIGNATURE,
         input_example=example,
@@ -277,16 +260,7 @@ def requirements(card: ServedCard) -> list[str]:
 
 
 def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _scores(client: MlflowClient, run_id: str) -> dict[str, float]:
-    """Return the headline figures of a system's run, in percent."""
-    figures = client.get_run(run_id).data.metrics
-    return {name: figures[name] for name in SCORES if name in figures}
+    return next((found.version for found in metadata.distributions(name=package)), None)
 
 
 def _set_aliases(client: MlflowClient, name: str) -> None:

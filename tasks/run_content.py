@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from kgqa_core.artifacts import Artifact
 from kgqa_core.config import EncoderSection, EvaluationSection
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.run.stages.systems import COMPARISON
 from kgqa_core.sweeps.config import PlotSection, SweepFile
-from kgqa_core.sweeps.points import PointRow, Spread, Sweep, show_value
+from kgqa_core.sweeps.points import PointRow, Sweep, show_value
 from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
 
 T = TypeVar("T")
@@ -172,7 +172,6 @@ def _shared_tags(run: FlowRun, stages: Sequence[Stage]) -> dict[str, str]:
 
 
 def _data(stages: Sequence[Stage]) -> dict[str, str]:
-    """Return the content hashes of the data that systems are compared on."""
     return {stage.outcome.key: stage.outcome.artifact.content for stage in stages if stage.outcome.key in DATA_STAGES}
 
 
@@ -197,14 +196,6 @@ POINT_KIND = "sweep point"
 
 
 @dataclass(frozen=True, slots=True)
-class SweepRun:
-    """The run of a sweep, as a tracker shall know it."""
-
-    id: str  # of the flow's run
-    git_commit: str
-
-
-@dataclass(frozen=True, slots=True)
 class SweepContent:
     """A sweep: its own content, and that of its points."""
 
@@ -215,15 +206,13 @@ class SweepContent:
     images: dict[str, Path] = field(default_factory=dict)  # folder/name in the tracker -> file
 
 
-def sweep_content(sweep: Sweep, run: SweepRun, artifact: Artifact, rows: Sequence[PointRow]) -> SweepContent:
+def sweep_content(
+    sweep: Sweep, artifact: Artifact, rows: Sequence[PointRow], *, flow_run_id: str, git_commit: str
+) -> SweepContent:
     """Return what a tracker shall show of a finished sweep; raises ``ArtifactError`` where its record is damaged."""
     record = read_record(artifact.folder)
-    tags = {
-        "sweep": sweep.name,
-        "fingerprint": artifact.fingerprint,
-        "flow_run_id": run.id,
-        "git_commit": run.git_commit,
-    }
+    tags = {"sweep": sweep.name, "fingerprint": artifact.fingerprint}
+    tags |= {"flow_run_id": flow_run_id, "git_commit": git_commit}
     varied = {key: ", ".join(map(show_value, values)) for key, values in sweep.file.vary.items()}
     datasets = sorted({point.config.dataset.name for point in sweep.points})
     whole = RunContent(
@@ -250,28 +239,22 @@ def _point_content(file: SweepFile, row: PointRow, tags: Mapping[str, str], meas
         ended_ms=measured_ms,
         tags={**tags, "kind": POINT_KIND},
         params={**place, "num_explorers": row.count},
-        curves={
-            name: _curve(row.curves[name], measured_ms) for name in _shown(file, curves=True) if name in row.curves
-        },
     )
-    figures: dict[str, Any] = {name: row.figures[name] for name in _shown(file, curves=False) if name in row.figures}
-    content.add_metrics({name: found.mean for name, found in figures.items()}, measured_ms)
-    content.add_metrics(
-        {f"{name}.deviation": found.deviation for name, found in figures.items() if found.count > 1}, measured_ms
-    )
+    for plot in file.plots:
+        for name in plot.y if plot.kind == "curves" else ():
+            if name in row.curves:
+                content.curves[name] = [(step, found.mean, measured_ms) for step, found in row.curves[name]]
+    for names in (file.table, *map(_figures, file.plots)):
+        found = {one: row.figures[one] for one in names if one in row.figures}
+        content.add_metrics({one: spread.mean for one, spread in found.items()}, measured_ms)
+        several = {f"{one}.deviation": spread.deviation for one, spread in found.items() if spread.count > 1}
+        content.add_metrics(several, measured_ms)
     return content
 
 
-def _shown(file: SweepFile, *, curves: bool) -> list[str]:
-    """Return the figures, or the curves, that the sweep's table and plots show."""
-    names = [name for plot in file.plots if (plot.kind == "curves") == curves for name in _plotted(plot)]
-    return list(dict.fromkeys(names if curves else [*file.table, *names]))
-
-
-def _plotted(plot: PlotSection) -> list[str]:
-    figures = [*plot.y, *(f"{control}.{name}" for control in plot.beside for name in plot.y)]
-    return figures if plot.x is None else [plot.x, *figures]
-
-
-def _curve(points: Sequence[tuple[int, Spread]], measured_ms: int) -> list[Point]:
-    return [(step, found.mean, measured_ms) for step, found in points]
+def _figures(plot: PlotSection) -> list[str]:
+    """Return the figures that a plot shows, but for its curves."""
+    if plot.kind == "curves":
+        return []
+    shown = [*plot.y, *(f"{control}.{name}" for control in plot.beside for name in plot.y)]
+    return shown if plot.x is None else [plot.x, *shown]

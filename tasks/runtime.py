@@ -59,13 +59,7 @@ def pipeline_task(
 
 def _is_io_failure(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Is this failure one that trying again may mend?"""
-    try:
-        state.result()
-    except OSError:
-        return True
-    except Exception:  # whatever it is, the flow reports it; here only its kind matters
-        return False
-    return False
+    return isinstance(state.result(raise_on_failure=False), OSError)
 
 
 def write_results_artifact(markdown: str, *, description: str = "What this run measured") -> UUID:

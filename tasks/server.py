@@ -75,7 +75,10 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
             yield given
         return
     with _sigterm_unwinds(), _server_process(home, timeout) as url:
-        local = {"PREFECT_API_URL": url, "PREFECT_HOME": str(home / "prefect"), **_no_proxy()}
+        local = {"PREFECT_API_URL": url, "PREFECT_HOME": str(home / "prefect")}
+        # Calls to our server stay away from a proxy, in both spellings that are in use.
+        proxied = [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1"]
+        local |= dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(filter(None, proxied)))
         with _environment({**quiet, **local, **dict.fromkeys(FOREIGN_SETTINGS)}):
             try:
                 yield url
@@ -95,7 +98,8 @@ def _server_process(home: Path, timeout: float) -> Iterator[str]:
     process, record = None, None
     try:
         # Two runs at once: the second waits here until the first's server has made or migrated the shared database.
-        with exclusive_lock(run / "prefect.lock", timeout=timeout), _bound_socket() as bound:
+        with exclusive_lock(run / "prefect.lock", timeout=timeout), socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))  # the server inherits it, so nobody can take the port in between
             end_leftovers(run)
             port = bound.getsockname()[1]
             log = run / f"prefect-{os.getpid()}-{port}.log"
@@ -109,19 +113,6 @@ def _server_process(home: Path, timeout: float) -> Iterator[str]:
             _stop(process)
         if record is not None:
             forget_process(run, record)
-
-
-def _no_proxy() -> dict[str, str]:
-    """Return the settings that keep calls to our server away from a proxy, in both spellings that are in use."""
-    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-    return dict.fromkeys(("no_proxy", "NO_PROXY"), f"{given},127.0.0.1" if given else "127.0.0.1")
-
-
-def _bound_socket() -> socket.socket:
-    """Return a socket on a free local port; the server inherits it, so nobody can take the port in between."""
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    bound.bind(("127.0.0.1", 0))
-    return bound
 
 
 def _start_server(home: Path, bound: socket.socket, log: Path) -> subprocess.Popen[bytes]:

@@ -73,31 +73,42 @@ def compare_runs(sweep: Sweep, rows: Sequence[SeedRow]) -> Artifact:
 
 
 def write_comparison(folder: Path, name: str, file: SweepFile, rows: Sequence[SeedRow]) -> None:
-    """Write tables, plots and a document with both into ``folder``.
-
-    Args:
-        folder: an empty folder.
-        name: of the sweep.
-        file: says what is repeated, listed and drawn.
-        rows: one per explorer.
-    """
+    """Write tables, plots and a document with both into an empty ``folder``, from a row per explorer of the sweep."""
     joined = join_repetitions(rows, file.repeat)
-    _write_table(folder / ROWS, [{**_columns(row.place), **_explorer_columns(row), **row.figures} for row in rows])
-    _write_table(folder / SUMMARY, [_summary_line(row) for row in joined])
-    _write_table(folder / CURVES, [line for row in rows for line in _curve_lines(row)])
+    _write_table(
+        folder / ROWS,
+        [{**_own(row), **{f"fingerprint.{k}": row.fingerprints[k] for k in READ}, **row.figures} for row in rows],
+    )
+    _write_table(folder / SUMMARY, list(map(_summary_line, joined)))
+    _write_table(
+        folder / CURVES,
+        [
+            {**_own(row), "curve": curve, "step": step, "value": value}
+            for row in rows
+            for curve, points in row.curves.items()
+            for step, value in points
+        ],
+    )
     plots = []
     for number, plot in enumerate(file.plots, start=1):
-        figure = draw_sweep(plot, joined, name)
-        if figure is not None:
+        if figure := draw_sweep(plot, joined, name):
             (folder / PLOTS).mkdir(exist_ok=True)
-            path = folder / PLOTS / f"{number}-{_slug(plot.title or '-'.join(plot.y))}.png"
-            figure.savefig(path, metadata={"Software": None})  # the same bytes from the same figures
-            plots.append(path.relative_to(folder).as_posix())
+            title = re.sub(r"[^a-z0-9]+", "-", (plot.title or "-".join(plot.y)).lower()).strip("-")[:60]
+            plots.append(f"{PLOTS}/{number}-{title}.png")
+            figure.savefig(folder / plots[-1], metadata={"Software": None})  # the same bytes from the same figures
+    points = [
+        {
+            "place": dict(row.place),
+            "num_explorers": row.count,
+            "figures": {k: asdict(v) for k, v in row.figures.items()},
+        }
+        for row in joined
+    ]
     document = {
         "sweep": name,
         "dimensions": file.compared,
         "repeated": [*file.repeat, "explorer.seeds"],
-        "points": [_point_document(row) for row in joined],
+        "points": points,
         "header": header(file.compared, file.table),
         "cells": cells(joined, file.compared, file.table),
         "plots": plots,
@@ -111,36 +122,16 @@ def read_document(artifact: Artifact) -> dict[str, Any]:
     return document
 
 
-def _explorer_columns(row: SeedRow) -> dict[str, Any]:
-    return {"run": row.run, "seed": row.seed, **{f"fingerprint.{name}": row.fingerprints[name] for name in READ}}
-
-
-def _columns(place: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a place as columns: numbers as they are where the column has nothing else, else as text."""
-    return {f"at.{name}": value for name, value in place.items()}
+def _own(row: SeedRow) -> dict[str, Any]:
+    """Return the columns that name an explorer: where it stands in the sweep, its run and its seed."""
+    return {**{f"at.{name}": value for name, value in row.place.items()}, "run": row.run, "seed": row.seed}
 
 
 def _summary_line(row: PointRow) -> dict[str, Any]:
+    place = {f"at.{name}": value for name, value in row.place.items()}
     means = {name: found.mean for name, found in row.figures.items()}
     deviations = {f"{name}.deviation": found.deviation for name, found in row.figures.items() if found.count > 1}
-    return {**_columns(row.place), "num_explorers": row.count, **means, **deviations}
-
-
-def _curve_lines(row: SeedRow) -> list[dict[str, Any]]:
-    shared = {**_columns(row.place), "run": row.run, "seed": row.seed}
-    return [
-        {**shared, "curve": name, "step": step, "value": value}
-        for name, points in row.curves.items()
-        for step, value in points
-    ]
-
-
-def _point_document(row: PointRow) -> dict[str, Any]:
-    return {
-        "place": dict(row.place),
-        "num_explorers": row.count,
-        "figures": {name: asdict(found) for name, found in row.figures.items()},
-    }
+    return {**place, "num_explorers": row.count, **means, **deviations}
 
 
 def _write_table(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -152,7 +143,3 @@ def _write_table(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         if name.startswith("at.") and not (kinds <= {int, float} or kinds == {str}):
             values[:] = map(show_value, values)
     pq.write_table(pa.table(columns), path, compression="zstd")
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60]

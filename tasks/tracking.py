@@ -14,7 +14,7 @@ import logging
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -227,7 +227,11 @@ def _publish_system(
     """Publish one system and seed, in the place of runs that hold only the first of its stages; return its id."""
     content = system.content
     run_id = _start(client, experiment, content, ours)
-    _log_plots(client, run_id, content)
+    figures = {name: value for name, (_, value, _) in content.metrics.items()}
+    if plot := draw_learning_curves(content.curves, content.name):
+        client.log_figure(run_id, plot, "plots/learning_curves.png")
+    if plot := draw_hits_by_hops(figures, content.name):
+        client.log_figure(run_id, plot, "plots/hits_by_hops.png")
     if {"predictions", "calls"} <= content.tables.keys():
         predictions, calls = content.tables["predictions"], content.tables["calls"]
         log_traces(client, experiment, run_id, predictions, calls, limit=max_traces)
@@ -241,10 +245,8 @@ def _publish_system(
 def _start(client: MlflowClient, experiment: str, content: RunContent, ours: Mapping[str, str]) -> str:
     """Make a run that holds ``content``, and return its id; it is still to be finished."""
     tags = {name: value[:TAG_CHARACTERS] for name, value in {**content.tags, **ours}.items()}
-    made = client.create_run(experiment, start_time=content.started_ms, tags=tags, run_name=content.name)
-    run_id = str(made.info.run_id)
+    run_id = str(client.create_run(experiment, content.started_ms, tags, content.name).info.run_id)
     _log_figures(client, run_id, content)
-    _log_data(client, run_id, content)
     for name, path in content.tables.items():
         _log_table(client, run_id, name, path)
     for name, text in content.texts.items():
@@ -253,22 +255,16 @@ def _start(client: MlflowClient, experiment: str, content: RunContent, ours: Map
 
 
 def _log_figures(client: MlflowClient, run_id: str, content: RunContent) -> None:
-    """Log metrics, with the times at which they were measured, and parameters, in as few calls as MLflow allows."""
-    from mlflow.entities import Metric, Param
+    """Log metrics with the times at which they were measured, parameters, and the data that was read by its hashes."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 
     curves = {**content.curves, **{name: [point] for name, point in content.metrics.items()}}
     metrics = [Metric(name, value, when, step) for name, points in curves.items() for step, value, when in points]
+    for start in range(0, len(metrics), METRICS_AT_ONCE):
+        client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
     params = [Param(name, str(value)[:PARAM_CHARACTERS]) for name, value in content.params.items()]
-    for some in _batches(metrics, METRICS_AT_ONCE):
-        client.log_batch(run_id, metrics=some)
-    for few in _batches(params, PARAMS_AT_ONCE):
-        client.log_batch(run_id, params=few)
-
-
-def _log_data(client: MlflowClient, run_id: str, content: RunContent) -> None:
-    """Log the data that was read, as MLflow datasets with the start of their content hash as digest."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-
+    for start in range(0, len(params), PARAMS_AT_ONCE):
+        client.log_batch(run_id, params=params[start : start + PARAMS_AT_ONCE])
     inputs = []
     for name, digest in content.data.items():
         source = json.dumps({"content": digest})
@@ -286,26 +282,10 @@ def _log_table(client: MlflowClient, run_id: str, name: str, path: Path) -> None
     client.log_artifact(run_id, str(path), "tables")
     batch = next(pq.ParquetFile(path).iter_batches(batch_size=ROWS_SHOWN), None)
     if batch is not None:
-        columns = {column: [_cell(value) for value in batch[column].to_pylist()] for column in batch.schema.names}
+        columns = {name: [_cell(value) for value in batch[name].to_pylist()] for name in batch.schema.names}
         client.log_table(run_id, pd.DataFrame(columns, dtype=object), f"{name}.json")
-
-
-def _log_plots(client: MlflowClient, run_id: str, content: RunContent) -> None:
-    """Log the learning curves and Hits@1 by hops, where the stages recorded them."""
-    figures = {name: value for name, (_, value, _) in content.metrics.items()}
-    plots = {
-        "plots/learning_curves.png": draw_learning_curves(content.curves, content.name),
-        "plots/hits_by_hops.png": draw_hits_by_hops(figures, content.name),
-    }
-    for file_name, plot in plots.items():
-        if plot is not None:
-            client.log_figure(run_id, plot, file_name)
 
 
 def _cell(value: Any) -> Any:
     """Return a table's value as MLflow's UI can show it: lists as one line of text."""
     return " | ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

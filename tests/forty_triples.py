@@ -8,7 +8,7 @@ reached along a wrong path, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -86,9 +86,7 @@ class Forty:
 
     def id_of(self, label: str) -> int:
         """Return an entity's id by label."""
-        found = self.graph.ids_of_label(label)
-        assert found is not None, label
-        return found
+        return _id(self.graph, label)
 
     def ids(self, *labels: str) -> tuple[int, ...]:
         """Return entity ids by label, in the order given."""
@@ -127,29 +125,17 @@ def make_forty(folder: Path) -> Forty:
 def _link(graph: KnowledgeGraph, id: str, text: str, topic: str, plan: str, answers: str) -> Question:
     chain = to_relations(graph, plan.split(" > "))
     assert chain is not None, plan
-    ids = [_id(graph, label) for label in (topic, *answers.split("; "))]
+    golds = tuple(sorted(_id(graph, label) for label in answers.split("; ")))
     masked = text.replace(topic, "[topic]")
-    return Question(id, text, masked, (ids[0],), tuple(sorted(ids[1:])), "test", hops=len(chain), chain=chain)
+    return Question(id, text, masked, (_id(graph, topic),), golds, "test", hops=len(chain), chain=chain)
 
 
 def _verdicts(graph: KnowledgeGraph) -> list[Question]:
     """Return a claim that is right and one that is wrong."""
-    film, right = _id(graph, "Glass Harbour"), _id(graph, "Ida Moon")
-    return [
-        Question(
-            id,
-            f"was Glass Harbour directed by {name}?",
-            "was [topic] directed by [claim]?",
-            (film,),
-            (right,),
-            "test",
-            hops=1,
-            chain=to_relations(graph, ["directed_by"]),
-            claim=_id(graph, name),
-            verdict=verdict,
-        )
-        for id, name, verdict in (("right", "Ida Moon", True), ("wrong", "Lev Sand", False))
-    ]
+    right = _link(graph, "right", "was Glass Harbour directed by Ida Moon?", "Glass Harbour", "directed_by", "Ida Moon")
+    right = replace(right, masked="was [topic] directed by [claim]?", claim=_id(graph, "Ida Moon"), verdict=True)
+    text = "was Glass Harbour directed by Lev Sand?"
+    return [right, replace(right, id="wrong", text=text, claim=_id(graph, "Lev Sand"), verdict=False)]
 
 
 def _without_topic() -> Question:

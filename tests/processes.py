@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import socket
 import subprocess
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kgqa_core.artifacts import MANIFEST, NOT_CONTENT, read_artifact
 
@@ -69,3 +75,34 @@ def visible_files(home: Path) -> dict[str, str]:
             if entry.name not in NOT_CONTENT:
                 found[f"{folder.relative_to(home)}/{entry.name}"] = digest
     return found
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def serving(command: list[str], port: int, log: Path, **options: Any) -> Iterator[None]:
+    """Run a server, its own group of processes, from when ``/health`` answers to the end of the context."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, **options)
+    try:
+        until = time.monotonic() + TIMEOUT
+        while not _is_up(port):
+            assert process.poll() is None and time.monotonic() < until, log.read_text()
+            time.sleep(0.2)
+        yield
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait(timeout=30)
+
+
+def _is_up(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except OSError:
+        return False

@@ -60,26 +60,16 @@ def build_golden(home: Path) -> Golden:
     home.mkdir(parents=True, exist_ok=True)
     write_dump(home)
     made = {}
-    for name, text, goals in (
-        ("golden", RUN, ["encodings", "controls", "instructions"]),
-        ("dump", DUMP_RUN, ["subgraphs"]),
-    ):
-        (home / f"{name}.yaml").write_text(text, encoding="utf-8")
-        pipeline = Pipeline(read_config(home / f"{name}.yaml", [f"runtime.home={home}"]))
+    for text, goals in ((RUN, ["encodings", "controls", "instructions"]), (DUMP_RUN, ["subgraphs"])):
+        (home / "golden.yaml").write_text(text, encoding="utf-8")
+        pipeline = Pipeline(read_config(home / "golden.yaml", [f"runtime.home={home}"]))
         for outcome in ensure(pipeline, goals):
             stage = outcome.artifact.recipe.stage
-            if stage not in made:
-                made[stage] = outcome.artifact
-            elif stage == "graph":
-                made["graph of a dump"] = outcome.artifact
-    stages = known_stages()
+            made.setdefault("graph of a dump" if stage == "graph" and stage in made else stage, outcome.artifact)
+    versions = {stage: spec.version for stage, spec in known_stages().items()}
     return {
-        name: {
-            "version": stages[artifact.recipe.stage].version,
-            "recipe": artifact.fingerprint,
-            "content": artifact.content,
-        }
-        for name, artifact in made.items()
+        name: {"version": versions[one.recipe.stage], "recipe": one.fingerprint, "content": one.content}
+        for name, one in made.items()
     }
 
 
@@ -105,17 +95,11 @@ def write_dump(folder: Path) -> None:
             topics.append((mid, other))
             lines.append("no triple")
     (folder / "golden.nt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    rows = [
-        {
-            "id": f"q{number}",
-            "question": f"what of {mid}",
-            "entities": [mid],
-            "answers": [{"kb_id": other, "text": None}],
-            "subgraph": {"tuples": [], "entities": []},
-        }
-        for number, (mid, other) in enumerate(topics)
-    ]
-    (folder / "golden.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    with (folder / "golden.jsonl").open("w", encoding="utf-8") as stream:
+        for number, (mid, other) in enumerate(topics):
+            row = {"id": f"q{number}", "question": f"what of {mid}", "entities": [mid]}
+            row |= {"answers": [{"kb_id": other, "text": None}], "subgraph": {"tuples": [], "entities": []}}
+            stream.write(f"{json.dumps(row)}\n")
 
 
 def moved(golden: Golden, found: Golden) -> list[str]:

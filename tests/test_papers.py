@@ -45,27 +45,23 @@ def test_every_table_and_figure_has_runs_or_a_reason(tables: tuple[PublishedTabl
     assert all(one.about and (one.runs or one.reason) for one in of_paper.values())
 
 
-def test_every_run_file_is_a_usable_configuration(data: None) -> None:
-    for path in PAPERS.glob("*-*.yaml"):
-        assert read_config(path).dataset.name == path.stem
-
-
 @pytest.mark.slow
 def test_so_is_every_run_with_its_settings(tables: tuple[PublishedTable, ...], data: None) -> None:
     for config, settings in sorted({(run.config, run.set) for one in tables for run in one.runs}):
         read_config(PAPERS / config, settings)
 
 
-def test_every_file_is_used(tables: tuple[PublishedTable, ...]) -> None:
-    used = {run.config for one in tables for run in one.runs}
-    assert {path.name for path in PAPERS.glob("*.yaml")} - used == {"tables.yaml"}
-
-
-def test_every_run_file_says_what_it_is_for(tables: tuple[PublishedTable, ...]) -> None:
-    for path in PAPERS.glob("*-*.yaml"):
+def test_every_run_file_is_used_is_a_usable_configuration_and_says_what_it_is_for(
+    tables: tuple[PublishedTable, ...], data: None
+) -> None:
+    files = {path.name: path for path in PAPERS.glob("*.yaml")}
+    assert files.keys() - {run.config for one in tables for run in one.runs} == {"tables.yaml"}
+    del files["tables.yaml"]
+    for name, path in files.items():
+        assert read_config(path).dataset.name == path.stem
         header = path.read_text(encoding="utf-8").split("\n\n")[0]
         assert all(f"# {what} " in header for what in ("Purpose", "Prerequisites", "Command", "Time, memory")), path
-        assert f"conf/papers/{path.name}" in header
+        assert f"conf/papers/{name}" in header
 
 
 def test_every_figure_says_metric_denominator_and_topics(tables: tuple[PublishedTable, ...]) -> None:
@@ -86,14 +82,11 @@ def test_hit_and_hits1_are_never_in_one_column(tables: tuple[PublishedTable, ...
     assert (plugged.method, plugged.metric, plugged.note) == ("RoG-Llama2-7B", "hit", "plug-and-play")
 
 
-def test_what_is_odd_in_the_papers_is_noted(tables: tuple[PublishedTable, ...]) -> None:
+def test_what_is_odd_in_the_papers_is_noted_and_their_splits_are_kept_apart(tables: tuple[PublishedTable, ...]) -> None:
     assert "swapped" in table(tables, "rog", "Table 3").care
     assert "97.6" in table(tables, "etd", "Table 6").care and "97.8" in table(tables, "etd", "Table 5").care
     assert "85.7" in table(tables, "etd", "Table 2").care
     assert "three variants" in table(tables, "eperm", "Table 3").care
-
-
-def test_the_papers_splits_are_kept_apart(tables: tuple[PublishedTable, ...]) -> None:
     sizes = {(one.paper, figure.denominator) for one in tables for figure in one.figures if figure.dataset == "WebQSP"}
     assert sizes == {("etd", 1639), ("dualr", 1639), ("rog", 1628), ("eperm", 1628), ("fiske", 300)}
 
@@ -119,8 +112,5 @@ def test_an_index_that_does_not_say_what_it_must_is_refused(tmp_path: Path, text
     (tmp_path / "tables.yaml").write_text(text)
     with pytest.raises(InputError, match=message):
         read_published(tmp_path / "tables.yaml")
-
-
-def test_a_missing_index_is_an_error_too(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         read_published(tmp_path / "nowhere.yaml")

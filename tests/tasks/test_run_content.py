@@ -36,9 +36,6 @@ def test_stages_of_one_system_and_seed_are_one_run_and_the_last_one_names_it() -
     assert first.content.params == {"system": "explorer", "seed": 1, "epochs": 3, "split": "test"}
     assert second.identity == ("fingerprint.explorer", stages[2].fingerprint)
     assert second.partial == ()
-
-
-def test_a_system_without_a_seed_is_a_run_too() -> None:
     (only,) = system_contents(RUN, [stage("controls", system="template control", metrics={"hits1": 80.0})])
     assert only.content.name == "template control"
     assert "seed" not in only.content.tags

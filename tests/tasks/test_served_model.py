@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -25,6 +22,7 @@ from kgqa_core.errors import ArtifactError
 from kgqa_core.run.ask import open_answerer
 from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import PROJECT
+from tests.processes import free_port, serving
 from tests.tasks.conftest import TinyRun
 
 MODEL = "models:/kgqa-tiny@champion"
@@ -63,23 +61,14 @@ def test_rows_become_ranked_entities_with_evidence(model: mlflow.pyfunc.PyFuncMo
 def test_a_topic_is_given_by_label_or_name_or_found_in_the_text(
     model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]
 ) -> None:
-    name, label = film
-    rows = model.predict(
-        [
-            {"question": f"who directed {name}?"},
-            {"question": f"who directed {name}?", "topic": name},
-            {"question": f"who directed {name}?", "topic": label},
-            {"question": f"who directed {name}?", "topic": None},
-        ]
-    )
-    assert rows[0]["candidates"]
-    assert rows == [rows[0]] * 4
-
-
-def test_a_data_frame_is_asked_like_a_list(model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]) -> None:
-    rows = [{"question": "who directed it?", "topic": film[0]}, {"question": f"where was {film[0]} filmed?"}]
-    assert model.predict(pd.DataFrame(rows)) == model.predict(rows)
-    assert model.predict(pd.DataFrame(rows[1:])) == model.predict(rows)[1:]
+    question = {"question": f"who directed {film[0]}?"}
+    rows = [question, *({**question, "topic": topic} for topic in (*film, None))]
+    answers = model.predict(rows)
+    assert answers[0]["candidates"]
+    assert answers == [answers[0]] * 4
+    assert model.predict(pd.DataFrame(rows)) == answers  # a data frame is asked like a list
+    assert model.predict(pd.DataFrame(rows[:1])) == answers[:1]
+    assert model.predict(pd.DataFrame({"question": [], "topic": []}, dtype=object)) == []
 
 
 def test_a_bad_row_says_why_and_leaves_the_others_alone(
@@ -105,15 +94,6 @@ def test_a_bad_row_says_why_and_leaves_the_others_alone(
     assert [row["candidates"] for row in (unknown, unlinked, empty, missing)] == [[]] * 4
 
 
-def test_input_of_another_shape_is_refused_with_the_missing_column(model: mlflow.pyfunc.PyFuncModel) -> None:
-    with pytest.raises(MlflowException, match="question"):
-        model.predict([{"topic": "film_0001"}])
-
-
-def test_no_rows_have_no_answers(model: mlflow.pyfunc.PyFuncModel) -> None:
-    assert model.predict(pd.DataFrame({"question": [], "topic": []}, dtype=object)) == []
-
-
 def test_many_threads_get_the_answers_of_one(model: mlflow.pyfunc.PyFuncModel, film: tuple[str, str]) -> None:
     asked = [[{"question": f"{word} directed {film[0]}?"}] for word in ("who", "when", "where", "why")]
     alone = [model.predict(rows) for rows in asked]
@@ -130,13 +110,14 @@ def test_answers_leave_the_serving_machine_as_it_was(
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
 
 
-def test_the_signature_and_the_example_are_shown(model: mlflow.pyfunc.PyFuncModel) -> None:
+def test_the_signature_and_the_example_are_shown_and_another_shape_is_refused(model: mlflow.pyfunc.PyFuncModel) -> None:
     signature = model.metadata.signature
     assert signature.inputs.input_names() == ["question", "topic"]
     assert signature.inputs.required_input_names() == ["question"]
     assert signature.outputs.input_names() == ["question", "topics", "candidates", "error", "nearest"]
-    rows = model.predict(model.input_example)
-    assert [row["error"] for row in rows] == ["", ""]
+    assert [row["error"] for row in model.predict(model.input_example)] == ["", ""]
+    with pytest.raises(MlflowException, match="question"):
+        model.predict([{"topic": "film_0001"}])
 
 
 def test_a_missing_graph_is_named_with_the_folder_and_what_builds_it(
@@ -156,13 +137,9 @@ def test_a_missing_graph_is_named_with_the_folder_and_what_builds_it(
 @pytest.fixture(scope="module")
 def server(registered: Path, tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A real ``mlflow models serve`` on this machine alone, away from the project; gives its port."""
-    folder = tmp_path_factory.mktemp("serving")
+    folder, port = tmp_path_factory.mktemp("serving"), free_port()
     home = folder / "home"
     shutil.copytree(tiny_run.config.runtime.home / "artifacts" / "graph", home / "artifacts" / "graph")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    where = ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
     environment = {
         **os.environ,
         "MLFLOW_TRACKING_URI": f"sqlite:///{registered / 'mlflow' / 'mlflow.db'}",
@@ -174,33 +151,10 @@ def server(registered: Path, tiny_run: TinyRun, tmp_path_factory: pytest.TempPat
         "https_proxy": "http://127.0.0.1:9",
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "models", "serve", "-m", MODEL, *where],
-            cwd=folder,
-            env=environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            until = time.monotonic() + 180
-            while not is_up(port):
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < until, (folder / "log").read_text()
-                time.sleep(0.3)
-            yield port
-        finally:
-            os.killpg(process.pid, 15)
-            process.wait(timeout=30)
-
-
-def is_up(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
+    where = ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", MODEL, *where]
+    with serving(command, port, folder / "log", cwd=folder, env=environment):
+        yield port
 
 
 def post(port: int, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -228,19 +182,8 @@ def test_a_server_answers_as_the_model_does(
     frame = pd.DataFrame(rows)
     assert post(server, {"dataframe_split": json.loads(frame.to_json(orient="split", index=False))}) == expected
     assert post(server, {"dataframe_records": json.loads(frame.to_json(orient="records"))}) == expected
-
-
-@pytest.mark.slow
-def test_a_topic_that_is_null_is_one_that_is_not_given(server: int, film: tuple[str, str]) -> None:
-    row = {"question": f"who directed {film[0]}?"}
-    expected = post(server, {"inputs": [row]})
-    assert not expected[0]["error"]
-    for body in ("inputs", "dataframe_records"):
-        assert post(server, {body: [{**row, "topic": None}]}) == expected
-
-
-@pytest.mark.slow
-def test_a_body_of_another_shape_is_a_client_error(server: int) -> None:
+    for body in ("inputs", "dataframe_records"):  # a topic that is null is one that is not given
+        assert post(server, {body: [{**rows[0], "topic": None}]}) == expected[:1]
     with pytest.raises(urllib.error.HTTPError) as refused:
         post(server, {"inputs": [{"topic": "film_0001"}]})
     assert refused.value.code == 400

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +16,11 @@ from typing import Any
 
 import pytest
 
-import tasks.server
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import process_started
 from tasks.runtime import pipeline_task, write_results_artifact
 from tasks.server import prefect_server
-
-ROOT = Path(tasks.server.__file__).parents[1]
+from tests.conftest import Start
 
 RUN = """
 import sys, time
@@ -61,17 +58,6 @@ def home(prefect_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     home = tmp_path_factory.mktemp("home")
     shutil.copytree(prefect_folder, home / "prefect")
     return home
-
-
-def start_run(home: Path, *more: str) -> subprocess.Popen[str]:
-    """Start a run in another process; its first line is the URL of its server."""
-    return subprocess.Popen(
-        [sys.executable, "-c", RUN, str(home), *more],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def server_of(home: Path) -> tuple[int, str]:
@@ -182,13 +168,13 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_error_inside_ends_the_server_and_the_next_one_knows_the_earlier_runs(home: Path) -> None:
+def test_an_error_inside_ends_the_server_and_the_next_one_knows_the_earlier_runs(home: Path, start: Start) -> None:
     def flows() -> int:
         database = home / "prefect" / "prefect.db"
         with sqlite3.connect(database) as connection:
             return connection.execute("select count(*) from flow_run").fetchone()[0]
 
-    run = start_run(home, "work")
+    run = start(RUN, home, "work")
     _, stderr = run.communicate(timeout=120)
     assert (run.returncode, stderr) == (0, "")
     known = flows()
@@ -199,26 +185,24 @@ def test_an_error_inside_ends_the_server_and_the_next_one_knows_the_earlier_runs
     assert_nothing_left(home, pid, started)
 
 
-@pytest.mark.slow
-def test_a_run_that_was_killed_takes_its_server_with_it(home: Path) -> None:
-    with start_run(home) as run:
-        assert run.stdout is not None
-        run.stdout.readline()
-        pid, started = server_of(home)
-        run.kill()
-        run.wait()
-        assert wait_for(lambda: process_started(pid) != started)
+def started_run(start: Start, home: Path) -> tuple[subprocess.Popen[str], int, str]:
+    """Return a run whose server answers, with the server's process id and start."""
+    run = start(RUN, home)
+    assert run.stdout is not None
+    run.stdout.readline()
+    return run, *server_of(home)
 
 
 @pytest.mark.slow
-def test_a_server_that_could_not_follow_its_killed_run_is_ended_by_the_next(home: Path) -> None:
-    with start_run(home) as run:
-        assert run.stdout is not None
-        run.stdout.readline()
-        pid, started = server_of(home)
-        os.kill(pid, signal.SIGSTOP)  # it does not even see that its owner is gone
-        run.kill()
-        run.wait()
+def test_a_server_ends_with_its_killed_run_or_is_ended_by_the_next(home: Path, start: Start) -> None:
+    run, pid, started = started_run(start, home)
+    run.kill()
+    run.wait()
+    assert wait_for(lambda: process_started(pid) != started)
+    run, pid, started = started_run(start, home)
+    os.kill(pid, signal.SIGSTOP)  # it does not even see that its owner is gone
+    run.kill()
+    run.wait()
     time.sleep(1)
     assert process_started(pid) == started
     with prefect_server(home):
@@ -229,19 +213,16 @@ def test_a_server_that_could_not_follow_its_killed_run_is_ended_by_the_next(home
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)])
-def test_ctrl_c_and_sigterm_leave_nothing_behind(home: Path, sent: signal.Signals, code: int) -> None:
-    with start_run(home) as run:
-        assert run.stdout is not None
-        run.stdout.readline()
-        pid, started = server_of(home)
-        run.send_signal(sent)
-        assert run.wait(timeout=30) == code
+def test_ctrl_c_and_sigterm_leave_nothing_behind(home: Path, start: Start, sent: signal.Signals, code: int) -> None:
+    run, pid, started = started_run(start, home)
+    run.send_signal(sent)
+    assert run.wait(timeout=30) == code
     assert_nothing_left(home, pid, started)
 
 
 @pytest.mark.slow
-def test_two_runs_at_once_on_a_fresh_home_have_a_server_each(tmp_path: Path) -> None:
-    runs = [start_run(tmp_path, "work"), start_run(tmp_path, "work")]
+def test_two_runs_at_once_on_a_fresh_home_have_a_server_each(tmp_path: Path, start: Start) -> None:
+    runs = [start(RUN, tmp_path, "work"), start(RUN, tmp_path, "work")]
     outputs = [run.communicate(timeout=240) for run in runs]
     assert [(run.returncode, stderr) for run, (_, stderr) in zip(runs, outputs, strict=True)] == [(0, ""), (0, "")]
     urls, sums = zip(*[stdout.split() for stdout, _ in outputs], strict=True)

@@ -15,7 +15,7 @@ from kgqa_core.artifacts import Artifact, Recipe
 from kgqa_core.sweeps.points import PointRow, Spread, Sweep, read_sweep
 from kgqa_core.tracking import TrackingRecord, write_record
 from tasks.mlflow_store import tracking_uri
-from tasks.run_content import SweepContent, SweepRun, sweep_content
+from tasks.run_content import SweepContent, sweep_content
 from tasks.tracking import publish_sweep
 
 RUN = """\
@@ -57,7 +57,7 @@ def content(folder: Path, base: str = "a.yaml") -> SweepContent:
         )
         for width, hits in ((5, 90.0), (7, 92.0))
     ]
-    return sweep_content(read(folder, base), SweepRun("flow-run-1", "0123abcd"), artifact, rows)
+    return sweep_content(read(folder, base), artifact, rows, flow_run_id="flow-run-1", git_commit="0123abcd")
 
 
 def test_a_point_shows_its_settings_and_what_the_sweep_shows(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from tasks.mlflow_store import ensure_store, tracking_uri, ui_command
 from tasks.run_content import FlowRun
 from tasks.tracking import Published, git_commit, publish
 from tests.conftest import Start
+from tests.processes import free_port, serving
 
 LOSS: list[Point] = [(20 * step, 3.0 / step, 1_000_000 + 500 * step) for step in range(1, 1100)]  # more than a batch
 TRAINED = {seed: Recipe("explorer", 1, {}, {"seed": str(seed)}).fingerprint for seed in (1, 2)}
@@ -350,9 +350,7 @@ def test_the_command_for_the_ui_can_be_pasted_into_a_shell(home: Path, monkeypat
 
 @pytest.mark.slow
 def test_the_ui_opens_on_what_was_published(shown: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
 
     def get(path: str, body: dict[str, Any] | None = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
@@ -361,18 +359,7 @@ def test_the_ui_opens_on_what_was_published(shown: Path, tmp_path: Path) -> None
         with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.read()
 
-    with (tmp_path / "ui.log").open("wb") as log:
-        command = shlex.split(ui_command(shown, port=port))
-        ui = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        until = time.monotonic() + 90
-        while True:
-            try:
-                get("health")
-                break
-            except (urllib.error.URLError, ConnectionError):
-                assert ui.poll() is None and time.monotonic() < until, (tmp_path / "ui.log").read_text()
-                time.sleep(0.2)
+    with serving(shlex.split(ui_command(shown, port=port)), port, tmp_path / "ui.log"):
         experiments = json.loads(get("api/2.0/mlflow/experiments/search", {"max_results": 10}))["experiments"]
         (demo,) = [found["experiment_id"] for found in experiments if found["name"] == "demo"]
         runs = json.loads(get("api/2.0/mlflow/runs/search", {"experiment_ids": [demo]}))["runs"]
@@ -382,9 +369,6 @@ def test_the_ui_opens_on_what_was_published(shown: Path, tmp_path: Path) -> None
         plot = get(f"get-artifact?path=plots%2Fhits_by_hops.png&run_id={ids['explorer seed 1']}")
         assert plot.startswith(b"\x89PNG")
         assert b"<html" in get("").lower()
-    finally:
-        os.killpg(ui.pid, 15)
-        ui.wait(timeout=30)
 
 
 def test_the_commit_is_that_of_the_folder_and_unknown_without_git(tmp_path: Path) -> None:
