@@ -60,9 +60,12 @@ def build_golden(home: Path) -> Golden:
     home.mkdir(parents=True, exist_ok=True)
     write_dump(home)
     made = {}
-    for text, goals in ((RUN, ["encodings", "controls", "instructions"]), (DUMP_RUN, ["subgraphs"])):
-        (home / "golden.yaml").write_text(text, encoding="utf-8")
-        pipeline = Pipeline(read_config(home / "golden.yaml", [f"runtime.home={home}"]))
+    for name, text, goals in (
+        ("golden", RUN, ["encodings", "controls", "instructions"]),
+        ("dump", DUMP_RUN, ["subgraphs"]),
+    ):
+        (home / f"{name}.yaml").write_text(text, encoding="utf-8")
+        pipeline = Pipeline(read_config(home / f"{name}.yaml", [f"runtime.home={home}"]))
         for outcome in ensure(pipeline, goals):
             stage = outcome.artifact.recipe.stage
             made.setdefault("graph of a dump" if stage == "graph" and stage in made else stage, outcome.artifact)
