@@ -9,7 +9,7 @@ import pytest
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.types import ANSWERS, EndpointLmSection
-from kgqa_core.run.stages import StageSpec, stage_specs
+from tests.run.specs import another, assert_in_order, changed, specs_of
 
 RUN = """\
 dataset: {name: tiny, source: embedded, seed: 0}
@@ -44,23 +44,11 @@ def plans_only(tmp_path: Path) -> Path:
     return tmp_path / "given.yaml"
 
 
-def specs_of(path: Path, *overrides: str) -> dict[str, StageSpec]:
-    return {spec.key: spec for spec in stage_specs(read_config(path, overrides))}
-
-
-def changed(path: Path, *overrides: str) -> set[str]:
-    before, after = specs_of(path), specs_of(path, *overrides)
-    return {key for key in after if key not in before or before[key].section != after[key].section}
-
-
 def test_planning_comes_after_graph_and_questions_and_each_stage_after_what_it_reads(run_file: Path) -> None:
     specs = specs_of(run_file)
     planning = ["supervision", TAUGHT, MODEL, TUNED, DENSE, *(f"plans-{one}-seed0" for one in ("generator", "dense"))]
     assert list(specs)[-8:] == [*planning, "plans-mixture-seed0"]
-    seen: set[str] = set()
-    for spec in specs.values():
-        assert set(spec.needs) <= seen
-        seen.add(spec.key)
+    assert_in_order(specs)
     assert set(specs["plans-mixture-seed0"].needs) >= {MODEL, TUNED, DENSE}
     assert not {MODEL, TUNED} & set(specs["plans-dense-seed0"].needs)
 
@@ -85,31 +73,34 @@ def test_only_what_the_planners_need_is_trained(run_file: Path) -> None:
 
 
 SHAPING: dict[str, set[str]] = {
-    "plans.supervision=all_shortest": {TAUGHT, DENSE},
-    "plans.precision_threshold=0.7": {TAUGHT, DENSE},
-    "plans.num_plans=5": SCORED,
-    "reasoner.objective=eperm": {TAUGHT, TUNED},
-    "reasoner.instructions={plan: 2.0}": {TAUGHT, TUNED},
-    "reasoner.instructions={plan: 2.0, reason: 1.0}": {TAUGHT},  # the rest follows from the examples' weights
-    "reasoner.shares={reason: 0.5}": {TAUGHT},
-    "reasoner.paths_per_question=2": {TAUGHT},
-    "reasoner.wrong_plans=2": {TAUGHT},
-    "reasoner.max_paths=11": {TAUGHT},
-    "reasoner.answers=all": {TAUGHT},
-    "reasoner.num_candidates=5": {TAUGHT},
+    "plans.supervision": {TAUGHT, DENSE},
+    "plans.precision_threshold": {TAUGHT, DENSE},
+    "plans.num_plans": SCORED,
+    "reasoner.objective": {TAUGHT, TUNED},
+}
+SHAPING |= {
+    f"reasoner.{name}": {TAUGHT}
+    for name in ("paths_per_question", "wrong_plans", "max_paths", "answers", "num_candidates")
 }
 HOW_REACHED = set(EndpointLmSection.model_fields) - ANSWERS
 
 
-@pytest.mark.parametrize("override", SHAPING)
-def test_a_setting_changes_the_stages_that_it_shapes(run_file: Path, override: str) -> None:
-    assert changed(run_file, override) == SHAPING[override]
+@pytest.mark.parametrize("setting", SHAPING)
+def test_a_setting_changes_the_stages_that_it_shapes(run_file: Path, setting: str) -> None:
+    assert changed(run_file, another(run_file, setting)) == SHAPING[setting]
+
+
+def test_instructions_and_their_shares_shape_the_examples(run_file: Path) -> None:
+    assert changed(run_file, "reasoner.shares={reason: 0.5}") == {TAUGHT}
+    assert changed(run_file, "reasoner.instructions={plan: 2.0}") == {TAUGHT, TUNED}
+    # The rest follows from the examples' weights.
+    assert changed(run_file, "reasoner.instructions={plan: 2.0, reason: 1.0}") == {TAUGHT}
 
 
 @pytest.mark.parametrize(("section", "stage"), [("lm", MODEL), ("reasoner", TUNED), ("dense", DENSE)])
 def test_every_number_of_a_training_shapes_it(run_file: Path, section: str, stage: str) -> None:
     config = getattr(read_config(run_file), section)
-    skipped = {override.partition("=")[0] for override in SHAPING} | {"reasoner.folds"}  # of choose alone
+    skipped = SHAPING.keys() | {"reasoner.folds"}  # of choose alone
     names = [
         name
         for name, value in config
@@ -157,8 +148,7 @@ def test_choose_learns_from_explorers_that_did_not_see_the_question(run_file: Pa
     assert "candidates" in specs[TAUGHT].needs
     assert "encodings" in specs["candidates"].needs
     assert "explorer-seed0" not in specs["candidates"].needs
-    before, after = specs, specs_of(run_file, choose, "reasoner.folds=3")
-    assert {key for key in after if before[key].section != after[key].section} == {"candidates"}
+    assert changed(run_file, "reasoner.folds=3", base=(choose,)) == {"candidates"}
 
 
 def test_an_objective_names_its_instructions(run_file: Path) -> None:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kgqa_core.config_file import read_config
-from kgqa_core.config_systems import SYSTEMS, OracleSection, SystemsSection
+from kgqa_core.config_systems import SYSTEMS, OracleSection, SystemsSection, system_type
 from kgqa_core.errors import ConfigError
-from kgqa_core.run.stages import StageSpec, known_stages, stage_specs
-from kgqa_core.systems.baselines import TogSection
-from kgqa_core.systems.eperm import EpermSection
-from kgqa_core.systems.etd import DualrSection, EtdSection
-from kgqa_core.systems.fiske import FiskeSection
-from kgqa_core.systems.ours import OursSection
-from kgqa_core.systems.rog import RogSection
+from kgqa_core.run.stages import StageSpec
+from tests.run.specs import another, assert_in_order, changed, specs_of
 
 PLANNING = """\
 dataset: {name: tiny, source: embedded, seed: 0}
@@ -36,16 +30,6 @@ FUSION = "fusion-seed0"
 def run_file(tmp_path: Path) -> Path:
     (tmp_path / "tiny.yaml").write_text(RUN, encoding="utf-8")
     return tmp_path / "tiny.yaml"
-
-
-def specs_of(path: Path, *overrides: str) -> dict[str, StageSpec]:
-    return {spec.key: spec for spec in stage_specs(read_config(path, overrides))}
-
-
-def changed(path: Path, *overrides: str) -> set[str]:
-    """Return the stages whose own section an override changes, and those that are new."""
-    before, after = specs_of(path), specs_of(path, *overrides)
-    return {key for key in after if key not in before or before[key].section != after[key].section}
 
 
 def systems_in(specs: dict[str, StageSpec]) -> set[str]:
@@ -69,11 +53,7 @@ def test_each_system_is_a_stage_after_all_that_it_stands_on_and_the_comparison_i
     assert systems_in(specs) == ALL
     assert list(specs)[-1] == "comparison"
     assert set(specs["comparison"].needs) == ALL
-    seen: set[str] = set()
-    for spec in specs.values():
-        assert set(spec.needs) <= seen
-        assert spec.stage in known_stages()
-        seen.add(spec.key)
+    assert_in_order(specs)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +78,8 @@ def test_a_system_waits_for_no_more_than_it_needs(run_file: Path, system: str, n
 
 
 def test_where_no_model_answers_none_is_needed(run_file: Path) -> None:
+    run_file.write_text(BARE + "systems: {run: [explorer]}\n", encoding="utf-8")
+    assert systems_in(specs_of(run_file)) == of("explorer")
     run_file.write_text(BARE + "systems: {run: [direct, rog, etd], answered_by: [oracle, random]}\n", encoding="utf-8")
     specs = specs_of(run_file)
     assert systems_in(specs) == {
@@ -184,125 +166,49 @@ def test_a_system_on_an_explorer_of_another_run_reads_it_by_content(run_file: Pa
 
 EXPLORING = of("etd", "dualr", "explorer", "ours")
 ASKING = ALL - of("explorer")
-SHAPING: dict[str, set[str]] = {
-    "systems.topics=linked": ALL,
-    "systems.pool=hard": ALL,
-    "systems.num_questions=7": ALL,
-    "systems.draw=3": ALL,
-    "systems.max_calls=7": ALL,
-    "systems.max_calls=null": ALL,
-    "systems.max_new_tokens=7": ALL,
-    "evaluation.split=dev": ALL,
-    "evaluation.edge_budget=3": EXPLORING | {FUSION},
-    "evaluation.attention_threshold=0.3": EXPLORING | {FUSION},
-    "evaluation.evidence_paths=1": EXPLORING | {FUSION},
-    "explorer.steps=3": ALL | {FUSION},
-    "explorer.mask_topics=false": ALL | {FUSION},
-    "dataset.reenter_topic=true": ALL | {FUSION},
-}
-OWN: dict[str, dict[str, Any]] = {  # of each system: its settings, each with another value than the default
-    "etd": {
-        "num_candidates": 5,
-        "multiple_choice": False,
-        "candidates": False,
-        "probabilities": False,
-        "paths": False,
-        "renormalise": "shown",
-        "only_candidates": True,
-        "determine": "likelihood",
-        "answer_set": "tied",
-    },
-    "rog": {
-        "plans": "random",
-        "num_plans": 5,
-        "reasoning": "vote",
-        "vote_top": 3,
-        "max_paths": 7,
-        "explain": True,
-    },
-    "eperm": {
-        "num_plans": 3,
-        "plans": "random",
-        "retriever": False,
-        "retriever_width": 5,
-        "retriever_depth": 2,
-        "relation_batch": 7,
-        "weighted_plans": False,
-        "entity_scores": False,
-        "top_entities": 7,
-        "look_ahead": False,
-        "max_candidates": 7,
-        "num_neighbours": 3,
-        "finder": "single",
-        "max_paths": 7,
-        "path_scores": False,
-        "predictor": "none",
-    },
-    "fiske": {
-        "state": False,
-        "end_flag": False,
-        "merge_branches": False,
-        "starts": "all",
-        "entity_mapping": "always",
-        "branches_meet": False,
-        "relation_batch": 7,
-        "min_relation_score": 3.0,
-        "max_entities": 7,
-        "max_starts": 3,
-        "max_rounds": 3,
-        "rewrite_question": False,
-        "answer_triples": 7,
-    },
-    "tog": {"width": 5, "depth": 2, "entity_prune": "none", "max_entities": 7, "unsure": "reason"},
-    "ours": {"planner": "mixture", "num_plans": 5},
-}
-OWN["dualr"] = OWN["etd"]
-SECTIONS: dict[str, Any] = {
-    "etd": EtdSection,
-    "dualr": DualrSection,
-    "rog": RogSection,
-    "eperm": EpermSection,
-    "fiske": FiskeSection,
-    "tog": TogSection,
-    "ours": OursSection,
-}
-ORACLE = {"error": 0.25, "knows": 0.5, "fill_budget": "true", "seed": 7}
+OWN = [name for name in SYSTEMS if system_type(name).settings]  # systems that have settings
 WHICH = {"run", "answered_by", "variants", "seeds"}  # settings that say which stages there are
-NOTHING = ("systems.chunk=7", "systems.max_traces=0", "systems.run=[tog, ours, etd, rog]")
+HOW = {"chunk", "max_traces"}  # settings of how the work is done
+SHAPING: dict[str, set[str]] = {
+    f"systems.{name}": ALL for name in SystemsSection.legal_keys() if name not in {*WHICH, *HOW, *OWN, "oracle"}
+}
+SHAPING |= {
+    "evaluation.split": ALL,
+    "explorer.steps": ALL | {FUSION},
+    "explorer.mask_topics": ALL | {FUSION},
+    "dataset.reenter_topic": ALL | {FUSION},
+    **dict.fromkeys(("evaluation.edge_budget", "evaluation.attention_threshold"), EXPLORING | {FUSION}),
+    "evaluation.evidence_paths": EXPLORING | {FUSION},
+}
 
 
-@pytest.mark.parametrize("override", SHAPING)
-def test_a_setting_changes_the_stages_that_it_shapes(run_file: Path, override: str) -> None:
-    found = changed(run_file, override)
-    assert {key for key in found if key.startswith(("system-", "fusion-"))} == SHAPING[override]
+def only_compared(found: set[str]) -> set[str]:
+    return {key for key in found if key.startswith(("system-", "fusion-"))}
 
 
-@pytest.mark.parametrize(("system", "setting"), [(system, name) for system in OWN for name in OWN[system]])
-def test_a_systems_own_setting_changes_that_system_alone(run_file: Path, system: str, setting: str) -> None:
+@pytest.mark.parametrize("setting", SHAPING)
+def test_a_setting_changes_the_stages_that_it_shapes(run_file: Path, setting: str) -> None:
+    assert only_compared(changed(run_file, another(run_file, setting))) == SHAPING[setting]
+
+
+@pytest.mark.parametrize("system", OWN)
+def test_a_systems_own_settings_change_that_system_alone(run_file: Path, system: str) -> None:
     wanted = of(system) | ({FUSION} if system == "ours" else set())
-    assert changed(run_file, f"systems.{system}.{setting}={OWN[system][setting]}") == wanted
+    for name in system_type(system).settings.model_fields.keys() - {"explorer"}:  # type: ignore[union-attr]
+        override = another(run_file, f"systems.{system}.{name}")
+        assert changed(run_file, override) == wanted, override
 
 
-@pytest.mark.parametrize("override", NOTHING)
+@pytest.mark.parametrize("override", ["systems.chunk=7", "systems.max_traces=0", "systems.run=[tog, ours, etd, rog]"])
 def test_how_the_work_is_done_changes_nothing(run_file: Path, override: str) -> None:
     assert changed(run_file, override) <= {"comparison"}
 
 
 def test_the_oracles_settings_are_its_own(run_file: Path) -> None:
     played = ("systems.run=[rog, direct]", "systems.answered_by=[lm, oracle, random]")
-    before = specs_of(run_file, *played)
-    for setting, value in ORACLE.items():
-        after = specs_of(run_file, *played, f"systems.oracle.{setting}={value}")
-        moved = {key for key in after if after[key].section != before[key].section}
-        assert moved == of("rog-oracle", "direct-oracle"), setting
-
-
-def test_no_setting_is_forgotten_here() -> None:
-    for system, section in SECTIONS.items():
-        assert section.model_fields.keys() - {"explorer"} == OWN[system].keys(), system
-    assert OracleSection.model_fields.keys() == ORACLE.keys()
-    said = {name.partition("=")[0].split(".")[1] for name in (*SHAPING, *NOTHING) if name.startswith("systems.")}
-    assert set(SystemsSection.legal_keys()) == said | WHICH | SECTIONS.keys() | {"oracle"}
+    for name in OracleSection.model_fields:
+        override = another(run_file, f"systems.oracle.{name}", *played)
+        assert changed(run_file, override, base=played) == of("rog-oracle", "direct-oracle"), override
 
 
 def test_another_wording_of_a_prompt_is_another_system_but_another_fusion_only_of_plans(run_file: Path) -> None:
@@ -406,14 +312,8 @@ def test_sections_that_do_not_fit_together_are_named(run_file: Path, text: str, 
         read_config(run_file)
 
 
-@pytest.mark.parametrize("system", ["rog", "ours"])
-def test_a_planner_that_the_run_does_not_make_is_named(run_file: Path, system: str) -> None:
-    setting = {"rog": "rog: {plans: dense}", "ours": "ours: {planner: dense}"}[system]
+@pytest.mark.parametrize(("system", "setting"), [("rog", "rog: {plans: dense}"), ("ours", "ours: {planner: dense}")])
+def test_a_planner_that_the_run_does_not_make_is_named(run_file: Path, system: str, setting: str) -> None:
     run_file.write_text(BARE + f"systems: {{run: [{system}], answered_by: [oracle], {setting}}}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"needs 'dense-seed0', which this run does not make: .*leave the system out"):
         specs_of(run_file)
-
-
-def test_the_explorer_alone_needs_no_model(run_file: Path) -> None:
-    run_file.write_text(BARE + "systems: {run: [explorer]}\n", encoding="utf-8")
-    assert systems_in(specs_of(run_file)) == of("explorer")
