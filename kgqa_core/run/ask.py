@@ -63,12 +63,7 @@ class Answerer:
     system: ExplorerSystem
 
     def ask(self, question: str, topic: str | None = None) -> Answer:
-        """Answer one question.
-
-        Raises:
-            LinkError: no topic, with the nearest names.
-            InputError: an empty question.
-        """
+        """Answer one question; raises as ``link_asked``."""
         linked = link_asked(question, topic, self.system.graph)
         return self._read(linked, *self._predict([linked]))
 
@@ -103,9 +98,7 @@ class Answerer:
 def link_asked(question: str, topic: str | None, graph: KnowledgeGraph) -> Question:
     """Return a question with the topic that was named, or that its text names.
 
-    Raises:
-        LinkError: no topic, with the nearest names.
-        InputError: an empty question.
+    Raises InputError where the question is empty, LinkError with the nearest names where no topic is found.
     """
     from kgqa_core.questions.link import link_question
 
@@ -139,14 +132,9 @@ def open_answerer(pipeline: Pipeline) -> Answerer:
 def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any], list[Reject]]:
     """Score the run's first explorer, and its controls, on any question file in the dataset's format.
 
-    Returns:
-        ``{"n", "hits1", "f1", "em", "coverage", "seconds", "controls": {name: {...}}}`` (percent, with the bounds of
-        95 % intervals as ``hits1.low``; seconds of answering, encoding of new texts included), and the lines that could
-        not be used.
-
-    Raises:
-        InputError: no usable question.
-        ArtifactError: the explorer or its controls are not built.
+    Returns ``{"n", "hits1", "f1", "em", "coverage", "seconds", "controls": {name: {...}}}`` (percent, with the bounds
+    of 95 % intervals as ``hits1.low``; seconds of answering, encoding of new texts included), and the lines that could
+    not be used. Raises InputError where no question is usable.
     """
     from kgqa_core.evaluation.figures import make_figures
     from kgqa_core.evaluation.metrics import score_predictions
@@ -216,10 +204,7 @@ class SystemReply:
 def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, row: str | None = None) -> SystemReply:
     """Ask one row of the run's comparison, the first by default, played by its first answerer, with the first seed.
 
-    Raises:
-        InputError: an empty question.
-        LinkError: a topic that is not in the graph, or none in the text where the system needs one.
-        ArtifactError: something that the system stands on is not made.
+    Raises as ``link_asked``, but LinkError only where a topic was named or the system needs one.
     """
     systems = section_of(pipeline)
     seed = (systems.seeds or pipeline.config.exploration.seeds)[0]

@@ -7,6 +7,7 @@ they start.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -119,14 +120,10 @@ def _remote_client(address: str, home: Path, timeout: float) -> Iterator[Client]
                 f"Start some with `dask worker {address}`."
             ) from problem
         home.mkdir(parents=True, exist_ok=True)
-        blind = [worker for worker, sees in client.run(_is_folder, str(home)).items() if not sees]
+        blind = [worker for worker, sees in client.run(os.path.isdir, str(home)).items() if not sees]
         if blind:
             raise KgqaError(
                 f"cluster.address: worker {blind[0]} does not see the folder {home}. Workers read and write the run's "
                 "files: mount KGQA_HOME and the input files under the same paths on every machine."
             )
         yield client
-
-
-def _is_folder(path: str) -> bool:
-    return Path(path).is_dir()

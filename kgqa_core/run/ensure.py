@@ -48,21 +48,11 @@ def work_here(work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
 def ensure(
     pipeline: Pipeline, goals: Iterable[str], *, accept: bool = False, worker: Worker = work_here
 ) -> list[StageOutcome]:
-    """Make the stages ``goals`` and all that they read, where the store lacks them.
+    """Make the stages ``goals`` (keys) and all that they read, where the store lacks them; ``worker`` does the work.
 
-    Graph and questions are compared with the last accepted build before anything is made of them.
-
-    Args:
-        pipeline: the run.
-        goals: keys of stages.
-        accept: go on from the new build however much changed since the last one.
-        worker: does the work of each stage that is missing.
-
-    Returns:
-        all these stages in order, and the comparison of the builds where something changed.
-
-    Raises:
-        DriftError: more changed since the last accepted build than the configuration allows.
+    Graph and questions are compared with the last accepted build before anything is made of them. Where more changed
+    than the configuration allows, DriftError is raised; ``accept`` goes on all the same. Returns all stages in order,
+    and the comparison of the builds where something changed.
     """
     stages = known_stages()
     data = [key for key, spec in pipeline.specs.items() if stages[spec.stage].is_data]

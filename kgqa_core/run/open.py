@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -52,9 +52,6 @@ def device_of(config: RunConfig) -> str:
     return "cuda" if there and wanted != "cpu" else "cpu"
 
 
-# ------ Texts.
-
-
 def encoder_of(section: EncoderSection) -> Encoder:
     """Return the text encoder that a section describes; weights are loaded when it first encodes."""
     if isinstance(section, HashEncoderSection):
@@ -91,9 +88,6 @@ def read_encodings(folder: Path) -> dict[str, np.ndarray]:
     return dict(zip(table["text"].to_pylist(), vectors, strict=True))
 
 
-# ------ The graph.
-
-
 def graph_of(pipeline: Pipeline) -> KnowledgeGraph:
     """Open the run's graph."""
     return open_graph(pipeline.artifact("graph").folder)
@@ -126,9 +120,6 @@ def read_with_hops(pipeline: Pipeline, *splits: Split) -> list[Question]:
     return fill_hops(questions, graph_of(pipeline), reenter_topic=reenter, subgraphs=subgraphs_of(pipeline))
 
 
-# ------ The explorer.
-
-
 def open_system(pipeline: Pipeline, seed: int | None = None) -> ExplorerSystem:
     """Open the run's trained explorer of a seed, the first by default."""
     config = pipeline.config
@@ -152,18 +143,10 @@ def load_system(
     evaluation: EvaluationSection,
     batch_size: int,
 ) -> ExplorerSystem:
-    """Open a checkpoint over a graph, under the limits of an evaluation.
+    """Open a checkpoint over a graph, under the limits to walk and evidence of an evaluation.
 
-    Args:
-        folder: of the checkpoint.
-        graph: what is explored.
-        encoder: identity of the text encoder.
-        encode: texts to unit-norm vectors.
-        evaluation: limits to the walk, and how many evidence paths are kept.
-        batch_size: questions that are explored at once.
-
-    Raises:
-        ArtifactError: the checkpoint is missing, damaged or of another encoder.
+    ``encoder`` is the identity of the text encoder, ``encode`` makes unit-norm vectors of texts. Raises ArtifactError
+    where the checkpoint is missing, damaged or of another encoder.
     """
     from kgqa_core.explorer.model import load_explorer
     from kgqa_core.systems.etd import ExplorerSystem
@@ -174,9 +157,6 @@ def load_system(
         graph=graph, model=model, card=card, encode=encode, evidence_paths=kept, batch_size=batch_size
     )
     return system.limited(edge_budget=evaluation.edge_budget, attention_threshold=evaluation.attention_threshold)
-
-
-# ------ The language model.
 
 
 def model_section(config: RunConfig) -> ModelSection:
@@ -211,11 +191,7 @@ def base_weights(pipeline: Pipeline) -> Weights | None:
 
 
 def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
-    """Open the run's language model, with the adapters of this seed where it trains any.
-
-    Raises:
-        InputError: a folder or an endpoint that cannot be used.
-    """
+    """Open the run's language model, with the adapters of this seed where it trains any; InputError if unusable."""
     config, weights = pipeline.config, base_weights(pipeline)
     if config.reasoner is not None and weights is not None:
         trained = pipeline.artifact(f"reasoner-seed{seed}").folder
@@ -247,9 +223,6 @@ def metered(
     price = read_prices(PRICES).models.get(name)
     with CallStore(pipeline.home / "cache" / "calls") as store:
         yield Metered(model, meter=Meter(), store=store, budget=budget or UNLIMITED, system=system, price=price)
-
-
-# ------ Planners.
 
 
 def taught(pipeline: Pipeline, split: Split = "train") -> list[PlanQuestion]:
@@ -285,8 +258,7 @@ def path_constraints(search: SearchGraph) -> PathConstraints:
     return PathConstraints(search.graph, max_hops=search.max_hops, reenter_topic=search.reenter_topic)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedPlanner:
+class OpenedPlanner(NamedTuple):
     """A planner that is ready, and the account of what its language model costs."""
 
     planner: Planner

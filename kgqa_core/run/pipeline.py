@@ -72,17 +72,35 @@ class Pipeline:
         if listener := PROGRESS.get():
             listener(what, done, total)
 
-    def recipe(self, key: str) -> Recipe | None:
+    def recipe(self, key: str, found: dict[str, Artifact | None] | None = None) -> Recipe | None:
         """Return the recipe of a stage, or None while a stage that it reads is not done.
 
-        Raises:
-            InputError: an external file is missing.
+        ``found`` keeps what is known of other stages, so that a stage that several read is looked up once. Raises
+        InputError where an external file is missing.
         """
-        return self._recipe(key, {})
+        spec, found = self.specs[key], {} if found is None else found
+        inputs: dict[str, str] = {}
+        for need in spec.needs:
+            artifact = self.find(need, found)
+            if artifact is None:
+                return None
+            name = need.partition("-seed")[0]
+            inputs[need if name in inputs else name] = artifact.content  # a comparison reads several seeds
+        for name, other in spec.depends_on_run.items():
+            artifact = self.other_run(other.conf).find(other.key)
+            if artifact is None:
+                return None
+            inputs[name] = artifact.content
+        inputs |= {name: self._hash(path, name) for name, path in spec.files.items()}
+        return Recipe(spec.stage, known_stages()[spec.stage].version, spec.section, inputs)
 
-    def find(self, key: str) -> Artifact | None:
-        """Return a stage's artifact if it is done."""
-        return self._find(key, {})
+    def find(self, key: str, found: dict[str, Artifact | None] | None = None) -> Artifact | None:
+        """Return a stage's artifact if it is done; ``found`` as in ``recipe``."""
+        found = {} if found is None else found
+        if key not in found:
+            recipe = self.recipe(key, found)
+            found[key] = self.store.find(recipe) if recipe else None
+        return found[key]
 
     def artifact(self, key: str) -> Artifact:
         """Return a stage's artifact; ArtifactError where it is not done."""
@@ -94,11 +112,7 @@ class Pipeline:
         return found
 
     def other_run(self, conf: Path) -> Pipeline:
-        """Return the stages of another run that this one depends on, in the same home.
-
-        Raises:
-            ConfigError: runs that depend on each other in a circle.
-        """
+        """Return the stages of another run that this one depends on, in the same home; ConfigError for a circle."""
         if conf in self._needed_by:
             raise ConfigError(f"explorer.init_from, also_train_on: {conf} depends on itself through other runs")
         if conf not in self._others:
@@ -118,12 +132,7 @@ class Pipeline:
     def make(self, key: str, build: Build | None = None) -> StageOutcome:
         """Build one stage whose inputs are done, unless it is there, and keep what it recorded beside its files.
 
-        Args:
-            key: the stage.
-            build: in place of how its kind of stage is built.
-
-        Raises:
-            InputError: a file was changed while the stage read it.
+        ``build`` stands in for how its kind of stage is built.
         """
         spec, recipe = self.specs[key], self.recipe(key)
         build = build or known_stages()[spec.stage].build
@@ -188,30 +197,6 @@ class Pipeline:
         found: dict[str, Artifact | None] = {}
         return [self._status(spec, last.get(spec.key), found) for spec in self.specs.values()]
 
-    def _recipe(self, key: str, found: dict[str, Artifact | None]) -> Recipe | None:
-        """``found`` keeps what is known of other stages, so that a stage that several read is looked up once."""
-        spec = self.specs[key]
-        inputs: dict[str, str] = {}
-        for need in spec.needs:
-            artifact = self._find(need, found)
-            if artifact is None:
-                return None
-            name = need.partition("-seed")[0]
-            inputs[need if name in inputs else name] = artifact.content  # a comparison reads several seeds
-        for name, other in spec.depends_on_run.items():
-            artifact = self.other_run(other.conf).find(other.key)
-            if artifact is None:
-                return None
-            inputs[name] = artifact.content
-        inputs |= {name: self._hash(path, name) for name, path in spec.files.items()}
-        return Recipe(spec.stage, known_stages()[spec.stage].version, spec.section, inputs)
-
-    def _find(self, key: str, found: dict[str, Artifact | None]) -> Artifact | None:
-        if key not in found:
-            recipe = self._recipe(key, found)
-            found[key] = self.store.find(recipe) if recipe else None
-        return found[key]
-
     def _read(self, stage: str, fingerprint: str | None) -> Artifact | None:
         return read_artifact(self.store.root / stage / fingerprint) if fingerprint else None
 
@@ -223,7 +208,7 @@ class Pipeline:
         recipe, why = None, f"waits for {', '.join(waits)}"
         if not waits:
             try:
-                recipe = self._recipe(spec.key, found)
+                recipe = self.recipe(spec.key, found)
             except InputError as problem:
                 why = str(problem)
         found[spec.key] = done = self.store.find(recipe) if recipe else None

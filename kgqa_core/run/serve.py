@@ -73,16 +73,10 @@ def read_card(folder: Path) -> ServedCard:
 
 
 def open_served(folder: Path, home: Path, *, encoder_path: Path | None = None) -> Answerer:
-    """Open a served explorer over the graph that it was trained on.
+    """Open what ``write_served`` wrote over the graph that it was trained on, which is in ``home`` (``KGQA_HOME``).
 
-    Args:
-        folder: what ``write_served`` wrote.
-        home: where artifacts are: ``KGQA_HOME``.
-        encoder_path: folder of a local text encoder, where it is not the one of the training machine.
-
-    Raises:
-        ArtifactError: graph, encoder or weights are missing, or not those that it was trained with; the message names
-            what is missing, where it was looked for, and what brings it there.
+    ``encoder_path`` is the folder of a local text encoder, where it is not the one of the training machine. Where
+    graph, encoder or weights are missing or others, ArtifactError says where they were looked for and what helps.
     """
     card = read_card(folder)
     graph, encoder = _find_graph(card, home), _find_encoder(card, encoder_path)

@@ -113,7 +113,10 @@ class Views:
         if len(statements) != 1 or statements[0].type not in READING:
             kinds = ", ".join(statement.type.name for statement in statements) or "none"
             raise QueryError(f"one statement that reads is wanted (SELECT, FROM, DESCRIBE, PIVOT, ...), given: {kinds}")
-        if _holds_copy(query):
+        # Inside WITH, DuckDB would carry COPY out, on the files that it may read.
+        raw = query.encode("utf-8")
+        keywords = [place for place, kind in duckdb.tokenize(query) if kind == duckdb.token_type.keyword]
+        if any(raw[place : place + 4].lower() == b"copy" for place in keywords):
             raise QueryError(
                 "COPY writes files, and a query only reads: --out FILE writes its rows (a column of that name is "
                 'written "copy")'
@@ -121,24 +124,11 @@ class Views:
         return self.connection.sql(query)
 
 
-def _holds_copy(query: str) -> bool:
-    """Does a query hold the keyword COPY? Inside WITH, DuckDB would carry it out, on the files that it may read."""
-    raw = query.encode("utf-8")
-    starts = [place for place, kind in duckdb.tokenize(query) if kind == duckdb.token_type.keyword]
-    return any(raw[place : place + 4].lower() == b"copy" for place in starts)
-
-
 @contextmanager
 def open_views(artifacts: Mapping[str, Artifact], *, memory_limit: str, temp_directory: Path) -> Iterator[Views]:
-    """Open the tables of ``artifacts`` (by the stage's key in its run) as views.
+    """Open the tables of ``artifacts`` (by the stage's key in its run) as views; ArtifactError where one is damaged.
 
-    Args:
-        artifacts: those of a run that are done.
-        memory_limit: DuckDB's own, such as "2GB"; the process uses more.
-        temp_directory: where DuckDB spills.
-
-    Raises:
-        ArtifactError: a table cannot be opened.
+    ``memory_limit`` is DuckDB's own, such as "2GB": the process uses more. It spills to ``temp_directory``.
     """
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,

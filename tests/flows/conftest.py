@@ -1,14 +1,16 @@
-"""A small run whose systems stand side by side: a graph of places, hashed texts, planners barely trained."""
+"""One Prefect server for all, and a small run whose systems stand side by side, with planners barely trained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from benchmarks.places import RUN, write_places
 from kgqa_core.config_file import read_config
 from kgqa_core.run.pipeline import Pipeline
+from tasks.server import prefect_server
 
 SYSTEMS = """\
 systems:
@@ -22,6 +24,16 @@ systems:
 
 Build = Callable[[Pipeline], list[str]]
 Configure = Callable[..., Pipeline]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The PREFECT_API_URL of a server for all runs that need none of their own: each start costs seconds."""
+    before = dict(os.environ)
+    with prefect_server(tmp_path_factory.mktemp("server")) as url:
+        os.environ.clear()
+        os.environ.update(before)
+        yield url
 
 
 @pytest.fixture(scope="session")

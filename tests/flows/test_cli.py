@@ -2,6 +2,8 @@
 
 import io
 import json
+import logging
+import logging.config
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -19,18 +21,8 @@ from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError,
 from kgqa_core.evaluation.predictions import score_file
 
 COMMANDS = (
-    "run",
-    "build",
-    "encode",
-    "train-explorer",
-    "evaluate",
-    "ask",
-    "status",
-    "score",
-    "compare",
-    "lint",
-    "sql",
-    "sweep",
+    *["run", "build", "encode", "train-explorer", "train-reasoner", "evaluate", "ask", "status", "score"],
+    *["lint", "compare", "lm-info", "score-plans", "sql", "subgraph", "sweep"],
 )
 HEAVY = {"dask", "distributed", "duckdb", "matplotlib", "mlflow", "numpy", "pandas", "prefect", "pyarrow", "torch"}
 
@@ -129,42 +121,23 @@ def test_an_error_that_is_not_ours_keeps_its_traceback():
         command()
 
 
-def test_an_unknown_setting_names_the_nearest(conf):
-    done = kgqa("status", conf, "--set", "explorer.epoch=3")
-    assert done.exit_code == 2
-    assert not done.stdout
-    assert "unknown key 'explorer.epoch'" in done.stderr
-    assert "did you mean 'epochs'?" in done.stderr
-
-
-def test_a_missing_configuration_names_the_nearest(conf):
-    done = kgqa("status", conf.with_name("town.yaml"))
-    assert done.exit_code == 2
-    assert f"did you mean {conf}?" in done.stderr
-
-
-def test_usage_errors_have_the_exit_code_of_configuration_errors():
-    assert kgqa("status").exit_code == 2
-    assert kgqa("statsu", "demo.yaml").exit_code == 2
-
-
-def test_a_missing_predictions_file_is_an_input_error(tmp_path):
-    done = kgqa("score", tmp_path / "predictions.jsonl", "--json")
-    assert done.exit_code == 3
-    assert not done.stdout
-
-
-def test_asking_before_training_says_what_to_do(conf):
-    done = kgqa("ask", conf, "what flows through Bern?", "--json")
-    assert done.exit_code == 5
-    assert not done.stdout
-    assert "'explorer-seed0' of 'towns' is not done" in done.stderr
-
-
-def test_asking_a_registered_model_takes_no_settings(conf):
-    done = kgqa("ask", "models:/kgqa-towns@champion", "what flows through Bern?", "--set", "explorer.epochs=3")
-    assert done.exit_code == 2
-    assert "is a registered model" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("status", "CONF", "--set", "explorer.epoch=3"), 2, "unknown key 'explorer.epoch'"),
+        (("status", "CONF", "--set", "explorer.epoch=3"), 2, "did you mean 'epochs'?"),
+        (("status", "CONF.yml"), 2, "did you mean"),
+        (("status",), 2, "CONF"),
+        (("statsu", "demo.yaml"), 2, "statsu"),
+        (("score", "predictions.jsonl", "--json"), 3, "predictions.jsonl"),
+        (("ask", "CONF", "what flows through Bern?", "--json"), 5, "'explorer-seed0' of 'towns' is not done"),
+        (("ask", "models:/kgqa-towns@champion", "who?", "--set", "explorer.epochs=3"), 2, "is a registered model"),
+    ],
+)
+def test_a_mistake_is_told_on_standard_error_with_its_exit_code(conf, arguments, code, said):
+    done = kgqa(*(argument.replace("CONF", str(conf)) for argument in arguments))
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert said in done.stderr
 
 
 def test_asking_a_run_does_not_load_mlflow(conf):
@@ -191,21 +164,13 @@ def predictions(tmp_path) -> Path:
     return path
 
 
-def test_score_prints_one_json_document_of_the_documented_shape(predictions):
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "score", str(predictions), "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    figures = json.loads(done.stdout)
+def test_score_prints_one_json_document_of_the_documented_shape_and_percent_for_people(predictions):
+    command = [sys.executable, "-m", "flows.cli", "score", str(predictions), "--json"]
+    figures = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert figures == score_file(predictions)
     assert figures["n"] == 3
     assert figures["strict"]["hits1"] == pytest.approx(200 / 3)
     assert set(figures["rog"]) == {"accuracy", "hit", "hit1", "f1", "precision", "recall"}
-
-
-def test_score_prints_percent_for_people(predictions):
     shown = kgqa("score", predictions).stdout
     assert "3 questions, all figures in percent" in shown
     assert "66.67" in shown
@@ -220,27 +185,18 @@ def test_status_of_a_fresh_run_says_what_each_stage_waits_for(conf):
     assert stages["questions"]["why"] == "waits for graph"
 
 
-def test_what_others_print_and_log_goes_to_standard_error(capsys):
-    import logging
-
+def test_what_is_printed_and_logged_goes_to_standard_error_also_after_somebody_sets_up_logging_anew(capsys):
+    """As Prefect does at the start of a flow: it takes away what the root logger has."""
     with working("counting"):
         print("printed by a library")
         logging.getLogger("kgqa_core.somewhere").info("logged by us")
+        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "root": {"handlers": []}})
+        logging.getLogger("tasks.somewhere").warning("MLflow was not told")
     shown = capsys.readouterr()
     assert not shown.out
     assert "printed by a library" in shown.err
     assert "logged by us" in shown.err
-
-
-def test_what_we_log_is_shown_also_after_somebody_sets_up_logging_anew(capsys):
-    """As Prefect does at the start of a flow: it takes away what the root logger has."""
-    import logging
-    import logging.config
-
-    with working("counting"):
-        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "root": {"handlers": []}})
-        logging.getLogger("tasks.somewhere").warning("MLflow was not told")
-    assert capsys.readouterr().err.count("MLflow was not told") == 1
+    assert shown.err.count("MLflow was not told") == 1
 
 
 class Clock:

@@ -1,119 +1,35 @@
 """A run of one's own small graph from the command line: run in real processes, run again, ask, score, stop."""
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from flows.cli import app
 from tasks.leftovers import process_started
+from tests.flows.rivers import SPLITS, Run, write_run
 
 pytestmark = pytest.mark.slow
 
-RIVERS = [f"River {letter}" for letter in "ABCDEFGHIJKLM"]
-FLOWS_THROUGH = {river: (f"Town {number % 7}", f"Town {(3 * number + 1) % 7}") for number, river in enumerate(RIVERS)}
-SPLITS = {"train": RIVERS[:9], "dev": RIVERS[9:11], "test": RIVERS[11:]}
-CONFIG = """
-dataset:
-  name: rivers
-  source: files
-  graph: {format: tsv, path: triples.tsv}
-  questions: {format: jsonl, path: questions}
-encoder: {kind: hash, dim: 16}
-explorer: {steps: 2, edge_budget: 10, epochs: 2}
-"""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run configuration with a home of its own."""
-
-    folder: Path
-
-    @property
-    def conf(self) -> str:
-        return str(self.folder / "rivers.yaml")
-
-    @property
-    def environment(self) -> dict[str, str]:
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
-        return {**ours, "KGQA_HOME": str(self.folder / "home")}
-
-    def kgqa(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "flows.cli", *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stderr
-        return done
-
-    def kgqa_here(self, *arguments: str, code: int = 0) -> Result:
-        """The same in this process: to start one takes far longer than what only reads a run."""
-        done = CliRunner().invoke(app, arguments, env={"KGQA_HOME": str(self.folder / "home")})
-        assert done.exit_code == code, done.stderr
-        return done
-
-
-def write_run(folder: Path) -> Run:
-    lines = sorted({f"{river}\tflows_through\t{town}" for river, towns in FLOWS_THROUGH.items() for town in towns})
-    (folder / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "questions").mkdir()
-    for split, rivers in SPLITS.items():
-        rows = [
-            {"question": f"which towns does {river} flow through?", "answers": FLOWS_THROUGH[river], "hops": 1}
-            for river in rivers
-        ]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "questions" / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    (folder / "rivers.yaml").write_text(CONFIG, encoding="utf-8")
-    return Run(folder)
-
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, prefect_folder) -> tuple[Run, dict]:
+def finished(tmp_path_factory, server) -> tuple[Run, dict]:
     """A finished run, and the document that it printed."""
-    run = write_run(tmp_path_factory.mktemp("rivers"))
-    shutil.copytree(prefect_folder, run.folder / "home" / "prefect")
+    run = write_run(tmp_path_factory.mktemp("rivers"), server)
     return run, json.loads(run.kgqa("run", run.conf, "--json").stdout)
 
 
 def test_a_run_prints_results_artifacts_and_how_to_open_mlflow(finished):
     run, document = finished
     assert {row["role"] for row in document["results"]} == {"learned", "template control", "ceiling"}
-    assert [stage["key"] for stage in document["stages"] if stage["built"]] == [
-        "graph",
-        "questions",
-        "encodings",
-        "explorer-seed0",
-        "controls",
-        "evaluation-seed0",
-    ]
+    keys = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
+    assert [stage["key"] for stage in document["stages"] if stage["built"]] == keys
     assert all((Path(stage["folder"]) / "manifest.json").is_file() for stage in document["stages"])
     assert "mlflow ui" in document["mlflow_ui"]
     assert str(run.folder / "home") in document["mlflow_ui"]
-
-
-def test_a_second_run_builds_nothing_and_loads_nothing_heavy(finished):
-    run, first = finished
-    program = (
-        "import json, sys\nfrom flows.cli import main\n"
-        f"sys.argv = ['kgqa', 'run', {run.conf!r}, '--json']\n"
-        "try:\n    main()\n"
-        "finally:\n    print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=run.environment, capture_output=True, text=True, check=True
-    )
-    document = json.loads(done.stdout)
-    assert [stage["key"] for stage in document["stages"] if stage["built"]] == []
-    assert document["results"] == first["results"]
-    assert {"torch", "transformers", "dask", "distributed"}.isdisjoint(json.loads(done.stderr.splitlines()[-1]))
 
 
 def test_status_says_which_setting_made_a_stage_stale(finished):
@@ -135,24 +51,18 @@ def test_an_answer_has_scores_in_percent_and_evidence(finished):
     assert scores == sorted(scores, reverse=True)
     assert 1 < scores[0] <= 100
     assert any("flows_through" in candidate["path"] for candidate in answer["candidates"])
+    given = json.loads(run.kgqa_here("ask", run.conf, "which towns?", "--topic", "River B", "--json").stdout)
+    assert given["topics"] == ["River B"]
 
 
 def test_the_registered_model_answers_as_the_run_does(finished):
     run, _ = finished
     question = "which towns does River A flow through?"
-    by_run, by_model = (
-        json.loads(run.kgqa("ask", asked, question, "--json").stdout)
-        for asked in (run.conf, "models:/kgqa-rivers@champion")
-    )
+    by_run = json.loads(run.kgqa_here("ask", run.conf, question, "--json").stdout)
+    by_model = json.loads(run.kgqa("ask", "models:/kgqa-rivers@champion", question, "--json").stdout)
     assert by_model["candidates"]
     assert [line["label"] for line in by_model["candidates"]] == [line["label"] for line in by_run["candidates"]]
     assert [line["path"] for line in by_model["candidates"]] == [line["path"] for line in by_run["candidates"]]
-
-
-def test_a_topic_can_be_given(finished):
-    run, _ = finished
-    answer = json.loads(run.kgqa_here("ask", run.conf, "which towns?", "--topic", "River B", "--json").stdout)
-    assert answer["topics"] == ["River B"]
 
 
 @pytest.mark.parametrize("topic", [(), ("--topic", "Rover A")])
@@ -194,9 +104,8 @@ def test_our_own_predictions_can_be_scored(finished):
     assert figures["strict"]["f1"] == pytest.approx(learned["f1"])
 
 
-@pytest.mark.usefixtures("used_home")
-def test_an_error_inside_a_flow_is_one_message(tmp_path):
-    run = write_run(tmp_path)
+def test_an_error_inside_a_flow_is_one_message(tmp_path, server):
+    run = write_run(tmp_path, server)
     with (tmp_path / "triples.tsv").open("a", encoding="utf-8") as file:
         file.write("River Z\tflows_through\n")
     done = run.kgqa("build", run.conf, "--json", code=3)

@@ -107,6 +107,7 @@ def test_files_hold_all_of_it(conf: Path, tmp_path: Path) -> None:
         (["--topic", "m.ann", "--format", "parquet"], 2, "give --out FILE"),
         (["--topic", "m.ann", "--format", "tsv", "--out", "nowhere/x.tsv"], 3, "there is no folder"),
         (["--topic", "m.ann", "--format", "xml"], 2, "xml"),
+        (["--topic", "m.ann", "--set", "runtime.home=nowhere"], 5, "is not done"),
     ],
 )
 def test_mistakes_are_told_with_an_exit_code(conf: Path, arguments: list[str], code: int, message: str) -> None:
@@ -114,21 +115,7 @@ def test_mistakes_are_told_with_an_exit_code(conf: Path, arguments: list[str], c
     assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
 
 
-def test_a_run_that_is_not_built_says_so(conf: Path, tmp_path: Path) -> None:
-    done = kgqa_subgraph(conf, "--topic", "m.ann", "--set", f"runtime.home={tmp_path}")
-    assert done.exit_code == 5
-    assert "is not done" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("label", "name", "expected"),
-    [
-        ("m.0abc", "Blue Harbour", "Blue Harbour (m.0abc)"),
-        ("m.0abc", "m.0abc (no name)", "m.0abc (no name)"),
-        ("m.0abc", "m.0abc", "m.0abc (no name)"),
-        ("Blue Harbour", "Blue Harbour", "Blue Harbour"),
-        ("1958", "1958", "1958"),
-    ],
-)
-def test_an_entity_without_a_name_is_shown_as_such(label: str, name: str, expected: str) -> None:
-    assert shown(label, name) == expected
+def test_an_entity_without_a_name_is_shown_as_such() -> None:
+    assert shown("m.0abc", "Blue Harbour") == "Blue Harbour (m.0abc)"
+    assert shown("m.0abc", "m.0abc (no name)") == shown("m.0abc", "m.0abc") == "m.0abc (no name)"
+    assert (shown("Blue Harbour", "Blue Harbour"), shown("1958", "1958")) == ("Blue Harbour", "1958")

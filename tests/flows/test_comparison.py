@@ -27,7 +27,6 @@ from tasks.tracking import publish
 pytestmark = pytest.mark.slow
 
 NUM = 23
-Build = Callable[[Pipeline], list[str]]
 Configure = Callable[..., Pipeline]
 
 
@@ -42,8 +41,9 @@ def without_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
-def comparison_of(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the document of the comparison."""
+def compare(pipeline: Pipeline) -> dict[str, Any]:
+    """Make what a run lacks, and return the document of its comparison."""
+    ensure(pipeline, pipeline.specs)
     folder = pipeline.artifact("comparison").folder
     found: dict[str, Any] = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     return found
@@ -66,19 +66,19 @@ def test_every_system_answers_the_same_questions_and_a_second_run_does_nothing(
     assert summary.comparison["num_questions"] == NUM
     rows = {row["about"]["system"]: row for row in summary.comparison["rows"]}
     assert rows.keys() == set(SYSTEMS)
-    asked = {tuple(row["question_id"] for row in table_of(compared, key)) for key in systems_of(compared)}
-    assert len(asked) == 1
+    systems = [key for key, spec in compared.specs.items() if spec.stage == "system"]
+    assert len({tuple(row["question_id"] for row in table_of(compared, key)) for key in systems}) == 1
     calls = {name: row["overall"]["calls_per_question"] for name, row in rows.items()}
     assert (calls["etd"], calls["dualr"], calls["direct"], calls["cot"], calls["explorer"]) == (1, 1, 1, 1, 0)
     assert calls["rog"] == 1  # its plans are a planner's
     assert 1 < calls["fiske"] < calls["tog"]
+    called = table_of(compared, "system-tog-oracle-seed0", "calls")
+    for row in table_of(compared, "system-tog-oracle-seed0"):  # what it cost is what its calls say
+        own = [call for call in called if call["question_id"] == row["question_id"]]
+        assert (row["num_calls"], row["num_tokens"]) == (len(own), sum(call["num_tokens"] for call in own))
+        assert [call["number"] for call in own] == list(range(1, len(own) + 1))
     assert rows["fiske"]["overall"]["hits1"] == 100
     assert rows["direct"]["overall"]["hits1"] == 0  # the oracle knows only what its prompt shows
-
-
-def systems_of(pipeline: Pipeline) -> list[str]:
-    """Return the keys of the systems' stages."""
-    return [key for key, spec in pipeline.specs.items() if spec.stage == "system"]
 
 
 def test_people_see_the_table_and_programs_its_rows(
@@ -102,15 +102,6 @@ def test_people_see_the_table_and_programs_its_rows(
     document = json.loads(json.dumps(summary_document(summary, None), default=str))
     assert len(document["systems"]) == len(SYSTEMS)
     assert {"system", "overall", "lift", "about"} <= document["systems"][0].keys()
-
-
-def test_what_a_system_cost_is_what_its_calls_say(compared: Pipeline) -> None:
-    predictions, calls = (table_of(compared, "system-tog-oracle-seed0", name) for name in ("predictions", "calls"))
-    for row in predictions:
-        own = [call for call in calls if call["question_id"] == row["question_id"]]
-        assert row["num_calls"] == len(own)
-        assert row["num_tokens"] == sum(call["num_tokens"] for call in own)
-        assert [call["number"] for call in own] == list(range(1, len(own) + 1))
 
 
 # One question at a time
@@ -161,12 +152,8 @@ def test_any_two_of_its_systems_can_be_compared_again(conf: Path) -> None:
 # Other comparisons
 
 
-def test_on_hard_negatives_the_table_says_whether_the_model_adds_something(
-    places: Configure, build_stages: Build
-) -> None:
-    pipeline = places("systems.run=[etd,rog]", "systems.pool=hard", "systems.answered_by=[oracle,random,first]")
-    build_stages(pipeline)
-    found = comparison_of(pipeline)
+def test_on_hard_negatives_the_table_says_whether_the_model_adds_something(places: Configure) -> None:
+    found = compare(places("systems.run=[etd,rog]", "systems.pool=hard", "systems.answered_by=[oracle,random,first]"))
     hits = {row["system"]: row["overall"]["hits1"] for row in found["rows"]}
     assert len(hits) == 6
     for system in ("etd", "rog"):
@@ -176,9 +163,9 @@ def test_on_hard_negatives_the_table_says_whether_the_model_adds_something(
     assert all("the LM adds to chance" in sentence for sentence in found["sentences"])
 
 
-def test_linked_topics_are_found_in_the_text_alone(places: Configure, compared: Pipeline, build_stages: Build) -> None:
+def test_linked_topics_are_found_in_the_text_alone(places: Configure, compared: Pipeline) -> None:
     linked = places("systems.run=[tog]", "systems.topics=linked")
-    build_stages(linked)
+    compare(linked)
     gold, found = (table_of(one, "system-tog-oracle-seed0") for one in (compared, linked))
     assert {row["topic_source"] for row in gold} == {"gold"}
     assert {row["topic_source"] for row in found} == {"linked"}
@@ -187,7 +174,7 @@ def test_linked_topics_are_found_in_the_text_alone(places: Configure, compared: 
 
 
 def test_a_question_on_which_a_system_raises_is_lost_alone(
-    places: Configure, compared: Pipeline, build_stages: Build, monkeypatch: pytest.MonkeyPatch
+    places: Configure, compared: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = table_of(compared, "system-direct-oracle-seed0")
     victim, steps = usual[11]["question_id"], Direct.steps
@@ -199,15 +186,14 @@ def test_a_question_on_which_a_system_raises_is_lost_alone(
 
     monkeypatch.setattr(Direct, "steps", raise_on_one)
     broken = places("systems.run=[direct]", "systems.max_calls=7")  # another limit: another stage
-    build_stages(broken)
+    document = compare(broken)
     rows = {row["question_id"]: row for row in table_of(broken, "system-direct-oracle-seed0")}
     failed = rows.pop(victim)
     assert (failed["status"], failed["prediction"]) == ("failed", [])
     assert "ZeroDivisionError: of the test" in failed["error"]
-    assert without_seconds(list(rows.values())) == without_seconds(
-        [row for row in usual if row["question_id"] != victim]
-    )
-    assert comparison_of(broken)["rows"][0]["overall"]["failed"] == pytest.approx(100 / NUM)
+    others = [row for row in usual if row["question_id"] != victim]
+    assert without_seconds(list(rows.values())) == without_seconds(others)
+    assert document["rows"][0]["overall"]["failed"] == pytest.approx(100 / NUM)
 
 
 # Resuming
@@ -231,16 +217,16 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("chunk", [8, 5])
 def test_where_a_model_was_gone_the_next_run_goes_on_be_it_in_other_chunks(
-    places: Configure, build_stages: Build, compared: Pipeline, dying: list[int], chunk: int
+    places: Configure, compared: Pipeline, dying: list[int], chunk: int
 ) -> None:
     own = ["systems.run=[cot]", f"systems.max_calls={chunk}", f"systems.oracle.seed={chunk}"]
     with pytest.raises(KgqaError, match="the model is gone"):
-        build_stages(places(*own))
+        compare(places(*own))
     told: list[tuple[str, int, int]] = []
     token = PROGRESS.set(lambda *what: told.append(what))
     try:
         again = places(*own, f"systems.chunk={chunk}")
-        build_stages(again)
+        compare(again)
     finally:
         PROGRESS.reset(token)
     assert dying == ([8, 8, 7, 7] if chunk == 8 else [8, 8, 7, 4, 3])  # what was answered is not asked again
@@ -256,7 +242,7 @@ def test_where_a_model_was_gone_the_next_run_goes_on_be_it_in_other_chunks(
 
 
 def test_mlflow_has_a_run_per_system_and_seed_with_the_same_figures(
-    places: Configure, build_stages: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Apart from what only it counts, and from shares of nothing."""
     from mlflow import MlflowClient
@@ -267,12 +253,8 @@ def test_mlflow_has_a_run_per_system_and_seed_with_the_same_figures(
     for draw in ("draw_learning_curves", "draw_hits_by_hops"):
         monkeypatch.setattr(tasks.tracking, draw, lambda *_: None)
     pipeline = places("systems.run=[direct,tog]", "systems.seeds=[0,1]", "systems.oracle.knows=0.5")
-    build_stages(pipeline)
-    outcomes = [
-        one
-        for one in ensure(pipeline, pipeline.specs)
-        if one.artifact.recipe.stage in ("graph", "system", "comparison")
-    ]
+    shown = ("graph", "system", "comparison")
+    outcomes = [one for one in ensure(pipeline, pipeline.specs) if one.artifact.recipe.stage in shown]
     flow = FlowRun(
         id="flow", name="otter", dataset="places", config_name="places", config_hash="c0", config_text="name: places\n",
         git_commit="0123", started_ms=1_000_000, max_traces=3,

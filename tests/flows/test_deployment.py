@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from tasks.server import prefect_server
-
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -33,39 +31,39 @@ def prefect(*arguments: str) -> str:
     return done.stdout
 
 
-def ask_server(url: str, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+def ask_server(url: str, path: str, body: dict[str, Any]) -> Any:
     """POST to the server's REST API."""
     request = urllib.request.Request(
         f"{url}/{path}", json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=30) as response:
-        found: list[dict[str, Any]] = json.load(response)
-    return found
+        return json.load(response)
 
 
-def test_a_worker_runs_the_scheduled_retrain_once(
-    used_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, run_file = used_home, tmp_path / "quick.yaml"
+def test_a_worker_runs_the_scheduled_retrain_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, run_file = tmp_path / "home", tmp_path / "quick.yaml"
     run_file.write_text(QUICK_RUN, encoding="utf-8")
+    monkeypatch.setenv("PREFECT_API_URL", server)
     monkeypatch.setenv("KGQA_HOME", str(home))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
-    with prefect_server(home) as url:
-        prefect("work-pool", "create", "kgqa-cpu", "--type", "process")
-        prefect("deploy", "--all")
-        (deployment,) = ask_server(url, "deployments/filter", {})
-        (schedule,) = deployment["schedules"]
-        assert schedule["active"]
-        assert schedule["schedule"]["cron"] == "0 3 * * *"
+    ask_server(server, "work_pools/", {"name": "kgqa-cpu", "type": "process"})
+    prefect("deploy", "--all")
+    (deployment,) = ask_server(server, "deployments/filter", {})
+    (schedule,) = deployment["schedules"]
+    assert schedule["active"]
+    assert schedule["schedule"]["cron"] == "0 3 * * *"
 
-        prefect("deployment", "run", "retrain/nightly", "--param", f"config={run_file}")
-        prefect("worker", "start", "--pool", "kgqa-cpu", "--run-once")
+    asked = {"parameters": {"config": str(run_file)}, "state": {"type": "SCHEDULED"}}
+    created = ask_server(server, f"deployments/{deployment['id']}/create_flow_run", asked)["id"]
+    prefect("worker", "start", "--pool", "kgqa-cpu", "--run-once")
 
-        begun = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "RUNNING"]}}}
-        (run,) = ask_server(url, "flow_runs/filter", {"flow_runs": begun})
-        assert run["state_type"] == "COMPLETED", run["state"]
-        (results,) = ask_server(url, "artifacts/filter", {"artifacts": {"key": {"any_": ["results"]}}})
-        assert "template control" in str(results["data"])
+    begun = {"any_": ["COMPLETED", "FAILED", "CRASHED", "RUNNING"]}
+    mine = {"deployments": {"id": {"any_": [deployment["id"]]}}, "flow_runs": {"state": {"type": begun}}}
+    (run,) = ask_server(server, "flow_runs/filter", mine)
+    assert (run["id"], run["state_type"]) == (created, "COMPLETED"), run["state"]
+    wanted = {"key": {"any_": ["results"]}, "flow_run_id": {"any_": [created]}}
+    (results,) = ask_server(server, "artifacts/filter", {"artifacts": wanted})
+    assert "template control" in str(results["data"])
     stages = {folder.name for folder in (home / "artifacts").iterdir()}
     assert stages == {"dataset", "graph", "questions", "encodings", "explorer", "controls", "evaluation"}

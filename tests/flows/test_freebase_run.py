@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -159,15 +158,3 @@ def test_a_truncated_dump_stops_the_build_and_leaves_nothing(folder: Path, build
     assert not list((folder / "home" / "artifacts" / "dump").glob("*/*.parquet"))
     (folder / "dump" / "a.nt.gz").write_bytes(whole)
     assert built(build_stages, open_run(folder))[-1] == "questions"
-
-
-@pytest.mark.slow
-def test_files_parsed_on_workers_are_the_same_to_the_byte(folder: Path, build_stages: Build) -> None:
-    def build(*overrides: str) -> list[str]:
-        shutil.rmtree(folder / "home", ignore_errors=True)
-        run = open_run(folder, *overrides)
-        build_stages(run)
-        return [run.artifact(key).content for key in (*DUMPS, *REST)]
-
-    alone = build()
-    assert build("cluster.fan_out_bytes=1", "cluster.workers=2") == alone

@@ -65,10 +65,6 @@ def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipe
     return pipeline
 
 
-def test_a_second_run_does_nothing(built: Pipeline, build_stages: Callable[[Pipeline], list[str]]) -> None:
-    assert build_stages(Pipeline(built.config)) == []
-
-
 def test_every_plan_of_either_planner_can_be_followed(built: Pipeline) -> None:
     for name in ("generator", "dense"):
         folder = built.artifact(f"plans-{name}-seed0").folder

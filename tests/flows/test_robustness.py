@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -41,22 +40,32 @@ found = {
 }
 print(json.dumps(found), flush=True)
 """
+# What ends a run, and in which stage. A run that is stopped politely leaves nothing half made; all go on.
+ENDS = [
+    (signal.SIGINT, "encodings"),
+    (signal.SIGKILL, "explorer-seed0"),
+    (signal.SIGTERM, "controls"),
+    (signal.SIGKILL, "evaluation-seed0"),
+]
 
-Retrain = Callable[[Path], "subprocess.Popen[str]"]
+Retrain = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def retrain(start: Callable[..., Any], tiny_config: RunConfig) -> Retrain:
-    """Start the flow on the run of all tests, in a home of its own."""
-    run_file = tiny_config.runtime.home.parent / "tiny.yaml"
-    return lambda home: start(RETRAIN, run_file, home, env={"KGQA_HOME": str(home)})
+def retrain(start: Callable[..., Any], tiny_config: RunConfig, server: str) -> Retrain:
+    """Start the flow on the run of all tests, in a home of its own, on the server of all tests or one of its own."""
+
+    def begin(home: Path, *, own_server: bool = False, **options: Any) -> subprocess.Popen[str]:
+        environment = {"KGQA_HOME": str(home)} | ({} if own_server else {"PREFECT_API_URL": server})
+        run: subprocess.Popen[str] = start(RETRAIN, file_of(tiny_config), home, env=environment, **options)
+        return run
+
+    return begin
 
 
-@pytest.fixture
-def run_at(tiny_config: RunConfig) -> Callable[[Path], Pipeline]:
-    """Open the run of all tests in another home."""
-    run_file = tiny_config.runtime.home.parent / "tiny.yaml"
-    return lambda home: Pipeline(read_config(run_file, [f"runtime.home={home}"]))
+def file_of(config: RunConfig) -> Path:
+    """Return the file of the run of all tests."""
+    return config.runtime.home.parent / "tiny.yaml"
 
 
 def finish(run: subprocess.Popen[str]) -> dict[str, Any]:
@@ -67,108 +76,86 @@ def finish(run: subprocess.Popen[str]) -> dict[str, Any]:
     return said
 
 
-def contents(pipeline: Pipeline) -> dict[str, str]:
-    """Return the content hash of every stage."""
+def contents(config: RunConfig, home: Path) -> dict[str, str]:
+    """Return the content hash of every stage of the run of all tests, in another home."""
+    pipeline = Pipeline(read_config(file_of(config), [f"runtime.home={home}"]))
     return {key: pipeline.artifact(key).content for key in pipeline.specs}
 
 
-def test_retrain_builds_every_stage_once_and_a_second_run_does_nothing(
-    retrain: Retrain,
-    run_at: Callable[[Path], Pipeline],
-    tiny_config: RunConfig,
-    tmp_path: Path,
-    record_testsuite_property: Callable[[str, object], None],
-) -> None:
-    home = tmp_path / "home"
-    first = finish(retrain(home))
-    assert first["built"] == KEYS
-    assert "template control" in first["report"]
-    assert contents(run_at(home)) == contents(Pipeline(tiny_config))  # another process, through Prefect: the same bytes
-    assert_nothing_runs(home)
-
-    before = {path: path.stat().st_mtime_ns for path in (home / "artifacts").rglob("*")}
-    second = finish(retrain(home))
-    assert second["built"] == []
-    assert second["report"] == first["report"]
-    assert not HEAVY & set(second["modules"])
-    assert {path: path.stat().st_mtime_ns for path in (home / "artifacts").rglob("*")} == before
-    assert_nothing_runs(home)
-    for name, run in (("first", first), ("second", second)):
-        record_testsuite_property(f"CPU seconds of the {name} run, server included", round(run["cpu_seconds"], 1))
-
-
-def done_by(pipeline: Pipeline) -> dict[str, int]:
+def done_by(config: RunConfig, home: Path) -> dict[str, int]:
     """Return when each stage that is done was done: a stage that is made again has another time."""
+    pipeline = Pipeline(read_config(file_of(config), [f"runtime.home={home}"]))
     found = {key: pipeline.find(key) for key in KEYS}
     return {key: (artifact.folder / MANIFEST).stat().st_mtime_ns for key, artifact in found.items() if artifact}
 
 
-def folder_of(key: str) -> str:
-    """Return the folder of the artifacts of a stage."""
-    return key.partition("-")[0]
-
-
-def test_killed_three_times_at_random_a_run_goes_on_and_ends_as_if_nothing_had_happened(
-    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, used_home: Path
+def test_retrain_builds_every_stage_once_and_a_second_run_does_nothing(
+    retrain: Retrain,
+    tiny_config: RunConfig,
+    used_home: Path,
+    record_testsuite_property: Callable[[str, object], None],
 ) -> None:
-    chance, left_half_made, done = random.Random(7), 0, {}
-    for _ in range(3):
-        run = retrain(used_home)
-        # Between one stage's end and the next one's: every run gets further, none to the end, however fast it is.
-        second = [key for key in KEYS if key not in done][1]
-        wait_for_stage(run, used_home, folder_of(second))
-        kill_at = time.monotonic() + chance.uniform(0, 2)
-        while time.monotonic() < kill_at and second not in done_by(run_at(used_home)):
-            time.sleep(0.01)
-        run.send_signal(signal.SIGKILL)
-        run.wait(20)
-        left_half_made += bool(rubble(used_home))
-        assert_nothing_runs(used_home)
-        before, done = done, done_by(run_at(used_home))
-        assert len(before) < len(done) < len(KEYS)
-        assert before.items() <= done.items()  # it went on; it did not begin anew
-    assert left_half_made
-    assert finish(retrain(used_home))["built"] == [key for key in KEYS if key not in done]
-    assert done.items() <= done_by(run_at(used_home)).items()
-    assert contents(run_at(used_home)) == contents(Pipeline(tiny_config))
-    assert not rubble(used_home)
+    first = finish(retrain(used_home, own_server=True))
+    assert first["built"] == KEYS
+    assert "template control" in first["report"]
+    # Another process, through Prefect: the same bytes.
+    assert contents(tiny_config, used_home) == contents(tiny_config, tiny_config.runtime.home)
     assert_nothing_runs(used_home)
 
+    before = {path: path.stat().st_mtime_ns for path in (used_home / "artifacts").rglob("*")}
+    second = finish(retrain(used_home))
+    assert second["built"] == []
+    assert second["report"] == first["report"]
+    assert not HEAVY & set(second["modules"])
+    assert {path: path.stat().st_mtime_ns for path in (used_home / "artifacts").rglob("*")} == before
+    for name, run in (("first, server included", first), ("second", second)):
+        record_testsuite_property(f"CPU seconds of the run, {name}", round(run["cpu_seconds"], 1))
 
-def test_stopped_politely_a_run_leaves_no_rubble_and_goes_on(
-    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, used_home: Path
+
+def test_killed_or_stopped_anywhere_a_run_goes_on_and_ends_as_if_nothing_had_happened(
+    retrain: Retrain, tiny_config: RunConfig, used_home: Path
 ) -> None:
-    for sent, key in ((signal.SIGINT, "explorer-seed0"), (signal.SIGTERM, "controls")):
-        run = retrain(used_home)
-        wait_for_stage(run, used_home, folder_of(key))
+    chance, left_half_made = random.Random(7), 0
+    done: dict[str, int] = {}
+    for number, (sent, key) in enumerate(ENDS):
+        run = retrain(used_home, own_server=number == 1)  # which ends with the run, however it ends
+        wait_for_stage(run, used_home, key.partition("-")[0])
+        if sent == signal.SIGKILL:
+            kill_at = time.monotonic() + chance.uniform(0, 1)
+            while time.monotonic() < kill_at and key not in done_by(tiny_config, used_home):
+                time.sleep(0.01)
         run.send_signal(sent)
         run.communicate(timeout=60)
         assert run.returncode != 0
         assert_nothing_runs(used_home)
-        assert not rubble(used_home)
-        assert list(done_by(run_at(used_home))) == KEYS[: KEYS.index(key)]
-    assert finish(retrain(used_home))["built"] == KEYS[5:]
-    assert contents(run_at(used_home)) == contents(Pipeline(tiny_config))
+        left_half_made += bool(rubble(used_home))
+        assert sent == signal.SIGKILL or not rubble(used_home)
+        before, done = done, done_by(tiny_config, used_home)
+        assert set(KEYS[: KEYS.index(key)]) <= done.keys()
+        assert before.items() <= done.items()  # it went on; it did not begin anew
+    assert left_half_made
+    assert finish(retrain(used_home))["built"] == [key for key in KEYS if key not in done]
+    assert done.items() <= done_by(tiny_config, used_home).items()
+    assert contents(tiny_config, used_home) == contents(tiny_config, tiny_config.runtime.home)
+    assert not rubble(used_home)
 
 
 def test_two_runs_at_once_make_every_stage_once_and_both_end_well(
-    retrain: Retrain, run_at: Callable[[Path], Pipeline], tiny_config: RunConfig, used_home: Path
+    retrain: Retrain, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    home = used_home
+    home = tmp_path / "home"
     runs = [retrain(home), retrain(home)]
     one, other = (finish(run) for run in runs)
     assert sorted(one["built"] + other["built"]) == sorted(KEYS)
     assert one["report"] == other["report"]
-    assert contents(run_at(home)) == contents(Pipeline(tiny_config))
-    assert_nothing_runs(home)
+    assert contents(tiny_config, home) == contents(tiny_config, tiny_config.runtime.home)
 
 
 def test_ctrl_c_reaches_a_run_that_waits_for_another(
-    tiny_copy: RunConfig, tiny_config: RunConfig, prefect_folder: Path, start: Callable[..., Any], tmp_path: Path
+    tiny_copy: RunConfig, retrain: Retrain, start: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The second of two runs sits in the lock: it must be possible to stop it there."""
     home, folder = tiny_copy.runtime.home, Pipeline(tiny_copy).artifact("controls").folder
-    shutil.copytree(prefect_folder, home / "prefect")
     (folder / "scores.json").unlink()
     holder = start(
         "import fcntl, sys, time; stream = open(sys.argv[1], 'a'); fcntl.flock(stream, fcntl.LOCK_EX); "
@@ -177,7 +164,7 @@ def test_ctrl_c_reaches_a_run_that_waits_for_another(
     )
     assert holder.stdout.readline() == "held\n"
     with (tmp_path / "errors").open("w") as errors:
-        run = start(RETRAIN, tiny_config.runtime.home.parent / "tiny.yaml", home, stderr=errors)
+        run = retrain(home, stderr=errors)
         until = time.monotonic() + TIMEOUT
         while "waiting for another run" not in (tmp_path / "errors").read_text():
             assert run.poll() is None

@@ -1,4 +1,4 @@
-"""A whole run in which each question explores its own subgraph, beside one in which all explore one graph."""
+"""Whole runs in which each question explores a subgraph of its own: from a file, or cut out of the graph."""
 
 from __future__ import annotations
 
@@ -55,10 +55,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, build_stages: Build) -> Pipeli
 def read_scores(pipeline: Pipeline) -> dict[str, Any]:
     rows = json.loads((pipeline.artifact("evaluation-seed0").folder / "scores.json").read_text(encoding="utf-8"))
     return {row["role"]: row for row in rows}
-
-
-def test_a_run_with_nothing_new_builds_nothing(run: Pipeline, build_stages: Build) -> None:
-    assert build_stages(Pipeline(run.config)) == []
 
 
 def test_nobody_leaves_the_subgraph_and_every_question_is_scored(run: Pipeline) -> None:
@@ -118,3 +114,59 @@ def test_a_file_of_the_run_can_be_scored_again_and_another_says_why_not(run: Pip
     other = write_nsm(tmp_path / "other.jsonl", [likes("other", 5)])
     with pytest.raises(InputError, match="question 'other5' has no subgraph"):
         score_question_file(run, other)
+
+
+# Cut out of the graph
+
+CUT_RUN = """\
+dataset:
+  name: cut
+  source: files
+  graph: {format: tsv, path: triples.tsv}
+  questions: {format: jsonl, path: questions}
+  subgraphs: {method: pagerank, hops: 2, max_entities: 5, drop_relations: [born in]}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 1, width: 7, edge_budget: 5, epochs: 2, batch_size: 5}
+"""
+CUT_STAGES = ["graph", "questions", "subgraphs", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory, build_stages: Build) -> Pipeline:
+    folder = tmp_path_factory.mktemp("cut")
+    triples = [f"person{one}\tlikes\tthing{one}\nperson{one}\tborn in\tbergen\n" for one in range(23)]
+    (folder / "triples.tsv").write_text("".join(triples), encoding="utf-8")
+    (folder / "questions").mkdir()
+    for split, numbers in {"train": range(13), "dev": range(13, 17), "test": range(17, 23)}.items():
+        said = {n: {"question": f"what does person{n} like", "topics": [f"person{n}"]} for n in numbers}
+        rows = [{"id": f"q{n}", **asked, "answers": [f"thing{n}"]} for n, asked in said.items()]
+        rows[-1]["answers"] = ["bergen"]  # which is not in the subgraph
+        lines = [json.dumps(row) + "\n" for row in rows]
+        (folder / f"questions/{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / "cut.yaml").write_text(CUT_RUN, encoding="utf-8")
+    pipeline = Pipeline(read_config(folder / "cut.yaml", [f"runtime.home={folder / 'home'}"]))
+    assert build_stages(pipeline) == CUT_STAGES
+    return pipeline
+
+
+def test_nobody_leaves_what_was_cut_and_every_question_is_scored(cut: Pipeline) -> None:
+    graph = graph_of(cut)
+    folder = cut.artifact("evaluation-seed0").folder
+    reached = {
+        row["question_id"]: {graph.label_of(entity) for entity in row["candidate_ids"]}
+        for row in pq.read_table(folder / "predictions.parquet").to_pylist()
+    }
+    assert reached == {f"q{one}": {f"person{one}", f"thing{one}"} for one in range(17, 23)}
+    blocks = pq.read_table(cut.artifact("subgraphs").folder / "blocks.parquet").to_pylist()
+    assert {row["num_triples"] for row in blocks} == {1}
+    assert [row["holds_answer"] for row in blocks].count(False) == 3
+    assert search_graph(cut).subgraphs is not None
+    (learned,) = [row for row in json.loads((folder / "scores.json").read_text()) if row["role"] == "learned"]
+    assert (learned["overall"]["n"], learned["answerable"]["n"]) == (6, 5)
+
+
+def test_other_settings_of_the_cut_leave_graph_and_questions_alone(cut: Pipeline, build_stages: Build) -> None:
+    dataset = cut.config.dataset
+    wider = dataset.subgraphs.model_copy(update={"drop_relations": ()})
+    other = Pipeline(cut.config.model_copy(update={"dataset": dataset.model_copy(update={"subgraphs": wider})}))
+    assert build_stages(other)[0] == "subgraphs"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.sweeps.points import read_sweep, show_value
 from tasks.sweep import read_document
+from tests.flows.rivers import Run, write_run
 
 TINY = """\
 dataset: {name: tiny, source: embedded, seed: 0}
@@ -47,11 +47,11 @@ plots:
   - {x: evaluation.edge_budget, y: hits1.hop9}
 """
 
-Run = Callable[..., flows.pipeline.SweepSummary]
+RunSweep = Callable[..., flows.pipeline.SweepSummary]
 
 
 @contextmanager
-def without_prefect(home: Path, folder: Path) -> Iterator[Run]:
+def without_prefect(home: Path, folder: Path) -> Iterator[RunSweep]:
     """Yield a function that runs a sweep over the run of all tests, built in ``home``, without Prefect."""
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
     (folder / "sweeps").mkdir()
@@ -72,7 +72,7 @@ def without_prefect(home: Path, folder: Path) -> Iterator[Run]:
 
 
 @pytest.fixture
-def run(tiny_copy: RunConfig, tmp_path: Path) -> Iterator[Run]:
+def run(tiny_copy: RunConfig, tmp_path: Path) -> Iterator[RunSweep]:
     """Run a sweep over a copy of the run of all tests."""
     with without_prefect(tiny_copy.runtime.home, tmp_path) as run_sweep:
         yield run_sweep
@@ -116,7 +116,7 @@ def test_a_plot_is_a_picture_and_one_of_nothing_is_left_out(done: flows.pipeline
     assert all(plot.read_bytes().startswith(b"\x89PNG") for plot in plots)
 
 
-def test_the_same_sweep_again_makes_nothing_one_more_value_its_run_and_another_table_no_run(run: Run) -> None:
+def test_the_same_sweep_again_makes_nothing_one_more_value_its_run_and_another_table_no_run(run: RunSweep) -> None:
     first, again = run(BUDGETS), run(BUDGETS)
     assert not any(again.built.values())
     assert again.artifact.folder == first.artifact.folder
@@ -127,7 +127,7 @@ def test_the_same_sweep_again_makes_nothing_one_more_value_its_run_and_another_t
     assert len({summary.artifact.folder for summary in (first, more, other)}) == 3
 
 
-def test_a_sweep_that_stopped_goes_on_where_it_was(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_that_stopped_goes_on_where_it_was(run: RunSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     retrain = flows.pipeline.retrain
 
     def stops_at_the_third(config: RunConfig) -> RunSummary:
@@ -144,7 +144,7 @@ def test_a_sweep_that_stopped_goes_on_where_it_was(run: Run, monkeypatch: pytest
 
 
 def test_seeds_are_repetitions_and_runs_train_only_what_differs(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: RunSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = run("base: ../tiny.yaml\nset: {explorer.seeds: [0, 1]}\nvary: {explorer.width: [7, 5]}\n")
     assert done.built["width=7"] == ["explorer-seed1", "evaluation-seed1"]
@@ -169,9 +169,6 @@ def test_seeds_are_repetitions_and_runs_train_only_what_differs(
 
 # From the command line, in real processes
 
-RIVERS = [f"River {letter}" for letter in "ABCDEFGHIJKLM"]
-TOWNS = {river: (f"Town {number % 7}", f"Town {(3 * number + 1) % 7}") for number, river in enumerate(RIVERS)}
-SPLITS = {"train": RIVERS[:9], "dev": RIVERS[9:11], "test": RIVERS[11:]}
 SIZES = """\
 base: ../rivers.yaml
 vary:
@@ -185,53 +182,29 @@ plots:
 
 
 def write_rivers(folder: Path) -> Path:
-    """Write a small graph, its questions, a run configuration and a sweep over it; return the sweep."""
-    lines = sorted({f"{river}\tflows_through\t{town}" for river, towns in TOWNS.items() for town in towns})
-    (folder / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for name in ("questions", "sweeps"):
-        (folder / name).mkdir()
-    for split, rivers in SPLITS.items():
-        rows = [
-            {"question": f"which towns does {river} flow through?", "answers": TOWNS[river], "hops": 1}
-            for river in rivers
-        ]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "questions" / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    (folder / "rivers.yaml").write_text(
-        "dataset:\n  name: rivers\n  source: files\n  graph: {format: tsv, path: triples.tsv}\n"
-        "  questions: {format: jsonl, path: questions}\n"
-        "encoder: {kind: hash, dim: 16}\nexplorer: {steps: 1, edge_budget: 10, epochs: 2}\n",
-        encoding="utf-8",
-    )
+    """Write a sweep over a small run of its own."""
+    write_run(folder)
+    (folder / "sweeps").mkdir()
     (folder / "sweeps" / "sizes.yaml").write_text(SIZES, encoding="utf-8")
     return folder / "sweeps" / "sizes.yaml"
 
 
-def start(sweep: Path, *arguments: str) -> subprocess.Popen[str]:
-    home = str(sweep.parents[1] / "home")
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
+def start(sweep: Path, server: str) -> subprocess.Popen[str]:
+    """Start ``kgqa sweep --json`` on a Prefect server."""
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "sweep", str(sweep), *arguments],
-        env={**ours, "KGQA_HOME": home},
+        [sys.executable, "-m", "flows.cli", "sweep", str(sweep), "--json"],
+        env=Run(sweep.parents[1], server).environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, errors = process.communicate()
-    assert process.returncode == 0, errors
-    document: dict[str, Any] = json.loads(out)
-    return document
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("used_home")
-def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path) -> None:
+def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path, server: str) -> None:
     sweep = write_rivers(tmp_path)
     scores = tmp_path / "home" / "artifacts" / "evaluation"
-    process = start(sweep, "--json")
+    process = start(sweep, server)
     while process.poll() is None and len(list(scores.glob("*/manifest.json"))) < 2:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -240,7 +213,9 @@ def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path) -> None
     finished = {path.parent.name: path.stat().st_mtime_ns for path in done}
     assert finished
 
-    document = finish(start(sweep, "--json"))
+    out, errors = (process := start(sweep, server)).communicate()
+    assert process.returncode == 0, errors
+    document = json.loads(out)
     kept = {path.parent.name: path.stat().st_mtime_ns for path in scores.glob("*/manifest.json")}
     assert finished.items() <= kept.items(), "a finished point was run again"
     assert [point["place"] for point in document["points"]] == [
@@ -251,14 +226,6 @@ def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path) -> None
     assert all(Path(plot).is_file() for plot in document["plots"])
     assert "mlflow ui" in document["mlflow_ui"]
 
-    process = start(sweep)  # again, for people to read
-    out, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "Sweep sizes: 4 runs" in out
-    assert "train_size" in out
-    assert "0 runs had something to do, 4 were there." in out
-    assert "1-training-size.png" in out
-    assert "mlflow ui" in out
     check_mlflow(tmp_path / "home", document)
 
 
@@ -290,19 +257,7 @@ def check_mlflow(home: Path, document: dict[str, Any]) -> None:
 def test_a_sweep_that_cannot_run_says_so_before_anything_runs(tmp_path: Path) -> None:
     sweep = write_rivers(tmp_path)
     sweep.write_text(SIZES.replace("train_size: [3, null]", "train_size: [3, nine]"), encoding="utf-8")
-    process = start(sweep, "--json")
-    out, errors = process.communicate()
-    assert process.returncode == 2
-    assert not out
+    errors = Run(tmp_path).kgqa_here("sweep", str(sweep), "--json", code=2).stderr
     assert "run 'train_size=nine, draw=0'" in errors
     assert "dataset.questions.train_size = 'nine'" in errors
     assert not (tmp_path / "home").exists()
-
-
-def test_the_sweep_of_a_test_is_read_as_the_command_reads_it(tmp_path: Path) -> None:
-    assert [point.label for point in read_sweep(write_rivers(tmp_path)).points] == [
-        "train_size=3, draw=0",
-        "train_size=3, draw=1",
-        "train_size=default, draw=0",
-        "train_size=default, draw=1",
-    ]

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from kgqa_core.graph.fan_out import fan_out
 from kgqa_core.run.cluster import open_cluster
 from tasks.leftovers import process_started
 
-StartDask = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -133,35 +132,16 @@ def test_the_only_worker_comes_back_however_long_its_restart_takes(tmp_path: Pat
 # A remote cluster
 
 
-@pytest.fixture
-def start_dask() -> Iterator[StartDask]:
-    """Start ``dask`` commands; what still runs at the test's end is ended."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: object) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        child = subprocess.Popen(
-            [sys.executable, "-m", "dask", *map(str, arguments)], env=environment, text=True, **quiet
-        )
-        started.append(child)
-        return child
-
-    yield start
-    for child in reversed(started):
-        child.terminate()
-        try:
-            child.wait(20)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+DASK = "import sys; from dask.__main__ import main; sys.argv[0] = 'dask'; main()"
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+LOCAL = ("--host", "127.0.0.1", "--no-dashboard")
 
 
-def start_scheduler(start_dask: StartDask, folder: Path) -> tuple[subprocess.Popen[str], str]:
+def start_scheduler(start: Start, folder: Path) -> tuple[subprocess.Popen[str], str]:
     """Start a scheduler on a free port, and return it with its address."""
     file = folder / "scheduler.json"
-    options = ("--host", "127.0.0.1", "--port", 0, "--no-dashboard", "--dashboard-address", "127.0.0.1:0")
-    scheduler = start_dask("scheduler", *options, "--scheduler-file", file)
+    options = (*LOCAL, "--port", 0, "--dashboard-address", "127.0.0.1:0", "--scheduler-file", file)
+    scheduler = start(DASK, "scheduler", *options, **QUIET)
     until = time.monotonic() + 120
     while True:
         try:
@@ -182,18 +162,16 @@ def double_late(number: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_cluster_elsewhere_is_used_by_its_address_and_its_end_is_noticed(
-    start_dask: StartDask, tmp_path: Path
-) -> None:
-    scheduler, address = start_scheduler(start_dask, tmp_path)
+def test_a_cluster_elsewhere_is_used_by_its_address_and_its_end_is_noticed(start: Start, tmp_path: Path) -> None:
+    scheduler, address = start_scheduler(start, tmp_path)
     section = ClusterSection(address=address)
     with (
         pytest.raises(KgqaError, match=f"{address}.* has had no worker for 0 s. Start some with `dask worker"),
         open_cluster(section, home=tmp_path, timeout=0.4),
     ):
         pytest.fail("it has no worker")
-    worker = ("worker", address, "--nworkers", 1, "--nthreads", 1, "--host", "127.0.0.1", "--no-dashboard")
-    start_dask(*worker, "--local-directory", tmp_path)
+    options = ("--nworkers", 1, "--nthreads", 1, *LOCAL, "--local-directory", tmp_path)
+    start(DASK, "worker", address, *options, "--no-nanny", **QUIET)
     with open_cluster(section, home=tmp_path, timeout=120) as client:
         results = fan_out(client)(double, range(5))
         assert [result for result, _ in results] == [0, 2, 4, 6, 8]

@@ -44,24 +44,17 @@ Build = Callable[[Pipeline], list[str]]
 
 
 def test_the_run_to_start_from_is_trained_first_and_once(conf: Callable[..., Pipeline], build_stages: Build) -> None:
-    first, second = (
-        conf("first", epochs=20),
-        conf("second", epochs=1, learning_rate=1e-9, init_attention=1.0, init_from="first.yaml"),
-    )
+    first = conf("first", epochs=20)
+    second = conf("second", epochs=1, learning_rate=1e-9, init_attention=1.0, init_from="first.yaml")
     assert first.find(TRAINED) is None
     build_stages(second)
     assert first.find(TRAINED) is not None
     assert read_record(second.artifact(TRAINED).folder).params["init_fresh"] == "none"
     hits = [read_record(run.artifact(TRAINED).folder).metrics["dev.hits1"] for run in (first, second)]
-    assert hits[0] == hits[1] > read_record(fresh(conf, build_stages)).metrics["dev.hits1"]
+    fresh = conf("fresh", epochs=1, learning_rate=1e-9)  # it hardly learns, and starts from nothing
+    build_stages(fresh)
+    assert hits[0] == hits[1] > read_record(fresh.artifact(TRAINED).folder).metrics["dev.hits1"]
     assert TRAINED not in build_stages(first)
-
-
-def fresh(conf: Callable[..., Pipeline], build_stages: Build) -> Path:
-    """The artifact of an explorer that hardly learned, and started from nothing."""
-    run = conf("fresh", epochs=1, learning_rate=1e-9)
-    build_stages(run)
-    return run.artifact(TRAINED).folder
 
 
 def test_what_was_learned_on_one_graph_answers_on_another(conf: Callable[..., Pipeline], build_stages: Build) -> None:
@@ -85,11 +78,15 @@ def test_another_training_of_the_start_makes_this_one_stale(conf: Callable[..., 
     assert TRAINED in build_stages(again)
 
 
-def test_a_start_with_fewer_steps_lists_what_is_fresh(conf: Callable[..., Pipeline], build_stages: Build) -> None:
+def test_a_start_with_fewer_steps_lists_what_is_fresh_and_another_width_is_refused(
+    conf: Callable[..., Pipeline], build_stages: Build
+) -> None:
     conf("first", steps=1)
     second = conf("second", steps=2, init_from="first.yaml")
     build_stages(second)
     assert "propagate.1.weight" in str(read_record(second.artifact(TRAINED).folder).params["init_fresh"])
+    with pytest.raises(ArtifactError, match="has width 8, this one 16"):
+        build_stages(conf("wider", width=16, init_from="first.yaml"))
 
 
 def test_questions_of_another_run_are_learned_too(conf: Callable[..., Pipeline], build_stages: Build) -> None:
@@ -99,9 +96,3 @@ def test_questions_of_another_run_are_learned_too(conf: Callable[..., Pipeline],
         build_stages(run)
     steps = [read_record(run.artifact(TRAINED).folder).curves["train.loss"][-1][0] for run in (alone, both)]
     assert steps[1] == 2 * steps[0]
-
-
-def test_another_width_is_refused(conf: Callable[..., Pipeline], build_stages: Build) -> None:
-    conf("first", width=8)
-    with pytest.raises(ArtifactError, match="has width 8, this one 16"):
-        build_stages(conf("second", width=16, init_from="first.yaml"))

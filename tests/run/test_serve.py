@@ -29,6 +29,8 @@ from kgqa_core.run.serve import (
 )
 from kgqa_core.text.encoder import HashEncoder
 
+LOCAL = LocalEncoderSection(kind="local", path=Path("/nowhere/e5"))
+
 
 @pytest.fixture(scope="module")
 def answerer(tiny_config: RunConfig) -> Answerer:
@@ -79,7 +81,7 @@ def test_a_question_that_cannot_be_asked_is_an_error_that_knows_the_nearest_name
     name = answerer.system.graph.name_of(0)
     with pytest.raises(LinkError) as problem:
         answerer.ask("who is that?", f"{name}x")
-    assert problem.value.nearest[0] == name
+    assert problem.value.nearest[0] == name  # data, too
     with pytest.raises(InputError, match="the question is empty"):
         answerer.ask(" ", name)
 
@@ -131,6 +133,9 @@ def test_a_served_explorer_answers_as_its_run_does(
     shutil.copytree(graphs / card.graph_fingerprint, elsewhere / "artifacts" / "graph" / card.graph_fingerprint)
     opened = open_served(folder, elsewhere)
     assert opened.system.batch_size == 5
+    limits = tiny_config.evaluation.model_copy(update={"edge_budget": 3, "evidence_paths": 1})
+    limited = open_served(served(tmp_path / "limited", tiny_config, card, evaluation=limits), elsewhere).system
+    assert (limited.card.edge_budget, limited.evidence_paths) == (3, 1)
     rows = [Asked("who is that?", opened.system.graph.name_of(entity)) for entity in range(7)]
     for one, other in zip(opened.ask_all(rows), answerer.ask_all(rows), strict=True):
         assert [line.label for line in one.candidates] == [line.label for line in other.candidates]
@@ -138,20 +143,28 @@ def test_a_served_explorer_answers_as_its_run_does(
         assert [line.path for line in one.candidates] == [line.path for line in other.candidates]
 
 
-def test_it_walks_under_the_limits_of_its_run(card: ServedCard, tiny_config: RunConfig, tmp_path: Path) -> None:
-    limits = tiny_config.evaluation.model_copy(update={"edge_budget": 3, "evidence_paths": 1})
-    opened = open_served(served(tmp_path, tiny_config, card, evaluation=limits), tiny_config.runtime.home)
-    assert (opened.system.card.edge_budget, opened.system.evidence_paths) == (3, 1)
-
-
-def test_a_graph_that_is_not_here_is_named_with_where_it_was_looked_for(
-    card: ServedCard, tiny_config: RunConfig, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "encoder_path", "said"),
+    [
+        ({"graph": "0" * 64}, None, ["0" * 64, "HOME/artifacts/graph", "kgqa build CONF", "'tiny'"]),
+        ({"encoder_name": "hash-v0-d31"}, None, ["encoded by hash-v0-d31, and here is hash-v1-d31"]),
+        ({"encoder": LOCAL, "encoder_name": "local-abc"}, None, ["local-abc", "/nowhere/e5", "encoder_path"]),
+        ({"encoder": LOCAL, "encoder_name": "local-abc"}, Path("/elsewhere/e5"), ["is not in /elsewhere/e5"]),
+    ],
+)
+def test_what_is_not_here_is_named_with_where_it_was_looked_for_and_what_helps(
+    card: ServedCard,
+    tiny_config: RunConfig,
+    tmp_path: Path,
+    changes: dict[str, Any],
+    encoder_path: Path | None,
+    said: list[str],
 ) -> None:
-    folder = served(tmp_path, tiny_config, card, graph="0" * 64)
+    home = tiny_config.runtime.home
     with pytest.raises(ArtifactError) as problem:
-        open_served(folder, tiny_config.runtime.home)
-    for named in ("0" * 64, str(tiny_config.runtime.home / "artifacts" / "graph"), "kgqa build CONF", "'tiny'"):
-        assert named in str(problem.value)
+        open_served(served(tmp_path, tiny_config, card, **changes), home, encoder_path=encoder_path)
+    for named in said:
+        assert named.replace("HOME", str(home)) in str(problem.value)
 
 
 def test_a_damaged_graph_counts_as_missing(card: ServedCard, tiny_copy: RunConfig, tmp_path: Path) -> None:
@@ -161,35 +174,11 @@ def test_a_damaged_graph_counts_as_missing(card: ServedCard, tiny_copy: RunConfi
         open_served(folder, tiny_copy.runtime.home)
 
 
-def test_another_encoder_than_it_learned_with_is_refused(
-    card: ServedCard, tiny_config: RunConfig, tmp_path: Path
-) -> None:
-    folder = served(tmp_path, tiny_config, card, encoder_name="hash-v0-d31")
-    with pytest.raises(ArtifactError, match=r"encoded by hash-v0-d31, and here is hash-v1-d31"):
-        open_served(folder, tiny_config.runtime.home)
-
-
-def test_a_local_encoder_that_is_not_here_is_named_with_how_to_give_its_folder(
-    card: ServedCard, tiny_config: RunConfig, tmp_path: Path
-) -> None:
-    local = LocalEncoderSection(kind="local", path=Path("/nowhere/e5"))
-    folder = served(tmp_path, tiny_config, card, encoder=local, encoder_name="local-last-abc")
-    with pytest.raises(ArtifactError) as problem:
-        open_served(folder, tiny_config.runtime.home)
-    for named in ("local-last-abc", "/nowhere/e5", "encoder_path"):
-        assert named in str(problem.value)
-    with pytest.raises(ArtifactError, match="is not in /elsewhere/e5"):
-        open_served(folder, tiny_config.runtime.home, encoder_path=Path("/elsewhere/e5"))
-
-
-def test_what_was_written_is_read_back(card: ServedCard, tiny_config: RunConfig, tmp_path: Path) -> None:
-    assert read_card(served(tmp_path, tiny_config, card)) == card
-
-
 def test_a_card_of_another_version_says_which_field_it_has_too_many(
     card: ServedCard, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     folder = served(tmp_path, tiny_config, card)
+    assert read_card(folder) == card
     written = json.loads((folder / "served.json").read_text())
     (folder / "served.json").write_text(json.dumps({**written, "colour": "blue"}))
     with pytest.raises(ArtifactError, match=r"(?s)colour.*Register it again"):
@@ -237,9 +226,3 @@ def test_questions_asked_long_ago_are_forgotten_and_relations_never(monkeypatch:
         encode([text])
     assert [texts for texts in encoder.asked if texts] == [["directed_by"], ["one"], ["two"], ["three"], ["two"]]
     assert encode(["a", "b", "c", "d"]).shape == (4, 13)  # more at once than are kept
-
-
-def test_the_nearest_names_of_an_error_are_data_too() -> None:
-    problem = LinkError("no such name", ["Aar", "Rhine"])
-    assert (str(problem), problem.nearest) == ("no such name", ("Aar", "Rhine"))
-    assert LinkError("no such name").nearest == ()

@@ -248,13 +248,10 @@ def test_a_variant_is_its_system_under_other_settings(run_file: Path) -> None:
 
 
 def test_a_variant_may_have_answerers_of_its_own(run_file: Path) -> None:
+    assert systems_in(variants(run_file, "a/b: {system: tog, settings: {width: 1}}", "[]")) == of("a/b")
     specs = variants(run_file, "tidy: {system: etd, settings: {paths: false}, answered_by: [oracle, first]}")
     assert systems_in(specs) == of("rog", "tidy-oracle", "tidy-first")
     assert "supervision" in specs["system-tidy-oracle-seed0"].needs
-
-
-def test_variants_alone_are_a_comparison(run_file: Path) -> None:
-    assert systems_in(variants(run_file, "a/b: {system: tog, settings: {width: 1}}", "[]")) == of("a/b")
 
 
 def test_a_variant_that_needs_a_model_or_right_plans_makes_them(run_file: Path) -> None:

@@ -85,12 +85,7 @@ def known_stages() -> dict[str, Stage]:
 
 
 def stage_specs(config: RunConfig) -> list[StageSpec]:
-    """Return the stages of a run, each after those that it reads.
-
-    Raises:
-        ConfigError: a stage needs one that this run does not make, or a folder that the configuration names is missing
-            or holds nothing to read.
-    """
+    """Return the stages of a run, each after those that it reads; ConfigError where one needs a stage not made here."""
     stages = known_stages()
     by_key = {spec.key: spec for stage in stages.values() for spec in stage.specs(config)}
     placed: dict[str, StageSpec] = {}

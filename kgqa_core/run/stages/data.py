@@ -25,6 +25,7 @@ from kgqa_core.config_base import (
     QuestionSection,
     size_in_bytes,
 )
+from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError
 from kgqa_core.questions.formats import list_files, question_files
 from kgqa_core.run.cluster import MapTasks, chunk_mapper
@@ -137,13 +138,6 @@ def _questions_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 # ------ How they are built.
-
-
-def _make_dataset(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Write triples, names and questions of the demo, which the package carries."""
-    from kgqa_core.demo import copy_demo
-
-    copy_demo(folder)
 
 
 def _parse_dumps(run: Pipeline, keys: Sequence[str]) -> list[StageOutcome]:
@@ -310,7 +304,7 @@ def _question_paths(run: Pipeline) -> list[Path]:
 
 
 STAGES = (
-    Stage("dataset", 1, "copy the demo dataset", _dataset_specs, _make_dataset, is_data=True),
+    Stage("dataset", 1, "copy the demo dataset", _dataset_specs, lambda *args: copy_demo(args[2]), is_data=True),
     Stage("dump", 2, "parse dump", _dump_specs, _parse, io=True, is_data=True, build_all=_parse_dumps),
     Stage("topics", 1, "read topics", _topics_specs, _read_topics, io=True, is_data=True),
     Stage("graph", 5, "build graph", _graph_specs, _build_graph, io=True, is_data=True),

@@ -119,11 +119,7 @@ def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
 
 
 def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
-    """Fill ``folder`` from plan files; return counts.
-
-    Raises:
-        InputError: more lines are unusable than the configuration lets pass.
-    """
+    """Fill ``folder`` from plan files; return counts. InputError: more lines are unusable than may be."""
     from kgqa_core.planners.evaluate import read_plan_file, write_given
 
     questions: list[tuple[Split, PlanQuestion]] = []
