@@ -88,24 +88,17 @@ class FixedCandidates:
 
     def answer(self, questions: Sequence[Question]) -> list[Prediction]:
         """Return a prediction per question, in order: the first end of each plan that no plan before it has."""
-        return [self._candidates(question) for question in questions]
-
-    def _candidates(self, question: Question) -> Prediction:
-        paths: dict[int, ReasoningPath] = {}
-        for plan in self.plans.get(question.id, ()):
-            found = gather_evidence(self.search, question.topics, [(plan, 1.0)], max_paths=len(paths) + 1)
-            fresh = [path for path in found.steps if end_of(path) not in paths]
-            if fresh:
-                paths[end_of(fresh[0])] = fresh[0]
-        return Prediction(
-            question.id,
-            tuple(paths),
-            (1 / max(len(paths), 1),) * len(paths),
-            (),
-            paths=tuple(paths.values()),
-            covered=not set(question.answers).isdisjoint(paths),
-            abstained=not paths,
-        )
+        predictions = []
+        for question in questions:
+            paths: dict[int, ReasoningPath] = {}
+            for plan in self.plans.get(question.id, ()):
+                found = gather_evidence(self.search, question.topics, [(plan, 1.0)], max_paths=len(paths) + 1)
+                fresh = [path for path in found.steps if end_of(path) not in paths]
+                paths |= {end_of(path): path for path in fresh[:1]}
+            ends, covered = tuple(paths), not set(question.answers).isdisjoint(paths)
+            scores, ways = tuple(1 / len(ends) for _ in ends), tuple(paths.values())
+            predictions.append(Prediction(question.id, ends, scores, (), ways, covered, abstained=not ends))
+        return predictions
 
 
 def find_hard_negatives(

@@ -99,29 +99,6 @@ def test_they_disagree_where_the_first_plan_that_reaches_anything_reaches_someth
 # Weights
 
 
-@given(found=explored(), planned=plans())
-def test_weight_0_is_the_explorer_alone(found: Prediction, planned: tuple[list[list[int]], list[float]]) -> None:
-    """Where it answers anything: what it answers is kept, and so is the order of all candidates."""
-    if found.answers:
-        assert set(fused(found, planned, 0.0).answers) == set(found.answers)
-        assert set(fused(found, planned, 0.0).candidates) == set(found.candidates)
-
-
-@given(found=explored(), planned=plans())
-def test_weight_1_is_the_planner_alone(found: Prediction, planned: tuple[list[list[int]], list[float]]) -> None:
-    """What most of the plans' probability reaches, whatever the explorer answers."""
-    reached, weights = planned
-    mass: dict[frozenset[int], float] = {}
-    for entities, weight in zip(reached, weights, strict=True):
-        if entities:
-            mass[frozenset(entities)] = mass.get(frozenset(entities), 0.0) + weight
-    answers = fused(found, planned, 1.0).answers
-    if mass:
-        assert mass[frozenset(answers)] == pytest.approx(max(mass.values()))
-    else:
-        assert answers == found.answers
-
-
 def test_a_weight_between_weighs_one_against_the_other() -> None:
     """Explorer: {1}; plans {1, 2} of .7 and {3} of .3. Scores at weight w: 1-w, 2/3 (1-w) + .7 w, .3 w."""
     found = explorer((1, 2), (0.6, 0.4), (1,))
@@ -175,14 +152,6 @@ def dev(*cases: tuple[int, int, int, tuple[float, float] | None]) -> list[DevQue
 
 
 RIGHT, WRONG = 1, 2
-
-
-def test_the_explorer_is_kept_where_it_is_right() -> None:
-    chosen, tried = choose_fusion(dev((RIGHT, RIGHT, WRONG, None)))
-    assert chosen == Fusion(0.0)  # of equals the first
-    assert len(tried) == len(WEIGHTS)
-    assert tried[chosen].objective == 100
-    assert tried[Fusion(1.0)].objective == 0
 
 
 def test_the_models_word_decides_only_where_it_is_worth_its_calls() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruction
+from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
@@ -138,6 +138,20 @@ def test_the_number_of_paths_is_capped_evenly_over_the_plans(forty: Forty) -> No
     ends = [path.rpartition(" → ")[2] for path in shown_paths(answered.calls[0].prompt)]
     assert ends == ["1989", "1995"]
     assert answered.answer.counts["num_plans_cut"] == 1  # the first has more
+
+
+def test_planners_read_the_question_masked_or_as_it_was_asked(forty: Forty) -> None:
+    class Echo:
+        name = "echo"
+
+        def plan(self, questions: list[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
+            return [[Plan((one.id, one.text), -1.0)] * num_plans for one in questions]
+
+    for mask, text in ((True, "who directed [topic]?"), (False, "who directed Salt Road?")):
+        model = script(("plan", text, "<PATH>directed_by</PATH>"), ("reason", "Salt Road?", "Ida Moon"))
+        run(forty, "directed", model, lm_plans(forty, mask))
+        given_before = PlanSource(Echo(), mask).prepare([forty.question("directed")], 2)  # type: ignore[arg-type]
+        assert given_before == [[Plan(("directed", text), -1.0)] * 2]
 
 
 # What the reasoner says
