@@ -23,31 +23,23 @@ from kgqa_core.explorer.explore import (
     logit,
     loss_sum,
 )
-from kgqa_core.explorer.model import Explorer, Texts
-from tests.explorer.oracle import Edge, Walk, explore_one, loss_of
+from kgqa_core.explorer.model import Texts
+from tests.explorer.oracle import Edge, loss_of
 from tests.explorer.plain_walk import PLAIN
-from tests.explorer.worlds import World, make_batch, make_graph, make_model, make_question, unit_vectors, worlds
+from tests.explorer.worlds import (
+    World,
+    make_batch,
+    make_graph,
+    make_model,
+    make_question,
+    star,
+    unit_vectors,
+    walks_of,
+    worlds,
+)
 
 both_ways = pytest.mark.parametrize("way", [MERGED, PLAIN], ids=["merged", "plain"])
 TOLERANCE = 1e-9  # both run in double precision; the promise is 1e-5
-
-
-def walks_of(world: World, attention_threshold: float = 0.0, model: Explorer | None = None) -> list[Walk]:
-    """What the oracle finds for each question."""
-    model = model or make_model(steps=world.steps, seed=world.seed)
-    return [
-        explore_one(
-            model,
-            world.triples,
-            topics=question.topics,
-            question_vector=world.question_vectors[int(question.masked)],
-            relation_vectors=world.relation_vectors,
-            edge_budget=world.edge_budget,
-            reenter_topic=world.reenter_topic,
-            attention_threshold=attention_threshold,
-        )
-        for question in world.questions
-    ]
 
 
 def scores_of(found: Exploration) -> dict[tuple[int, int], float]:
@@ -76,7 +68,7 @@ def edges_of(found: Exploration) -> list[Counter[Edge]]:
 @given(world=worlds(), threshold=st.sampled_from([0.0, 0.0, 0.0, 0.3, 0.45, 0.5, 0.55, 0.7]))
 @both_ways
 def test_nodes_edges_and_scores_are_those_of_the_oracle(way: WalkStep, world: World, threshold: float) -> None:
-    walks = walks_of(world, threshold)
+    walks = walks_of(world, make_model(steps=world.steps, seed=world.seed), threshold)
     attention = [weight for walk in walks for step in walk.steps for weight in step.values()]
     assume(all(abs(weight - logit(threshold)) > 1e-6 for weight in attention))  # on the edge, rounding decides
     found = world.explore(
@@ -95,7 +87,7 @@ def test_nodes_edges_and_scores_are_those_of_the_oracle(way: WalkStep, world: Wo
 @both_ways
 def test_loss_and_gradients_are_those_of_the_oracle(way: WalkStep, world: World) -> None:
     slow, fast = (make_model(steps=world.steps, seed=world.seed) for _ in range(2))
-    walks = walks_of(world, model=slow)
+    walks = walks_of(world, slow)
     expected = loss_of(walks, [question.answers for question in world.questions])
     total, covered = loss_sum(world.explore(fast, walk=way), world.batch, world.num_entities)
     assert covered.tolist() == [
@@ -124,22 +116,6 @@ def test_single_precision_stays_within_1e_5(world: World) -> None:
     for way in (MERGED, PLAIN):
         rounded = scores_of(single.explore(make_model(steps=world.steps, seed=world.seed).float(), walk=way))
         assert rounded == pytest.approx(exact, rel=1e-5, abs=1e-5)
-
-
-def star(num_leaves: int) -> World:
-    """A topic 0, a hub 1, and films that all hang on both by the same relations."""
-    triples = [(leaf, 0, 1) for leaf in range(2, num_leaves + 2)] + [(2, 1, 0), (3, 1, 0)]
-    return World(
-        triples=triples,
-        num_entities=num_leaves + 2,
-        relation_vectors=unit_vectors(2),
-        question_vectors=unit_vectors(1, seed=1),
-        questions=[make_question([0], [5], masked="0")],
-        edge_budget=1000,
-        reenter_topic=False,
-        steps=3,
-        seed=0,
-    )
 
 
 def test_merging_computes_one_state_for_all_leaves_of_a_hub() -> None:

@@ -11,28 +11,14 @@ from kgqa_core.explorer.explore import loss_sum
 from kgqa_core.explorer.fit import measure
 from kgqa_core.explorer.train import Trainer
 from tests.explorer import films
-from tests.explorer.worlds import World, make_model, make_question, unit_vectors
+from tests.explorer.worlds import make_model, make_question, star
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")]
 
 
-def star() -> World:
-    """A hub, its films, and questions from both ends."""
-    return World(
-        triples=[(leaf, leaf % 3, 1) for leaf in range(2, 97)] + [(2, 1, 0), (3, 1, 0)],
-        num_entities=97,
-        relation_vectors=unit_vectors(3),
-        question_vectors=unit_vectors(2, seed=1),
-        questions=[make_question([0], [5], masked="0"), make_question([1], [7, 9], masked="1")],
-        edge_budget=50,
-        reenter_topic=False,
-        steps=3,
-        seed=0,
-    )
-
-
 def test_scores_and_gradients_are_those_of_the_cpu() -> None:
-    world, results = star(), []
+    two = [make_question([0], [5], masked="0"), make_question([1], [7, 9], masked="0")]  # from both ends of a hub
+    world, results = replace(star(95), questions=two), []
     for device in ("cpu", "cuda"):
         model = make_model(steps=3).to(device)
         found = world.on(device).explore(model)

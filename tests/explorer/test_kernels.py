@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -17,7 +18,7 @@ from kgqa_core.explorer.batch import expand_ranges
 from kgqa_core.explorer.explore import message_codes
 from kgqa_core.graph.kg import KnowledgeGraph
 from tests.explorer.plain_walk import select_groups
-from tests.explorer.worlds import World, make_graph, make_model, make_question, unit_vectors, worlds
+from tests.explorer.worlds import World, make_graph, make_model, make_question, star, unit_vectors, worlds
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 Inboxes = list[list[int]]  # per node, the messages (0..4) that it received
@@ -168,17 +169,9 @@ def take_groups(sizes: np.ndarray, preference: np.ndarray, may: np.ndarray, budg
 
 def fan(num_leaves: int) -> World:
     """A topic with one relation to each of its neighbours: after one step, every node is a class of its own."""
-    return World(
-        triples=[(0, leaf, 1 + leaf) for leaf in range(num_leaves)],
-        num_entities=num_leaves + 1,
-        relation_vectors=unit_vectors(num_leaves),
-        question_vectors=unit_vectors(1, seed=1),
-        questions=[make_question([0], masked="0")],
-        edge_budget=1000,
-        reenter_topic=False,
-        steps=1,
-        seed=0,
-    )
+    triples = [(0, leaf, 1 + leaf) for leaf in range(num_leaves)]
+    sizes = {"num_entities": num_leaves + 1, "relation_vectors": unit_vectors(num_leaves)}
+    return replace(star(1), triples=triples, questions=[make_question([0], masked="0")], steps=1, **sizes)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from kgqa_core.explorer.train import Trainer
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, Step
 from tests.explorer import films
-from tests.explorer.oracle import backtrack_one, explore_one
-from tests.explorer.worlds import World, make_model, make_question, worlds
+from tests.explorer.oracle import backtrack_one
+from tests.explorer.worlds import World, make_model, make_question, walks_of, worlds
 
 
 @pytest.fixture(scope="module")
@@ -303,16 +303,7 @@ def test_every_path_is_stored_triples_that_lead_from_a_topic_to_the_candidate(wo
 @given(world=worlds(equal_texts=False, num_questions=1))
 def test_paths_are_those_of_the_oracle(world: World) -> None:
     model, num_relations = make_model(steps=world.steps, seed=world.seed), len(world.relation_vectors)
-    (question,) = world.questions
-    walk = explore_one(
-        model,
-        world.triples,
-        topics=question.topics,
-        question_vector=world.question_vectors[int(question.masked)],
-        relation_vectors=world.relation_vectors,
-        edge_budget=world.edge_budget,
-        reenter_topic=world.reenter_topic,
-    )
+    (walk,) = walks_of(world, model)
     exploration = world.explore(model, trace=True)
     paths = backtrack(exploration, np.arange(len(exploration.entity)), num_relations=num_relations)
     for candidate, path in zip(exploration.entity.tolist(), paths, strict=True):

@@ -17,7 +17,7 @@ from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Question
-from tests.explorer.oracle import Triple
+from tests.explorer.oracle import Triple, Walk, explore_one
 
 DIM, WIDTH = 7, 5  # of encodings and states
 
@@ -26,16 +26,8 @@ def make_graph(triples: Iterable[Triple], *, num_entities: int, num_relations: i
     """A graph in memory; entities without edges are fine."""
     distinct = np.array(sorted(set(triples)), dtype=np.int32).reshape(-1, 3)
     csr = build_csr(*distinct.T, num_entities=num_entities, num_relations=num_relations)
-    return KnowledgeGraph(
-        folder=Path("nowhere"),
-        num_entities=num_entities,
-        num_relations=num_relations,
-        num_triples=len(distinct),
-        group_ptr=csr.group_ptr,
-        group_relation=csr.group_relation,
-        edge_ptr=csr.edge_ptr,
-        edge_tail=csr.edge_tail,
-    )
+    sizes = (num_entities, num_relations, len(distinct))
+    return KnowledgeGraph(Path("nowhere"), *sizes, csr.group_ptr, csr.group_relation, csr.edge_ptr, csr.edge_tail)
 
 
 def unit_vectors(count: int, *, dim: int = DIM, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -122,6 +114,39 @@ class World:
             texts=Texts(self.question_vectors, self.relation_vectors),
             options=replace(self.options, **options),  # type: ignore[arg-type]
         )
+
+
+def walks_of(world: World, model: Explorer, attention_threshold: float = 0.0) -> list[Walk]:
+    """What the oracle finds for each question."""
+    return [
+        explore_one(
+            model,
+            world.triples,
+            topics=question.topics,
+            question_vector=world.question_vectors[int(question.masked)],
+            relation_vectors=world.relation_vectors,
+            edge_budget=world.edge_budget,
+            reenter_topic=world.reenter_topic,
+            attention_threshold=attention_threshold,
+        )
+        for question in world.questions
+    ]
+
+
+def star(num_leaves: int) -> World:
+    """A topic 0, a hub 1, and films that all hang on both by the same relations."""
+    triples = [(leaf, 0, 1) for leaf in range(2, num_leaves + 2)] + [(2, 1, 0), (3, 1, 0)]
+    return World(
+        triples=triples,
+        num_entities=num_leaves + 2,
+        relation_vectors=unit_vectors(2),
+        question_vectors=unit_vectors(1, seed=1),
+        questions=[make_question([0], [5], masked="0")],
+        edge_budget=1000,
+        reenter_topic=False,
+        steps=3,
+        seed=0,
+    )
 
 
 @st.composite
