@@ -180,16 +180,13 @@ class Place:
 
     def after(self, token: int) -> Place | None:
         """Return the state after a token; None after one that is not allowed, and after the end."""
+        at = self._further.get(token)
         if token in self._within.after:
             piece, done = self._within.after[token]
             at = ((*self._pieces, piece) if piece else self._pieces, done)
-        elif token in self._further:
-            at = self._further[token]
-        else:
-            return None
-        if at not in self._known:
+        if at is not None and at not in self._known:
             self._known[at] = Place(self._constraint, self._vocabulary, self._known, *at)
-        return self._known[at]
+        return None if at is None else self._known[at]
 
 
 TokenState = Spelling | Place

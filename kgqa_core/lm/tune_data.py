@@ -298,7 +298,8 @@ def target_nll(model: Any, inputs: dict[str, Tensor], precision: torch.dtype) ->
     loop it would go on using the first step's weights.
     """
     reads = {name: inputs[name] for name in ("input_ids", "logits_to_keep")}
-    half: Any = nullcontext() if precision == torch.float32 else torch.autocast(model.device.type, precision)
+    device = inputs["input_ids"].device.type
+    half: Any = nullcontext() if precision == torch.float32 else torch.autocast(device, precision)
     with half:
         logits = model(**reads, use_cache=False).logits  # [K, V]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

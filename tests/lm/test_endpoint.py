@@ -275,17 +275,10 @@ def test_a_prompt_that_breaks_the_connection_is_no_server_that_is_gone(server: S
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("127.0.0.1:8000", "no address"),
-        ("ftp://host/v1", "no address"),
-        (f"http://user:{KEY}@host/v1", "key_variable"),
-        (f"user:{KEY}@host", "key_variable"),
-        (f"https://host/v1?api_key={KEY}", "key_variable"),
-    ],
+    "url", [f"http://user:{KEY}@host/v1", f"user:{KEY}@host", f"https://host/v1?api_key={KEY}", "ftp://host/v1", "h:80"]
 )
-def test_an_address_that_is_none_or_holds_a_secret_is_refused_and_the_secret_not_repeated(url: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as raised:
+def test_an_address_that_is_none_or_holds_a_secret_is_refused_and_the_secret_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigError, match="key_variable" if KEY in url else "no address") as raised:
         EndpointLmSection(kind="endpoint", url=url)
     assert KEY not in str(raised.value)
 
