@@ -42,15 +42,10 @@ SYNTAXES = {
     ".nq": ox.RdfFormat.N_QUADS,
     ".ttl": ox.RdfFormat.TURTLE,
     ".trig": ox.RdfFormat.TRIG,
-    ".rdf": ox.RdfFormat.RDF_XML,
-    ".owl": ox.RdfFormat.RDF_XML,
-    ".xml": ox.RdfFormat.RDF_XML,
+    **dict.fromkeys((".rdf", ".owl", ".xml"), ox.RdfFormat.RDF_XML),
 }
 BY_LINE = (".nt", ".nq")
-LABEL = "http://www.w3.org/2000/01/rdf-schema#label"
-LANGUAGE = "en"
-NOT_RDF = "not N-Triples"
-NESTED = "a triple inside a triple"
+LABEL, LANGUAGE = "http://www.w3.org/2000/01/rdf-schema#label", "en"
 LINES_AT_ONCE = 256
 ROWS_AT_ONCE = 2**17
 MADE = re.compile(r"[0-9a-f]{16,32}")  # what pyoxigraph calls a blank node without a name: at random
@@ -157,7 +152,7 @@ def _read_lines(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:
                 yield number, list(ox.parse(line, format=form)), None
             except SyntaxError:
                 text = line.decode("utf-8", errors="replace")
-                cut_off = TRUNCATED if not line.endswith(b"\n") else NOT_RDF
+                cut_off = TRUNCATED if not line.endswith(b"\n") else "not N-Triples"
                 reason = cut_off if text.encode() == line else NOT_UTF8
                 yield number, [], (reason, text.rstrip("\r\n"))
 
@@ -189,5 +184,5 @@ def _read_document(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:
 def _why_unusable(quad: ox.Quad) -> str | None:
     tail = quad.object
     if isinstance(tail, ox.Triple) or isinstance(quad.subject, ox.Triple):
-        return NESTED
+        return "a triple inside a triple"
     return EMPTY_FIELD if isinstance(tail, ox.Literal) and not tail.value.strip() else None
