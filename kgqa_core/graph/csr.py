@@ -1,4 +1,4 @@
-"""The grouped CSR view of a graph: from an entity to its (relation, direction) groups to the entities reached.
+"""The arrays of a graph on disk: the grouped CSR, from an entity to its groups to the entities reached; and strings.
 
     group_ptr      int64 [N+1]   entity e owns groups group_ptr[e]..group_ptr[e+1]
     group_relation int32 [G]     relation (0..2R-1) of each group, ascending inside an entity
@@ -10,6 +10,10 @@ Every triple stands in it twice: under its head with relation r, under its tail 
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -117,3 +121,50 @@ def shared_sorted(one: NDArray[Number], other: NDArray[Number]) -> NDArray[Numbe
     places = np.minimum(np.searchsorted(many, few), len(many) - 1)
     shared: NDArray[Number] = few[many[places] == few]
     return shared
+
+
+# ------ Strings, and looking them up by binary search: one look-up reads a few dozen bytes, never all names.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StringTable:
+    """UTF-8 strings 0..n-1 in one byte array; string i is ``data[offsets[i]:offsets[i+1]]``."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]  # [n+1]
+
+    def __len__(self) -> int:
+        """Return the number of strings."""
+        return len(self.offsets) - 1
+
+    def raw(self, index: int) -> bytes:
+        """Return string ``index`` as UTF-8."""
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+
+def open_strings(folder: Path, stem: str) -> StringTable:
+    """Memory-map what ``write_string_indexes`` wrote."""
+    return StringTable(open_array(folder / f"{stem}_data.npy"), open_array(folder / f"{stem}_offsets.npy"))
+
+
+class SortedIndex:
+    """Rows in byte order of ``key``: found by binary search."""
+
+    def __init__(self, key: Callable[[int], bytes], num_rows: int) -> None:
+        """Keep ``key`` (row -> its key, ascending) and the number of rows."""
+        self.key = key
+        self.num_rows = num_rows
+        # The first row whose key is not below what is wanted; kept, as texts share most of their words.
+        self.first = lru_cache(maxsize=2**16)(partial(bisect_left, range(num_rows), key=key))
+
+    def rows(self, text: str) -> range:
+        """Return the rows whose key is the UTF-8 of ``text``; a lone surrogate (from a shell, say) matches nothing."""
+        wanted = text.encode("utf-8", "surrogatepass")
+        start = end = self.first(wanted)
+        while end < self.num_rows and self.key(end) == wanted:
+            end += 1
+        return range(start, end)
+
+    def starts_with(self, row: int, prefix: bytes) -> bool:
+        """Does the key of ``row`` (one past the last included) start with ``prefix``?"""
+        return row < self.num_rows and self.key(row).startswith(prefix)

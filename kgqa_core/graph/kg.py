@@ -16,8 +16,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.csr import CsrArrays, Ints, expand_ranges, open_array, open_csr, read_only, sorted_distinct
-from kgqa_core.graph.strings import SortedIndex, StringTable, fold, open_strings
+from kgqa_core.graph.csr import (
+    CsrArrays,
+    Ints,
+    SortedIndex,
+    StringTable,
+    expand_ranges,
+    open_array,
+    open_csr,
+    open_strings,
+    read_only,
+    sorted_distinct,
+)
+from kgqa_core.graph.strings import fold
 from kgqa_core.types import Question, RelationPath
 
 

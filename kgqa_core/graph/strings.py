@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,29 +11,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import Ints, open_array, read_only, sorted_distinct, write_array_header
+from kgqa_core.graph.csr import (
+    Ints,
+    StringTable,
+    open_strings,
+    read_only,
+    sorted_distinct,
+    write_array_header,
+)
 
 SLICE_ROWS = 2**20  # strings that are compared at a time
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a, 64 bits
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # the finaliser of splitmix64
 LANES = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)  # a start for each of the two sums
 U64 = NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StringTable:
-    """UTF-8 strings 0..n-1 in one byte array; string i is ``data[offsets[i]:offsets[i+1]]``."""
-
-    data: NDArray[np.uint8]
-    offsets: NDArray[np.int64]  # [n+1]
-
-    def __len__(self) -> int:
-        """Return the number of strings."""
-        return len(self.offsets) - 1
-
-    def raw(self, index: int) -> bytes:
-        """Return string ``index`` as UTF-8."""
-        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
 
 def write_string_indexes(entities: Path, folder: Path) -> int:
@@ -107,34 +95,6 @@ def fold(names: pa.Array) -> pa.Array:
     other = pc.invert(pc.string_is_ascii(names))
     mended = pa.array([name.casefold() for name in names.filter(other).to_pylist()], pa.large_string())
     return pc.replace_with_mask(folded, other, mended)
-
-
-def open_strings(folder: Path, stem: str) -> StringTable:
-    """Memory-map what ``write_string_indexes`` wrote."""
-    return StringTable(open_array(folder / f"{stem}_data.npy"), open_array(folder / f"{stem}_offsets.npy"))
-
-
-class SortedIndex:
-    """Rows in byte order of ``key``: found by binary search."""
-
-    def __init__(self, key: Callable[[int], bytes], num_rows: int) -> None:
-        """Keep ``key`` (row -> its key, ascending) and the number of rows."""
-        self.key = key
-        self.num_rows = num_rows
-        # The first row whose key is not below what is wanted; kept, as texts share most of their words.
-        self.first = lru_cache(maxsize=2**16)(partial(bisect_left, range(num_rows), key=key))
-
-    def rows(self, text: str) -> range:
-        """Return the rows whose key is the UTF-8 of ``text``; a lone surrogate (from a shell, say) matches nothing."""
-        wanted = text.encode("utf-8", "surrogatepass")
-        start = end = self.first(wanted)
-        while end < self.num_rows and self.key(end) == wanted:
-            end += 1
-        return range(start, end)
-
-    def starts_with(self, row: int, prefix: bytes) -> bool:
-        """Does the key of ``row`` (one past the last included) start with ``prefix``?"""
-        return row < self.num_rows and self.key(row).startswith(prefix)
 
 
 def hash_strings(strings: StringTable, which: Ints, known: U64 | None = None) -> U64:

@@ -84,12 +84,6 @@ def test_a_bad_line_is_rejected_with_its_line_number(tmp_path: Path, format: str
     assert rejects == [(3, reason)]
 
 
-def test_a_file_cut_off_in_its_last_line_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "kb"
-    path.write_bytes(b"a|r|b\nRear Window|direc")
-    assert parse(path, "wikimovies")[1] == [(2, "truncated last line")]
-
-
 lines = st.lists(
     st.one_of(
         st.sampled_from([b"a|r|b", b"c|r|a", "é|r|ü".encode(), b"", b"|r|b", b"a|r", b"a|r|b|c", b"\xff|r|b", b"  "]),
@@ -157,15 +151,11 @@ def test_parquet_rows_of_any_plain_type_are_read_as_text(tmp_path: Path) -> None
         assert rejects == [(3, "empty field"), (4, "empty field")]
 
 
-def test_a_parquet_file_without_the_columns_names_them(tmp_path: Path) -> None:
+def test_a_file_that_is_not_as_its_format_says_is_named(tmp_path: Path) -> None:
     path = tmp_path / "kb.parquet"
     pq.write_table(pa.table({"head": ["a"], "predicate": ["r"], "tail": ["b"]}), path)
     with pytest.raises(InputError, match=r"no column 'relation'; the columns are \['head', 'predicate', 'tail'\]"):
         parse(path, "parquet")
-
-
-def test_a_text_file_taken_for_parquet_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "kb.parquet"
     path.write_text("a|r|b\n", encoding="utf-8")
     with pytest.raises(InputError, match="not a readable Parquet file"):
         parse(path, "parquet")

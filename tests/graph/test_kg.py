@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.csr import SortedIndex
 from kgqa_core.graph.kg import (
     KnowledgeGraph,
     open_graph,
@@ -21,7 +22,7 @@ from kgqa_core.graph.kg import (
     unsigned,
     write_step,
 )
-from kgqa_core.graph.strings import SortedIndex, write_string_indexes
+from kgqa_core.graph.strings import write_string_indexes
 
 
 def test_labels_and_names_are_found_without_reading_them_all(films: KnowledgeGraph) -> None:
@@ -146,11 +147,5 @@ def test_a_relation_path_of_a_graph_is_written_by_label(films: KnowledgeGraph) -
     directed_by, release_year = films.relation_ids["directed_by"], films.relation_ids["release_year"]
     assert relations == (directed_by, directed_by + films.num_relations, release_year)
     assert to_labels(films, relations) == path
-
-
-def test_staying_is_no_step(films: KnowledgeGraph) -> None:
-    assert to_labels(films, (films.identity,)) == ()
-
-
-def test_a_relation_that_the_graph_lacks_makes_no_path(films: KnowledgeGraph) -> None:
+    assert to_labels(films, (films.identity,)) == ()  # staying is no step
     assert to_relations(films, ("directed_by", "^composed_by")) is None

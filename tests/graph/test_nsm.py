@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.errors import InputError
 from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.nsm import (
@@ -243,15 +242,6 @@ def test_rejects_keep_the_number_of_their_line(tmp_path: Path) -> None:
     ]
     assert report.num_rejects == len(rejects)
     assert report.num_blank == 1
-
-
-def test_a_file_that_numbers_its_entities_is_refused_in_words(tmp_path: Path) -> None:
-    numbered = {**ROWS[0], "entities": [0], "subgraph": {"tuples": [[0, 1, 2]], "entities": [0, 1, 2]}}
-    with pytest.raises(InputError, match=BAD_TOPIC):
-        build_graph(write_nsm(tmp_path / "dev.jsonl", [numbered]), format="nsm", out_dir=tmp_path / "g")
-    numbered["entities"] = []
-    with pytest.raises(InputError, match=f"dev.jsonl:1: {NUMBERED}"):
-        build_graph(write_nsm(tmp_path / "dev.jsonl", [numbered]), format="nsm", out_dir=tmp_path / "g")
 
 
 @pytest.mark.realdata

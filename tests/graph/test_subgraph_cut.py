@@ -134,15 +134,6 @@ def test_the_exported_triples_are_those_of_the_blocks(graph: KnowledgeGraph, ask
     assert pq.read_schema(shards[0]).equals(schemas.SUBGRAPH_TRIPLES)
 
 
-def test_topics_and_answers_have_rows_with_or_without_a_triple(
-    graph: KnowledgeGraph, asked: Path, tmp_path: Path
-) -> None:
-    subgraphs = cut_to(tmp_path / "cut", graph, asked, expand(hops=1))
-    block = subgraphs.block_of["q2"]
-    inside = subgraphs.entity[subgraphs.block_ptr[block] : subgraphs.block_ptr[block + 1]]
-    assert [graph.entity_labels[one] for one in inside] == ["jazz", "norway", "oslo"]
-
-
 def test_what_is_cut_follows_the_settings(graph: KnowledgeGraph, asked: Path, tmp_path: Path) -> None:
     def cut(name: str, **settings: Any) -> set[Labelled]:
         return set(triples_in_block(cut_to(tmp_path / name, graph, asked, expand(**settings)), graph, "q1"))

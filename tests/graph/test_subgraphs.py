@@ -65,11 +65,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[KnowledgeGraph, Sub
     return build(tmp_path_factory.mktemp("built"))
 
 
-def test_every_block_is_a_plain_reading_of_its_line(built: tuple[KnowledgeGraph, Subgraphs]) -> None:
-    for row in ROWS:
-        assert neighbours_in_block(*built, row["id"]) == read_neighbours(row["subgraph"]["tuples"])
-
-
 labels = st.sampled_from([f"m.{letter}" for letter in "abcde"])
 lines = st.builds(
     lambda topics, answers, tuples: line("", "what", topics, answers, tuples),
@@ -93,12 +88,6 @@ def test_random_blocks_are_plain_readings_too(
         expected = {*(part for h, _, t in tuples for part in (h, t)), *row["entities"]}
         expected |= {answer["kb_id"] for answer in row["answers"]}
         assert entities_of(graph, subgraphs, question_id) == sorted(expected)
-
-
-def test_topics_and_answers_are_in_the_block_with_or_without_a_triple(built: tuple[KnowledgeGraph, Subgraphs]) -> None:
-    assert entities_of(*built, "q2") == ["m.ann", "m.jazz", "m.rock"]  # m.jazz is in triples of others only
-    assert entities_of(*built, "q7") == ["m.rock", "m.zoe"]
-    assert neighbours_in_block(*built, "q7") == {}
 
 
 def test_the_report_says_how_many_subgraphs_hold_an_answer(built: tuple[KnowledgeGraph, Subgraphs]) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kgqa_core.errors import LinkError
 from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.csr import SortedIndex
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.strings import SortedIndex
 from kgqa_core.questions.link import find_mention, link_question, mask_spans, mask_topics
 
 NAMES = ["Up", "Up in the Air", "film", "director", "Zoë", "M", "300", "C++", "[REC]", "rock", "Rock", "Straße", "the"]
