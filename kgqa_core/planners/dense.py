@@ -94,17 +94,11 @@ def unseen_scores(model: DenseModel, view: View, texts: Floats) -> Floats:
 
 
 def spread_first(probabilities: Floats, weights: Floats, rows: Any, *, num_plans: int, strength: float) -> list[int]:
-    """Return the columns to propose first: a hit is any right plan, so a further one counts where the others miss.
+    """Return the columns of ``probabilities`` [C] to propose first: a further plan counts where the others miss.
 
     Each next plan is the one of the greatest probability times the share of its votes that come from neighbours none
-    of whose paths is proposed yet (a greedy cover).
-
-    Args:
-        probabilities: [C] of candidate paths.
-        weights: [m] of neighbours.
-        rows: [m, C], 1 where a neighbour has a path.
-        num_plans: to choose; fewer where there are fewer candidates.
-        strength: 0: by probability alone; 1: as told.
+    of whose paths is proposed yet (a greedy cover): ``weights`` [m] are of neighbours, ``rows`` [m, C] is 1 where a
+    neighbour has a path. ``strength`` 0 goes by probability alone, 1 as told.
     """
     chosen: list[int] = []
     missed = np.ones(len(weights), dtype=np.float32)  # of neighbours: is none of their paths proposed?
@@ -159,11 +153,7 @@ def beam(
 ) -> dict[LabelPath, float]:
     """Return the scores of all paths that a beam of ``width`` visits, of 1 to ``max_hops`` steps.
 
-    Args:
-        allowed: the steps that may follow a path.
-        weigh: scores of paths, as if they ended there.
-        width: paths that are gone on from, after each step.
-        max_hops: steps of the longest path.
+    ``allowed`` gives the steps that may follow a path, ``weigh`` the scores of paths as if they ended there.
     """
     found: dict[LabelPath, float] = {}
     front: list[LabelPath] = [()]
@@ -181,15 +171,9 @@ def beam(
 
 
 def open_dense(folder: Path, *, exists: Exists | None = None, encoder: Path | None = None) -> DensePlanner:
-    """Open what ``fit_dense`` wrote.
+    """Open what ``fit_dense`` wrote; ArtifactError where it is no such folder, or was trained on another encoder.
 
-    Args:
-        folder: of a trained dense planner.
-        exists: what may follow a path around a question's topics (``steps_around``); None: no graph.
-        encoder: as in training.
-
-    Raises:
-        ArtifactError: it is no such folder, or was trained on another encoder.
+    ``exists`` says what may follow a path around a question's topics (``steps_around``); None: there is no graph.
     """
     model = read_dense(folder)
     base = open_encoder(encoder, model.settings)

@@ -64,30 +64,18 @@ def fit_dense(
     encoder: Path | None = None,
     progress: Progress = lambda step, total, loss: None,
 ) -> dict[str, float]:
-    """Train a dense planner and write it to the folder ``out``.
+    """Train a dense planner and write it to the folder ``out``, which must not exist; equal seeds give equal planners.
 
-    Args:
-        train: those without paths are left out, and counted.
-        settings: see there.
-        out: must not exist.
-        seed: equal seeds give equal planners.
-        encoder: a folder of another BERT-shaped encoder; None: MiniLM.
-        progress: told (steps done, steps in all, loss) after each step; members one after the other.
-
-    Returns:
-        Counts of questions, of those left out and of paths, and CPU seconds.
-
-    Raises:
-        InputError: no question has a path.
+    Returns counts of questions, of those left out because they have no path, and of paths; and CPU seconds. Raises
+    InputError where no question has a path. ``encoder`` is a folder of another BERT-shaped encoder; None: MiniLM.
+    ``progress`` is told (steps done, steps in all, loss) after each step; members one after the other.
     """
     import torch
 
     started = process_time()
     used = [question for question in train if question.paths]
     if not used:
-        raise InputError(
-            f"none of the {len(train)} training questions has a relation path; the dense planner needs some"
-        )
+        raise InputError(f"none of the {len(train)} training questions has a relation path: the planner needs some")
     paths = tuple(sorted({path for question in used for path in question.paths}))
     place = {path: number for number, path in enumerate(paths)}
     targets = _matrix([[place[path] for path in question.paths] for question in used], len(paths))
@@ -221,10 +209,8 @@ def set_loss(scores: Tensor, right: Tensor) -> Tensor:
 def neighbour_loss(cosines: Tensor, overlap: Tensor, rows: Sequence[int]) -> Tensor:
     """Return the mean of -log of what the other questions' votes give to right paths.
 
-    Args:
-        cosines: [B, n], divided by the temperature; a question has no vote on itself.
-        overlap: [B, n], the share of each voter's paths that are right.
-        rows: the batch's places among the n.
+    ``cosines`` [B, n] are divided by the temperature; a question has no vote on itself: ``rows`` are the batch's places
+    among the n. ``overlap`` [B, n] is the share of each voter's paths that are right.
     """
     import torch
 

@@ -207,15 +207,9 @@ def take_subset(
 ) -> tuple[list[Question], SubsetReport | None]:
     """Return a part of the questions, in their order, and what was left; None where nothing was to be left out.
 
-    Args:
-        questions: all of them.
-        train_size: training questions to keep, drawn at random; None: all.
-        hold_out_templates: share of the distinct masked texts that only the test split shall ask. They are held out
-            before training is sampled.
-        draw: the seed of both.
-
-    Raises:
-        InputError: a split would be left empty, or training has fewer questions than asked for.
+    ``train_size`` training questions are kept, drawn at random; before that, the share ``hold_out_templates`` of
+    distinct masked texts is held out, which only the test split shall ask. ``draw`` is the seed of both. Raises InputError where
+    a split would be left empty, or training has fewer questions than asked for.
     """
     kept, share = list(questions), hold_out_templates
     if train_size is None and share is None:

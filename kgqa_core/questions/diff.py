@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -161,45 +160,38 @@ def find_drift(
         guard_graph: whether triples, entities, relations and names count; not where other settings made the graph.
         guard_questions: whether questions and coverage count.
     """
-    shares: list[tuple[str, Change, str]] = []  # what changed, and the setting that limits it
-    drops: list[tuple[str, float | None, float | None, str]] = []  # a figure in percent before and after
+    found: list[Moved] = []
+    drops: list[Moved] = []
+
+    def share(what: str, change: Change, setting: str) -> None:
+        limit = getattr(limits, setting)
+        if limit is not None and change.share > limit and change.came + change.gone >= limits.min_changed:
+            percent, detail = 100 * change.share, f"+{change.came} -{change.gone}"
+            found.append(Moved(what, change.before, change.after, percent, 100 * limit, setting, detail))
+
+    def drop(what: str, before: float | None, after: float | None, setting: str) -> None:
+        limit = getattr(limits, setting)
+        if limit is not None and before is not None and after is not None and before - after > limit:
+            drops.append(Moved(what, before, after, after - before, limit, setting))
+
     if guard_graph:
         graph = diff.graph
-        shares += [
-            ("triples", graph.triples, "max_triples_change"),
-            ("entities", graph.entities, "max_entities_change"),
-        ]
-        shares += [
-            (f"relation {label}", change, "max_relation_change")
-            for label, change in graph.per_relation.items()
-            if change.before >= limits.relation_min_triples
-        ]
-        named = graph.named_before, graph.named_after or 0.0
-        drops.append(("entities with a name, percent", *named, "max_name_coverage_drop"))
+        share("triples", graph.triples, "max_triples_change")
+        share("entities", graph.entities, "max_entities_change")
+        for label, change in graph.per_relation.items():
+            if change.before >= limits.relation_min_triples:
+                share(f"relation {label}", change, "max_relation_change")
+        named = "entities with a name, percent"
+        drop(named, graph.named_before, graph.named_after or 0.0, "max_name_coverage_drop")
     if guard_questions:
         asked = diff.questions
         changed = Change(asked.before, asked.after, asked.came, asked.gone + diff.num_reworded)
-        shares.append(("questions", changed, "max_questions_change"))
+        share("questions", changed, "max_questions_change")
         for row in diff.coverage:
             group = f"{row.split}{'' if row.hops is None else f', {row.hops} hops'}"
             what = f"questions with an answer within reach, {group}, percent"
-            drops.append((what, row.any_before, row.any_after, "max_coverage_drop"))
-    return [*_moved_shares(shares, limits), *_moved_drops(drops, limits)]
-
-
-def _moved_shares(shares: Iterable[tuple[str, Change, str]], limits: DriftSection) -> Iterator[Moved]:
-    for what, change, setting in shares:
-        limit, least = getattr(limits, setting), limits.min_changed
-        if limit is not None and change.share > limit and change.came + change.gone >= least:
-            detail = f"+{change.came} -{change.gone}"
-            yield Moved(what, change.before, change.after, 100 * change.share, 100 * limit, setting, detail)
-
-
-def _moved_drops(drops: Iterable[tuple[str, float | None, float | None, str]], limits: DriftSection) -> Iterator[Moved]:
-    for what, before, after, setting in drops:
-        limit = getattr(limits, setting)
-        if limit is not None and before is not None and after is not None and before - after > limit:
-            yield Moved(what, before, after, after - before, limit, setting)
+            drop(what, row.any_before, row.any_after, "max_coverage_drop")
+    return found + drops
 
 
 def moved_table(moved: list[Moved]) -> str:

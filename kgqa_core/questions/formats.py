@@ -85,11 +85,6 @@ class QuestionFile:
     hops: int | None = None  # None: the lines say it, or nobody does
 
 
-def no_files(path: Path) -> list[Path]:
-    """Return no file: nothing beside a question file says what it means."""
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class QuestionFormat:
     """How the questions of one kind of dataset are found and read."""
@@ -97,7 +92,7 @@ class QuestionFormat:
     # (folder or file, wanted hops or None) -> files in reading order; InputError where there is none
     list_files: Callable[[Path, Sequence[int] | None], list[QuestionFile]]
     read: Callable[[QuestionFile], Iterator[Placed]]  # InputError where the file is missing or is none of the format
-    beside: Callable[[Path], list[Path]] = no_files  # further files that say what is in a question file
+    beside: Callable[[Path], list[Path]] = lambda path: []  # further files that say what is in a question file
     finish: Callable[[Loaded, KnowledgeGraph, bool], None] | None = None  # mends all that was loaded; reenter_topic
     has_hops: bool = False  # files or folders go by number of hops: dataset.questions.hops chooses
     has_variants: bool = False  # papers use other splits than the files: dataset.questions.variant

@@ -227,13 +227,9 @@ def link_topics(
     """Return the questions with their topics hidden, and linked again by the text alone.
 
     ``masked`` goes by the names that were found, right or wrong. What a true/false question claims stays known, and is
-    no topic. A question in which no name is found has no topics.
-
-    Args:
-        questions: whose topics are hidden.
-        graph: whose names and aliases are looked for.
-        examples: training questions: they tell names from wording, and bearers of one name from each other. None are
-            needed, but without any a graph's entity "director" is found wherever the word stands.
+    no topic. A question in which no name is found has no topics. ``examples`` are training questions: they tell names
+    from wording, and bearers of one name from each other. Without any a graph's entity "director" is found wherever
+    the word stands.
     """
     index = NameIndex(graph)
     return link_with(TextLinker(index, learn_wording(index, examples)), questions)

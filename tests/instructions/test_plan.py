@@ -171,15 +171,9 @@ def test_without_a_graph_known_relations_are_all_that_is_asked(max_hops: int) ->
 # ------ Weights of plans and scores of paths sum to 1 over a question.
 
 
-def test_plans_weigh_what_the_beam_gave_them():
+def test_plans_weigh_what_the_beam_gave_them_tiny_or_nothing_at_all():
     assert weigh_plans([math.log(0.3), math.log(0.1)]) == pytest.approx([0.75, 0.25])
-
-
-def test_tiny_probabilities_are_weighed_too():
     assert weigh_plans([-2000.0, -2000.0 + math.log(3)]) == pytest.approx([0.25, 0.75])
-
-
-def test_plans_without_any_probability_weigh_alike():
     assert weigh_plans([-math.inf, -math.inf]) == [0.5, 0.5]
     assert weigh_plans([]) == []
 
