@@ -208,8 +208,8 @@ def take_subset(
     """Return a part of the questions, in their order, and what was left; None where nothing was to be left out.
 
     ``train_size`` training questions are kept, drawn at random; before that, the share ``hold_out_templates`` of
-    distinct masked texts is held out, which only the test split shall ask. ``draw`` is the seed of both. Raises InputError where
-    a split would be left empty, or training has fewer questions than asked for.
+    distinct masked texts is held out, which only the test split shall ask. ``draw`` is the seed of both. Raises
+    InputError where a split would be left empty, or training has fewer questions than asked for.
     """
     kept, share = list(questions), hold_out_templates
     if train_size is None and share is None:
