@@ -253,9 +253,8 @@ def tune(
         KgqaError: the loss became NaN, or a GPU has too little memory; the message says what to lower.
     """
     torch.set_num_threads(job.threads)
-    section = job.section
     with TemporaryDirectory(prefix="kgqa-tune-") as scratch:
-        work = job.journal or Path(scratch)
+        work, section = job.journal or Path(scratch), job.section
         arguments = training_arguments(  # here several processes find each other
             scratch,
             job.device,
