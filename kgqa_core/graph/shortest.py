@@ -305,14 +305,9 @@ def _with_room(rows: I32, size: int) -> I32:
 
 @njit(cache=True, nogil=True)
 def _spell(edges: I32, level_ptr: I64, ends: Bools, first: I64, max_paths: int) -> tuple[I32, bool]:
-    """List the relation paths over the edges, in order of length and relation ids.
+    """List the relation paths over the edges of ``_trace``, in order of length and relation ids.
 
-    Args:
-        edges: of shortest walks, see ``_trace``.
-        level_ptr: see ``_trace``.
-        ends: [nodes + 1] is a node a gold? The last stands for the source.
-        first: [2R] scratch, EMPTY before and after.
-        max_paths: prefixes of one length that are kept.
+    ``ends`` [nodes + 1]: is a node a gold? The last is the source. ``first`` [2R]: scratch, EMPTY before and after.
     """
     max_hops, num_nodes = len(level_ptr) - 1, len(ends) - 1
     prefixes = np.zeros((FIRST_CAPACITY, 3), np.int32)  # the prefix before, the relation, does it end at a gold?
@@ -373,13 +368,7 @@ def _sort(values: I64) -> None:
 
 @njit(cache=True, nogil=True)
 def _by_node(left: I32, begin: int, num_nodes: int) -> tuple[I64, I64]:
-    """Return the edges, of which the first is number ``begin``, in order of the node left, and where each node's begin.
-
-    Args:
-        left: [E] node that each edge leaves.
-        begin: number of the first.
-        num_nodes: of all.
-    """
+    """Return the edges, numbered from ``begin`` on, in order of the node ``left`` [E], and where each node's begin."""
     starts = np.zeros(num_nodes + 1, np.int64)
     for node in left:
         starts[node + 1] += 1
