@@ -307,9 +307,9 @@ def open_and_ask(
     """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
     from kgqa_core.run.ask import ask_system, torch_threads
 
-    pipeline = open_run(conf, [*settings, *system_settings(None, answered_by)])
-    if pipeline.config.systems is None or system not in pipeline.config.systems.variants:
-        pipeline = open_run(conf, [*settings, *system_settings(system, answered_by)])
+    systems = open_run(conf, settings).config.systems
+    is_variant = systems is not None and system in systems.variants
+    pipeline = open_run(conf, [*settings, *system_settings(None if is_variant else system, answered_by)])
     with torch_threads(1):
         return ask_system(pipeline, question, topic, row=system)
 
