@@ -16,7 +16,7 @@ from benchmarks.measure import PROJECT, data_folder, kgqa
 from kgqa_core.config import ExplorerSection, RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.explorer.batch import QuestionArrays, question_arrays
-from kgqa_core.explorer.explore import MERGED, ExploreOptions, WalkStep
+from kgqa_core.explorer.explore import ExploreOptions, Walk
 from kgqa_core.explorer.model import Explorer, Texts, look_up, texts_of
 from kgqa_core.explorer.train import Lessons, Trainer
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -60,7 +60,7 @@ class Workload:
         explorer = Explorer(encoding_dim=relations.shape[1], width=width or section.width, steps=steps or section.steps)
         return explorer.to(relations.device)
 
-    def options(self, edge_budget: int | None = None, *, way: WalkStep = MERGED) -> ExploreOptions:
+    def options(self, edge_budget: int | None = None, *, way: Walk | None = None) -> ExploreOptions:
         """Return how the run walks, under another edge budget where one is given, and without a threshold."""
         budget = edge_budget or self.config.explorer.edge_budget
         return ExploreOptions(edge_budget=budget, reenter_topic=self.config.dataset.reenter_topic, walk=way)

@@ -20,22 +20,9 @@ from typing import Literal
 
 import numpy as np
 
+from kgqa_core.evaluation import metrics
 from kgqa_core.evaluation.figures import EXPLORER_FIRST, ReportRow, system_row
-from kgqa_core.evaluation.metrics import (
-    ANSWER_BUCKETS,
-    CELLS_AT_ONCE,
-    COUNT_COST,
-    DIGITS,
-    HOP_BUCKETS,
-    INTERVAL_METRICS,
-    Floats,
-    Mask,
-    answer_bucket,
-    bootstrap_bounds,
-    group_by,
-    hop_bucket,
-    interval_names,
-)
+from kgqa_core.evaluation.metrics import DIGITS, INTERVAL_METRICS, Floats, Mask, interval_names
 from kgqa_core.evaluation.predictions import CHANCE, SystemSource
 from kgqa_core.evaluation.runs import EvaluatedRun, mean_run, require_comparable, with_direct
 
@@ -73,12 +60,12 @@ def randomisation_test(differences: Floats, *, flips: int = FLIPS, seed: int = 0
     # Of differences of one size only the number that keep their sign matters. It is binomial: where few sizes are
     # distinct, drawing the numbers gives exactly the distribution that drawing signs gives.
     sizes, counts = np.unique(np.abs(apart), return_counts=True)
-    if COUNT_COST * len(sizes) < len(apart):
+    if metrics.COUNT_COST * len(sizes) < len(apart):
         kept = random.binomial(counts, 0.5, size=(flips, len(sizes)))
         as_far = int((np.abs((2 * kept - counts) @ sizes) >= least).sum())
         return (1 + as_far) / (1 + flips)
     as_far = 0
-    step = max(1, CELLS_AT_ONCE // len(apart))
+    step = max(1, metrics.CELLS_AT_ONCE // len(apart))
     for start in range(0, flips, step):
         kept = random.integers(2, size=(min(step, flips - start), len(apart)), dtype=np.int8)
         as_far += int((np.abs(2 * (kept.astype(np.float64) @ apart) - total) >= least).sum())
@@ -133,8 +120,8 @@ def compare_runs(runs: Sequence[EvaluatedRun]) -> list[PairRow]:
     hops = [next((count for count in counts if count is not None), None) for counts in known]
     scopes: dict[Breakdown, dict[str, Mask]] = {
         "all": {"all": np.ones(len(hops), dtype=bool)},
-        "hops": group_by([hop_bucket(count) for count in hops], HOP_BUCKETS),
-        "answers": group_by([answer_bucket(num) for num in runs[0].scores.num_answers], ANSWER_BUCKETS),
+        "hops": metrics.group_by([metrics.hop_bucket(count) for count in hops], metrics.HOP_BUCKETS),
+        "answers": runs[0].scores.answer_groups(),
     }
     rows = []
     for by, groups in scopes.items():
@@ -159,16 +146,16 @@ def compare_pair(
     """Compare two runs on the questions ``chosen`` [B], as if no others were compared."""
     columns = [first.scores.values[metric] - second.scores.values[metric] for metric in INTERVAL_METRICS]
     differences = np.stack(columns, axis=1)[chosen]
-    bounds = bootstrap_bounds(differences)
+    bounds = metrics.bootstrap_bounds(differences)
     picks = first.picked_right[chosen].astype(float) - second.picked_right[chosen]
-    metrics: dict[str, Difference] = {}
+    found: dict[str, Difference] = {}
     for place, metric in enumerate(INTERVAL_METRICS):
         tested = picks if metric == "hits1" else differences[:, place]
         only_first, only_second = int((tested > 0).sum()), int((tested < 0).sum())
         yes_or_no = metric != "f1" and len(np.unique(np.abs(tested[tested != 0]))) < 2
         p = mcnemar(only_first, only_second) if yes_or_no else randomisation_test(tested)
         low, high = bounds[:, place].tolist()
-        metrics[metric] = Difference(
+        found[metric] = Difference(
             first=float(first.scores.values[metric][chosen].mean()),
             second=float(second.scores.values[metric][chosen].mean()),
             difference=round(float(differences[:, place].mean()), DIGITS) + 0.0,  # no -0.0
@@ -180,7 +167,7 @@ def compare_pair(
             p_holm=p,
             verdict=judge(p, low, high),
         )
-    return PairRow(first.name, second.name, by, bucket, int(chosen.sum()), metrics)
+    return PairRow(first.name, second.name, by, bucket, int(chosen.sum()), found)
 
 
 def judge(p: float, low: float, high: float) -> Verdict:
@@ -205,9 +192,9 @@ class Entrant:
     lift: Mapping[str, float] = field(default_factory=dict)  # over ``direct``, see ``lift_figures``
 
     @property
-    def is_chance(self) -> bool:
-        """Was the language model one that knows nothing?"""
-        return self.about is not None and self.about.answered_by in CHANCE
+    def player(self) -> str:
+        """Return who played the language model, or else empty text."""
+        return self.about.answered_by if self.about else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +212,7 @@ class Merit:
 class LmVsExplorer:
     """Who was right where a language model could overrule the explorer; one number of candidates N."""
 
+    system: str  # name of the row
     num_shown: int  # N
     num_questions: int
     num_overruled: int  # the answer is another than the explorer's first; abstentions are none
@@ -246,7 +234,7 @@ class SideBySide:
     pairs: list[PairRow]  # every paired test that a statement rests on; p_holm as in its family
     merits: list[Merit]
     united: list[ReportRow]  # X + direct, a row per system
-    lm_vs_explorer: list[tuple[str, LmVsExplorer]]  # with the name of the row
+    lm_vs_explorer: list[LmVsExplorer]
 
 
 class _Tests(dict[tuple[str, str], PairRow]):
@@ -282,7 +270,9 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
         if direct is None:
             continue
         entrants[place] = replace(one, lift=lift_figures(tests.of(one, direct), one.mean, direct.mean))
-        if not one.is_chance:  # the row of a system whose answers are joined by those of ``direct``, seed by seed
+        if (
+            one.player not in CHANCE
+        ):  # the row of a system whose answers are joined by those of ``direct``, seed by seed
             by_seed = {run.about.seed: run for run in direct.runs if run.about is not None}
             seeds = [run.about.seed if run.about is not None else None for run in one.runs]
             runs = [
@@ -290,7 +280,7 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
             ]
             united.append(system_row(f"{one.name} + {DIRECT}", runs, grouped=False))
     best: dict[str, frozenset[str]] = {metric: frozenset() for metric in INTERVAL_METRICS}
-    rivals = [one for one in entrants if not one.is_chance]  # chance is no rival
+    rivals = [one for one in entrants if one.player not in CHANCE]
     for metric in INTERVAL_METRICS if len(rivals) > 1 else ():
         first = max(rivals, key=lambda one: one.row.overall[metric])
         others = [rival for rival in rivals if rival is not first]
@@ -298,7 +288,7 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
         tied = {other.name for other, test in zip(others, found, strict=True) if test.verdict != "better"}
         best[metric] = frozenset({first.name, *tied})
     merits = _merits(entrants, tests)
-    overruled = [(one.name, row) for one in entrants if (row := _lm_vs_explorer(one)) is not None]
+    overruled = [row for one in entrants if (row := _lm_vs_explorer(one)) is not None]
     num_questions = len(entrants[0].mean.asked)
     return SideBySide(num_questions, entrants, best, list(tests.values()), merits, united, overruled)
 
@@ -308,10 +298,9 @@ def direct_of(entrant: Entrant, entrants: Sequence[Entrant]) -> Entrant | None:
     about = entrant.about
     if about is None or about.system == DIRECT:
         return None
-    rows = {one.name: one.about for one in entrants if one.about and one.about.system == DIRECT and not one.is_chance}
-    same = [name for name, other in rows.items() if other.model == about.model]
-    chosen = same or (list(rows) if len(rows) == 1 and not about.answered_by else [])
-    return next((one for one in entrants if one.name in chosen[:1]), None)
+    rows = [one for one in entrants if one.about and one.about.system == DIRECT and one.player not in CHANCE]
+    same = [one for one in rows if one.about and one.about.model == about.model]
+    return next(iter(same or (rows if len(rows) == 1 and not about.answered_by else [])), None)
 
 
 def lift_figures(against_direct: PairRow, run: EvaluatedRun, direct: EvaluatedRun) -> dict[str, float]:
@@ -334,62 +323,49 @@ def lift_figures(against_direct: PairRow, run: EvaluatedRun, direct: EvaluatedRu
 def _merits(entrants: Sequence[Entrant], tests: _Tests) -> list[Merit]:
     """Return what the model adds, for each row beside which both stand-ins did the same with the same settings."""
 
-    def task(about: SystemSource) -> SystemSource:
-        return replace(about, seed=None, answered_by="", model="")
+    def task(one: Entrant) -> SystemSource | None:
+        return one.about and replace(one.about, seed=None, answered_by="", model="")
 
-    chance: list[tuple[SystemSource, Entrant]] = [
-        (task(one.about), one) for one in entrants if one.about and one.is_chance
-    ]
-    judged: list[tuple[Entrant, dict[str, Entrant]]] = []
+    compared: list[tuple[Entrant, list[Entrant]]] = []
     for one in entrants:
-        asks = one.about is not None and one.about.answered_by and one.row.overall.get("calls_per_question")
-        if one.about is not None and asks and not one.is_chance:
-            own = task(one.about)
-            beside = {other.about.answered_by: other for what, other in chance if other.about and what == own}
+        if one.player and one.player not in CHANCE and one.row.overall.get("calls_per_question"):
+            beside = {other.player: other for other in entrants if other.player in CHANCE and task(other) == task(one)}
             if len(beside) == len(CHANCE):
-                judged.append((one, {player: beside[player] for player in CHANCE}))
-    found = iter(tests.corrected([(one, other) for one, beside in judged for other in beside.values()], "hits1"))
+                compared.append((one, [beside[player] for player in CHANCE]))
+    found = iter(tests.corrected([(one, other) for one, beside in compared for other in beside], "hits1"))
     merits = []
-    for one, beside in judged:
-        own_tests = {player: next(found) for player in beside}
-        merits.append(
-            Merit(
-                one.name,
-                one.row.overall["hits1"],
-                against={player: test.second for player, test in own_tests.items()},
-                p_holm={player: test.p_holm for player, test in own_tests.items()},
-                adds=all(test.verdict == "better" for test in own_tests.values()),
-            )
-        )
+    for one, beside in compared:
+        own = {other.player: next(found) for other in beside}
+        against, p_holm = ({who: getattr(test, name) for who, test in own.items()} for name in ("second", "p_holm"))
+        adds = all(test.verdict == "better" for test in own.values())
+        merits.append(Merit(one.name, one.row.overall["hits1"], against, p_holm, adds))
     return merits
 
 
 def _lm_vs_explorer(entrant: Entrant) -> LmVsExplorer | None:
     """Count who was right where a model could overrule the explorer; of several seeds, over all their questions."""
-    about = entrant.about
-    if about is None or "num_candidates" not in about.settings:
-        return None
+    num_shown = entrant.about.settings.get("num_candidates") if entrant.about else None
     decisions: list[Decision] = []
     for run in entrant.runs:
-        column = None if run.record is None else run.record.counts.get(EXPLORER_FIRST)
-        if column is None:
+        if num_shown is None or run.record is None or EXPLORER_FIRST not in run.record.counts:
             return None
-        for outcome, first in zip(run.outcomes, column.tolist(), strict=True):
+        for outcome, first in zip(run.outcomes, run.record.counts[EXPLORER_FIRST].tolist(), strict=True):
             if first == first and outcome.gold_verdict is None:  # NaN: it was not asked
                 answer = next((one for one in outcome.candidates if one in outcome.answers), None)
                 decisions.append((outcome.golds, None if first == NOBODY else int(first), answer))
-    return count_lm_vs_explorer(int(about.settings["num_candidates"]), decisions) if decisions else None
+    return count_lm_vs_explorer(entrant.name, int(num_shown), decisions) if decisions and num_shown else None
 
 
 Decision = tuple[Collection[int], int | None, int | None]
 """One question: its golds, the explorer's first candidate and the first entity answered; None where there is none."""
 
 
-def count_lm_vs_explorer(num_shown: int, decisions: Sequence[Decision]) -> LmVsExplorer:
-    """Return the row of one N."""
+def count_lm_vs_explorer(system: str, num_shown: int, decisions: Sequence[Decision]) -> LmVsExplorer:
+    """Return the row of one system and N."""
     cells = Counter((explorer in golds, answer in golds) for golds, explorer, answer in decisions)
     overruled = sum(answer not in (None, explorer) for _, explorer, answer in decisions)
     abstained = sum(answer is None for *_, answer in decisions)
     only_explorer, only_lm = cells[True, False], cells[False, True]
     counts = (cells[True, True], only_explorer, only_lm, cells[False, False])
-    return LmVsExplorer(num_shown, len(decisions), overruled, abstained, *counts, mcnemar(only_explorer, only_lm))
+    p = mcnemar(only_explorer, only_lm)
+    return LmVsExplorer(system, num_shown, len(decisions), overruled, abstained, *counts, p)

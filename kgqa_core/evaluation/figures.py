@@ -113,10 +113,11 @@ def system_row(
     """
     rows = []
     for run in runs:
+        figures_of = partial(system_figures, run)
         if grouped:
-            row = report_row(name, "other", run.scores, answerable, figures_of=partial(system_figures, run))
+            row = report_row(name, "other", run.scores, answerable, figures_of=figures_of)
         else:
-            row = ReportRow(name, "other", system_figures(run))
+            row = ReportRow(name, "other", figures_of())
         rows.append(replace(row, overall={**row.overall, **named_bounds(MATCHES, _matches(run))}))
     return rows[0] if len(rows) == 1 else mean_row(name, rows)
 

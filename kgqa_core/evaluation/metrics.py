@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
 from operator import ge
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +50,7 @@ def answer_bucket(num_answers: int) -> str:
     return "2-4" if num_answers < 5 else "5-9" if num_answers < 10 else ">=10"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One question beside what was answered to it: all that the metrics need to know of the two."""
 
     question_id: str

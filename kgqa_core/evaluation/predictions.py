@@ -20,16 +20,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kgqa_core.errors import InputError, nearest, shorten
-from kgqa_core.evaluation.metrics import (
-    METRICS,
-    Outcome,
-    interval_figures,
-    normalise_name,
-    score_outcomes,
-    score_rog_question,
-    score_sets,
-    summarise_rog,
-)
+from kgqa_core.evaluation import metrics
+from kgqa_core.evaluation.metrics import Outcome
 from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
@@ -37,13 +29,7 @@ ROWS_AT_ONCE = 4096  # rows held as Python objects while writing and reading
 GRAPH_KEY, SYSTEM_KEY, ABOUT_KEY = b"kgqa.graph", b"kgqa.system", b"kgqa.about"  # of the Parquet schema's metadata
 CHANCE = ("random", "first")  # answerers that know nothing: what does not beat them is not the model's merit
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
-NAME_METRICS = (
-    "hits1",
-    "f1",
-    "precision",
-    "recall",
-    "em",
-)  # names alone give no other: they have neither scores nor ids
+NAME_METRICS = ("hits1", "f1", "precision", "recall", "em")  # names have neither scores nor ids, which others need
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +221,8 @@ def _unpack(table: pa.Table) -> Iterator[PredictionRow]:
         return cut(name, values.to_pylist() if pa.types.is_string(values.type) else values.to_numpy().tolist())
 
     shown = pc.binary_length(columns["paths"].values).to_numpy(zero_copy_only=False) > 0  # and not the texts themselves
-    rows = zip(
+    outcomes = map(
+        Outcome,
         columns["question_id"].to_pylist(),
         columns["hops"].to_pylist(),
         map(frozenset, lists("gold_ids")),
@@ -247,10 +234,8 @@ def _unpack(table: pa.Table) -> Iterator[PredictionRow]:
         columns["claim"].to_pylist(),
         columns["verdict"].to_pylist(),
         columns["gold_verdict"].to_pylist(),
-        strict=True,
     )
-    texts = columns["question"].to_pylist()
-    yield from zip((Outcome(*row) for row in rows), texts, lists("prediction"), lists("ground_truth"), strict=True)
+    return zip(outcomes, columns["question"].to_pylist(), lists("prediction"), lists("ground_truth"), strict=True)
 
 
 # ------ The figures of any predictions file, for ``kgqa score``.
@@ -272,20 +257,20 @@ def score_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot read {shorten(str(path))}: {error.strerror}; give a predictions file") from error
     published: list[tuple[float, ...]] = []
-    metrics: tuple[str, ...]
+    names: tuple[str, ...]
     if start == b"PAR1":
         outcomes: list[Outcome] = []
-        for outcome, _, names, golds in read_predictions(path):
-            published.append(score_rog_question(names, golds))
+        for outcome, _, prediction, golds in read_predictions(path):
+            published.append(metrics.score_rog_question(prediction, golds))
             outcomes.append(outcome)
-        values, metrics = score_outcomes(outcomes).values, METRICS
+        values, names = metrics.score_outcomes(outcomes).values, metrics.METRICS
     elif not start or path.suffix.lower() in JSONL_SUFFIXES:
         shares = []
-        for prediction, golds in read_jsonl(path):
-            published.append(score_rog_question(prediction, golds))
-            shares.append(score_names(prediction, golds))
-        metrics = NAME_METRICS
-        values = dict(zip(metrics, 100 * np.array(shares).T, strict=True)) if shares else {}
+        for line, golds in read_jsonl(path):
+            published.append(metrics.score_rog_question(line, golds))
+            shares.append(score_names(line, golds))
+        names = NAME_METRICS
+        values = dict(zip(names, 100 * np.array(shares).T, strict=True)) if shares else {}
     else:
         raise InputError(
             f"cannot tell the format of {shorten(str(path))}: predictions are Parquet as written by an evaluation, or "
@@ -293,8 +278,8 @@ def score_file(path: Path) -> dict[str, Any]:
         )
     if not published:
         raise InputError(f"{shorten(str(path))} is empty: it holds no predictions; run the evaluation again")
-    strict = {name: float(values[name].mean()) for name in metrics} | interval_figures(values)
-    return {"n": len(published), "rog": summarise_rog(published), "strict": strict}
+    strict = {name: float(values[name].mean()) for name in names} | metrics.interval_figures(values)
+    return {"n": len(published), "rog": metrics.summarise_rog(published), "strict": strict}
 
 
 def score_names(prediction: str | Sequence[str], golds: Sequence[str]) -> tuple[float, float, float, float, float]:
@@ -303,9 +288,9 @@ def score_names(prediction: str | Sequence[str], golds: Sequence[str]) -> tuple[
     A repeated answer counts once.
     """
     lines = prediction.split("\n") if isinstance(prediction, str) else prediction
-    answers = [name for name in map(normalise_name, lines) if name]
-    right = frozenset(map(normalise_name, golds))
-    precision, recall, f1, exact = score_sets(frozenset(answers), right)
+    answers = [name for name in map(metrics.normalise_name, lines) if name]
+    right = frozenset(map(metrics.normalise_name, golds))
+    precision, recall, f1, exact = metrics.score_sets(frozenset(answers), right)
     return float(bool(answers) and answers[0] in right), f1, precision, recall, exact
 
 

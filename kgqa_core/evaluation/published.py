@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.compare import Entrant
+from kgqa_core.evaluation.predictions import CHANCE
 
 Metric = Literal[
     "hit",  # a gold anywhere in the answer (RoG and EPERM print it as Hits@1)
@@ -180,7 +181,7 @@ def published_beside(
     rows = {
         entrant.name: entrant.about.system
         for entrant in entrants
-        if entrant.about is not None and entrant.about.system in METHODS and not entrant.is_chance
+        if entrant.about is not None and entrant.about.system in METHODS and entrant.player not in CHANCE
     }
     found: dict[Metric, dict[str, str]] = {}
     for metric in BESIDE if datasets else ():

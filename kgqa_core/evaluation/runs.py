@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.metrics import (
-    Floats,
-    Mask,
-    Outcome,
-    QuestionScores,
-    decides_claim,
-    end_of_tie,
-    is_rog_hit,
-    score_outcomes,
-)
-from kgqa_core.evaluation.predictions import (
-    Source,
-    SystemSource,
-    read_predictions,
-    read_source,
-    readable,
-    require_columns,
-    require_file,
-)
+from kgqa_core.evaluation import metrics, predictions
+from kgqa_core.evaluation.metrics import Floats, Mask, Outcome, QuestionScores
+from kgqa_core.evaluation.predictions import Source, SystemSource
 
 NUM_EXAMPLES = 3
 TEXT_SHOWN = 60  # characters of a question in a message
@@ -96,34 +81,34 @@ def read_system_run(path: Path, name: str = "") -> EvaluatedRun:
 
     ``InputError``: it is missing, damaged, empty, repeats a question or does not say on which graph it was made.
     """
-    require_file(path, "; give what kgqa run printed as its evaluation")
-    source = read_source(path)
+    predictions.require_file(path, "; give what kgqa run printed as its evaluation")
+    source = predictions.read_source(path)
     if source is None:
         raise InputError(
             f"{name or path.name}: {shorten(str(path))} does not say on which graph it was made; "
             "evaluate that run again"
         )
     called = name or source.system
-    rows: list[tuple[Outcome, bool]] = []
-    asked: dict[str, Asked] = {}
-    for outcome, text, names, golds in read_predictions(path):
-        question = Asked(text, tuple(sorted(golds)), outcome.golds, outcome.claim, outcome.gold_verdict)
-        if asked.setdefault(outcome.question_id, question) is not question:
-            raise InputError(f"{called}: question {shorten(outcome.question_id)} is there twice; keep one of them")
-        rows.append((outcome, is_rog_hit(names, golds)))
+    rows = sorted(predictions.read_predictions(path), key=lambda row: row[0].question_id)
     if not rows:
         raise InputError(f"{called}: {shorten(str(path))} holds no predictions; run the evaluation again")
-    rows.sort(key=lambda row: row[0].question_id)
-    outcomes = tuple(outcome for outcome, _ in rows)
+    asked = {
+        outcome.question_id: Asked(text, tuple(sorted(golds)), outcome.golds, outcome.claim, outcome.gold_verdict)
+        for outcome, text, _, golds in rows
+    }
+    ids = [outcome.question_id for outcome, *_ in rows]
+    if twice := [one for one, other in pairwise(ids) if one == other]:
+        raise InputError(f"{called}: question {shorten(twice[0])} is there twice; keep one of them")
+    outcomes = tuple(outcome for outcome, *_ in rows)
     return EvaluatedRun(
         called,
         path,
         source,
         asked,
-        score_outcomes(outcomes),
+        metrics.score_outcomes(outcomes),
         np.array([is_picked_right(outcome) for outcome in outcomes]),
         outcomes,
-        np.array([100.0 * found for _, found in rows]),
+        np.array([100.0 * metrics.is_rog_hit(names, golds) for _, _, names, golds in rows]),
         None if source.about is None else _read_record(path),
     )
 
@@ -131,15 +116,15 @@ def read_system_run(path: Path, name: str = "") -> EvaluatedRun:
 def is_picked_right(outcome: Outcome) -> bool:
     """Return whether the smallest entity id of the top tie group is a gold; see ``decides_claim`` for claims."""
     if outcome.gold_verdict is not None:
-        return decides_claim(outcome)
-    top = outcome.candidates[: end_of_tie(outcome.scores, 0)]
+        return metrics.decides_claim(outcome)
+    top = outcome.candidates[: metrics.end_of_tie(outcome.scores, 0)]
     return bool(top and outcome.answers) and min(top) in outcome.golds
 
 
 def _read_record(path: Path) -> Record:
     """Read what only a system's table has; lists are counted by their lengths, row by row it takes much longer."""
-    with readable(path), pq.ParquetFile(path) as file:
-        require_columns(path, file, READ)
+    with predictions.readable(path), pq.ParquetFile(path) as file:
+        predictions.require_columns(path, file, READ)
         table = file.read(columns=list(READ))
     table = table.take(pc.sort_indices(table["question_id"])).combine_chunks()
     faithful = table["faithful"].combine_chunks()
@@ -176,11 +161,10 @@ def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
     each model has a row of its own. Rows of one name are told apart by what differs: ``etd [num_candidates 5]``.
     """
 
-    def key(run: EvaluatedRun, *, with_seed: bool = False) -> str:
-        about = run.about  # a table that is no system's shares nothing
-        return (
-            str(run.path) if about is None else repr(replace(about, model="", seed=about.seed if with_seed else None))
-        )
+    def without(run: EvaluatedRun, *apart: str) -> str:
+        if run.about is None:  # a table that is no system's shares nothing
+            return str(run.path)
+        return repr({name: value for name, value in asdict(run.about).items() if name not in apart})
 
     def described(run: EvaluatedRun) -> dict[str, str]:
         if run.about is None:
@@ -189,20 +173,20 @@ def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
         return {name: str(value)[:SHOWN_VALUE] for name, value in about.items()}
 
     rows: dict[str, list[EvaluatedRun]] = {}
-    seeds = Counter(key(run, with_seed=True) for run in runs)
+    per_seed = Counter(without(run, "model") for run in runs)
     for run in runs:
-        model = run.about.model if run.about is not None and seeds[key(run, with_seed=True)] > 1 else ""
-        rows.setdefault(f"{key(run)}{model}", []).append(run)
-    alike: dict[str, list[list[EvaluatedRun]]] = {}
+        several_models = per_seed[without(run, "model")] > 1
+        rows.setdefault(without(run, "seed") if several_models else without(run, "seed", "model"), []).append(run)
     names = {row: own[0].about.row if own[0].about is not None else own[0].name for row, own in rows.items()}
+    found = {}
     for row, own in rows.items():
-        alike.setdefault(names[row], []).append(own)
-    for row, own in rows.items():
-        if len(same := alike[names[row]]) > 1:
-            others, mine = [described(other[0]) for other in same], described(own[0])
-            differing = [name for name in mine if any(other.get(name) != mine[name] for other in others)]
-            names[row] += f" [{', '.join(f'{name} {mine[name]}' for name in differing)}]"
-    return {names[row]: own for row, own in rows.items()}
+        same = [described(other[0]) for key, other in rows.items() if names[key] == names[row]]
+        mine, name = described(own[0]), names[row]
+        if len(same) > 1:
+            differing = [f"{one} {mine[one]}" for one in mine if any(other.get(one) != mine[one] for other in same)]
+            name += f" [{', '.join(differing)}]"
+        found[name] = own
+    return found
 
 
 def mean_run(name: str, runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
@@ -230,7 +214,7 @@ def with_direct(run: EvaluatedRun, direct: EvaluatedRun) -> EvaluatedRun:
     rows = [row for row, (own, _) in enumerate(pairs) if outcomes[row] is not own]  # the others keep their scores
     changed = [outcomes[row] for row in rows]
     values = {metric: column.copy() for metric, column in run.scores.values.items()}
-    for metric, column in score_outcomes(changed).values.items():
+    for metric, column in metrics.score_outcomes(changed).values.items():
         values[metric][rows] = column
     picked = run.picked_right.copy()
     picked[rows] = [is_picked_right(outcome) for outcome in changed]
@@ -259,8 +243,7 @@ def unite(own: Outcome, other: Outcome) -> Outcome:
     if not adds and (own.covered or not other.covered):
         return own
     leading = own if own.answers else other
-    return replace(
-        own,
+    return own._replace(
         candidates=leading.candidates,
         scores=leading.scores,
         evident=leading.evident,

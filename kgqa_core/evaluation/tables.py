@@ -8,7 +8,7 @@ accuracy, cost and evidence in each row; the details follow.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from kgqa_core.evaluation.compare import DIRECT, Entrant, SideBySide
@@ -226,7 +226,7 @@ def side_by_side_document(found: SideBySide, published: Published | None = None)
         "pairs": [asdict(row) for row in found.pairs],
         "merits": [asdict(merit) for merit in found.merits],
         "united": [asdict(row) for row in found.united],
-        "overrules": [{"system": name, **asdict(row)} for name, row in found.lm_vs_explorer],
+        "overrules": [asdict(row) for row in found.lm_vs_explorer],
     }
 
 
@@ -266,8 +266,7 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
             described = (about.model[:SHOWN_MODEL], about.prompts, about.topics, about.pool, seeds)
             answerers.append((one.name, answerer, *described))
     overruled = [
-        (name, *map(str, list(asdict(row).values())[:-1]), _p(row.p).removeprefix("p ").removeprefix("= "))
-        for name, row in found.lm_vs_explorer
+        (*map(str, astuple(row)[:-1]), _p(row.p).removeprefix("p ").removeprefix("= ")) for row in found.lm_vs_explorer
     ]
     who_header = ("system", "answered by", "topics", "Hits@1", "F1")
     match_header = ("system", "EM", *MATCHES, *(PUBLISHED[metric] for metric in others))

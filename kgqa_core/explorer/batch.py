@@ -6,7 +6,7 @@ side in the graph's CSR. ``python -m benchmarks scatter`` decides which back end
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -85,16 +85,17 @@ def question_arrays(
     questions: Sequence[Question], text_row: dict[str, int], *, mask_topics: bool = True
 ) -> QuestionArrays:
     """Flatten linked questions; ``text_row``: the row of each text, as an explorer reads it, among the encodings."""
-    # As sets: a topic given twice would send its messages twice, a gold given twice would weigh twice.
-    topics = [set(question.topics) for question in questions]
-    golds = [set(explorer_golds(question)) for question in questions]
+
+    def flatten(groups: Iterable[Iterable[int]]) -> tuple[Int, Int]:
+        owned = [sorted(set(group)) for group in groups]  # a topic given twice would send its messages twice
+        entities = [entity for group in owned for entity in group]
+        return np.cumsum([0, *map(len, owned)], dtype=np.int64), np.array(entities, dtype=np.int64)
+
     return QuestionArrays(
-        text=np.array([text_row[question.asked(mask_topics)] for question in questions], dtype=np.int64),
-        topic_ptr=np.cumsum([0, *map(len, topics)], dtype=np.int64),
-        topic_entity=np.array([entity for group in topics for entity in sorted(group)], dtype=np.int64),
-        gold_ptr=np.cumsum([0, *map(len, golds)], dtype=np.int64),
-        gold_entity=np.array([entity for group in golds for entity in sorted(group)], dtype=np.int64),
-        has_answers=np.array([bool(question.answers) for question in questions], dtype=bool),
+        np.array([text_row[question.asked(mask_topics)] for question in questions], dtype=np.int64),
+        *flatten(question.topics for question in questions),
+        *flatten(map(explorer_golds, questions)),
+        np.array([bool(question.answers) for question in questions], dtype=bool),
     )
 
 

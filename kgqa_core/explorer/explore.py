@@ -4,7 +4,7 @@ Nodes that received the same messages are in the same state: a *state class*, wh
 kernels find the classes by a hash over what each node received, and check it. The tests hold this, the plain reading
 with a class per node (tests/explorer/plain_walk.py), and a loop over single edges, to 1e-5 of each other.
 
-Shapes: B questions, T distinct masked texts, N nodes (question, entity), C state classes, M distinct (class, relation)
+Shapes: B questions, T distinct texts, N nodes (question, entity), C state classes, M distinct (class, relation)
 messages, G groups headed by the nodes, E edges walked, D width, R relations.
 
 Rows are taken by ``index_select``, never by ``tensor[index]``: the backward of the latter adds with atomics as soon as
@@ -37,15 +37,15 @@ BITMAP_CELLS_PER_KEY, SMALL_BITMAP, LARGEST_BITMAP = 64, 1 << 22, 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What holds for every step of one exploration."""
+class ExploreOptions:
+    """How to walk."""
 
     edge_budget: int  # K: edges per head, whole groups (kernels.enter_groups)
-    blocked_ptr: Int  # [B+1] question i owns blocked_entity[blocked_ptr[i]:blocked_ptr[i + 1]]
-    blocked_entity: Int  # entities that no edge of their question may arrive at; identity may stay on them
-    text_of_question: Int  # [B] which of the batch's distinct texts
-    keep_heads: bool  # are the edges' heads wanted (for backtracking)?
-    max_edges: int  # more edges in one step than this are refused, where there is more than one question
+    reenter_topic: bool = False  # may an edge arrive at a topic of its question?
+    walk: Walk | None = None  # how one step is taken, where it is not by state classes
+    attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
+    trace: bool = False  # keep the walked edges, for backtracking
+    max_edges: int = 3 * 2**20  # of one step of a batch; about 45 bytes each, and 260 where nothing merges
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Nodes:
     question: Int  # [N] 0..B-1
     entity: Int  # [N]
     node_class: Int  # [N]
-    class_text: Int  # [C] which of the batch's distinct texts each class belongs to
+    class_question: Int  # [C] a question of each class; all questions of a class have one text
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,35 +75,35 @@ Attention = tuple[npt.NDArray[np.floating], Bool]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """The edges that one step walks, identity edges included."""
+    """What one step walks, identity edges included, and what each class receives by it."""
 
     head: Ints  # [E] node index before the step; empty where not wanted
     target: Ints  # [E] node index after the step
     message: Ints  # [E] 0..M-1
+    receiver: Ints  # [I] class after the step
+    received: Ints  # [I] which message it receives
+    count: Ints  # [I] and how often
 
 
-@dataclass(frozen=True, slots=True)
-class Inbox:
-    """What each class after the step receives: (class, message, how often)."""
-
-    receiver: Ints
-    message: Ints
-    count: Ints
+ListMessages = Callable[[KnowledgeGraph, Nodes], Messages]
+WalkEdges = Callable[[KnowledgeGraph, Nodes, Messages, Attention, Batch, ExploreOptions], tuple[Edges, Nodes]]
+Walk = tuple[ListMessages, WalkEdges]
+"""A way to take one step; the product's is by state classes, the tests have a plain one."""
 
 
 class TooManyEdges(Exception):
     """One step of a batch would walk more edges than fit into memory: explore fewer questions at once."""
 
 
-def check_size(num_edges: int, rules: Rules) -> None:
-    """Raise TooManyEdges where a step of several questions has more edges than ``rules`` allow."""
-    if num_edges > rules.max_edges and len(rules.text_of_question) > 1:
-        raise TooManyEdges(f"{num_edges} edges in one step, {rules.max_edges} are allowed")
+def check_size(num_edges: int, batch: Batch, options: ExploreOptions) -> None:
+    """Raise TooManyEdges where a step of several questions has more edges than are allowed."""
+    if num_edges > options.max_edges and len(batch) > 1:
+        raise TooManyEdges(f"{num_edges} edges in one step, {options.max_edges} are allowed")
 
 
 def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
     """Number the distinct (class, relation) messages that the nodes could send."""
-    num_codes, num_classes = graph.identity + 1, len(nodes.class_text)
+    num_codes, num_classes = graph.identity + 1, len(nodes.class_question)
     visit = kernels.order_by_class(nodes.question, nodes.node_class, num_classes)
     first, message, key = kernels.number_messages(
         (graph.group_ptr, graph.group_relation), nodes.entity, nodes.node_class, visit, num_codes
@@ -118,17 +118,18 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 
 
 def walk_edges(
-    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
-) -> tuple[Edges, Nodes, Inbox]:
+    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, batch: Batch, options: ExploreOptions
+) -> tuple[Edges, Nodes]:
     """Walk the edges of the groups that enter under the budget, and merge the nodes reached.
 
     Raises ``RuntimeError`` if the hash collided with every salt.
     """
     first, message = messages.first_group, messages.group_message
     entered, num_edges = kernels.enter_groups(
-        (graph.group_ptr, graph.edge_ptr), nodes.entity, (first, message), attention, rules.edge_budget
+        (graph.group_ptr, graph.edge_ptr), nodes.entity, (first, message), attention, options.edge_budget
     )
-    check_size(num_edges + len(nodes.entity), rules)
+    check_size(num_edges + len(nodes.entity), batch, options)
+    topics = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1))
     place: npt.NDArray[np.int32] | None = getattr(_kept, "place", None)  # kernels leave it EMPTY, as they find it
     if place is None or len(place) < graph.num_entities:
         place = _kept.place = np.full(graph.num_entities, kernels.EMPTY, np.int32)
@@ -138,65 +139,35 @@ def walk_edges(
             (graph.group_ptr, graph.edge_ptr, graph.edge_tail),
             (nodes.question, nodes.entity, nodes.node_class, messages.visit),
             (first, message, entered),
-            (rules.blocked_ptr, rules.blocked_entity),
+            (topics * (not options.reenter_topic), batch.topic_entity),
             message_codes(num_messages, salt),
             place,
-            (num_edges, num_messages - len(nodes.class_text)),
-            rules.keep_heads,
+            (num_edges, num_messages - len(nodes.class_question)),
+            options.trace,
         )
         node_class, representative, collided = kernels.number_classes(hashes)
         if not collided:
             break
     else:
         raise RuntimeError(f"state classes: the 64-bit hash collided with {MAX_ATTEMPTS} salts")
-    edges = Edges(head, target, sent)
     if len(node_class) >= MERGE_ALWAYS and len(representative) > MERGE_BELOW * len(node_class):
-        after = Nodes(question, entity, np.arange(len(entity)), rules.text_of_question[question])
-        return edges, after, Inbox(target, sent, np.ones_like(target))
+        after = Nodes(question, entity, np.arange(len(entity)), question)
+        return Edges(head, target, sent, target, sent, np.ones_like(target)), after
     key, count = kernels.collect_inbox(target, sent, len(node_class), representative, num_messages)
-    after = Nodes(question, entity, node_class, rules.text_of_question[question[representative]])
-    return edges, after, Inbox(key // num_messages, key % num_messages, count)
+    after = Nodes(question, entity, node_class, question[representative])
+    return Edges(head, target, sent, key // num_messages, key % num_messages, count), after
 
 
 _kept = threading.local()  # of each thread, a table of one number per entity, made once
 
 
 def message_codes(num_messages: int, salt: int) -> npt.NDArray[np.int64]:
-    """Return [M, 2] random codes of the messages; ``salt`` changes all of them."""
-    ids = np.arange(num_messages, dtype=np.uint64)
-    return np.stack([mix(ids, 2 * salt + 1), mix(ids, 2 * salt + 2)], axis=1).view(np.int64)
-
-
-def mix(values: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
-    """Return a pseudo-random 64-bit number per value (the finaliser of splitmix64; Steele et al. 2014)."""
-    x = values + np.uint64((salt * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & 0xFFFFFFFFFFFFFFFF)
+    """Return [M, 2] random codes of the messages (the finaliser of splitmix64; Steele et al. 2014), by ``salt``."""
+    streams = np.array([2 * salt + 1, 2 * salt + 2], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = np.arange(num_messages, dtype=np.uint64)[:, None] + (streams + np.uint64(0x632BE59BD9B4E019))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@dataclass(frozen=True, slots=True)
-class WalkStep:
-    """A way to take one step; ``MERGED`` is the product's, the tests have a plain one."""
-
-    merges: bool  # do nodes in equal states share their floats?
-    list_messages: Callable[[KnowledgeGraph, Nodes], Messages]
-    walk_edges: Callable[[KnowledgeGraph, Nodes, Messages, Attention, Rules], tuple[Edges, Nodes, Inbox]]
-
-
-MERGED = WalkStep(True, list_messages, walk_edges)
-
-
-@dataclass(frozen=True, slots=True)
-class ExploreOptions:
-    """How to walk."""
-
-    edge_budget: int  # K: edges per head, whole groups (kernels.enter_groups)
-    reenter_topic: bool = False  # may an edge arrive at a topic of its question?
-    walk: WalkStep = MERGED  # how one step is taken
-    attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
-    trace: bool = False  # keep the walked edges, for backtracking
-    max_edges: int = 3 * 2**20  # of one step of a batch; about 45 bytes each, and 260 where nothing merges
+    return (x ^ (x >> np.uint64(31))).view(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,43 +218,38 @@ def explore(
     ``texts``, which ``batch.text`` points into, are on the device of the model. Raises ``TooManyEdges`` where a step of
     several questions is larger than ``options.max_edges``; see ``explore_rows``.
     """
-    rows, text_of_question = np.unique(batch.text, return_inverse=True)
+    rows, of_text, text = np.unique(batch.text, return_index=True, return_inverse=True)
     h_q, h_r = model.encode(texts, _tensor(rows, texts.questions))
-    blocked_ptr, blocked = np.zeros(len(batch) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    if not options.reenter_topic:
-        blocked_ptr, blocked = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1)), batch.topic_entity
-    rules = Rules(options.edge_budget, blocked_ptr, blocked, text_of_question, options.trace, options.max_edges)
-    text, way, least = text_of_question[batch.topic_question], options.walk, logit(options.attention_threshold)
-    hidden = h_q if way.merges else h_q.index_select(0, _tensor(text, h_q))  # topics start in the state h_q (EtD §3.2)
-    of_class = (text, np.arange(len(h_q))) if way.merges else (np.arange(len(text)), text)
-    nodes = Nodes(batch.topic_question, batch.topic_entity, *of_class)
+    send, walk = options.walk or (list_messages, walk_edges)
+    hidden, least = h_q, logit(options.attention_threshold)  # topics start in the state h_q (EtD §3.2)
+    nodes = Nodes(batch.topic_question, batch.topic_entity, text[batch.topic_question], of_text)
     counts: list[StepCount] = []
     traces: list[StepTrace] = []
     for step in range(model.steps):
-        messages = way.list_messages(graph, nodes)
+        messages = send(graph, nodes)
         sender, relation = _tensor(messages.message_class, hidden), _tensor(messages.message_relation, hidden)
         # Eq. 1 before the sigmoid, [M] twice: what the head adds, and what question and relation add. A matrix product
         # may round equal rows differently; relations of equal text must tie, to the last bit.
         by_head, by_question = model.attention_logits(step, hidden, h_q, h_r)
         by_question = by_question.index_select(1, texts.same_text)
-        cell = nodes.class_text[messages.message_class] * by_question.shape[1] + messages.message_relation
+        cell = text[nodes.class_question][messages.message_class] * by_question.shape[1] + messages.message_relation
         by_question = by_question.flatten().index_select(0, _tensor(cell, hidden))
         logits = by_head.index_select(0, sender) + by_question
         # What the head adds is the same for all of its groups. It is left out of their order: a hub's is so large that
         # adding it rounds the differences between relations away.
         admitted = ~(logits.detach() < least).cpu().numpy()  # NaN enters: divergence shows in the loss
         attention = (by_question.detach().cpu().numpy(), admitted)
-        edges, after, inbox = way.walk_edges(graph, nodes, messages, attention, rules)
+        edges, after = walk(graph, nodes, messages, attention, batch, options)
         if options.trace:
             walked, weight = messages.message_relation[edges.message], logits.detach().cpu().numpy()[edges.message]
             traces.append(StepTrace(edges.head, edges.target, walked, weight, nodes.entity))
         # A message is attention * (h_s ⊙ h_r); Eq. 2 sums them over the edges, here over (class, message, count).
         sent = torch.sigmoid(logits)[:, None] * hidden.index_select(0, sender) * h_r.index_select(0, relation)
-        taken, times, receiver = (_tensor(one, hidden) for one in (inbox.message, inbox.count, inbox.receiver))
-        hidden = model.update(step, spread_sum(sent, taken, times, receiver, len(after.class_text)))
+        taken, times, receiver = (_tensor(one, hidden) for one in (edges.received, edges.count, edges.receiver))
+        hidden = model.update(step, spread_sum(sent, taken, times, receiver, len(after.class_question)))
         nodes = after
-        counts.append(StepCount(len(nodes.entity), len(nodes.class_text), len(edges.target)))
-    scores = model.score(hidden, h_q, _tensor(nodes.class_text, hidden))
+        counts.append(StepCount(len(nodes.entity), len(nodes.class_question), len(edges.target)))
+    scores = model.score(hidden, h_q, _tensor(text[nodes.class_question], hidden))
     return Exploration(nodes.question, nodes.entity, nodes.node_class, scores, counts, traces)
 
 

@@ -132,11 +132,8 @@ def fit_explorer(
     """Train an explorer on one dataset or several at once, and save it.
 
     ``section`` shapes it, with ``seed`` (weights, order and noise), the name of the texts' ``encoder``, and the folder
-    of the explorer whose weights are the start.
-
-    Raises:
-        InputError: no training question of a dataset has both a topic and a gold.
-        ArtifactError: the weights to start from are missing, or of another encoder or width.
+    of the explorer whose weights are the start. Raises ``InputError`` where no training question of a dataset has both
+    a topic and a gold, ``ArtifactError`` where the start is missing, or of another encoder or width.
     """
     torch.set_num_threads(run.threads)
     torch.manual_seed(seed)
@@ -152,15 +149,17 @@ def fit_explorer(
     cpu_seconds = _train(trainer, dev, section.patience, journal, run)
     started = time.process_time()
     attention_threshold, figures = choose_thresholds(model, dev)
-    run.recorder.metric("train.cpu_seconds", cpu_seconds)
-    run.recorder.metric("tune.cpu_seconds", time.process_time() - started)
-    run.recorder.metric("dev.answer_threshold", figures.answer_threshold)
-    run.recorder.metric("dev.attention_threshold", attention_threshold)
-    if len(dev.questions):
-        run.recorder.metric("dev.hits1", figures.hits1)
-        run.recorder.metric("dev.coverage", figures.coverage)
-        if figures.f1:
-            run.recorder.metric("dev.f1", figures.f1[figures.answer_threshold])
+    answer_threshold = figures.answer_threshold
+    found = {
+        "train.cpu_seconds": cpu_seconds,
+        "tune.cpu_seconds": time.process_time() - started,
+        "dev.answer_threshold": answer_threshold,
+        "dev.attention_threshold": attention_threshold,
+    }
+    found |= {"dev.hits1": figures.hits1, "dev.coverage": figures.coverage} if len(dev.questions) else {}
+    found |= {"dev.f1": figures.f1[answer_threshold]} if figures.f1 else {}
+    for name, value in found.items():
+        run.recorder.metric(name, value)
     card = Card(
         encoder=encoder,
         encoding_dim=width,
@@ -168,7 +167,7 @@ def fit_explorer(
         steps=section.steps,
         edge_budget=section.edge_budget,
         reenter_topic=sets[0].reenter_topic,
-        answer_threshold=figures.answer_threshold,
+        answer_threshold=answer_threshold,
         attention_threshold=attention_threshold,
         mask_topics=section.mask_topics,
     )

@@ -44,16 +44,10 @@ def predict(
 ) -> list[Prediction]:
     """Answer every linked question, in order; those without topics with an abstention.
 
-    Args:
-        model, graph, questions, texts: what is asked of whom; ``texts`` encodes masked texts and relations.
-        text_row: row of each masked text in ``texts.questions``.
-        options: how to walk; ``trace`` is set here, as evidence needs it.
-        answer_threshold: a candidate is an answer from this share of the best probability on.
-        mask_topics: see ``Question.asked``.
-        evidence_paths: candidates per question that get an evidence path (a claim among those kept gets one always).
-        evidence_of_answers: give every answer one as well.
-        batch_size: of the first batch; one too large for memory is halved.
-        progress, on_batch: called with (done, total), and with what was found for so many questions.
+    ``text_row`` is the row of each text in ``texts.questions``; ``options.trace`` is set here, as evidence needs it. A
+    candidate is an answer from the share ``answer_threshold`` of the best probability on. The first ``evidence_paths``
+    candidates get an evidence path, a claim that was kept always, and every answer where ``evidence_of_answers``. A
+    batch too large for memory is halved. ``progress`` gets (done, total), ``on_batch`` what so many questions found.
     """
     needs_trace = evidence_paths > 0 or evidence_of_answers or any(question.claim is not None for question in questions)
     options = replace(options, trace=needs_trace)
@@ -198,14 +192,8 @@ def _strongest_edges(trace: StepTrace, targets: Int, num_nodes: int) -> Int:
     wanted = np.zeros(num_nodes, dtype=bool)
     wanted[targets] = True
     edges = np.flatnonzero(wanted[trace.target])
-    order = edges[
-        np.lexsort(
-            (trace.relation[edges], trace.head_entity[trace.head[edges]], -trace.attention[edges], trace.target[edges])
-        )
-    ]
-    arrived = trace.target[order]
-    is_first = np.ones(len(arrived), dtype=bool)
-    is_first[1:] = arrived[1:] != arrived[:-1]
+    ranks = (trace.relation[edges], trace.head_entity[trace.head[edges]], -trace.attention[edges])
+    order = edges[np.lexsort(ranks)][::-1]  # the best last: of a target's edges the last one stays
     best = np.empty(num_nodes, dtype=np.int64)
-    best[arrived[is_first]] = order[is_first]
+    best[trace.target[order]] = order
     return best[targets]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,10 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from kgqa_core.artifacts import written_whole
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.explorer.batch import Int, QuestionArrays
@@ -32,7 +32,7 @@ from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 
 GRADIENT_NORM = 1.0  # clipped: a hub that sums thousands of messages can make one batch's gradient huge
-TENSORS, STATE = "state.safetensors", "state.json"  # of an unfinished training
+STATE = "state.safetensors"  # of an unfinished training; its header holds what is no tensor
 BEST = "best."  # before the names of the weights of the best epoch so far
 SAVE_EVERY = 20.0  # seconds; a kill costs at most as much work
 _log = logging.getLogger(__name__)
@@ -68,9 +68,7 @@ class TrainStep:
 class TrainState:
     """Where a training stands; with the weights and the optimiser's moments, all that going on needs."""
 
-    epoch: int = 1
-    batches_done: int = 0  # of this epoch
-    step: int = 0
+    step: int = 0  # 0..num_steps, steps done
     lost: list[list[int]] = field(default_factory=list)  # per lesson: rows to explore again
     hopeless: list[list[int]] = field(default_factory=list)  # per lesson: rows that full exploration did not help
 
@@ -91,7 +89,8 @@ class Trainer:
             model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
         self._rows = [one.questions.teaching() for one in lessons]
-        self.num_steps = settings.epochs * sum(-(-len(rows) // settings.batch_size) for rows in self._rows)
+        self._epoch_steps = sum(-(-len(rows) // settings.batch_size) for rows in self._rows)
+        self.num_steps = settings.epochs * self._epoch_steps
 
     @property
     def threshold(self) -> float:
@@ -103,19 +102,10 @@ class Trainer:
 
         Raises ``KgqaError`` where the gradient is no longer finite: weights trained further would be worthless.
         """
-        state = self.state
-        while state.epoch <= self.settings.epochs and self.num_steps:
-            batches = self._batches(state.epoch)
-            while state.batches_done < len(batches):
-                lesson, rows = batches[state.batches_done]
-                state.batches_done += 1
-                ends_epoch, epoch = state.batches_done == len(batches), state.epoch
-                told = self._step(lesson, rows)
-                if ends_epoch:
-                    state.epoch, state.batches_done = epoch + 1, 0
-                yield replace(told, epoch=epoch, ends_epoch=ends_epoch)
-                if ends_epoch:
-                    break
+        while self.state.step < self.num_steps:
+            epoch, done = divmod(self.state.step, self._epoch_steps)
+            for lesson, rows in self._batches(epoch + 1)[done:]:
+                yield self._step(lesson, rows)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights and the optimiser's moments, by name."""
@@ -126,13 +116,16 @@ class Trainer:
 
     def go_on(self, state: TrainState, tensors: dict[str, Tensor]) -> None:
         """Continue where another trainer of the same arguments stood; an error says that the tensors do not fit."""
-        prefix = "model."
-        self.model.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+        weights: dict[str, Tensor] = {}
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
-            if name.startswith("adam."):
-                _, index, moment = name.split(".")
+            kind, _, own = name.partition(".")
+            if kind == "model":
+                weights[own] = tensor
+            elif kind == "adam":
+                index, moment = own.split(".")
                 moments.setdefault(int(index), {})[moment] = tensor
+        self.model.load_state_dict(weights)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.state = state
@@ -147,27 +140,39 @@ class Trainer:
         return [batches[at] for at in random.permutation(len(batches))] if len(self.lessons) > 1 else batches
 
     def _step(self, lesson: int, rows: Int) -> TrainStep:
-        """Take one step down the gradient of a batch, and of what is to be explored again."""
+        """Take one step down the gradient of a batch, its norm clipped, and of what is to be explored again."""
         self.model.train()
-        warm = min(1.0, (self.state.step + 1) / max(self.settings.warmup_steps, 1))
-        rate = self.settings.learning_rate * warm * (1 - self.state.step / self.num_steps)
-        again = self._take_lost(lesson)
+        state, settings = self.state, self.settings
+        rate = settings.learning_rate * min(1.0, (state.step + 1) / max(settings.warmup_steps, 1))
+        rate *= 1 - state.step / self.num_steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        lost, again = state.lost[lesson], list[int]()
+        if len(lost) >= max(1, settings.batch_size // 4):  # enough to share their state classes
+            again, state.lost[lesson] = lost[: settings.batch_size], lost[settings.batch_size :]
         self.optimizer.zero_grad()
         seen, size = defaultdict[str, float](float), len(rows) + len(again)
-        if len(again):
-            self.state.hopeless[lesson] += self._backward(lesson, again, size, 0.0, seen)
+        if again:
+            state.hopeless[lesson] += self._backward(lesson, np.array(again), size, 0.0, seen)
         uncovered = self._backward(lesson, rows, size, self.threshold, seen)
         if self.threshold:
-            hopeless = set(self.state.hopeless[lesson])
-            self.state.lost[lesson] += [row for row in uncovered if row not in hopeless]
+            hopeless = set(state.hopeless[lesson])
+            state.lost[lesson] += [row for row in uncovered if row not in hopeless]
         if seen["covered"]:
-            self._descend(rate, seen["loss"])
-        self.state.step += 1
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_NORM)
+            if not torch.isfinite(norm):
+                raise KgqaError(
+                    f"training diverged (loss {seen['loss']:g}, gradient norm {norm:g}) at learning rate {rate:g}: "
+                    "lower explorer.learning_rate"
+                )
+            self.optimizer.step()
+        epoch, done = divmod(state.step, self._epoch_steps)
+        state.step += 1
         return TrainStep(
-            step=self.state.step,
+            step=state.step,
             num_steps=self.num_steps,
-            epoch=self.state.epoch,
-            ends_epoch=False,
+            epoch=epoch + 1,
+            ends_epoch=done == self._epoch_steps - 1,
             loss=seen["loss"] / max(seen["covered"], 1),
             coverage=100.0 * (len(rows) - len(uncovered)) / len(rows),
             learning_rate=rate,
@@ -175,14 +180,6 @@ class Trainer:
             classes_per_node=seen["classes"] / seen["nodes"],
             explored_again=100.0 * len(again) / len(rows),
         )
-
-    def _take_lost(self, lesson: int) -> Int:
-        """Return the rows to explore again now: none until there are enough to share their state classes."""
-        lost = self.state.lost[lesson]
-        if len(lost) < max(1, self.settings.batch_size // 4):
-            return np.zeros(0, dtype=np.int64)
-        self.state.lost[lesson] = lost[self.settings.batch_size :]
-        return np.array(lost[: self.settings.batch_size], dtype=np.int64)
 
     def _backward(self, lesson: int, rows: Int, size: int, threshold: float, seen: dict[str, float]) -> list[int]:
         """Add the gradient of some rows, each weighing one ``size``-th; return those that reached no gold."""
@@ -209,18 +206,6 @@ class Trainer:
         seen["covered"] += len(rows) - len(uncovered)
         return uncovered
 
-    def _descend(self, rate: float, loss: float) -> None:
-        """Take one step down the gradient, its norm clipped."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_NORM)
-        if not torch.isfinite(norm):
-            raise KgqaError(
-                f"training diverged (loss {loss:g}, gradient norm {norm:g}) at a learning rate of {rate:g}: "
-                "lower explorer.learning_rate"
-            )
-        self.optimizer.step()
-
 
 class Journal:
     """Saves a training now and then, and sets a new trainer to where the last one was killed.
@@ -236,36 +221,27 @@ class Journal:
         """Keep the training as it stands, at most every ``SAVE_EVERY`` seconds unless ``now``."""
         if self._folder is None or (not now and time.monotonic() - self._saved < SAVE_EVERY):
             return
-        new, current, old = (self._folder / name for name in ("new", "current", "old"))
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         tensors = trainer.tensors() | {f"{BEST}{name}": weight for name, weight in best.items()}
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, new / TENSORS)
-        state = {"identity": self._identity, "state": asdict(trainer.state), "notes": notes}
-        (new / STATE).write_text(json.dumps(state), encoding="utf-8")
-        shutil.rmtree(old, ignore_errors=True)
-        if current.exists():
-            current.rename(old)
-        new.rename(current)
+        state = json.dumps({"identity": self._identity, "state": asdict(trainer.state), "notes": notes})
+        with written_whole(self._folder / STATE) as partial:
+            arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            save_file(arrays, partial, metadata={"state": state})
         self._saved = time.monotonic()
 
     def go_on(self, trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Set ``trainer`` to where the last one stood; return its best weights and notes, or None: begin anew."""
-        if self._folder is None:
+        if self._folder is None or not (path := self._folder / STATE).is_file():
             return None
-        for folder in (self._folder / "current", self._folder / "old"):  # a kill between two renames leaves only "old"
-            if not (folder / STATE).is_file():
-                continue
-            try:
-                kept = json.loads((folder / STATE).read_text(encoding="utf-8"))
-                if kept["identity"] != self._identity:
-                    _log.warning("%s is of another training: beginning anew", folder)
-                    return None
-                tensors = load_file(folder / TENSORS)
-                trainer.go_on(TrainState(**kept["state"]), tensors)
-            except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
-                _log.warning("cannot go on from %s: %s", folder, shorten(str(problem)))
-                continue
-            best = {name.removeprefix(BEST): weight for name, weight in tensors.items() if name.startswith(BEST)}
-            return best, kept["notes"]
-        return None
+        try:
+            with safe_open(path, "pt") as file:
+                kept = json.loads(file.metadata()["state"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if kept["identity"] != self._identity:
+                _log.warning("%s is of another training: beginning anew", path)
+                return None
+            trainer.go_on(TrainState(**kept["state"]), tensors)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
+            _log.warning("cannot go on from %s: %s", path, shorten(str(problem)))
+            return None
+        return {name.removeprefix(BEST): one for name, one in tensors.items() if name.startswith(BEST)}, kept["notes"]

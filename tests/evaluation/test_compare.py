@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from kgqa_core.evaluation import compare, metrics
+from kgqa_core.evaluation import metrics
 from kgqa_core.evaluation.compare import PairRow, compare_runs, holm, judge, mcnemar, randomisation_test
 from kgqa_core.evaluation.metrics import (
     INTERVAL_METRICS,
@@ -135,7 +135,7 @@ def test_drawing_how_many_signs_of_a_size_are_kept_comes_to_drawing_signs(
 ) -> None:
     sizes = np.random.default_rng(7).choice([-100.0, -100 / 3, 20.0, 50.0, 100.0], size=997) + shift
     fast = randomisation_test(sizes)
-    monkeypatch.setattr(compare, "COUNT_COST", len(sizes))  # no size is frequent enough
+    monkeypatch.setattr(metrics, "COUNT_COST", len(sizes))  # no size is frequent enough
     assert randomisation_test(sizes) == pytest.approx(fast, abs=0.02)
 
 

@@ -164,8 +164,8 @@ def test_lift_and_joined_answers_take_the_direct_of_the_same_model(bench: Bench)
 def test_who_was_right_where_the_model_could_overrule_is_counted_per_number_of_candidates(bench: Bench) -> None:
     runs = [bench.run("etd", 50, settings={"num_candidates": num}, seed=num) for num in (3, 4)]
     found = bench.compare(*runs, bench.run("rog", 50))
-    assert [(row.num_shown, row.num_questions) for _, row in found.lm_vs_explorer] == [(3, NUM), (4, NUM)]
-    _, row = found.lm_vs_explorer[0]
+    assert [(row.num_shown, row.num_questions) for row in found.lm_vs_explorer] == [(3, NUM), (4, NUM)]
+    row = found.lm_vs_explorer[0]
     # The explorer is wrong on every fifth question, the model on the last ten.
     assert (row.both_right, row.only_explorer, row.only_lm, row.both_wrong) == (40, 8, 10, 2)
     assert "count.explorer_first" not in found.entrants[0].row.overall  # an entity is no number
@@ -214,13 +214,13 @@ def test_a_table_by_hand() -> None:
         (GOLDS, WRONG, OTHER),  # wrong either way
         (GOLDS, None, None),
     ]
-    assert astuple(count_lm_vs_explorer(3, answered)) == (3, 7, 4, 2, 1, 2, 2, 2, 1.0)
-    assert count_lm_vs_explorer(3, [(GOLDS, WRONG, RIGHT)] * 6).p == pytest.approx(2 / 2**6)
+    assert astuple(count_lm_vs_explorer("etd", 3, answered)) == ("etd", 3, 7, 4, 2, 1, 2, 2, 2, 1.0)
+    assert count_lm_vs_explorer("etd", 3, [(GOLDS, WRONG, RIGHT)] * 6).p == pytest.approx(2 / 2**6)
 
 
 @given(decisions)
 def test_every_question_is_in_one_cell(answered: list[Decision]) -> None:
-    row = count_lm_vs_explorer(4, answered)
+    row = count_lm_vs_explorer("etd", 4, answered)
     assert row.both_right + row.only_explorer + row.only_lm + row.both_wrong == row.num_questions == len(answered)
     assert row.num_overruled + row.num_abstained <= row.num_questions
     assert row.only_lm <= row.num_overruled  # right where the explorer is not: another answer

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kgqa_core.explorer.batch import Bool, Int, expand_ranges
-from kgqa_core.explorer.explore import Attention, Edges, Inbox, Messages, Nodes, Rules, WalkStep, check_size
+from kgqa_core.explorer.batch import Batch, Bool, Int, expand_ranges
+from kgqa_core.explorer.explore import Attention, Edges, ExploreOptions, Messages, Nodes, Walk, check_size
 from kgqa_core.graph.kg import KnowledgeGraph
 
 
@@ -41,41 +41,39 @@ def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], bu
 def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
     """Expand every node to its groups; each (node, relation) is a message of its own."""
     owner, group = expand_ranges(graph.group_ptr, nodes.entity)
-    num_nodes = len(nodes.entity)
-    each = np.arange(num_nodes)
+    num_nodes, num_classes = len(nodes.entity), len(nodes.class_question)
     return Messages(
         first_group=np.searchsorted(owner, np.arange(num_nodes + 1)),
         group_message=np.arange(len(group)),
-        message_class=np.concatenate([owner, each]),
-        message_relation=np.concatenate([graph.group_relation[group], np.full(num_nodes, graph.identity)]),
-        visit=each,
+        message_class=np.concatenate([nodes.node_class[owner], np.arange(num_classes)]),
+        message_relation=np.concatenate([graph.group_relation[group], np.full(num_classes, graph.identity)]),
+        visit=np.arange(num_nodes),
     )
 
 
 def walk_edges(
-    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, rules: Rules
-) -> tuple[Edges, Nodes, Inbox]:
+    graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, batch: Batch, options: ExploreOptions
+) -> tuple[Edges, Nodes]:
     """Walk the edges of the groups that enter under the budget; ``attention`` is of the messages."""
     preference, admitted = attention
     owner, group = expand_ranges(graph.group_ptr, nodes.entity)
     size = graph.edge_ptr[group + 1] - graph.edge_ptr[group]
     may = np.flatnonzero(admitted[: len(group)])
-    entered = may[select_groups(owner[may], size[may], preference[may], rules.edge_budget)]
-    check_size(int(size[entered].sum()) + len(nodes.entity), rules)
+    entered = may[select_groups(owner[may], size[may], preference[may], options.edge_budget)]
+    check_size(int(size[entered].sum()) + len(nodes.entity), batch, options)
     within, position = expand_ranges(graph.edge_ptr, group[entered])
     message = entered[within]
     key = nodes.question[owner[message]] * graph.num_entities + graph.edge_tail[position]
-    blocked_question = np.repeat(np.arange(len(rules.text_of_question)), np.diff(rules.blocked_ptr))
-    blocked = blocked_question * graph.num_entities + rules.blocked_entity
-    walked = np.flatnonzero(~np.isin(key, blocked))
+    blocked = batch.topic_question * graph.num_entities + batch.topic_entity
+    walked = np.flatnonzero(options.reenter_topic | ~np.isin(key, blocked))
     stay = np.arange(len(nodes.entity))
     stay_key = nodes.question * graph.num_entities + nodes.entity
     reached, target = np.unique(np.concatenate([key[walked], stay_key]), return_inverse=True)
-    sent = np.concatenate([message[walked], len(group) + stay])
+    sent = np.concatenate([message[walked], len(group) + nodes.node_class])
     question, entity = reached // graph.num_entities, reached % graph.num_entities
-    after = Nodes(question, entity, np.arange(len(reached)), rules.text_of_question[question])
-    edges = Edges(np.concatenate([owner[message[walked]], stay]), target, sent)
-    return edges, after, Inbox(target, sent, np.ones_like(target))
+    after = Nodes(question, entity, np.arange(len(reached)), question)
+    head = np.concatenate([owner[message[walked]], stay])
+    return Edges(head, target, sent, target, sent, np.ones_like(target)), after
 
 
-PLAIN = WalkStep(False, list_messages, walk_edges)
+PLAIN: Walk = (list_messages, walk_edges)

@@ -168,7 +168,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_files(
     assert values[0] == values[1]
 
 
-@pytest.mark.parametrize("damage", ["state.json", "state.safetensors", "other training"])
+@pytest.mark.parametrize("damage", ["state.safetensors", "other training"])
 def test_a_state_that_cannot_be_gone_on_with_is_left_and_training_begins_anew(
     graph: KnowledgeGraph, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
