@@ -203,7 +203,7 @@ def figures(
             [plans[at] for at in own],
             signed=True,
             is_valid=leads_somewhere(search),
-        ).summary()
+        )
         gold = [
             bool(plans[at])
             and asked[at].chain is not None

@@ -22,7 +22,7 @@ from kgqa_core.evaluation.runs import group_runs, read_system_run
 from kgqa_core.evaluation.tables import render_side_by_side
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.reason import DirectCase, DirectInstruction
+from kgqa_core.instructions.reason import DirectInstruction, ReasonCase
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
@@ -68,7 +68,7 @@ class Nothing:
     def steps(self, question: Question, prepared: Prediction) -> Steps:
         """Return the answer of one question."""
         if self.instruction is not None:
-            yield [Ask(self.instruction, DirectCase(question.text))]
+            yield [Ask(self.instruction, ReasonCase(question.text))]
         return SystemAnswer(prepared, (), {"num_paths": len(prepared.paths)})
 
 

@@ -166,7 +166,6 @@ class DensePlannerSection(Section):
     neighbour_loss: Annotated[float, Field(ge=0)] = 0.0  # weight of the loss of the neighbours' vote
     spread: Share = 0.9  # how much a further plan has to serve neighbours that the plans before it miss
     num_unseen: Annotated[int, Field(ge=0)] = 8  # width of the beam for paths that no training question has
-    guess_unseen: bool = False  # propose such paths also where no graph tells that they exist
     unseen_penalty: Annotated[float, Field(ge=0)] = 3.0  # natural log: how much less probable than their text says
 
 

@@ -28,7 +28,6 @@ from kgqa_core.graph.supervision import Mode, TaughtPath, takes
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import (
-    DirectCase,
     DirectInstruction,
     Evidence,
     ExplainInstruction,
@@ -366,7 +365,7 @@ def choose_cases(asked: Asked) -> Made:
 def direct_cases(asked: Asked) -> Made:
     """The golds, without any evidence."""
     if asked.golds:
-        case = DirectCase(asked.question.text, asked.question.id, answers=asked.names(sorted(asked.golds)))
+        case = ReasonCase(asked.question.text, asked.question.id, answers=asked.names(sorted(asked.golds)))
         yield DirectInstruction(asked.source.prompts), case, 1.0
 
 

@@ -74,15 +74,12 @@ def gather_evidence(
     )
 
 
-# ------ From a question to its answers: reason and explain along paths, direct and chain_of_thought without any graph.
-
-
 # ------ Along paths: reason (RoG §4.4; EPERM's predictor, with a score per path) and explain (RoG A.10).
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonCase:
-    """A question with the paths that its plans led along."""
+    """A question with the paths that its plans led along; none where no graph is asked."""
 
     question: str
     question_id: str = ""
@@ -103,8 +100,8 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
 
     @property
     def file(self) -> str:
-        """Return the wording for paths with scores, or without."""
-        return "reason_scored" if self.scored else "reason"
+        """Return the name of the wording for paths with scores, or without."""
+        return f"{self.name}_scored" if self.scored else self.name
 
     def values(self, case: ReasonCase) -> dict[str, str]:
         """Return all paths: one prompt shows them together (RoG A.10)."""
@@ -140,44 +137,21 @@ class ExplainInstruction(Instruction[ReasonCase, Explained]):
         return parse_explained(text, case.shown)
 
 
-# ------ Without any graph: direct (the IO baseline; tuned: RoG's Table 16) and chain_of_thought (the CoT baseline).
+# ------ Without any graph: the same cases with no paths, and other wordings.
 
 
-@dataclass(frozen=True, slots=True)
-class DirectCase:
-    """A question alone."""
-
-    question: str
-    question_id: str = ""
-    answers: tuple[str, ...] | None = None  # names that are taught
-
-
-@dataclass(frozen=True, slots=True)
-class DirectInstruction(Instruction[DirectCase, Answers]):
-    """The instruction ``direct``."""
+class DirectInstruction(ReasonInstruction):
+    """The instruction ``direct`` (the IO baseline; tuned: RoG's Table 16)."""
 
     name: ClassVar[str] = "direct"
-    prompts: Prompts
-
-    def target(self, case: DirectCase) -> str | None:
-        """Return the answers that are taught."""
-        return None if case.answers is None else write_answers(case.answers)
-
-    def parse(self, text: str, case: DirectCase) -> Answers | ParseFailure:
-        """Return the distinct answers of a text, or that it abstains."""
-        return parse_answers(text)
+    part: ClassVar[str] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainOfThoughtInstruction(Instruction[DirectCase, Explained]):
-    """The instruction ``chain_of_thought``."""
+class ChainOfThoughtInstruction(ExplainInstruction):
+    """The instruction ``chain_of_thought`` (the CoT baseline): thoughts and answers, which no graph can teach."""
 
     name: ClassVar[str] = "chain_of_thought"
-    prompts: Prompts
-
-    def parse(self, text: str, case: DirectCase) -> Explained | ParseFailure:
-        """Return the thoughts and the answers of a text."""
-        return parse_explained(text)
+    part: ClassVar[str] = ""
 
 
 # ------ extract_clues: keywords of a question that entities and relations of a graph can stand for (FiSKE).
@@ -187,13 +161,13 @@ _HEADING = re.compile(r"[ \t*#-]*(?:the\s+)?(?:clues?|key\s?words?)(?:\s+are)?\s
 
 
 @dataclass(frozen=True, slots=True)
-class ExtractCluesInstruction(Instruction[DirectCase, tuple[str, ...]]):
+class ExtractCluesInstruction(Instruction[ReasonCase, tuple[str, ...]]):
     """The instruction ``extract_clues``."""
 
     name: ClassVar[str] = "extract_clues"
     prompts: Prompts
 
-    def parse(self, text: str, case: DirectCase) -> tuple[str, ...] | ParseFailure:
+    def parse(self, text: str, case: ReasonCase) -> tuple[str, ...] | ParseFailure:
         """Return the distinct clues of a text: lines, a list, or one line with commas."""
         lines = [_HEADING.sub("", line, count=1) for line in text[:20_000].split("\n")]
         found = parse_answers("\n".join(lines))

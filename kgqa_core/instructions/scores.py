@@ -299,56 +299,35 @@ class ScoreEntitiesInstruction(Instruction[EntitiesCase, Scores]):
 
 
 @dataclass(frozen=True, slots=True)
-class MapRelationsCase:
-    """The clues left and the relations of the entity where the exploration stands."""
+class MapCase:
+    """The clues left, and what may stand for them where the exploration is."""
 
     question: str
     clues: tuple[str, ...]
-    relations: tuple[str, ...]  # steps, "^" before one walked backward; the released code asks about 20 at once
+    options: tuple[str, ...]  # steps ("^" before one walked backward) or names; the released code asks about 20 or 80
     question_id: str = ""
-    entity: str = ""  # name; of several entities the path that leads to them
+    entity: str = ""  # name of where the options start; of several entities the path that leads to them
+    relation: str = ""  # step that leads to entities
 
 
 @dataclass(frozen=True, slots=True)
-class MapRelationsInstruction(Instruction[MapRelationsCase, Mappings]):
+class MapRelationsInstruction(Instruction[MapCase, Mappings]):
     """The instruction ``map_relations`` (FiSKE §3.4)."""
 
     name: ClassVar[str] = "map_relations"
     prompts: Prompts
 
-    def values(self, case: MapRelationsCase) -> dict[str, str]:
-        """Return what the prompt shows."""
-        return {"clues": _list(case.clues), "entity": escape(case.entity), "relations": _list(case.relations)}
+    def values(self, case: MapCase) -> dict[str, str]:
+        """Return what the prompts of both instructions show."""
+        named = {"entity": escape(case.entity), "relation": escape(case.relation)}
+        return {"clues": _list(case.clues), **dict.fromkeys(("relations", "entities"), _list(case.options)), **named}
 
-    def parse(self, text: str, case: MapRelationsCase) -> Mappings | ParseFailure:
-        """Return pairs of (clue, relation) with scores of 0 to 10."""
-        return parse_mappings(text, case.clues, case.relations)
-
-
-@dataclass(frozen=True, slots=True)
-class MapEntitiesCase:
-    """The clues left and the entities that a mapped relation leads to."""
-
-    question: str
-    clues: tuple[str, ...]
-    entities: tuple[str, ...]  # names; the released code asks about 80 at most
-    question_id: str = ""
-    entity: str = ""  # name of the entity that the relation starts at; of several the path that leads to them
-    relation: str = ""  # step
+    def parse(self, text: str, case: MapCase) -> Mappings | ParseFailure:
+        """Return pairs of (clue, option) with scores of 0 to 10."""
+        return parse_mappings(text, case.clues, case.options)
 
 
-@dataclass(frozen=True, slots=True)
-class MapEntitiesInstruction(Instruction[MapEntitiesCase, Mappings]):
-    """The instruction ``map_entities`` (FiSKE §3.4)."""
+class MapEntitiesInstruction(MapRelationsInstruction):
+    """The instruction ``map_entities`` (FiSKE §3.4), which differs in its wording."""
 
     name: ClassVar[str] = "map_entities"
-    prompts: Prompts
-
-    def values(self, case: MapEntitiesCase) -> dict[str, str]:
-        """Return what the prompt shows."""
-        named = {"entity": escape(case.entity), "relation": escape(case.relation)}
-        return {"clues": _list(case.clues), "entities": _list(case.entities), **named}
-
-    def parse(self, text: str, case: MapEntitiesCase) -> Mappings | ParseFailure:
-        """Return pairs of (clue, entity)."""
-        return parse_mappings(text, case.clues, case.entities)

@@ -83,11 +83,7 @@ class Instruction(Protocol[Case, Result]):
 
 
 def fit_prompt(
-    instruction: Instruction[Any, Any],
-    case: Any,
-    count_tokens: Callable[[Sequence[Prompt]], list[int]],
-    *,
-    limit: int,
+    instruction: Instruction[Any, Any], case: Any, count_tokens: Callable[[Sequence[Prompt]], list[int]], *, limit: int
 ) -> tuple[Prompt, Any]:
     """Return the prompt that shows as many items (``instruction.part``) of a case as fit into ``limit`` tokens.
 

@@ -169,12 +169,12 @@ def right_options(call: Call, options: Options, known: Known) -> list[int]:
                 pairs = {(clue, step) for clue, step, _ in _steps_here(call, known)}
             else:  # an entity that a clue names, else one that the clue's own step leads to on a way to golds
                 same = normalise_name
-                pairs = {(clue, name) for clue in case.clues for name in case.entities if same(clue) == same(name)}
+                pairs = {(clue, name) for clue in case.clues for name in case.options if same(clue) == same(name)}
                 named = {name for _, name in pairs}
                 pairs |= {
                     (clue, name)
                     for clue, step, place in _steps_here(call, known)
-                    for name in case.entities
+                    for name in case.options
                     if case.relation in ("", step) and name in known.layers[0][place + 1] and name not in named
                 }
             return [at for at, pair in enumerate(zip(options.clues, options.names, strict=True)) if pair in pairs]

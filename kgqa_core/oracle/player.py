@@ -158,7 +158,7 @@ def options_of(call: Call) -> Options:
         case "enough_information":
             return Options((YES, NO))
         case "map_relations" | "map_entities":
-            mapped = case.relations if call.name == "map_relations" else tuple(dict.fromkeys(case.entities))
+            mapped = tuple(dict.fromkeys(case.options))
             return Options(mapped * len(case.clues), tuple(clue for clue in case.clues for _ in mapped))
     return Options()
 

@@ -7,7 +7,7 @@ training paths, n training questions, m of them near, C candidate paths, D width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,7 @@ import numpy.typing as npt
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.kg import to_relations, write_step
 from kgqa_core.instructions.plan import Plan, PlanQuestion
-from kgqa_core.planners.dense_train import (
-    TINY,
-    DenseModel,
-    open_encoder,
-    read_dense,
-    render_path_text,
-)
+from kgqa_core.planners.dense_train import TINY, DenseModel, open_encoder, read_dense, render_path_text
 from kgqa_core.text.transformer import Floats, SplitEncoder
 from kgqa_core.types import LabelPath
 
@@ -134,16 +128,6 @@ def steps_around(space: PathConstraints) -> Exists:
     return exists
 
 
-def steps_of(paths: Iterable[LabelPath]) -> Exists:
-    """Return what may exist where there is no graph: a step follows another as it does in some training path."""
-    after: dict[str, set[str]] = {}
-    for path in paths:
-        for before, step in zip(("", *path), path, strict=False):
-            after.setdefault(before, set()).add(step)
-    kept = {before: tuple(sorted(steps)) for before, steps in after.items()}
-    return lambda _, path: kept.get(path[-1] if path else "", ())
-
-
 def beam(
     allowed: Callable[[LabelPath], Collection[str]],
     weigh: Callable[[Sequence[LabelPath]], Floats],
@@ -192,7 +176,6 @@ class DensePlanner:
         self._model, self._encoder, self._exists = model, encoder, exists
         self._place = {path: place for place, path in enumerate(model.paths)}
         self._max_hops = max(map(len, model.paths))
-        self._may_follow = exists or steps_of(model.paths)
         self._texts: dict[LabelPath, Floats] = {}  # vectors of the texts of unseen paths
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
@@ -227,7 +210,7 @@ class DensePlanner:
 
         def allowed(path: LabelPath) -> Collection[str]:
             if path not in known:
-                known[path] = frozenset(self._may_follow(question, path))
+                known[path] = frozenset(self._exists(question, path) if self._exists else ())
             return known[path]
 
         places = self._candidates(view, allowed, max(num_plans, NUM_CANDIDATES))
@@ -257,7 +240,7 @@ class DensePlanner:
 
     def _beam(self, view: View, allowed: Callable[[LabelPath], Collection[str]]) -> dict[LabelPath, float]:
         width = self._model.settings.num_unseen
-        if not width or (self._exists is None and not self._model.settings.guess_unseen):
+        if not width or self._exists is None:
             return {}
 
         def weigh(paths: Sequence[LabelPath]) -> Floats:

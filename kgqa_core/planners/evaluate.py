@@ -15,23 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic_core import from_json
+from pydantic import TypeAdapter
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.metrics import named_bounds
 from kgqa_core.evaluation.tables import markdown_table
 from kgqa_core.graph.follow import Follower
-from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import golds_of, to_relations, unsigned, write_step
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode, read_supervision
 from kgqa_core.instructions.plan import Plan, Planner, PlanQuestion
-from kgqa_core.questions.formats import Fault, parse_lines
+from kgqa_core.questions.formats import Fault, parse_lines, read_object
 from kgqa_core.schemas import ASKED, PLANS, SUPERVISION
 from kgqa_core.types import LabelPath, Question, Reject, Split
 
@@ -47,39 +45,28 @@ ROUNDING = 1e-6  # percent
 HEADER = ("hops", "planner", "n", "hit@1", "hit@3", "as good", "valid", "F1 of first plan")
 FIGURES = ("hit@1", "hit@3", "as_good", "valid", "f1")
 
+LINE = TypeAdapter(dict[str, Any])
 IsValid = Callable[[PlanQuestion, LabelPath], bool]
 Scores = Mapping[str, Any]  # what stage plans writes as scores.json: planner, seed, figures by hops
 
 
 def write_asked(questions: Iterable[Question], out: Path, *, mask_topics: bool) -> None:
     """Write the questions as planners read them: schemas.ASKED."""
-    rows = [
-        {
-            "question_id": question.id,
-            "split": question.split,
-            "text": question.asked(mask_topics),
-            "topics": list(question.topics),
-            "hops": question.hops,
-        }
-        for question in questions
-    ]
+    rows = [(one.id, one.split, one.asked(mask_topics), list(one.topics), one.hops) for one in questions]
     _write(rows, ASKED, out / ASKED_FILE)
 
 
 def write_given(questions: Sequence[tuple[Split, PlanQuestion]], out: Path) -> None:
     """Write questions whose paths a file gives, with both: schemas.ASKED and schemas.SUPERVISION."""
-    asked: list[dict[str, Any]] = []
-    paths: list[dict[str, Any]] = []
-    for split, one in questions:
-        asked.append({"question_id": one.id, "split": split, "text": one.text, "topics": [], "hops": None})
-        paths += [{"question_id": one.id, "split": split, "path": list(path), "best": True} for path in one.paths]
-    _write(asked, ASKED, out / ASKED_FILE)
-    _write(paths, SUPERVISION, out / PATHS_FILE)
+    _write([(one.id, split, one.text, [], None) for split, one in questions], ASKED, out / ASKED_FILE)
+    given = [(one.id, split, list(path), None, None, None, True) for split, one in questions for path in one.paths]
+    _write(given, SUPERVISION, out / PATHS_FILE)
 
 
-def _write(rows: list[dict[str, Any]], schema: pa.Schema, path: Path) -> None:
+def _write(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, path: Path) -> None:
     with written_whole(path) as partial:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)
+        table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+        pq.write_table(table, partial)
 
 
 def read_cases(folder: Path, split: Split, mode: Mode = "best", threshold: float = 0.5) -> list[PlanQuestion]:
@@ -149,12 +136,9 @@ def read_plan_file(path: Path, *, signed: bool = False) -> PlanFile:
 
 def _parse(line: str, number: int, *, name: str, signed: bool) -> tuple[PlanQuestion, int] | Fault:
     """Return the question of a line with the number of its paths that are none, or why the line cannot be used."""
-    try:
-        row = from_json(line)
-    except ValueError:
-        return Fault(NOT_JSON)
-    if not isinstance(row, dict):
-        return Fault(NOT_AN_OBJECT)
+    row = read_object(LINE, line)
+    if isinstance(row, Fault):
+        return row
     text, values, given = row.get("question"), row.get("relation_paths") or [], row.get("id")
     if not isinstance(text, str) or not text.strip():
         return Fault(NO_TEXT)
@@ -172,30 +156,6 @@ def _parse(line: str, number: int, *, name: str, signed: bool) -> tuple[PlanQues
 # ------ Scores: plans beside the paths that count as right.
 
 
-@dataclass(frozen=True, slots=True)
-class PlanScores:
-    """Plans of many questions beside the paths that count as right."""
-
-    ranks: npt.NDArray[np.int64]  # [n questions that have a path], from 1: of the first right plan; 0: none is
-    num_without_paths: int  # questions that cannot be scored
-    num_plans: int  # of all questions
-    num_valid: int
-
-    def hits(self, k: int) -> npt.NDArray[np.bool_]:
-        """Return [n]: is one of the first ``k`` plans right?"""
-        return (self.ranks >= 1) & (self.ranks <= k)
-
-    def summary(self) -> dict[str, float]:
-        """Return n, n_without_paths, hit@1, hit@3 and valid; zeros where there is nothing to count."""
-        hits = {f"hit@{k}": 100 * float(self.hits(k).mean()) if len(self.ranks) else 0.0 for k in CUTOFFS}
-        valid = 100 * self.num_valid / self.num_plans if self.num_plans else 0.0
-        return {"n": len(self.ranks), "n_without_paths": self.num_without_paths, **hits, "valid": valid}
-
-    def intervals(self) -> dict[str, float]:
-        """Return the bounds of hit@1 and hit@3 (``hit@1.low``, ``hit@1.high``), by bootstrap over the questions."""
-        return named_bounds([f"hit@{k}" for k in CUTOFFS], np.stack([100.0 * self.hits(k) for k in CUTOFFS], axis=1))
-
-
 def are_right(question: PlanQuestion, plans: Sequence[Plan], *, signed: bool) -> list[bool]:
     """Return which plans are among the question's paths; directions count where ``signed``."""
     right = {path if signed else unsigned(path) for path in question.paths}
@@ -208,43 +168,43 @@ def score_plans(
     *,
     signed: bool = False,
     is_valid: IsValid | None = None,
-) -> PlanScores:
-    """Score the plans of each question, best first.
+    bounds: bool = False,
+) -> dict[str, float]:
+    """Return n, n_without_paths (which cannot be scored), hit@1, hit@3 and valid of each question's plans, best first.
 
-    Args:
-        questions: with the paths that count as right.
-        plans: as many lists as questions, else ValueError.
-        signed: do directions count? They do not where the questions' file has none.
-        is_valid: what makes a plan valid; None: every plan is.
+    Figures are 0 where there is nothing to count. ``signed``: directions count; they do not where the questions' file
+    has none. ``is_valid`` None: every plan is. ``bounds`` adds those of the hits (``hit@1.low``), by bootstrap over the
+    questions that have a path. Raises ValueError where there are not as many lists of plans as questions.
     """
-    ranks, num_valid = [], 0
+    found, num_valid = list[int](), 0
     for question, proposed in zip(questions, plans, strict=True):
         num_valid += sum(is_valid is None or is_valid(question, plan.path) for plan in proposed)
         if question.paths:
-            found = are_right(question, proposed, signed=signed)
-            ranks.append(found.index(True) + 1 if True in found else 0)
-    return PlanScores(np.array(ranks, dtype=np.int64), len(questions) - len(ranks), sum(map(len, plans)), num_valid)
+            right = are_right(question, proposed, signed=signed)
+            found.append(right.index(True) + 1 if True in right else 0)
+    ranks, num_plans = np.array(found, dtype=np.int64), sum(map(len, plans))
+    hits = {f"hit@{k}": (ranks >= 1) & (ranks <= k) for k in CUTOFFS}
+    figures: dict[str, float] = {"n": len(ranks), "n_without_paths": len(questions) - len(ranks)}
+    figures |= {name: 100 * float(own.mean()) if len(ranks) else 0.0 for name, own in hits.items()}
+    figures["valid"] = 100 * num_valid / num_plans if num_plans else 0.0
+    if bounds and len(ranks):
+        figures |= named_bounds(list(hits), np.stack([100.0 * own for own in hits.values()], axis=1))
+    return figures
 
 
 def made_of(relations: Collection[str]) -> IsValid:
     """Return what makes a plan valid where there is no graph: all its labels are in ``relations``."""
-    known = frozenset(relations)
-    return lambda _, path: all(label in known for label in unsigned(path))
+    return lambda _, path: all(label in relations for label in unsigned(path))
 
 
 def leads_somewhere(search: SearchGraph) -> IsValid:
     """Return the test whether a plan leads from its question's topics to anything."""
-    follower = Follower(search.graph, max_steps=search.max_hops, reenter_topic=search.reenter_topic)
-    known: dict[tuple[tuple[int, ...], LabelPath], bool] = {}
+    count, known = _counter(search), dict[tuple[tuple[int, ...], LabelPath], bool]()
 
     def exists(question: PlanQuestion, path: LabelPath) -> bool:
         key = (question.topics, path)
         if key not in known:
-            relations = to_relations(search.graph, path)
-            known[key] = False
-            if relations is not None and 0 < len(relations) <= search.max_hops:
-                (reached,), _ = follower.count(question.topics, [relations], ())
-                known[key] = reached > 0
+            known[key] = count(question.topics, path, ())[0] > 0
         return known[key]
 
     return exists
@@ -252,17 +212,26 @@ def leads_somewhere(search: SearchGraph) -> IsValid:
 
 def f1_of_first(search: SearchGraph, questions: Sequence[Question], plans: Sequence[Sequence[Plan]]) -> list[float]:
     """Return the F1, in percent, of answering each question with all that its first plan reaches."""
-    follower = Follower(search.graph, max_steps=search.max_hops, reenter_topic=search.reenter_topic)
-    found = []
+    count, found = _counter(search), list[float]()
     for question, proposed in zip(questions, plans, strict=True):
-        path = to_relations(search.graph, proposed[0].path) if proposed else None
         golds = golds_of(question, reenter_topic=search.reenter_topic)
-        if path is None or not golds or not 0 < len(path) <= search.max_hops:
-            found.append(0.0)
-            continue
-        (reached,), (right,) = follower.count(question.topics, [path], golds)
-        found.append(200.0 * right / (reached + len(golds)))
+        reached, right = count(question.topics, proposed[0].path, golds) if proposed and golds else (0, 0)
+        found.append(200.0 * right / (reached + len(golds)) if right else 0.0)
     return found
+
+
+def _counter(search: SearchGraph) -> Callable[[Sequence[int], LabelPath, Collection[int]], tuple[int, int]]:
+    """Return what counts all that a path reaches, and the golds among it; (0, 0) for one that is too long or none."""
+    follower = Follower(search.graph, max_steps=search.max_hops, reenter_topic=search.reenter_topic)
+
+    def count(topics: Sequence[int], path: LabelPath, golds: Collection[int]) -> tuple[int, int]:
+        relations = to_relations(search.graph, path)
+        if relations is None or not 0 < len(relations) <= search.max_hops:
+            return 0, 0
+        (reached,), (right,) = follower.count(topics, [relations], golds)
+        return reached, right
+
+    return count
 
 
 def ask_planner(
@@ -304,9 +273,8 @@ def planner_figures(
     groups = dict(sorted(groups.items())) if len(groups) > 1 else {}
     found = {}
     for name, rows in {**groups, ALL: list(range(len(questions)))}.items():
-        chosen = [questions[row] for row in rows]
-        scores = score_plans(chosen, [plans[row] for row in rows], signed=signed, is_valid=is_valid)
-        figures = scores.summary() | (scores.intervals() if name == ALL and len(scores.ranks) else {})
+        chosen, proposed = [questions[row] for row in rows], [plans[row] for row in rows]
+        figures = score_plans(chosen, proposed, signed=signed, is_valid=is_valid, bounds=name == ALL)
         if f1 is not None and rows:
             figures["f1"] = sum(f1[row] for row in rows) / len(rows)
             known = [row for row in rows if best_f1 and questions[row].id in best_f1]
@@ -321,20 +289,13 @@ def write_plans(
     path: Path, planner: str, questions: Sequence[PlanQuestion], plans: Sequence[Sequence[Plan]], *, signed: bool
 ) -> None:
     """Write schemas.PLANS."""
-    rows: list[dict[str, Any]] = []
-    for question, proposed in zip(questions, plans, strict=True):
-        right = are_right(question, proposed, signed=signed)
-        rows += [
-            {
-                "planner": planner,
-                "question_id": question.id,
-                "rank": rank,
-                "path": list(plan.path),
-                "log_prob": plan.log_prob,
-                "right": is_right,
-            }
-            for rank, (plan, is_right) in enumerate(zip(proposed, right, strict=True), start=1)
-        ]
+    rows = [
+        (planner, question.id, rank, list(plan.path), plan.log_prob, is_right)
+        for question, proposed in zip(questions, plans, strict=True)
+        for rank, (plan, is_right) in enumerate(
+            zip(proposed, are_right(question, proposed, signed=signed), strict=True), 1
+        )
+    ]
     _write(rows, PLANS, path)
 
 

@@ -14,7 +14,7 @@ from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.follow import leave
 from kgqa_core.graph.search_graph import SearchGraph, relations_around
 from kgqa_core.instructions.choose import EnoughCase, EnoughInstruction
-from kgqa_core.instructions.reason import ChainOfThoughtInstruction, DirectCase, DirectInstruction
+from kgqa_core.instructions.reason import ChainOfThoughtInstruction, DirectInstruction, ReasonCase
 from kgqa_core.instructions.render import Prompts, show_path
 from kgqa_core.instructions.scores import (
     EntitiesCase,
@@ -43,7 +43,7 @@ class Direct(System):
     def steps(self, question: Question, prepared: None) -> Steps:
         """Ask once."""
         instruction = ChainOfThoughtInstruction(self.prompts) if self.thinks else DirectInstruction(self.prompts)
-        (reply,) = yield [Ask(instruction, DirectCase(question.text))]
+        (reply,) = yield [Ask(instruction, ReasonCase(question.text))]
         return answer_by_name(self.search, question, reply.result, ())
 
 
@@ -102,7 +102,7 @@ class Tog(System):
             (reply,) = yield [ask_reason(self.search, self.prompts, question.text, paths)]
             answer = answer_on_paths(self.search, question, reply.result, paths)
         else:
-            (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), DirectCase(question.text))]
+            (reply,) = yield [Ask(ChainOfThoughtInstruction(self.prompts), ReasonCase(question.text))]
             answer = answer_alone(self.search, question, reply.result)
         counts = {"num_steps": num_steps, "num_paths": len(paths), "num_refused_calls": calls.refused}
         return replace(answer, counts={**answer.counts, **counts})

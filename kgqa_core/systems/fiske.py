@@ -19,16 +19,9 @@ from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import leave
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
-from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ExtractCluesInstruction
+from kgqa_core.instructions.reason import DirectInstruction, ExtractCluesInstruction, ReasonCase
 from kgqa_core.instructions.render import ARROW, Prompts
-from kgqa_core.instructions.scores import (
-    MapEntitiesCase,
-    MapEntitiesInstruction,
-    Mappings,
-    MapRelationsCase,
-    MapRelationsInstruction,
-    Options,
-)
+from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, Mappings, MapRelationsInstruction, Options
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, list_paths
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_for
@@ -78,7 +71,7 @@ class Fiske(System):
         if kept.rewrite_question and first.casefold() in WH_WORDS:
             text = f"{WH_WORDS[first.casefold()]}{blank}{rest}"
         calls = CallsLeft(self.max_calls)
-        replies = yield calls.fit([Ask(ExtractCluesInstruction(self.prompts), DirectCase(text), room_for(MAX_CLUES))])
+        replies = yield calls.fit([Ask(ExtractCluesInstruction(self.prompts), ReasonCase(text), room_for(MAX_CLUES))])
         said = [reply.result for reply in replies if not isinstance(reply.result, ParseFailure)]
         clues = look_up(self.search, question.id, said[0][:MAX_CLUES] if said else (), kept)
         exploration = Exploration(self.search, self.prompts, kept, calls, text, clues, question.claim is not None)
@@ -89,7 +82,7 @@ class Fiske(System):
             (reply,) = yield [ask_reason(self.search, self.prompts, text, paths)]
             answer = answer_on_paths(self.search, question, reply.result, paths)
         else:
-            (reply,) = yield [Ask(DirectInstruction(self.prompts), DirectCase(text))]
+            (reply,) = yield [Ask(DirectInstruction(self.prompts), ReasonCase(text))]
             answer = answer_alone(self.search, question, reply.result)
         counts = {
             "num_clues": len(clues.texts),
@@ -309,7 +302,7 @@ class Exploration:
             for batch in (moves[first : first + size] for first in range(0, len(moves) if left else 0, size)):
                 labels = tuple(self.search.step_label(move.relation) for move in batch)
                 clues = tuple(self.clues.texts[place] for place in sorted(left))
-                case = MapRelationsCase(self.question, clues, labels, entity=self._where(branch))
+                case = MapCase(self.question, clues, labels, entity=self._where(branch))
                 ask = Ask(MapRelationsInstruction(self.prompts), case, room_for(len(batch)))
                 asks.append(((batch, sorted(left)), ask))
         for (batch, places), reply in (yield from self.calls.ask(asks)):
@@ -371,7 +364,7 @@ class Exploration:
                     shown.setdefault(self.search.name_of(entity), []).append(entity)
                 clues = tuple(self.clues.texts[place] for place in sorted(self._left(move.branch)))
                 where, label = self._where(move.branch), self.search.step_label(move.relation)
-                case = MapEntitiesCase(self.question, clues, tuple(shown), entity=where, relation=label)
+                case = MapCase(self.question, clues, tuple(shown), entity=where, relation=label)
                 ask = Ask(MapEntitiesInstruction(self.prompts), case, room_for(len(shown)))
                 asks.append(((move, list(shown.values())), ask))
         found = {id(move): move.named for move in moves if move.named}

@@ -21,7 +21,6 @@ from kgqa_core.instructions.choose import (
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import (
     ChainOfThoughtInstruction,
-    DirectCase,
     DirectInstruction,
     ExplainInstruction,
     ExtractCluesInstruction,
@@ -32,9 +31,8 @@ from kgqa_core.instructions.render import PLACEHOLDERS, ScoredPath, read_prompts
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,
-    MapEntitiesCase,
+    MapCase,
     MapEntitiesInstruction,
-    MapRelationsCase,
     MapRelationsInstruction,
     RelationsCase,
     ScoreEntitiesInstruction,
@@ -51,10 +49,10 @@ NAME = st.sampled_from(ODD[:-1]) | st.text(min_size=1, max_size=12)
 NAMES = st.lists(NAME, min_size=1, max_size=4, unique=True).map(tuple)
 
 WITHOUT_TARGET: list[tuple[Instruction[Any, Any], Any]] = [
-    (ExtractCluesInstruction(PROMPTS), DirectCase("who?")),
-    (MapRelationsInstruction(PROMPTS), MapRelationsCase("who?", ODD, ODD, entity="a\nb")),
-    (MapEntitiesInstruction(PROMPTS), MapEntitiesCase("who?", ODD, ODD, entity="a\nb", relation="^r")),
-    (ChainOfThoughtInstruction(PROMPTS), DirectCase("who?")),
+    (ExtractCluesInstruction(PROMPTS), ReasonCase("who?")),
+    (MapRelationsInstruction(PROMPTS), MapCase("who?", ODD, ODD, entity="a\nb")),
+    (MapEntitiesInstruction(PROMPTS), MapCase("who?", ODD, ODD, entity="a\nb", relation="^r")),
+    (ChainOfThoughtInstruction(PROMPTS), ReasonCase("who?")),
 ]
 
 
@@ -69,7 +67,7 @@ def taught(names: Sequence[str]) -> list[tuple[Instruction[Any, Any], Any, Any]]
         (PlanInstruction(PROMPTS), PlanCase("who?", path=names), (names,)),
         (ReasonInstruction(PROMPTS), ReasonCase("who?", paths=PATHS, answers=names), answers),
         (ReasonInstruction(PROMPTS, scored=True), ReasonCase("who?", shown=names, answers=names), answers),
-        (DirectInstruction(PROMPTS), DirectCase("who?", answers=names), answers),
+        (DirectInstruction(PROMPTS), ReasonCase("who?", answers=names), answers),
         (
             ExplainInstruction(PROMPTS),
             ReasonCase("who?", explanation="Answers:\nsome text", answers=names),
@@ -182,7 +180,7 @@ def test_more_relations_than_the_budget_are_not_read() -> None:
     ],
 )
 def test_clues_are_found_in_what_models_really_write(text: str, clues: tuple[str, ...]) -> None:
-    assert ExtractCluesInstruction(PROMPTS).parse(text, DirectCase("how many?")) == clues
+    assert ExtractCluesInstruction(PROMPTS).parse(text, ReasonCase("how many?")) == clues
 
 
 @pytest.mark.parametrize(("text", "enough"), [("Yes.", True), ("no", False), ("That is not enough.", False)])
@@ -194,5 +192,5 @@ def test_an_explanation_ends_with_its_answers() -> None:
     text = "Lake Ode lies in Freedonia.\nSo the answer is Glory City."
     explained = ExplainInstruction(PROMPTS).parse(text, ReasonCase("where?"))
     assert explained == Explained("Lake Ode lies in Freedonia.", Answers(("Glory City",)))
-    rambling = ChainOfThoughtInstruction(PROMPTS).parse("Well, who knows.", DirectCase("where?"))
+    rambling = ChainOfThoughtInstruction(PROMPTS).parse("Well, who knows.", ReasonCase("where?"))
     assert rambling == Explained("Well, who knows.", Answers(()))

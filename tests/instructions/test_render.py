@@ -64,10 +64,7 @@ def test_a_cap_on_paths_starves_no_plan(world: Any) -> None:
 
 def test_neighbours_show_every_relation_before_a_second_triple_of_one(world: Any) -> None:
     moon = world.id_of("Ida Moon")
-    assert neighbour_triples(world.search, moon, limit=2) == (
-        "(Dawn, made_by, Ida Moon)",
-        "(Dusk, made_by, Ida Moon)",
-    )
+    assert neighbour_triples(world.search, moon, limit=2) == ("(Dawn, made_by, Ida Moon)", "(Dusk, made_by, Ida Moon)")
     dawn = neighbour_triples(world.search, world.id_of("Dawn"), limit=9)
     assert set(dawn) == {"(Dawn, made_by, Ida Moon)", "(Dawn, year, 1989)"}
 
@@ -109,10 +106,7 @@ def test_other_braces_stand_for_themselves_and_nothing_is_filled_in_twice(tmp_pa
     ("files", "message"),
     [
         ({"plan": "{questoin}"}, r"plan\.txt: unknown placeholder '\{questoin\}'\. Did you mean \{question\}\? Legal:"),
-        (
-            {"reason": "{question}"},
-            r"reason\.txt: missing placeholder .\{paths\}.\. Legal: \{paths\}, \{question\}",
-        ),
+        ({"reason": "{question}"}, r"reason\.txt: missing placeholder .\{paths\}.\. Legal: \{paths\}, \{question\}"),
         ({"plan__system": "{nothing}"}, r"plan\.system\.txt: unknown placeholder"),
         ({"resaon": "{question}"}, r"resaon\.txt belongs to no instruction\. Did you mean reason\.txt\?"),
     ],

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction
-from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ReasonCase, ReasonInstruction
+from kgqa_core.instructions.reason import DirectInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import fit_prompt
 from kgqa_core.lm.types import Prompt
@@ -42,7 +42,7 @@ def test_candidates_that_do_not_fit_go_least_probable_first() -> None:
 
 
 def test_where_nothing_can_be_left_out_the_prompt_is_as_it_is() -> None:
-    direct, case = DirectInstruction(read_prompts()), DirectCase("who?")
+    direct, case = DirectInstruction(read_prompts()), ReasonCase("who?")
     assert fit_prompt(direct, case, count_words, limit=1) == (direct.render(case), case)
 
 

@@ -33,14 +33,14 @@ PROMPTS = read_prompts()
 BEAM = Decoding(method="beam", num_returns=4, num_beams=4)
 
 CLUES = reason.ExtractCluesInstruction(PROMPTS)
+DIRECT = reason.DirectInstruction(PROMPTS)
+ENTITIES = scores.MapEntitiesInstruction(PROMPTS)
 INSTRUCTIONS: dict[type, Any] = {  # unless another is named
     choose.EnoughCase: choose.EnoughInstruction,
     reason.ReasonCase: reason.ReasonInstruction,
-    reason.DirectCase: reason.DirectInstruction,
     scores.RelationsCase: scores.ScoreRelationsInstruction,
     scores.EntitiesCase: scores.ScoreEntitiesInstruction,
-    scores.MapRelationsCase: scores.MapRelationsInstruction,
-    scores.MapEntitiesCase: scores.MapEntitiesInstruction,
+    scores.MapCase: scores.MapRelationsInstruction,
 }
 
 Open = Callable[..., Player]
@@ -193,11 +193,11 @@ def test_paths_are_enough_once_one_ends_in_a_gold(say: Say, forty: Forty) -> Non
 
 def test_clues_are_mapped_step_by_step(say: Say) -> None:
     """The director of Salt Road, and then where that was: each clue to its own step, along the way to the gold."""
-    assert say(reason.DirectCase, "born", form=CLUES) == ("Salt Road", "director", "born")
+    assert say(reason.ReasonCase, "born", form=CLUES) == ("Salt Road", "director", "born")
     relations = ("starred", "directed_by", "born_in")
 
     def mapped(clues: tuple[str, ...], entity: str) -> list[tuple[str, str]]:
-        found = say(scores.MapRelationsCase, "born", clues, relations, entity=entity)
+        found = say(scores.MapCase, "born", clues, relations, entity=entity)
         return [(clues[pair.clue], relations[pair.option]) for pair in found.pairs]
 
     assert mapped(("director", "born"), "Salt Road") == [("director", "directed_by")]
@@ -212,7 +212,7 @@ def test_entities_take_their_relations_clue(say: Say) -> None:
 
     def mapped(clues: tuple[str, ...], relation: str) -> list[tuple[str, str]]:
         where = {"entity": "Salt Road", "relation": relation}
-        found = say(scores.MapEntitiesCase, "born", clues, names, **where)
+        found = say(scores.MapCase, "born", clues, names, form=ENTITIES, **where)
         return [(clues[pair.clue], names[pair.option]) for pair in found.pairs]
 
     assert mapped(("director", "born"), "directed_by") == [("director", "Ida Moon")]
@@ -222,17 +222,17 @@ def test_entities_take_their_relations_clue(say: Say) -> None:
 
 
 def test_of_a_question_alone_it_knows_a_share_by_heart(say: Say, forty: Forty) -> None:
-    assert all(say(reason.DirectCase, one.id).abstained for one in forty.questions)
-    assert say(reason.DirectCase, "years", by={"knows": 1.0}) == Answers(("1989", "1992"))
+    assert all(say(reason.ReasonCase, one.id, form=DIRECT).abstained for one in forty.questions)
+    assert say(reason.ReasonCase, "years", form=DIRECT, by={"knows": 1.0}) == Answers(("1989", "1992"))
     thinking = reason.ChainOfThoughtInstruction(PROMPTS)
-    assert say(reason.DirectCase, "years", form=thinking, by={"knows": 1.0}).answers == Answers(("1989", "1992"))
+    assert say(reason.ReasonCase, "years", form=thinking, by={"knows": 1.0}).answers == Answers(("1989", "1992"))
     half = [{"knows": 0.5, "seed": seed} for seed in (0, 1)]
-    told = [[say(reason.DirectCase, one.id, by=by).abstained for one in forty.questions] for by in half]
+    told = [[say(reason.ReasonCase, one.id, form=DIRECT, by=by).abstained for one in forty.questions] for by in half]
     assert told[0] != told[1] and 0 < sum(told[0]) < len(told[0])
 
 
 def test_of_a_question_that_nobody_told_of_it_knows_nothing(oracle: Open) -> None:
-    prompt = reason.DirectInstruction(PROMPTS).render(reason.DirectCase("who shot the sheriff?"))
+    prompt = reason.DirectInstruction(PROMPTS).render(reason.ReasonCase("who shot the sheriff?"))
     assert oracle(knows=1.0).generate([prompt])[0][0].text == "I do not know"
 
 
@@ -273,7 +273,7 @@ def test_wrong_answers_have_the_form_of_the_instruction(say: Say, oracle: Open, 
         by=wrong,
     )
     assert found.scores == ((0, 0.05),)
-    clues = say(reason.DirectCase, "born", form=CLUES, by=wrong)
+    clues = say(reason.ReasonCase, "born", form=CLUES, by=wrong)
     assert len(clues) == 2 and set(clues) < {"Salt Road", "director", "born"}
     for seed in range(5):
         relations = ("directed_by", "starred")

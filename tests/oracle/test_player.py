@@ -11,7 +11,6 @@ from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstructi
 from kgqa_core.instructions.plan import PathConstraints, PlanCase, PlanInstruction, RelationConstraint
 from kgqa_core.instructions.reason import (
     ChainOfThoughtInstruction,
-    DirectCase,
     DirectInstruction,
     ExplainInstruction,
     ExtractCluesInstruction,
@@ -22,9 +21,8 @@ from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.scores import (
     EntitiesCase,
     EntityCandidate,
-    MapEntitiesCase,
+    MapCase,
     MapEntitiesInstruction,
-    MapRelationsCase,
     MapRelationsInstruction,
     RelationsCase,
     ScoreEntitiesInstruction,
@@ -52,9 +50,9 @@ FIRST: list[tuple[Any, Any, Any]] = [
     (ReasonInstruction(PROMPTS, scored=True), ReasonCase("who?", paths=PATHS), ("b", "d")),
     (ChooseInstruction(PROMPTS), ChooseCase("who?", candidates=CANDIDATES), (0,)),
     (ChooseInstruction(PROMPTS, only_candidates=True), ChooseCase("who?", candidates=CANDIDATES), (0,)),
-    (ExtractCluesInstruction(PROMPTS), DirectCase("who made this film?"), ("who", "made", "this")),
+    (ExtractCluesInstruction(PROMPTS), ReasonCase("who made this film?"), ("who", "made", "this")),
     (EnoughInstruction(PROMPTS), EnoughCase("who?", paths=PATHS), True),
-    (DirectInstruction(PROMPTS), DirectCase("who?"), ()),
+    (DirectInstruction(PROMPTS), ReasonCase("who?"), ()),
 ]
 
 
@@ -74,9 +72,9 @@ def test_the_first_of_what_is_shown(instruction: Any, case: Any, picked: Any) ->
 
 def test_the_first_clue_goes_to_the_first_option() -> None:
     relations, entities = MapRelationsInstruction(PROMPTS), MapEntitiesInstruction(PROMPTS)
-    (pair,) = result(open_first(), relations, MapRelationsCase("who?", ("x", "y"), NAMES))
+    (pair,) = result(open_first(), relations, MapCase("who?", ("x", "y"), NAMES))
     assert (pair.clue, pair.option, pair.score) == (0, 0, 9)
-    (pair,) = result(open_first(), entities, MapEntitiesCase("who?", ("x", "y"), NAMES))
+    (pair,) = result(open_first(), entities, MapCase("who?", ("x", "y"), NAMES))
     assert (pair.clue, pair.option) == (0, 0)
 
 
@@ -99,9 +97,9 @@ def test_chance_spreads_over_ways_not_over_paths() -> None:
 def test_nothing_shown_is_nothing_picked(model: Player) -> None:
     assert result(model, ReasonInstruction(PROMPTS), ReasonCase("who?")) == ()
     assert result(model, ChooseInstruction(PROMPTS), ChooseCase("who?")) == ()
-    assert result(model, MapRelationsInstruction(PROMPTS), MapRelationsCase("who?", ("x",), ())) == ()
+    assert result(model, MapRelationsInstruction(PROMPTS), MapCase("who?", ("x",), ())) == ()
     for case, instruction in (
-        (DirectCase("who?"), ChainOfThoughtInstruction(PROMPTS)),
+        (ReasonCase("who?"), ChainOfThoughtInstruction(PROMPTS)),
         (ReasonCase("who?"), ExplainInstruction(PROMPTS)),
     ):
         found = instruction.parse(model.generate([instruction.render(case)])[0][0].text, case)  # type: ignore[arg-type]
@@ -124,7 +122,7 @@ def test_plans_are_those_that_exist(model: Player, forty: Forty) -> None:
 
 
 def test_options_are_weighed_by_place_or_by_chance() -> None:
-    prompt = DirectInstruction(PROMPTS).render(DirectCase("who?"))
+    prompt = DirectInstruction(PROMPTS).render(ReasonCase("who?"))
     first, second, third = open_first().score([prompt], [["x", "y", "z"]])[0]
     assert first > second > third
     drawn = {tuple(open_random(seed).score([prompt], [["x", "y", "z"]])[0]) for seed in range(40)}

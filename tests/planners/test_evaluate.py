@@ -116,14 +116,8 @@ def test_a_line_is_a_question_with_its_paths(write) -> None:
 
 
 def test_the_empty_path_is_a_path_and_no_path_at_all_is_none(write) -> None:
-    read = read_plan_file(
-        write(
-            {"id": 1, "question": "what is venus named for", "relation_paths": [[]]},
-            {"id": 2, "question": "why", "relation_paths": []},
-            {"id": 3, "question": "when"},
-            {"id": 4, "question": "where", "relation_paths": None},
-        )
-    )
+    given = [{"relation_paths": [[]]}, {"relation_paths": []}, {}, {"relation_paths": None}]
+    read = read_plan_file(write(*({"id": n, "question": "why", **more} for n, more in enumerate(given, 1))))
     assert [question.paths for question in read.questions] == [((),), (), (), ()]
     assert [question.id for question in read.questions] == ["1", "2", "3", "4"]
     assert not read.rejects
@@ -279,9 +273,7 @@ def test_the_table_shows_the_mean_of_the_seeds() -> None:
         {"planner": "dense", "seed": seed, "figures": {"all": {"n": 2, "hit@1": hit, "hit@3": 100.0, "valid": 100.0}}}
         for seed, hit in ((0, 50.0), (1, 100.0))
     ]
-    assert planner_cells(scores) == [
-        ("all", "dense (mean of 2 seeds)", "2", "75.00", "100.00", "", "100.00", ""),
-    ]
+    assert planner_cells(scores) == [("all", "dense (mean of 2 seeds)", "2", "75.00", "100.00", "", "100.00", "")]
     assert render_planners(scores).splitlines()[2].startswith("| all | dense (mean of 2 seeds) | 2 | 75.00 |")
     assert render_planners([]) == ""
 
@@ -297,38 +289,23 @@ def asked(*paths: LabelPath, name: str = "q") -> PlanQuestion:
 def test_a_hit_is_any_of_the_questions_paths_among_the_first_plans() -> None:
     right = asked(("a",), ("b", "c"))
     none = asked(name="no paths")
-    scores = score_plans(
-        [right, right, right, right, none],
-        [
-            as_plans([("b", "c")]),
-            as_plans([("x",), ("y",), ("a",)]),
-            as_plans([("x",)] * 3 + [("a",)]),
-            [],
-            as_plans([("z",)]),
-        ],
-        is_valid=made_of({"a", "b", "c", "z"}),
-    )
-    assert scores.ranks.tolist() == [1, 3, 4, 0]
-    assert scores.summary() == {
-        "n": 4,
-        "n_without_paths": 1,
-        "hit@1": 25,
-        "hit@3": 50,
-        "valid": pytest.approx(100 * 4 / 9),
-    }
+    plans = [[("b", "c")], [("x",), ("y",), ("a",)], [("x",)] * 3 + [("a",)], [], [("z",)]]
+    known = made_of({"a", "b", "c", "z"})
+    scores = score_plans([right] * 4 + [none], list(map(as_plans, plans)), is_valid=known)
+    counts = {"n": 4, "n_without_paths": 1}
+    assert scores == {**counts, "hit@1": 25, "hit@3": 50, "valid": pytest.approx(100 * 4 / 9)}
 
 
 def test_directions_count_only_where_the_file_has_them() -> None:
     backward = [as_plans([("^a",)])]
-    assert score_plans([asked(("a",))], backward).summary()["hit@1"] == 100
-    assert score_plans([asked(("a",))], backward, signed=True).summary()["hit@1"] == 0
-    assert score_plans([asked(("\\^a",))], [as_plans([("\\^a",)])], signed=True).summary()["hit@1"] == 100
+    assert score_plans([asked(("a",))], backward)["hit@1"] == 100
+    assert score_plans([asked(("a",))], backward, signed=True)["hit@1"] == 0
+    assert score_plans([asked(("\\^a",))], [as_plans([("\\^a",)])], signed=True)["hit@1"] == 100
 
 
 def test_without_questions_everything_is_zero() -> None:
-    scores = score_plans([], [])
-    assert scores.summary() == {"n": 0, "n_without_paths": 0, "hit@1": 0, "hit@3": 0, "valid": 0}
-    assert set(scores.intervals().values()) == {0}
+    zeros = {"n": 0, "n_without_paths": 0, "hit@1": 0, "hit@3": 0, "valid": 0}
+    assert score_plans([], []) == score_plans([], [], bounds=True) == zeros
     with pytest.raises(ValueError, match="longer"):  # as many lists of plans as questions
         score_plans([], [[]])
 
@@ -340,15 +317,13 @@ PATHS = st.lists(st.lists(st.sampled_from(["a", "^a", "b", "\\^a"]), max_size=2)
 def test_equals_the_slow_count(rows: list[tuple[list[LabelPath], list[LabelPath]]]) -> None:
     questions = [asked(*paths, name=str(number)) for number, (paths, _) in enumerate(rows)]
     plans = [[Plan(path, 0.0) for path in proposed] for _, proposed in rows]
-    summary = score_plans(questions, plans).summary()
+    summary = score_plans(questions, plans)
 
     def plain(path: LabelPath) -> list[str]:
         return ["^a" if step == "\\^a" else step.replace("^", "") for step in path]
 
     right = [(paths, proposed) for paths, proposed in rows if paths]
     for k in (1, 3):
-        hits = 0
-        for paths, proposed in right:
-            hits += any(plain(path) == plain(plan) for path in paths for plan in proposed[:k])
+        hits = sum(any(plain(a) == plain(b) for a in paths for b in proposed[:k]) for paths, proposed in right)
         assert summary[f"hit@{k}"] == pytest.approx(100 * hits / len(right) if right else 0)
     assert summary["n"] + summary["n_without_paths"] == len(rows)

@@ -12,7 +12,7 @@ from kgqa_core.errors import EndpointError
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.choose import Candidate, ChooseInstruction
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
-from kgqa_core.instructions.reason import DirectCase, DirectInstruction, ReasonCase, ReasonInstruction
+from kgqa_core.instructions.reason import DirectInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.calls import Budget, Meter, Metered
@@ -76,7 +76,7 @@ class Steered:
 
 
 def direct(text: str = "", **more: Any) -> Ask[Any]:
-    return Ask(DirectInstruction(PROMPTS), DirectCase(text), **more)
+    return Ask(DirectInstruction(PROMPTS), ReasonCase(text), **more)
 
 
 def asks_in_turns(*rounds: int) -> Callable[[Question], Steps]:
@@ -181,7 +181,7 @@ def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
         if here == "second step":
             raise KeyError("no such thing")
         if here == "prompt":
-            yield [Ask(ChooseInstruction(PROMPTS), DirectCase("of another instruction"))]  # type: ignore[arg-type]
+            yield [Ask(ChooseInstruction(PROMPTS), ReasonCase("of another instruction"))]  # type: ignore[arg-type]
         if here == "no calls":
             yield [42]  # type: ignore[list-item]
         return answer_with(question, (0,), ()) if here != "no answer" else None  # type: ignore[return-value]
@@ -194,7 +194,7 @@ def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
     [
         ("first step", "KeyError: 'no such thing'", 0),
         ("second step", "KeyError: 'no such thing'", 1),
-        ("prompt", "'DirectCase' object has no attribute", 1),
+        ("prompt", "'ReasonCase' object has no attribute", 1),
         ("no calls", "'int' object has no attribute", 1),
         ("no answer", "steered answered None to 'starred', which is no SystemAnswer", 1),
     ],
@@ -213,13 +213,13 @@ def test_a_question_that_goes_wrong_is_lost_alone_with_its_traceback(
 
 def test_a_reply_that_its_instruction_cannot_read_loses_one_question(forty: Forty) -> None:
     class Picky(DirectInstruction):
-        def parse(self, text: str, case: DirectCase) -> Any:
+        def parse(self, text: str, case: ReasonCase) -> Any:
             if case.question_id == TWO:
                 raise ZeroDivisionError
             return super().parse(text, case)
 
     def plot(question: Question) -> Steps:
-        yield [Ask(Picky(PROMPTS), DirectCase(question.text))]
+        yield [Ask(Picky(PROMPTS), ReasonCase(question.text))]
         return answer_with(question)
 
     answered = run(forty, plot, Batches())

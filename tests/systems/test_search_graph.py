@@ -16,7 +16,7 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.follow import leave
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
-from kgqa_core.instructions.reason import DirectCase, DirectInstruction
+from kgqa_core.instructions.reason import DirectInstruction, ReasonCase
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.types import Ask, CallsLeft, room_for
 from tests.forty_triples import TRIPLES, Forty
@@ -59,7 +59,7 @@ def test_what_lies_around_is_what_the_triples_say(
 
 
 def test_the_last_call_is_kept_for_the_answer() -> None:
-    asks: list[Ask[Any]] = [Ask(DirectInstruction(read_prompts()), DirectCase(str(number))) for number in range(5)]
+    asks: list[Ask[Any]] = [Ask(DirectInstruction(read_prompts()), ReasonCase(str(number))) for number in range(5)]
     calls = CallsLeft(limit=5)
     assert [ask.case.question for ask in calls.fit(asks[:3])] == ["0", "1", "2"]
     assert [ask.case.question for ask in calls.fit(asks[3:])] == ["3"]
