@@ -36,7 +36,7 @@ app = typer.Typer(
     "  kgqa run conf/demo.yaml\n"
     "  kgqa run conf/demo.yaml --set explorer.epochs=3\n"
     "  kgqa status conf/demo.yaml\n"
-    '  kgqa ask conf/demo.yaml "who directed Blue Harbour?"\n'
+    '  kgqa ask conf/demo.yaml "who directed The Drowned Harbour?"\n'
     "  kgqa score predictions.jsonl --json",
     epilog=EXIT_CODES,
     add_completion=False,
@@ -215,10 +215,10 @@ def ask(
 
     \b
     Examples:
-      kgqa ask conf/demo.yaml "who directed Blue Harbour?"
-      kgqa ask conf/demo.yaml "who directed it?" --topic "Blue Harbour"
-      kgqa ask conf/demo.yaml "who directed Blue Harbour?" --system rog --trace
-      kgqa ask models:/kgqa-demo@champion "who directed Blue Harbour?"
+      kgqa ask conf/demo.yaml "who directed The Drowned Harbour?"
+      kgqa ask conf/demo.yaml "who directed it?" --topic "The Drowned Harbour"
+      kgqa ask conf/demo.yaml "who directed The Drowned Harbour?" --system rog --trace
+      kgqa ask models:/kgqa-demo@champion "who directed The Drowned Harbour?"
     """
     from dataclasses import asdict
 

@@ -40,7 +40,7 @@ def sql(
     Examples:
       kgqa sql conf/demo.yaml
       kgqa sql conf/demo.yaml "select relation, count(*) from facts group by all"
-      kgqa sql conf/demo.yaml "from facts where head_name = 'Blue Harbour'" --out harbour.csv
+      kgqa sql conf/demo.yaml "from facts where head_name = 'The Drowned Harbour'" --out harbour.csv
     """
     from kgqa_core.errors import ConfigError
 

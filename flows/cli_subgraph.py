@@ -50,7 +50,7 @@ def subgraph(
 
     \b
     Examples:
-      kgqa subgraph conf/demo.yaml --topic "Blue Harbour" --hops 1
+      kgqa subgraph conf/demo.yaml --topic "The Drowned Harbour" --hops 1
       kgqa subgraph conf/webqsp-nsm.yaml --question WebQTest-0 --format tsv > triples.tsv
       kgqa subgraph conf/freebase-webqsp.yaml --topic m.0d3k14 --format parquet --out neighbourhood.parquet
     """

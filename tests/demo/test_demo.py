@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -51,3 +52,13 @@ def test_golds_are_what_the_chain_leads_to_from_all_topics_and_wordings_give_no_
         assert question["hops"] == len(question["chain"])
     verdicts = [question["verdict"] for question in questions if "claim" in question]
     assert len(verdicts) >= 400 and sum(verdicts) == len(verdicts) / 2
+
+
+def test_the_film_that_help_and_docs_ask_about_is_in_the_demo() -> None:
+    root = Path(__file__).parents[2]
+    shown = [*root.glob("flows/*.py"), *root.glob("docs/*.md"), root / "README.md"]
+    told = "\n".join(path.read_text("utf-8") for path in shown)
+    asked = {*re.findall(r'conf/demo\.yaml [^\n]*?"who directed (.+?)\?"', told)} - {"it"}
+    asked |= {*re.findall(r'conf/demo\.yaml [^\n]*--topic "(.+?)"', told), *re.findall(r"head_name = '(.+?)'", told)}
+    names = {line.partition("\t")[2] for line in (DATA / "names.tsv").read_text("utf-8").splitlines()}
+    assert asked and asked <= names
