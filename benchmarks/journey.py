@@ -28,7 +28,8 @@ from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
-from kgqa_core.questions.link import load_question_file
+from kgqa_core.questions.formats import JSONL, Loaded, QuestionFile
+from kgqa_core.questions.link import Resolver, load_file
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.rog import Rog, RogSection
 from kgqa_core.systems.runner import Bench
@@ -37,7 +38,6 @@ from kgqa_core.systems.tables import write_answered, write_calls
 CORE = Path(__file__).resolve().parents[1] / "kgqa_core"
 READ = (  # what one has to open to understand how a question becomes an answer with evidence, in this order
     "types.py",
-    "questions/jsonl.py",
     "graph/search_graph.py",
     "systems/types.py",
     "systems/runner.py",
@@ -125,8 +125,9 @@ def journey(folder: Path) -> tuple[Journey, dict[str, Any]]:
 
         def go(topic: str) -> None:
             file = folder / f"{topic}.jsonl"
-            questions, _ = load_question_file(file, format="jsonl", graph=graph)
-            done = bench.answer(questions)
+            loaded = Loaded()
+            load_file(loaded, QuestionFile(file, "test"), read=JSONL.read, resolver=Resolver(graph))
+            done = bench.answer(loaded.questions)
             write_calls(folder / "calls.parquet", done.answered)
             write_answered(
                 folder / "predictions.parquet",

@@ -184,7 +184,7 @@ class FreebaseSection(Section):
 # Format of questions -> what reads it (a questions.formats.QuestionFormat). Your own is a module, and a line here.
 QUESTION_FORMATS = {
     "metaqa": "kgqa_core.questions.closed_domains:METAQA",
-    "jsonl": "kgqa_core.questions.jsonl:FORMAT",
+    "jsonl": "kgqa_core.questions.formats:JSONL",
     "nsm": "kgqa_core.questions.webqsp:NSM",
     "wc2014": "kgqa_core.questions.closed_domains:WC2014",
     "webqsp": "kgqa_core.questions.webqsp:WEBQSP",

@@ -9,8 +9,12 @@ Entity and relation ids follow the sorted order of their labels, so the same gra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import ge
 from typing import Literal
+
+from kgqa_core.errors import InputError, shorten
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -76,6 +80,22 @@ class Prediction:
     covered: bool = False  # was any gold among all candidates explored (not only the kept ones)?
     verdict: bool | None = None  # true/false questions
     abstained: bool = False  # nothing was explored at all
+
+
+def check_ranking(question_id: str, candidates: Sequence[int], scores: Sequence[float]) -> None:
+    """Raise ``InputError`` unless candidates are distinct and their scores as many and non-increasing."""
+    if len(scores) != len(candidates):
+        problem = f"{len(candidates)} candidates but {len(scores)} scores"
+    elif len(set(candidates)) != len(candidates):
+        problem = "the same candidate twice"
+    elif not all(map(ge, scores, scores[1:])) or any(score != score for score in scores[:1]):
+        problem = "scores that increase or are not numbers"
+    else:
+        return
+    raise InputError(
+        f"the prediction for question {shorten(question_id)} has {problem}; "
+        "list every candidate once, best first, with one score each"
+    )
 
 
 @dataclass(frozen=True, slots=True)

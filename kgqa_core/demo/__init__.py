@@ -6,25 +6,21 @@ one) and ``questions/{train,dev,test}.jsonl`` in the format of own data. docs/da
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError
 
 DATA = Path(__file__).parent / "data"
 
 
 def copy_demo(out_dir: Path) -> None:
-    """Write the dataset's files into ``out_dir``, each whole or not at all.
-
-    Raises ArtifactError where the folder cannot be written.
-    """
+    """Write the dataset's files into ``out_dir``; ArtifactError where that cannot be written."""
     try:
-        for source in sorted(path for path in DATA.rglob("*") if path.is_file()):
+        for source in (path for path in DATA.rglob("*") if path.is_file()):
             target = out_dir / source.relative_to(DATA)
             target.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(target) as partial:
-                partial.write_bytes(source.read_bytes())
+            shutil.copyfile(source, target)
     except OSError as error:
         raise ArtifactError(
             f"the demo's dataset cannot be written to {out_dir}: {error}. Free some space or give another folder"

@@ -16,14 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
-from operator import ge
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.types import Prediction, Question
+from kgqa_core.types import Prediction, Question, check_ranking
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -155,30 +154,13 @@ def score_outcome(outcome: Outcome) -> tuple[float, ...]:
     Without an answer every hit is 0, whatever was found on the way: that is coverage. A true/false question gets 1 or
     0 in every hit and set metric: see ``decides_claim``. Raises ``InputError`` as ``check_ranking`` does.
     """
-    check_ranking(outcome)
+    check_ranking(outcome.question_id, outcome.candidates, outcome.scores)
     top_tie, *hits = _rank_ties(outcome) if outcome.answers else (0.0,) * 4
     if outcome.gold_verdict is not None:
         right = float(decides_claim(outcome))
         return (right,) * 7 + (float(outcome.covered), top_tie)
     precision, recall, f1, exact = score_sets(outcome.answers, outcome.golds)
     return (*hits, f1, precision, recall, exact, float(outcome.covered), top_tie)
-
-
-def check_ranking(outcome: Outcome | Prediction) -> None:
-    """Raise ``InputError`` unless candidates are distinct and their scores as many and non-increasing."""
-    scores = outcome.scores
-    if len(scores) != len(outcome.candidates):
-        problem = f"{len(outcome.candidates)} candidates but {len(scores)} scores"
-    elif len(set(outcome.candidates)) != len(outcome.candidates):
-        problem = "the same candidate twice"
-    elif not all(map(ge, scores, scores[1:])) or any(score != score for score in scores[:1]):
-        problem = "scores that increase or are not numbers"
-    else:
-        return
-    raise InputError(
-        f"the prediction for question {shorten(outcome.question_id)} has {problem}; "
-        "list every candidate once, best first, with one score each"
-    )
 
 
 def _rank_ties(outcome: Outcome) -> tuple[float, float, float, float]:

@@ -24,7 +24,8 @@ from numba import njit
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError
-from kgqa_core.graph.csr import I8, I32, I64, U8, Bools, CsrArrays, Ints
+from kgqa_core.graph.csr import I32, I64, U8, Bools, CsrArrays, Ints
+from kgqa_core.graph.follow import find_group, mark
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 
@@ -57,18 +58,11 @@ class Expander:
         is_cvt: Bools | None = None,
         max_triples: int | None = None,
     ) -> None:
-        """Keep the arrays of ``graph``.
+        """Keep the arrays of ``graph``, to be walked ``hops`` steps from a topic. InputError: a number is too small.
 
-        Args:
-            graph: to walk in.
-            hops: k, steps from a topic.
-            cap: tails of one (entity, relation, direction) group that are walked; None: all.
-            left_out: [R] relations that are not walked; None: all are.
-            is_cvt: [N] entities that are left in the hop that reached them; None: there are none.
-            max_triples: no further entity is left once so many triples were walked; None: no limit.
-
-        Raises:
-            InputError: a number that is too small.
+        None is no limit. ``cap``: tails of one (entity, relation, direction) group that are walked. ``left_out`` [R]:
+        relations that are not walked. ``is_cvt`` [N]: entities that are left in the hop that reached them.
+        ``max_triples``: no further entity is left once so many were walked.
         """
         for name, value, least in (("hops", hops, 0), ("cap", cap, 1), ("max_triples", max_triples, 1)):
             if value is not None and value < least:
@@ -85,11 +79,7 @@ class Expander:
         self._left = np.empty(graph.num_entities, dtype=np.int32)
 
     def expand(self, topics: Sequence[int]) -> Expansion:
-        """Return where the walk from ``topics`` comes to.
-
-        Raises:
-            InputError: a topic that is no entity of the graph.
-        """
+        """Return where the walk from ``topics`` comes to; InputError where one is no entity of the graph."""
         start = np.asarray(topics, dtype=np.int64)
         if len(start) and not 0 <= start.min() <= start.max() < self._num_entities:
             raise InputError(f"topics {list(topics)[:9]}: entity ids go from 0 to {self._num_entities - 1}")
@@ -132,12 +122,6 @@ def read_cvts(graph: KnowledgeGraph) -> Bools | None:
 
 
 @njit(cache=True, nogil=True)
-def _mark(marks: U8, entities: Ints) -> None:
-    for entity in entities:
-        marks[entity >> 3] |= 1 << (entity & 7)
-
-
-@njit(cache=True, nogil=True)
 def _clear(marks: U8, entities: Ints) -> None:
     if len(entities) > len(marks) >> 4:  # one write of it all is quicker than many here and there
         marks[:] = 0
@@ -148,13 +132,11 @@ def _clear(marks: U8, entities: Ints) -> None:
 
 @njit(cache=True, nogil=True)
 def _fetch(csr: CsrArrays, entities: I32, place: I64) -> None:
-    """Bring where the entities' edges begin into the cache; ``place`` is scratch.
-
-    Loads of one loop do not wait for each other, as those of one entity must.
-    """
+    """Bring where the entities' edges begin into the cache; ``place`` is scratch."""
     group_ptr, group_relation, edge_ptr, edge_tail = csr
     if not len(edge_tail):
         return
+    # Loads of one loop do not wait for each other, as those of one entity must.
     for at in range(len(entities)):
         place[at] = min(group_ptr[entities[at]], len(group_relation) - 1)
     for at in range(len(entities)):
@@ -232,16 +214,9 @@ def _leave(
 @njit(cache=True, nogil=True)
 def _in_capped(csr: CsrArrays, entity: int, relation: int, tail: int, cap: int) -> bool:
     """Is ``tail`` among the first ``cap`` tails of a group that is there?"""
-    group_ptr, group_relation, edge_ptr, edge_tail = csr
-    low, high = group_ptr[entity], group_ptr[entity + 1]
-    while low < high:
-        middle = (low + high) >> 1
-        if group_relation[middle] < relation:
-            low = middle + 1
-        else:
-            high = middle
-    first = edge_ptr[low]
-    return bool(edge_ptr[low + 1] - first <= cap or tail <= edge_tail[first + cap - 1])
+    edge_ptr, edge_tail, group = csr[2], csr[3], find_group(csr, entity, relation)
+    first = edge_ptr[group]
+    return bool(edge_ptr[group + 1] - first <= cap or tail <= edge_tail[first + cap - 1])
 
 
 @njit(cache=True, nogil=True)
@@ -249,7 +224,7 @@ def _walked_triples(csr: CsrArrays, left: I32, left_out: Bools, cap: int, marks:
     """Write down the triples: those walked forward, and of those walked backward what was not walked forward too."""
     group_ptr, group_relation, edge_ptr, edge_tail = csr
     heads, relations, tails = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)
-    _mark(marks, left)
+    mark(marks, left, True)
     num, num_relations = 0, len(left_out)
     for entity in left:
         for group in range(group_ptr[entity], group_ptr[entity + 1]):
@@ -312,7 +287,7 @@ class Neighbourhood:
 def walk_from(expander: Expander, graph: KnowledgeGraph, topics: Sequence[int]) -> Neighbourhood:
     """Return what a walk from ``topics`` comes to."""
     found = expander.expand(topics)
-    triples = _nearest_first(*expander.walked_triples(found), _hops(found, graph.num_entities))
+    triples = _nearest_first(found, graph.num_entities, expander.walked_triples(found))
     return Neighbourhood(graph, tuple(topics), len(found.entity), *triples, found.num_capped, found.stopped)
 
 
@@ -324,17 +299,14 @@ def of_question(subgraphs: Subgraphs, graph: KnowledgeGraph, question_id: str, t
     heads, relations, tails = rows.edges_of(own)
     forward = relations < rows.num_relations
     triples = (own[heads[forward]], relations[forward], tails[forward])
-    heads, relations, tails = _nearest_first(*triples, _hops(found, rows.num_entities))
+    heads, relations, tails = _nearest_first(found, rows.num_entities, triples)
     return Neighbourhood(graph, tuple(topics), len(own), entity[heads], relations, entity[tails])
 
 
-def _hops(found: Expansion, num_entities: int) -> I8:
+def _nearest_first(found: Expansion, num_entities: int, triples: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Ints]:
     hops = np.full(num_entities, FAR, dtype=np.int8)
     hops[found.entity] = np.repeat(np.arange(len(found.hop_ptr) - 1), np.diff(found.hop_ptr))
-    return hops
-
-
-def _nearest_first(heads: Ints, relations: Ints, tails: Ints, hops: Ints) -> tuple[Ints, Ints, Ints]:
+    heads, relations, tails = triples
     near, far = np.minimum(hops[heads], hops[tails]), np.maximum(hops[heads], hops[tails])
     order = np.lexsort((tails, relations, heads, far, near))
     return heads[order], relations[order], tails[order]

@@ -89,8 +89,7 @@ def reasoning_paths(
         ends: the only ones that are asked for; None: all.
         reenter_topic: may a step arrive at a topic?
         layers: entities that a way may be at after 0..len(path) steps, ascending; None: all that ``topics`` lead to.
-        keep: from the entities that a step may come from, the one it arrives at and the step's place in ``path`` to
-            those that it really comes from; None: all do.
+        keep: (where a step may come from, where it arrives, its place in ``path``) -> where it comes from; None: all.
     """
     layers = follow_layers(graph, topics, path, reenter_topic=reenter_topic) if layers is None else layers
     wanted = layers[-1] if ends is None else shared_sorted(layers[-1], sorted_distinct(np.array(ends, dtype=np.int64)))
@@ -154,11 +153,7 @@ class Follower:
         return reached.tolist(), right.tolist()
 
     def reach(self, topics: Sequence[Sequence[int]], paths: Sequence[Sequence[RelationPath | None]]) -> list[list[I32]]:
-        """Return the entities, ascending, that each question's paths reach; None reaches nothing.
-
-        Raises:
-            InputError: a topic that is no entity.
-        """
+        """Return the entities, ascending, that each question's paths reach; None reaches nothing."""
         sizes, _, starts, listed = self._follow(topics, paths, None)
         found = [listed[at : at + size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
         return [found[start:end] for start, end in pairwise(np.cumsum([0, *map(len, paths)]).tolist())]
@@ -169,7 +164,7 @@ class Follower:
         paths: Sequence[Sequence[RelationPath | None]],
         golds: Collection[int] | None,
     ) -> tuple[I64, I64, I64, I32]:
-        """Return what ``_follow_all`` does; entities are listed where no golds are given."""
+        """Return what ``_follow_all`` does; entities are listed where no golds are given. InputError: no entity."""
         starts = [sorted(set(ids)) for ids in topics]
         wrong = [ids for ids in starts if ids and not 0 <= ids[0] <= ids[-1] < self._num_entities]
         if wrong:
@@ -201,14 +196,8 @@ def execute_plans(
 ) -> list[list[I32]]:
     """Return the entities, ascending, that each question's plans reach from its topics (RoG Algorithm 1).
 
-    Args:
-        graph: also a graph of rows (``Subgraphs.graph``), for topics that are rows.
-        topics: entity ids per question.
-        plans: plans by label per question; an empty one, or one of an unknown relation, reaches nothing.
-        reenter_topic: may a step arrive at a topic?
-
-    Raises:
-        InputError: a topic that is no entity, or unequal numbers of questions.
+    A plan that is empty or has an unknown relation reaches nothing. Raises InputError where a topic is no entity, or
+    not as many questions have topics as plans.
     """
     if len(topics) != len(plans):
         raise InputError(f"{len(topics)} questions have topics and {len(plans)} have plans: give both for each")
@@ -222,7 +211,7 @@ def execute_plans(
 
 
 @njit(cache=True, nogil=True)
-def _find_group(csr: CsrArrays, entity: int, relation: int) -> np.int64:
+def find_group(csr: CsrArrays, entity: int, relation: int) -> np.int64:
     """Return the entity's group of a relation, or -1."""
     group_ptr, group_relation = csr[0], csr[1]
     low, high = np.int64(group_ptr[entity]), np.int64(group_ptr[entity + 1])
@@ -257,13 +246,13 @@ def _leave(csr: CsrArrays, here: I64, relation: int, barred: I64) -> I64:
     edge_ptr, edge_tail = csr[2], csr[3]
     num = 0
     for entity in here:
-        group = _find_group(csr, entity, relation)
+        group = find_group(csr, entity, relation)
         if group >= 0:
             num += edge_ptr[group + 1] - edge_ptr[group]
     reached = np.empty(num, dtype=np.int64)
     num = 0
     for entity in here:
-        group = _find_group(csr, entity, relation)
+        group = find_group(csr, entity, relation)
         if group >= 0:
             for edge in range(edge_ptr[group], edge_ptr[group + 1]):
                 if not is_among(edge_tail[edge], barred):
@@ -301,7 +290,7 @@ def find_leading(csr: CsrArrays, here: I64, barred: I64, num_steps: int) -> U8:
 
 
 @njit(cache=True, nogil=True)
-def _mark(marks: U8, entities: I32, value: bool) -> None:
+def mark(marks: U8, entities: I32, value: bool) -> None:
     """Set or clear the bits of entities."""
     for entity in entities:
         if value:
@@ -316,7 +305,7 @@ def _step(csr: CsrArrays, here: I32, relation: int, marks: U8, reached: I32) -> 
     edge_ptr, edge_tail = csr[2], csr[3]
     num = 0
     for entity in here:
-        group = _find_group(csr, entity, relation)
+        group = find_group(csr, entity, relation)
         if group < 0:
             continue
         for edge in range(edge_ptr[group], edge_ptr[group + 1]):
@@ -325,7 +314,7 @@ def _step(csr: CsrArrays, here: I32, relation: int, marks: U8, reached: I32) -> 
             marks[tail >> 3] = seen | (1 << bit)
             reached[num] = tail  # written over by the next where it was seen before: no branch to guess
             num += ((seen >> bit) & 1) ^ 1
-    _mark(marks, reached[:num], False)
+    mark(marks, reached[:num], False)
     return num
 
 
@@ -338,31 +327,22 @@ def _follow_all(
     tables: tuple[U8, U8, I32],
     flags: tuple[bool, bool],
 ) -> tuple[I64, I64, I64, I32]:
-    """Return how many entities each path reaches [P], and either how many golds [P] or where [P] they lie in a list.
-
-    Args:
-        csr: the graph.
-        topics: pointer [Q+1] and distinct topics per question.
-        paths: pointer [Q+1]; an order [P] in which those of a question that begin alike are neighbours; steps [P, L];
-            lengths [P], below 0: reaches nothing.
-        golds: distinct.
-        tables: see ``Follower``.
-        flags: may no step arrive at a topic? Are the entities listed (ascending), and not the golds counted?
-    """
-    topic_ptr, topic = topics
+    """Return how many entities each path reaches [P], and either how many golds [P] or where [P] they lie in a list."""
+    topic_ptr, topic = topics  # [Q+1], distinct topics per question
+    # [Q+1]; an order [P] in which those of a question that begin alike are neighbours; [P, L]; [P], -1: reaches nothing
     path_ptr, order, steps, lengths = paths
     marks, is_gold, sets = tables
-    barred, keeps = flags
+    barred, keeps = flags  # may no step arrive at a topic? Are entities listed (ascending), and not golds counted?
     num_reached, num_right = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
     kept, kept_at, num_kept = np.empty(FIRST_CAPACITY, np.int32), np.zeros(len(steps), np.int64), 0
     sizes = np.zeros(len(sets), np.int64)
-    _mark(is_gold, golds, True)
+    mark(is_gold, golds, True)
     for question in range(len(path_ptr) - 1):
         start = topic[topic_ptr[question] : topic_ptr[question + 1]]
         sizes[0], known, before = len(start), 0, 0  # ``known`` steps of the path before have their sets
         for at in range(len(start)):
             sets[0, at] = start[at]
-        _mark(marks, start, barred)
+        mark(marks, start, barred)
         for path in order[path_ptr[question] : path_ptr[question + 1]]:
             shared, length = 0, lengths[path]
             while shared < min(known, length) and steps[path, shared] == steps[before, shared]:
@@ -385,8 +365,8 @@ def _follow_all(
                 kept[num_kept + at] = found[at]
             kept_at[path] = num_kept
             num_kept += len(found)
-        _mark(marks, start, False)
-    _mark(is_gold, golds, False)
+        mark(marks, start, False)
+    mark(is_gold, golds, False)
     return num_reached, num_right, kept_at, kept[:num_kept].copy()
 
 

@@ -178,12 +178,6 @@ def require_file(path: Path, *, what: str) -> None:
 # ------ Lines.
 
 
-def line_blocks(path: Path, block_bytes: int = 8 * 2**20) -> Iterator[tuple[list[str | bytes], bool]]:
-    """Yield a file's lines, a block at a time, as ``split_lines`` returns them."""
-    for start, end in line_cuts(path, (), block_bytes):
-        yield split_lines(read_slice(path, start, end))
-
-
 def read_slice(path: Path, start: int, end: int) -> bytes:
     """Return some bytes of a file, but for the byte order mark that it may begin with."""
     with path.open("rb") as file:

@@ -77,11 +77,6 @@ class KnowledgeGraph:
         return _column(self.folder / "relations.parquet", "label")
 
     @cached_property
-    def relation_ids(self) -> dict[str, int]:
-        """Ids of the R forward relations by label."""
-        return {label: relation for relation, label in enumerate(self.relation_labels)}
-
-    @cached_property
     def steps(self) -> list[str]:
         """How plans write the 2R relation ids: see ``write_step``."""
         return [write_step(label, backward) for backward in (False, True) for label in self.relation_labels]

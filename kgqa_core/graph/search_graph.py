@@ -39,11 +39,7 @@ class Subgraphs:
     block_of: Mapping[str, int]  # question id -> its block
 
     def to_rows(self, question: Question) -> Question:
-        """Return a question whose topics, answers and claim are rows of its block.
-
-        Raises:
-            InputError: the question has no subgraph, or an entity of its own is not in it.
-        """
+        """Return a question of rows of its block; InputError where it has none, or lacks an entity of the question."""
         if question.id not in self.block_of:
             raise InputError(
                 f"question {shorten(question.id)} has no subgraph, and this run explores nothing else "
@@ -59,10 +55,6 @@ class Subgraphs:
 
         claim = None if question.claim is None else rows((question.claim,))[0]
         return replace(question, topics=rows(question.topics), answers=rows(question.answers), claim=claim)
-
-    def all_to_rows(self, questions: Sequence[Question]) -> list[Question]:
-        """Return ``to_rows`` of each question."""
-        return [self.to_rows(question) for question in questions]
 
     def rows_of(self, question_id: str, entities: Sequence[int]) -> Ints:
         """Return the rows, ascending, of those entities that are in a question's subgraph; none where it has none."""
@@ -134,12 +126,8 @@ class SearchGraph:
         return self.entities.name_of(entity_id if self.subgraphs is None else int(self.subgraphs.entity[entity_id]))
 
     def place(self, questions: Sequence[Question]) -> list[Question]:
-        """Return linked questions whose entities are those of ``graph``.
-
-        Raises:
-            InputError: a question has no subgraph, where each needs its own.
-        """
-        return self.subgraphs.all_to_rows(questions) if self.subgraphs else list(questions)
+        """Return linked questions whose entities are those of ``graph``; InputError where one has no subgraph."""
+        return list(map(self.subgraphs.to_rows, questions)) if self.subgraphs else list(questions)
 
     def to_entities(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Return the entities that some ids of ``graph`` stand for."""
@@ -185,8 +173,7 @@ def is_evidence(graph: KnowledgeGraph, path: ReasoningPath, answer: int) -> bool
     """Say whether a path stands in the graph, edge by edge, hangs together and ends in ``answer``."""
     here = None
     for step in path:
-        head, tail = step.head, step.tail
-        start, end = (tail, head) if step.reverse else (head, tail)
+        (start, end), head, tail = ends_of(step), step.head, step.tail
         if here not in (None, start) or not 0 <= step.relation < graph.num_relations:
             return False
         if not (0 <= head < graph.num_entities and 0 <= tail < graph.num_entities):
@@ -209,13 +196,6 @@ def relations_around(graph: KnowledgeGraph, frontier: Ints, avoided: Ints) -> li
     leading = find_leading(graph.arrays, as_ids(frontier), as_ids(avoided), graph.identity)
     found: list[int] = np.flatnonzero(leading & LEADS).tolist()
     return found
-
-
-def without(entities: Ints, avoided: Ints) -> Ints:
-    """Return ``entities`` without those ``avoided``, of which there are few."""
-    for one in avoided:  # cheaper than numpy's isin
-        entities = entities[entities != one]
-    return entities
 
 
 def links_to(graph: KnowledgeGraph, frontier: Ints, targets: Ints) -> dict[int, list[int]]:

@@ -37,16 +37,10 @@ class PathFinder:
     def __init__(
         self, graph: KnowledgeGraph, *, max_hops: int, reenter_topic: bool = False, max_paths: int = 1000
     ) -> None:
-        """Keep the arrays of ``graph``.
+        """Keep the arrays of ``graph``, or of a graph of rows; InputError: a number is out of range.
 
-        Args:
-            graph: also a graph of rows (``Subgraphs.graph``), for questions of rows.
-            max_hops: longest path looked for.
-            reenter_topic: may a step arrive at a topic? Then a gold that is the topic has the shortest closed walks.
-            max_paths: kept per question; those of the smallest relation ids.
-
-        Raises:
-            InputError: a number that is out of range.
+        ``reenter_topic``: may a step arrive at a topic? Then a gold that is the topic has the shortest closed walks.
+        ``max_paths`` are kept per question, those of the smallest relation ids.
         """
         for name, value, most in (("max_hops", max_hops, MOST_HOPS), ("max_paths", max_paths, 2**31)):
             if not 1 <= value <= most:
@@ -87,13 +81,8 @@ def hops_to_many(
 ) -> list[I64]:
     """Return the shortest hop counts (1..max_hops, any relations, both directions) from topics to answers, -1 beyond.
 
-    A path has at least one step: an answer that is itself a topic is reached only with ``reenter_topic``.
-
-    Args:
-        graph: also a graph of rows.
-        searches: topics and answers; hops of an answer are those from the nearest topic.
-        max_hops: steps looked for.
-        reenter_topic: may a step arrive at a topic?
+    ``searches``: topics and answers; hops of an answer are those from the nearest topic. A path has at least one step:
+    an answer that is itself a topic is reached only with ``reenter_topic``.
     """
     num = graph.num_entities
     tables = (np.full(num, EMPTY, np.int8), np.zeros(num, np.bool_), np.empty(2 * num + 1, np.int32))
@@ -119,22 +108,9 @@ def _find_paths(
     limits: tuple[int, int],
     tables: tuple[I8, Bools, I32, I32, I64],
 ) -> tuple[I32, bool]:
-    """Return the shortest relation paths from one entity to each of several.
-
-    Args:
-        csr: the graph.
-        source: where to start.
-        barred: entities that no step may arrive at.
-        golds: entities to reach, none of them barred.
-        limits: longest path, and how many prefixes of one length are kept.
-        tables: of [N] hops (EMPTY), [N] golds (False), [N] places (EMPTY), [N+1] scratch, [2R] relations (EMPTY);
-            clean again when this returns.
-
-    Returns:
-        Paths [P, max_hops], EMPTY behind their ends, and whether some were cut.
-    """
-    hop, is_gold, place, order, first = tables
-    max_hops, max_paths = limits
+    """Return the shortest paths to ``golds``, none of them barred: [P, max_hops], EMPTY behind ends; were some cut?"""
+    hop, is_gold, place, order, first = tables  # clean again when this returns
+    max_hops, max_paths = limits  # longest path, and how many prefixes of one length are kept
     for entity in barred:
         hop[entity] = BARRED
     for entity in golds:
@@ -236,12 +212,10 @@ def _count_hops(
 def _trace(
     csr: CsrArrays, source: int, golds: I64, sizes: tuple[int, int], hop: I8, place: I32
 ) -> tuple[I32, I32, I64]:
-    """Walk back from the golds over shortest walks.
+    """Walk back from the golds over shortest walks: return entities, edges and ``level_ptr``.
 
-    Returns:
-        The entities on them, without the source; the edges [E, 3] as places of the entities left and entered in that
-        list, the source behind its end, and the relation walked; and where the edges lie that enter hop h: from
-        ``level_ptr[h]`` up to ``level_ptr[h - 1]``.
+    The entities are without the source. Edges [E, 3] are places of the entities left and entered in that list, the
+    source behind its end, and the relation; those that enter hop h lie from ``level_ptr[h]`` to ``level_ptr[h - 1]``.
     """
     group_ptr, group_relation, edge_ptr, edge_tail = csr
     max_hops, num_relations = sizes
@@ -264,7 +238,7 @@ def _trace(
             nodes = _with_room(nodes, num + _degree(csr, entity))
             edges = _with_room(edges, num_edges + _degree(csr, entity))
             for group in range(group_ptr[entity], group_ptr[entity + 1]):
-                relation = _reverse(group_relation[group], num_relations)
+                relation = (group_relation[group] + num_relations) % (2 * num_relations)
                 for edge in range(edge_ptr[group], edge_ptr[group + 1]):
                     tail = edge_tail[edge]
                     if hop[tail] != level - 1:
@@ -284,11 +258,6 @@ def _trace(
                 num_edges += 1
     level_ptr[0] = num_edges
     return nodes[:num, 0], edges, level_ptr
-
-
-@njit(cache=True, nogil=True)
-def _reverse(relation: int, num_relations: int) -> int:
-    return relation - num_relations if relation >= num_relations else relation + num_relations
 
 
 @njit(cache=True, nogil=True)

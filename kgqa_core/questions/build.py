@@ -21,12 +21,11 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.formats import line_blocks, require_file
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NOT_UTF8, NUM_SHOWN, rejects_table, too_many_rejects
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions.coverage import LintReport, lint_questions, reach_table
-from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
+from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format, read_lines
 from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, load_file, nearest_names
 from kgqa_core.types import SPLITS, Question, Reject, RelationPath, Split
 
@@ -100,12 +99,12 @@ def build_questions(
     ``subgraphs`` are the explorer's, for coverage. Raises InputError where a file is missing, holds no usable question,
     has too large a share of rejected lines, or the section asks for more questions than there are.
     """
-    files, variant = list_files(section), plan_variant(section)
+    files, variant, format = list_files(section), plan_variant(section), open_format(section.format)
     left_out = variant.dropped if variant else ()
     to_dev, dropped = set(variant.dev_ids) if variant else set(), {one.id for one in left_out}
     loaded, resolver = Loaded(), Resolver(graph)
     for file in files:
-        load_file(loaded, file, format=section.format, resolver=resolver, to_dev=to_dev, dropped=dropped)
+        load_file(loaded, file, read=format.read, resolver=resolver, to_dev=to_dev, dropped=dropped)
     try:
         _check_rejects(loaded.rejects, len(loaded.questions), section)
     except InputError as error:
@@ -117,8 +116,8 @@ def build_questions(
         raise InputError(f"{error}\nNot in the graph:{''.join(lines)}") from error
     for one in left_out:
         loaded.note("dropped_by_variant", one.split, f"{one.id}: {one.reason}")
-    if finish := open_format(section.format).finish:
-        finish(loaded, graph, reenter_topic)
+    if format.finish:
+        format.finish(loaded, graph, reenter_topic)
     questions = fill_splits(loaded.questions, graph) if all(file.split is None for file in files) else loaded.questions
     questions, subset = take_subset(
         questions, train_size=section.train_size, hold_out_templates=section.hold_out_templates, draw=section.draw
@@ -314,9 +313,8 @@ def plan_variant(section: QuestionSection) -> VariantReport | None:
 
 def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
     """Return the ids that a file lists: one per line, or as ``id`` of a JSON object per line."""
-    require_file(path, what="list of dev questions")
     ids = []
-    for number, line in enumerate((line for block, _ in line_blocks(path) for line in block), 1):
+    for number, line, _ in read_lines(path, what="list of dev questions"):
         if isinstance(line, bytes):
             raise InputError(f"{path}:{number}: {NOT_UTF8}")
         found = line.strip()

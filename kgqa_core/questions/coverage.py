@@ -66,7 +66,7 @@ def find_answerable(
 
     True/false questions of which only the claim is known count as answerable.
     """
-    explored, asked = (subgraphs.graph, subgraphs.all_to_rows(questions)) if subgraphs else (graph, questions)
+    explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
     has_triple = np.diff(explored.group_ptr) > 0
     return np.array([not _is_counted(one) or has_triple[list(one.answers)].any() for one in asked], dtype=bool)
 
@@ -83,7 +83,7 @@ def gold_hops(
 
     Questions that share their topics share one search.
     """
-    explored, asked = (subgraphs.graph, subgraphs.all_to_rows(questions)) if subgraphs else (graph, questions)
+    explored, asked = (subgraphs.graph, [*map(subgraphs.to_rows, questions)]) if subgraphs else (graph, questions)
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, question in enumerate(asked):
         members[question.topics].append(number)

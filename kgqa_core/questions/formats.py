@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
 from kgqa_core.errors import ConfigError, InputError, nearest, shorten
-from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, line_blocks, require_file
-from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
+from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, require_file
+from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import SPLITS, Question, Reject, Split
 
@@ -85,13 +87,17 @@ class QuestionFile:
     hops: int | None = None  # None: the lines say it, or nobody does
 
 
+Reader = Callable[[QuestionFile], Iterator[Placed]]
+"""InputError where the file is missing or is none of the format."""
+
+
 @dataclass(frozen=True, slots=True)
 class QuestionFormat:
     """How the questions of one kind of dataset are found and read."""
 
     # (folder or file, wanted hops or None) -> files in reading order; InputError where there is none
     list_files: Callable[[Path, Sequence[int] | None], list[QuestionFile]]
-    read: Callable[[QuestionFile], Iterator[Placed]]  # InputError where the file is missing or is none of the format
+    read: Reader
     beside: Callable[[Path], list[Path]] = lambda path: []  # further files that say what is in a question file
     finish: Callable[[Loaded, KnowledgeGraph, bool], None] | None = None  # mends all that was loaded; reenter_topic
     has_hops: bool = False  # files or folders go by number of hops: dataset.questions.hops chooses
@@ -167,23 +173,38 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
 # ------ Reading a file: line by line, or one large JSON array.
 
 
+def read_lines(path: Path, *, what: str) -> Iterator[tuple[int, str | bytes, bool]]:
+    """Yield number and text of each line, bytes where it is not UTF-8, and whether it was ended.
+
+    Raises InputError where the file is missing; ``what`` says what it should be.
+    """
+    try:
+        file = path.open("rb")
+    except OSError:
+        require_file(path, what=what)
+        raise
+    with file:
+        for number, raw in enumerate(file, 1):
+            line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+            text: str | bytes = line
+            with suppress(UnicodeDecodeError):
+                text = line.decode()
+            yield number, text, raw.endswith(b"\n")
+
+
 def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iterator[tuple[int, str, Parsed | Fault]]:
     """Yield (line number, line, what it says) for each line of a question file that is not blank.
 
     Raises InputError where the file is missing.
     """
-    require_file(path, what="question file")
-    before = 0
-    for lines, complete in line_blocks(path):
-        for number, line in enumerate(lines, before + 1):
-            if isinstance(line, bytes):
-                yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
-            elif line.strip():
-                parsed = parse(line, number)
-                unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
-                cut_off = unfinished and number == before + len(lines) and not complete
-                yield number, line, Fault(TRUNCATED) if cut_off else parsed
-        before += len(lines)
+    for number, line, ended in read_lines(path, what="question file"):
+        if isinstance(line, bytes):
+            yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
+        elif line.strip():
+            parsed = parse(line, number)
+            unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
+            yield number, line, Fault(TRUNCATED) if unfinished and not ended else parsed
 
 
 def read_object(adapter: TypeAdapter[Parsed], text: str) -> Parsed | Fault:
@@ -231,3 +252,51 @@ def parse_items(path: Path, parse: Parser, *, key: str | None = None) -> Iterato
     for number, item in enumerate(found, 1):
         text = json.dumps(item, ensure_ascii=False).encode(errors="backslashreplace").decode()  # half a pair: an escape
         yield number, text, parse(text, number)
+
+
+# ------ Own questions, one JSON object per line; docs/own-data.md lists the fields.
+
+
+@pydantic_dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, extra="ignore"))
+class JsonQuestion:
+    """One line. Unknown keys are ignored: people keep notes in such files."""
+
+    question: Text
+    answers: list[Text] = Field(default_factory=list)  # labels or names
+    topics: list[Text] = Field(default_factory=list)  # labels or names; empty: linked by name
+    id: Text | None = None
+    hops: Annotated[int, Field(ge=1)] | None = None
+    chain: list[Text] | None = None  # relation labels, "~label" walks it backwards
+    claim: Text | None = None
+    verdict: bool | None = None
+
+
+_LINE = TypeAdapter(JsonQuestion)
+
+
+def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
+    """Yield the questions of a file; a line without an id is called ``<split or file>-<line number>``."""
+
+    def parse(line: str, number: int) -> RawQuestion | Fault:
+        read = read_object(_LINE, line)
+        if isinstance(read, Fault):
+            return read
+        if (read.claim is None) != (read.verdict is None):
+            return Fault("claim and verdict belong together")
+        if not read.answers and read.claim is None:
+            return Fault("no answers given")
+        return RawQuestion(
+            id=read.id or f"{file.split or file.path.stem}-{number}",
+            text=read.question,
+            answers=tuple(read.answers),
+            topics=tuple(read.topics),
+            hops=read.hops or (len(read.chain) if read.chain else None),
+            chain=tuple(read.chain) if read.chain else None,
+            claim=read.claim,
+            verdict=read.verdict,
+        )
+
+    return parse_lines(file.path, parse)
+
+
+JSONL = QuestionFormat(files_by_split("{split}.jsonl"), read_jsonl)

@@ -12,7 +12,7 @@ from pathlib import Path
 from kgqa_core.errors import LinkError, shorten
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Span, open_format
+from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Reader, Span, open_format
 from kgqa_core.types import Question, Reject, Split
 
 TOPIC = "[topic]"
@@ -154,7 +154,7 @@ def load_question_file(
     ``hops`` is for MetaQA files, whose lines do not say. Raises InputError where the file is missing.
     """
     loaded = Loaded()
-    load_file(loaded, QuestionFile(path, split, hops), format=format, resolver=Resolver(graph))
+    load_file(loaded, QuestionFile(path, split, hops), read=open_format(format).read, resolver=Resolver(graph))
     return loaded.questions, loaded.rejects
 
 
@@ -162,7 +162,7 @@ def load_file(
     loaded: Loaded,
     file: QuestionFile,
     *,
-    format: str,
+    read: Reader,
     resolver: Resolver,
     to_dev: Container[str] = (),
     dropped: Container[str] = (),
@@ -173,20 +173,20 @@ def load_file(
     """
     shown = file.path.name if file.hops is None else f"{file.hops}-hop/{file.path.name}"
     used = {question.id for question in loaded.questions}
-    for number, line, parsed in open_format(format).read(file):
+    for number, line, parsed in read(file):
         if isinstance(parsed, Fault):
-            read: Question | Fault = parsed
+            found: Question | Fault = parsed
         elif parsed.id in used:
-            read = Fault(DUPLICATE_ID)
+            found = Fault(DUPLICATE_ID)
         elif parsed.id in dropped:
             continue
         else:
-            read = resolver.resolve(parsed, "dev" if parsed.id in to_dev else file.split, loaded)
-        if isinstance(read, Fault):
-            loaded.reject(Reject(shown, number, read.reason, line[:MAX_REJECT_TEXT]), unknown=read.unknown)
+            found = resolver.resolve(parsed, "dev" if parsed.id in to_dev else file.split, loaded)
+        if isinstance(found, Fault):
+            loaded.reject(Reject(shown, number, found.reason, line[:MAX_REJECT_TEXT]), unknown=found.unknown)
         else:
-            used.add(read.id)
-            loaded.questions.append(read)
+            used.add(found.id)
+            loaded.questions.append(found)
 
 
 class Resolver:

@@ -20,7 +20,7 @@ from kgqa_core.config_systems import PlanSourceName, SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import end_of, leave, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
-from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around, without
+from kgqa_core.graph.search_graph import SearchGraph, ends_of, relations_around
 from kgqa_core.instructions.plan import Plan, score_paths, weigh_plans
 from kgqa_core.instructions.reason import Evidence, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, ScoredPath, neighbour_triples, show_path
@@ -70,15 +70,15 @@ class Part:
     graph: KnowledgeGraph
     starts: Mapping[int, Ints] | None  # relation (0..2R-1) -> where it was taken, ascending; None: the whole graph
 
-    def reach(self, frontier: Ints, relation: int) -> Ints:
+    def reach(self, frontier: Ints, relation: int, barred: Ints = NOTHING) -> Ints:
         """Return the entities (ascending, distinct) one step of ``relation`` away from any of ``frontier``."""
         if self.starts is None:
-            return leave(self.graph, frontier, relation)
-        onward = leave(self.graph, shared_sorted(frontier, self.starts.get(relation, NOTHING)), relation)
+            return leave(self.graph, frontier, relation, barred)
+        onward = leave(self.graph, shared_sorted(frontier, self.starts.get(relation, NOTHING)), relation, barred)
         other_way = self.starts.get(self._inverse(relation), NOTHING)
         if not len(other_way):
             return onward
-        back = shared_sorted(leave(self.graph, frontier, relation), other_way)
+        back = shared_sorted(leave(self.graph, frontier, relation, barred), other_way)
         return sorted_distinct(np.concatenate([onward, back]))
 
     def layers(self, topics: Ints, path: RelationPath, *, barred: Ints, look_ahead: bool) -> list[Ints]:
@@ -88,7 +88,7 @@ class Part:
         """
         found = [topics]
         for relation in path:
-            found.append(without(self.reach(found[-1], relation), barred))
+            found.append(self.reach(found[-1], relation, barred))
         for place in range(len(path) - 1, -1, -1) if look_ahead else ():
             back = self.reach(found[place + 1], self._inverse(path[place]))
             found[place] = shared_sorted(back, found[place])

@@ -97,7 +97,7 @@ class ExplorerSystem:
         predictions = predict(
             self.model,
             inside.graph if inside else self.graph,
-            inside.all_to_rows(questions) if inside else questions,
+            [*map(inside.to_rows, questions)] if inside else questions,
             texts=texts,
             text_row={text: row for row, text in enumerate(asked)},
             options=ExploreOptions(

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.metrics import check_ranking
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
 from kgqa_core.schemas import METER
 from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Status, Steps, System, SystemAnswer
-from kgqa_core.types import Prediction, Question
+from kgqa_core.types import Prediction, Question, check_ranking
 
 if TYPE_CHECKING:
     from kgqa_core.lm.calls import Meter, Metered
@@ -244,7 +243,7 @@ def _checked(
     prediction, num = answer.prediction, search.entities.num_entities
     if prediction.question_id != question.id:
         raise InputError(f"{system.name} answered {prediction.question_id!r} when asked {question.id!r}")
-    check_ranking(prediction)
+    check_ranking(question.id, prediction.candidates, prediction.scores)
     if unknown := [entity for entity in (*prediction.candidates, *prediction.answers) if not 0 <= entity < num]:
         raise InputError(f"{system.name} answered entity {unknown[0]}; the graph's are 0 to {num - 1}")
     paths = tuple(

@@ -144,7 +144,7 @@ def test_files_without_directions_hold_plain_labels() -> None:
 def test_a_relation_path_of_a_graph_is_written_by_label(films: KnowledgeGraph) -> None:
     path = ("directed_by", "^directed_by", "release_year")
     relations = to_relations(films, path)
-    directed_by, release_year = films.relation_ids["directed_by"], films.relation_ids["release_year"]
+    directed_by, release_year = films.step_ids["directed_by"], films.step_ids["release_year"]
     assert relations == (directed_by, directed_by + films.num_relations, release_year)
     assert to_labels(films, relations) == path
     assert to_labels(films, (films.identity,)) == ()  # staying is no step

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kgqa_core.config_base import QUESTION_FORMATS, FileDataset, QuestionSection
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError
-from kgqa_core.graph.formats import line_blocks
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import build_questions, read_questions
 from kgqa_core.questions.formats import Fault, QuestionFormat, open_format, parse_items, parse_lines, question_files
@@ -74,12 +73,9 @@ def test_a_file_without_the_field_or_no_file_is_an_error(tmp_path: Path) -> None
         list(parse_items(tmp_path / "gone.json", lambda item, number: Fault(item)))
 
 
-def test_line_numbers_go_on_over_the_blocks_in_which_a_file_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_read_with_their_numbers_whatever_their_ends_and_bytes(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_bytes(b"\xef\xbb\xbfone\n\ntwo\r\ncaf\xe9\nlast")
-    monkeypatch.setattr("kgqa_core.questions.formats.line_blocks", lambda path: line_blocks(path, 2))
     read = parse_lines(path, lambda line, number: Fault(f"{number} {line}"))
     assert [(number, line, said) for number, line, said in read] == [
         (1, "one", Fault("1 one")),

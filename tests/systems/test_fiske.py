@@ -318,7 +318,7 @@ def test_branches_of_equal_state_merge_and_split(forty: Forty) -> None:
 
 def test_paths_are_listed_in_turns_up_to_so_many_triples(forty: Forty) -> None:
     graph = forty.graph
-    relation = graph.num_relations + graph.relation_ids["genre"]  # the films of a genre
+    relation = graph.num_relations + graph.step_ids["genre"]  # the films of a genre
     films = [np.array(graph.neighbors(forty.id_of(genre), relation)) for genre in ("comedy", "drama")]
     branches = [
         ((relation,), (np.array([forty.id_of(genre)]), own))

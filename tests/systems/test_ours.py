@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.metrics import check_ranking
 from kgqa_core.graph.follow import end_of
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
@@ -36,7 +35,7 @@ from kgqa_core.systems.ours import (
 )
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
-from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, check_ranking
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
 from tests.systems.following import answer_one, answers
@@ -116,7 +115,7 @@ def test_every_fused_prediction_is_a_ranking_with_the_answers_first(
     found: Prediction, planned: tuple[list[list[int]], list[float]], weight: float
 ) -> None:
     prediction = fused(found, planned, weight)
-    check_ranking(prediction)
+    check_ranking(prediction.question_id, prediction.candidates, prediction.scores)
     num = len(prediction.answers)
     assert set(prediction.candidates[:num]) == set(prediction.answers)
     assert set(prediction.candidates) == set(found.candidates) | set(prediction.answers)
@@ -350,7 +349,7 @@ def test_every_answer_has_a_path_that_stands_in_the_graph_and_calls_are_rare(
     assert all(answered.faithful)
     assert answered.num_invented == 0
     prediction = answered.answer.prediction
-    check_ranking(prediction)
+    check_ranking(prediction.question_id, prediction.candidates, prediction.scores)
     assert set(prediction.candidates[: len(prediction.answers)]) == set(prediction.answers)
     asked = fusion.decided_by == "lm" and bool(answered.answer.counts["disagree"])
     assert len(answered.calls) == asked

@@ -26,7 +26,7 @@ Sets = st.lists(st.integers(0, 10_000), min_size=1, max_size=6, unique=True)
 
 def edges_of(forty: Forty) -> list[tuple[int, int, int]]:
     """Return (from, forward or reverse relation id, to) of every triple in both directions, from the text."""
-    relations, num = forty.graph.relation_ids, forty.graph.num_relations
+    relations, num = forty.graph.step_ids, forty.graph.num_relations
     found = []
     for line in TRIPLES.splitlines():
         head, relation, tail = line.split(" | ")

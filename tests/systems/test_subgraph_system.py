@@ -113,7 +113,7 @@ def test_hops_and_what_is_answerable_are_those_of_the_block(world: World) -> Non
 def test_the_controls_stay_inside_too(world: World) -> None:
     system, questions = world
     assert system.subgraphs is not None
-    rows, graph = system.subgraphs.all_to_rows(questions), system.subgraphs.graph
+    rows, graph = [*map(system.subgraphs.to_rows, questions)], system.subgraphs.graph
     likes = graph.relation_labels.index("likes")
     inside = answer_by_path(graph, rows[1], (likes,))
     assert [system.graph.label_of(int(system.subgraphs.entity[row])) for row in inside.answers] == ["m.rock"]
