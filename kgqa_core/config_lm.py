@@ -45,9 +45,8 @@ class PhaseSection(Section):
     """A part of the training with a mixture of its own."""
 
     until: Annotated[float, Field(gt=0, le=1)]  # share of the optimiser steps after which it ends; the last ends at 1
-    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
-        default_factory=dict
-    )  # instruction -> share drawn; empty: by number of examples
+    # Instruction -> share drawn; empty: by number of examples.
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _draws_something(self) -> PhaseSection:
@@ -64,16 +63,10 @@ OBJECTIVES: dict[str, dict[str, float]] = {
 }
 """Instructions and their weights: RoG Eq. 7, EPERM Eq. 8 (find + reason), and the baseline without any graph."""
 
+_SHARED = {"batch_size": 4, "learning_rate": 2e-5, "warmup": 0.03, "tuning": "full"}
 PAPERS: dict[str, dict[str, Any]] = {
-    "rog": {"epochs": 3.0, "batch_size": 4, "learning_rate": 2e-5, "warmup": 0.03, "tuning": "full", "answers": "all"},
-    "eperm": {
-        "objective": "eperm",
-        "epochs": 5.0,
-        "batch_size": 4,
-        "learning_rate": 2e-5,
-        "warmup": 0.03,
-        "tuning": "full",
-    },
+    "rog": {**_SHARED, "epochs": 3.0, "answers": "all"},
+    "eperm": {**_SHARED, "epochs": 5.0, "objective": "eperm"},
 }
 """The defaults of ``variant: rog`` (A.6) and ``variant: eperm`` (which gives its epochs alone; the rest as RoG)."""
 
@@ -89,16 +82,13 @@ class ReasonerSection(Section):
     wrong_plans: Annotated[int, Field(ge=0)] = 0  # paths that do not teach, shown among them: to learn to select
     max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths shown per example
     num_candidates: Annotated[int, Field(ge=1, le=26)] = 3  # N of choose
-    folds: Annotated[int, Field(ge=2)] = (
-        5  # of choose: its candidates come from explorers that did not see the question
-    )
+    folds: Annotated[int, Field(ge=2)] = 5  # of choose: candidates come from explorers that did not see the question
     answers: Literal["shown", "all"] = "shown"  # what reason teaches: golds that its paths end at, or all (RoG)
     tuning: Literal["lora", "full"] = "lora"
     rank: Annotated[int, Field(ge=1)] = 16  # of LoRA's update
     alpha: Annotated[float, Field(gt=0)] = 32.0  # LoRA's update is scaled by alpha / rank
     dropout: Share = 0.0  # of what enters LoRA's update
     targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = "all-linear"  # modules with one
-    path_tokens: bool = False  # make <PATH>, <SEP> and </PATH> single tokens where they are not
     epochs: Annotated[float, Field(gt=0)] = 3.0
     max_steps: Annotated[int, Field(ge=1)] | None = None  # optimiser steps, in place of epochs
     batch_size: Annotated[int, Field(ge=1)] = 32  # examples per optimiser step, all processes together
@@ -114,8 +104,6 @@ class ReasonerSection(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 on a GPU
     gradient_checkpointing: bool = False
     phases: Annotated[tuple[PhaseSection, ...], Field(strict=False)] = ()  # such as planning first; empty: one
-    loss_mean: Literal["token", "example"] = "token"  # what counts the same: each target token, or each target
-    keep: Literal["last", "best"] = "last"  # best: of the lowest loss on dev
     num_evaluations: Annotated[int, Field(ge=1)] = 3  # on dev, evenly over the training
     dev_examples: Annotated[int, Field(ge=1)] = 500  # per instruction, at most
 

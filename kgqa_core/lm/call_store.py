@@ -6,12 +6,10 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +26,6 @@ TABLE = """CREATE TABLE calls (
     key TEXT PRIMARY KEY, text TEXT, log_prob REAL, num_tokens INTEGER, finished INTEGER, num_prompt_tokens INTEGER,
     seconds REAL, digest TEXT -- of the columns before it, since SQLite itself does not see every damage
 ) WITHOUT ROWID"""
-_checksum = partial(hashlib.blake2b, digest_size=8)  # of a row's repr
 _log = logging.getLogger(__name__)
 
 
@@ -71,7 +68,7 @@ class Kept(NamedTuple):
 
 
 class CallStore:
-    """The calls of all models at rest, in one SQLite file. Safe for threads, processes at the same time, after a fork.
+    """The calls of all models at rest, in one SQLite file. Safe for threads, and for processes at the same time.
 
     A call is on the disk when ``put`` returns, so a kill at any point costs at most the calls in flight. Calls that
     failed are never in it. It only saves cost: it may be deleted while no process uses it.
@@ -80,24 +77,24 @@ class CallStore:
     def __init__(self, folder: Path) -> None:
         """Open the store in ``folder``, or begin one; raises ArtifactError where the disk or another process refuses.
 
-        A damaged store stays where it is, is counted in ``num_damaged``, and a new one takes its place: another process
-        may have it open, and would remove the log of a new store of that name when it ends.
+        A damaged store stays where it is, and a new one takes its place: another process may have it open, and would
+        remove the log of a new store of that name when it ends.
         """
         if former := [*folder.glob("*/calls-*.parquet"), *folder.glob("*/journal-*.jsonl")]:
             raise ArtifactError(
                 f"{former[0].parent} holds calls as an earlier version kept them, which this one cannot read: delete "
                 "that folder, and they are paid again"
             )
-        self.folder, self._pid, self._guard = folder, os.getpid(), threading.RLock()
+        self.folder, self._guard = folder, threading.RLock()
         self.num_damaged = 0  # stores and rows that could not be read; their calls are paid again
         with self._in_use():
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("a", encoding="utf-8") as stream:  # two would begin, or set aside, at once
                 fcntl.flock(stream, fcntl.LOCK_EX)
                 number = max([int(path.stem[6:]) for path in folder.glob("calls-*.sqlite")], default=1)
-                while not self._is_sound(folder / f"calls-{number}.sqlite"):
+                while not self._is_sound(path := folder / f"calls-{number}.sqlite"):
                     self._database.close()
-                    self._damaged(self._path.name, 1)
+                    self._damaged(path.name, 1)
                     number += 1
 
     def get(self, keys: Iterable[str]) -> dict[str, Kept]:
@@ -108,7 +105,7 @@ class CallStore:
                 part = wanted[start : start + MAX_ASKED]
                 query = f"SELECT * FROM calls WHERE key IN ({','.join('?' * len(part))})"
                 for *row, digest in self._database.execute(query, part):
-                    if digest == _checksum(repr(row).encode("utf-8", "replace")).hexdigest():
+                    if digest == _digest(row):
                         key, text, log_prob, num_tokens, finished, *cost = row
                         found[key] = Kept(Generation(text, log_prob, num_tokens, bool(finished)), *cost)
                     else:
@@ -122,17 +119,14 @@ class CallStore:
     def put(self, calls: Mapping[str, Kept]) -> dict[str, Kept]:
         """Keep ``calls``, all or none, on the disk when this returns; return what is kept under their keys from now on.
 
-        Of a call that two processes paid, the text that was kept first stays for good, and both go on with it.
-
-        Raises:
-            ArtifactError: the disk is full or refuses.
+        Of a call that two processes paid, the text that was kept first stays for good, and both go on with it. Raises
+        ArtifactError where the disk is full or refuses.
         """
-        rows: list[list[Any]] = []
-        for key, (one, num_prompt_tokens, seconds) in calls.items():
+        rows = []
+        for key, (one, size, seconds) in calls.items():
             log_prob = None if one.log_prob is None else float(one.log_prob) + 0.0  # SQLite does not tell -0.0 from 0.0
-            row = [key, one.text, log_prob, int(one.num_tokens), int(one.finished), int(num_prompt_tokens)]
-            row.append(float(seconds) + 0.0)
-            rows.append([*row, _checksum(repr(row).encode("utf-8", "replace")).hexdigest()])
+            row = [key, one.text, log_prob, int(one.num_tokens), int(one.finished), int(size), float(seconds) + 0.0]
+            rows.append([*row, _digest(row)])
         with self._in_use():
             before = self._database.total_changes
             with self._database:
@@ -150,9 +144,12 @@ class CallStore:
 
     def _is_sound(self, path: Path) -> bool:
         """Connect to a file; say whether it is a store of ours without damage."""
-        self._path = path
         try:
-            self._connect()
+            self._database = sqlite3.connect(path, timeout=PATIENCE, check_same_thread=False)
+            self._database.text_factory = lambda raw: raw.decode(
+                "utf-8", "replace"
+            )  # else a damaged text stops a query
+            self._database.execute("PRAGMA synchronous = FULL")
             # Machines that share a folder do not share the memory that a write-ahead log needs.
             mode = "DELETE" if _is_on_network(self.folder) else "WAL"
             self._database.execute(f"PRAGMA journal_mode = {mode}")
@@ -165,24 +162,15 @@ class CallStore:
                 raise
             return False
 
-    def _connect(self) -> None:
-        self._pid = os.getpid()
-        self._database = sqlite3.connect(self._path, timeout=PATIENCE, check_same_thread=False)
-        self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")  # else a damaged text stops a query
-        self._database.execute("PRAGMA synchronous = FULL")
-
     def _damaged(self, what: str, number: int) -> None:
         self.num_damaged += number
         _log.warning("%s: %s damaged and left out; what is lost is paid again", self.folder, what)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Hold the connection, this process's own, and turn what SQLite or the disk says into an error of ours."""
+        """Hold the connection, and turn what SQLite or the disk says into an error of ours."""
         try:
             with self._guard:
-                if self._pid != os.getpid():
-                    self._parents = self._database  # a forked child may not even close it
-                    self._connect()
                 yield
         except (sqlite3.Error, UnicodeDecodeError, OSError) as problem:
             cure = cure_of(problem, self.folder) or "Check the disk"
@@ -191,6 +179,10 @@ class CallStore:
             elif "locked" in str(problem):
                 cure = f"Another process writes for longer than {PATIENCE:.0f} s: end it and run again"
             raise ArtifactError(f"the call store in {self.folder} cannot be used: {problem}. {cure}") from problem
+
+
+def _digest(row: list[Any]) -> str:
+    return hashlib.blake2b(repr(row).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _is_damage(problem: Exception) -> bool:

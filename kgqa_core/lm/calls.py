@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pydantic import ValidationError
 
-from kgqa_core.config_file import explain, read_yaml
+from kgqa_core.config_file import read_yaml, validated
 from kgqa_core.config_lm import UNLIMITED, Budget, Price, Prices
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
@@ -90,6 +89,8 @@ class Meter:
 
     def may_ask(self, system: str, question_id: str, budget: Budget, *, pending: int = 0) -> bool:
         """Say whether a question has room for one more call after ``pending`` others; mark it stopped where not."""
+        if not question_id or budget == UNLIMITED:
+            return True
         calls, *others = self._spent.get((system, question_id), (0.0,) * 4)
         for (name, limit), total in zip(budget, (calls + pending, *others), strict=True):
             if limit is not None and total >= limit:
@@ -123,10 +124,7 @@ class Meter:
 
 def read_prices(path: Path) -> Prices:
     """Read a file of prices; raises ConfigError where a key or a value is none that it may have."""
-    try:
-        return Prices.model_validate(read_yaml(path))
-    except ValidationError as problem:
-        raise ConfigError(explain(problem, str(path), Prices)) from None
+    return validated(Prices, read_yaml(path), path, {})
 
 
 def is_allowed(constraint: Constraint, text: str) -> bool:
@@ -152,7 +150,6 @@ class _Ask:
     """One call: texts to be given, or options to be weighed."""
 
     prompt: Prompt
-    account: Account
     keys: tuple[str, ...]  # of the texts or options
     decoding: Decoding | None  # None: options are weighed
     options: tuple[str, ...] = ()
@@ -161,9 +158,8 @@ class _Ask:
 class Metered:
     """Implements LanguageModel around another one.
 
-    Only what the store does not hold goes to the model, equal calls of a batch once; order is kept. Calls over a
-    question's budget give nothing: texts with the problem "budget", scores of minus infinity. Calls of no question
-    (id "") have no budget.
+    Calls over a question's budget give nothing: texts with the problem "budget", scores of minus infinity. Calls of no
+    question (id "") have no budget.
     """
 
     def __init__(
@@ -176,11 +172,7 @@ class Metered:
         system: str = "",
         price: Price | None = None,
     ) -> None:
-        """Wrap ``model``; ``system`` is whose accounts are charged, ``price`` None where nobody knows it.
-
-        Raises:
-            ConfigError: a budget of money for a model without a price.
-        """
+        """Wrap ``model``; ``system`` is whose accounts are charged, ``price`` None where nobody knows it."""
         self.name, self.meter = model.name, meter
         self._model, self._store, self._budget, self._system = model, store, budget, system
         if budget.money is not None and price is None:
@@ -191,7 +183,7 @@ class Metered:
 
     @property
     def context(self) -> int:
-        """Return how many tokens prompt and answer may have together."""
+        """How many tokens prompt and answer may have together."""
         return self._model.context
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
@@ -200,45 +192,42 @@ class Metered:
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
         """Return ``num_returns`` texts per prompt, from the store where it has them."""
-        asks = []
-        for prompt in prompts:
-            keys = tuple(text_key(self.name, prompt, decoding, index) for index in range(decoding.num_returns))
-            account = Account(self._system, self.name, prompt.instruction, prompt.question_id)
-            asks.append(_Ask(prompt, account, keys, decoding))
-        return self._call(asks)
+        numbers = range(decoding.num_returns)
+        keys = [tuple(text_key(self.name, prompt, decoding, number) for number in numbers) for prompt in prompts]
+        return self._call([_Ask(prompt, own, decoding) for prompt, own in zip(prompts, keys, strict=True)])
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-likelihood of each prompt's options; minus infinity for all that could not be told.
 
         A call is one prompt with its options; the tokens read are the prompt's, those given are none.
         """
-        asks = []
-        for prompt, own in zip(prompts, options, strict=True):
-            keys = tuple(score_key(self.name, prompt, option) for option in own)
-            account = Account(self._system, self.name, prompt.instruction, prompt.question_id)
-            asks.append(_Ask(prompt, account, keys, None, tuple(own)))
+        asks = [
+            _Ask(prompt, tuple(score_key(self.name, prompt, option) for option in own), None, tuple(own))
+            for prompt, own in zip(prompts, options, strict=True)
+        ]
         return [[-math.inf if one.log_prob is None else one.log_prob for one in own] for own in self._call(asks)]
+
+    def _charge(self, ask: _Ask, usage: Usage) -> None:
+        self.meter.charge(Account(self._system, self.name, ask.prompt.instruction, ask.prompt.question_id), usage)
 
     def _call(self, asks: Sequence[_Ask]) -> list[list[Generation]]:
         """Return what each call gives, and charge what it costs as if nothing had been kept."""
         pending, allowed = Counter[str](), list[bool]()
         for ask in asks:  # has its question room for it, those before it in the batch counted?
             question = ask.prompt.question_id
-            free = not question or self._budget == UNLIMITED
-            asked = pending[question]
-            allowed.append(free or self.meter.may_ask(self._system, question, self._budget, pending=asked))
-            pending[question] += allowed[-1]
+            may = self.meter.may_ask(self._system, question, self._budget, pending=pending[question])
+            allowed.append(may)
+            pending[question] += may
         going = [ask for ask, may in zip(asks, allowed, strict=True) if may]
-        known: dict[str, Kept] = {}  # from the store, and what is paid now
-        if self._store is not None:
-            known = self._store.get(key for ask in going for key in ask.keys)
+        # From the store, and what is paid now.
+        known = self._store.get(key for ask in going for key in ask.keys) if self._store is not None else {}
         lost: dict[str, tuple[Generation, float]] = {}  # what failed, and its seconds
         self._pay(going, known, lost)
         results = []
         for ask, may in zip(asks, allowed, strict=True):
             if not may:
                 results.append([Generation("", problem="budget") for _ in ask.keys])
-                self.meter.charge(ask.account, Usage(num_stopped=1))
+                self._charge(ask, Usage(num_stopped=1))
                 continue
             results.append([known[key].generation if key in known else lost[key][0] for key in ask.keys])
             kept = [known[key] for key in dict.fromkeys(ask.keys) if key in known]
@@ -254,7 +243,7 @@ class Metered:
                 num_cut=sum(not one.finished for one in texts),
                 num_outside=0 if bound is None else sum(not is_allowed(bound, one.text) for one in texts),
             )
-            self.meter.charge(ask.account, usage)
+            self._charge(ask, usage)
         return results
 
     def _pay(self, asks: Sequence[_Ask], known: dict[str, Kept], lost: dict[str, tuple[Generation, float]]) -> None:
@@ -291,7 +280,7 @@ class Metered:
                             new[key] = Kept(one, size, share)
                     tokens = sum(one.num_tokens for one in answer.generations)
                     paid = Usage(paid_calls=1, paid_prompt_tokens=size, paid_tokens=tokens, paid_seconds=answer.seconds)
-                    self.meter.charge(ask.account, paid)
+                    self._charge(ask, paid)
                 known.update(new if self._store is None or not new else self._store.put(new))
 
     def _answers(self, asks: Sequence[_Ask]) -> Iterator[list[Answer]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ MAX_TEXTS = 1000  # a larger choice is no choice that a server takes
 MAX_PIECES = 64  # of one text: automata with a loop have no longest
 MAX_STARTS = 4096  # constraints kept per tokenizer; the one not used for longest goes first
 MAX_SHARED = 100_000  # sets of pieces kept per tokenizer
+shared_start = os.path.commonprefix  # of any texts, character by character
 
 
 class Choices:
@@ -50,20 +52,12 @@ class Choices:
             groups: dict[str, list[str]] = {}
             for rest in rests:
                 groups.setdefault(rest[0], []).append(rest)
-            self._after[so_far] = tuple(shared_start(group[0], group[-1]) for group in groups.values())
+            self._after[so_far] = tuple(shared_start([group[0], group[-1]]) for group in groups.values())
         return self._after[so_far]
 
     def may_end(self, pieces: tuple[str, ...]) -> bool:
         """Say whether a whole text was given."""
         return "".join(pieces) in self._whole
-
-
-def shared_start(first: str, last: str) -> str:
-    """Return what two texts begin with alike; of the first and last of a sorted list: what all of it begins with."""
-    same = 0
-    while same < min(len(first), len(last)) and first[same] == last[same]:
-        same += 1
-    return first[:same]
 
 
 def finite_texts(constraint: Constraint, *, limit: int = MAX_TEXTS) -> list[str] | None:
@@ -88,11 +82,8 @@ def finite_texts(constraint: Constraint, *, limit: int = MAX_TEXTS) -> list[str]
 def start_state(tokenizer: Any, constraint: Constraint | None, *, listed: int = LISTED) -> TokenState | None:
     """Return the state before the first token, a ``Spelling`` up to ``listed`` texts; None without a constraint.
 
-    What is worked out is kept as long as the transformers tokenizer is. Where a constraint allows no text at all, the
-    end token is all that may follow.
-
-    Raises:
-        InputError: the tokenizer's tokens are no pieces of text (WordPiece).
+    It is kept as long as the transformers tokenizer is. Where a constraint allows no text at all, the end token is all
+    that may follow. Raises InputError where the tokenizer's tokens are no pieces of text (WordPiece).
     """
     if constraint is None:
         return None
@@ -201,7 +192,9 @@ class _Vocabulary:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        """Read a transformers tokenizer. Raises InputError for a kind whose tokens are no pieces of the text."""
+        """Read a transformers tokenizer."""
+        from transformers.convert_slow_tokenizer import bytes_to_unicode  # loaded before: the tokenizer is its own
+
         decoders = _decoders(tokenizer)
         if decoders & {"WordPiece", "CTC", "BPEDecoder"}:
             raise InputError(
@@ -218,7 +211,8 @@ class _Vocabulary:
         known = tokenizer.added_tokens_decoder
         special = {*tokenizer.all_special_ids, *(number for number, token in known.items() if token.special)}
         added = set(known) | set(tokenizer.get_added_vocab().values())
-        letters = _byte_letters() if byte_level else {}
+        of_bytes: Any = bytes_to_unicode
+        letters = {letter: byte for byte, letter in of_bytes().items()} if byte_level else {}
         self.ids: dict[bytes, list[int]] = {}
         fallback: dict[bytes, int] = {}
         for token, number in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
@@ -267,22 +261,11 @@ _VOCABULARIES: WeakKeyDictionary[Any, _Vocabulary] = WeakKeyDictionary()
 
 
 def _decoders(tokenizer: Any) -> set[str]:
-    """Return the types of decoders that a tokenizer turns tokens into text with; none for one without a backend."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
+    """Return the types of decoders that a tokenizer turns tokens into text with."""
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
         return set()  # a SentencePiece model read by Python
     decoder = json.loads(backend.to_str())["decoder"] or {"type": "Fuse"}  # without one: tokens as they are
     return {str(part["type"]) for part in decoder.get("decoders", [decoder])}
-
-
-def _byte_letters() -> dict[str, int]:
-    """Return the byte that each letter of a byte-level vocabulary stands for.
-
-    Bytes that print stand for themselves, the others are counted on from 256.
-    """
-    printed = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printed)]
-    return {chr(byte): byte for byte in printed} | {chr(256 + at): byte for at, byte in enumerate(others)}
 
 
 @dataclass(frozen=True, slots=True)

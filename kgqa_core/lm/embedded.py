@@ -65,9 +65,7 @@ def make_embedded(
         names: of entities, for the tokenizer.
         progress: told (step, steps in all, loss).
 
-    Raises:
-        InputError: no example of ``train_on``, or none that is short enough.
-        ConfigError: a vocabulary without room for bytes, markers and relations.
+    Raises InputError without an example that is short enough, ConfigError without room in the vocabulary.
     """
     import torch
     import transformers
@@ -104,10 +102,7 @@ def read_distinct(files: Sequence[Path]) -> list[Row]:
     """Return the distinct training examples of schemas.INSTRUCTIONS files, sorted, with the weight of all equal ones.
 
     Questions repeat their wording: where topics are masked, tens of thousands of planning examples are a few thousand
-    distinct pairs of prompt and plan. To read those, each as often as its weight says, teaches the same.
-
-    Raises:
-        InputError: a file cannot be read, or there is no example.
+    distinct pairs of prompt and plan. Raises InputError where a file cannot be read, or there is no example.
     """
     tables = []
     for file in files:
@@ -123,12 +118,7 @@ def read_distinct(files: Sequence[Path]) -> list[Row]:
 
 
 def _make_tokenizer(
-    rows: Sequence[Row],
-    section: EmbeddedLmSection,
-    *,
-    steps: Sequence[str],
-    markers: Sequence[str],
-    names: Iterable[str],
+    rows: list[Row], section: EmbeddedLmSection, *, steps: Sequence[str], markers: Sequence[str], names: Iterable[str]
 ) -> Any:
     """Return a transformers tokenizer: byte-level BPE of targets, names, and what prompts say beside their frames.
 
@@ -154,8 +144,7 @@ def _make_tokenizer(
     if room < NUM_BYTES + 2:
         raise ConfigError(
             f"a vocabulary of {section.vocabulary} has no room for {NUM_BYTES + 2} bytes and ends and {len(single)} "
-            f"relations; give at least {NUM_BYTES + 2 + len(whole) + len(single)}, or spell relations like any text "
-            "(pieces)"
+            f"relations; give at least {section.vocabulary - room + NUM_BYTES + 2}, or set relations: pieces"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -185,10 +174,10 @@ def find_frames(texts: Iterable[str]) -> list[str]:
     distinct = sorted(set(texts))
     if len(distinct) < 2:
         return []
-    start = shared_start(distinct[0], distinct[-1])
+    start = shared_start(distinct)
     start = start[: max(start.rfind(" "), start.rfind("\n")) + 1].rstrip(" ")
     rests = [text[len(start) :][::-1] for text in distinct]
-    end = shared_start(min(rests), max(rests))[::-1]
+    end = shared_start(rests)[::-1]
     cuts = [at for at in (end.find(" "), end.find("\n")) if at >= 0]
     end = end[min(cuts) :] if cuts else ""
     return [frame for frame in (start, end) if len(frame) >= MIN_FRAME]

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class Served(NamedTuple):
     """The model that is asked."""
 
-    model: str  # its id
+    model: str  # its id, which prices go by
     name: str  # its id and, as vLLM tells them, weights and the base of an adapter
     context: int  # tokens of prompt and answer together
 
@@ -48,12 +48,12 @@ class Endpoint:
         self._section, self._server = section, Server(section)
         self._root = section.url.removesuffix("/v1")  # where servers keep what is their own
         self._served_model: Served | None = None
-        self._counter: str | None = None
+        self._counting: bool | None = None  # does the server count tokens? None: not known yet
         self._counts: dict[tuple[str, str], int] = {}
 
     @property
     def name(self) -> str:
-        """Return the identity: where, which model, and the settings that shape its texts."""
+        """Where, which model, and the settings that shape its texts."""
         section = self._section
         model = section.model if section.model and section.identity else self._served().name
         shape = json.dumps([section.api, section.choices, section.extra], sort_keys=True, default=repr)
@@ -62,24 +62,25 @@ class Endpoint:
 
     @property
     def model(self) -> str:
-        """Return the model's id, which prices go by."""
+        """The model's id."""
         return self._section.model or self._served().model
 
     @property
     def context(self) -> int:
-        """Return how many tokens prompt and answer may have together, as set or as the server tells."""
+        """How many tokens prompt and answer may have together, as set or as the server tells."""
         return self._section.context or self._served().context
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
-        """Return the tokens of each prompt: counted by vLLM and llama.cpp, else estimated, rather too many.
+        """Return the tokens of each prompt: counted by vLLM, else estimated, rather too many.
 
-        Raises:
-            EndpointError: the server counted before, and does not any more. Estimates in between would fit other
-                prompts into the context, and calls that are kept would be paid again.
+        Raises EndpointError where the server counted before, and does not any more. Estimates in between would fit
+        other prompts into the context, and calls that are kept would be paid again.
         """
-        if self._counter is None:
-            self._counter = next(self._server.each([Prompt("a few words")], self._find_counter))
-        if not self._counter:
+        if self._counting is None:
+            self._counting = next(self._server.each([Prompt("a few words")], self._count))[1] > 0
+            if not self._counting:
+                _log.warning("%s does not count tokens; they are estimated, rather too many", self._section.url)
+        if not self._counting:
             return [estimate_tokens(plain_text(prompt)) for prompt in prompts]
         if len(self._counts) > MAX_COUNTS:
             self._counts.clear()
@@ -98,10 +99,8 @@ class Endpoint:
     def stream(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> Iterator[Answer]:
         """Yield the answers as they come, ``concurrency`` requests at a time.
 
-        Raises:
-            ConfigError: beams of a server that has none.
-            EndpointError: no prompt can get anything, or as many in a row as are asked at a time could not reach the
-                server; what was yielded before stays good.
+        Raises ConfigError for beams of a server that has none; EndpointError where no prompt can get anything, or the
+        server is gone. What was yielded before stays good.
         """
         section = self._section
         if decoding.method != "sample" and max(decoding.num_returns, decoding.num_beams) > 1 and not section.beams:
@@ -110,20 +109,16 @@ class Endpoint:
                 "samples. Set lm.beams: true where the server is vLLM, or take the plans of another planner"
             )
         model = self.model if prompts else ""
-        streak = 0
 
         async def ask(client: httpx.AsyncClient, placed: tuple[int, Prompt]) -> Answer:
-            nonlocal streak
             begun = time.perf_counter()
             generations, size = await self._ask(client, model, placed[1], decoding)
-            streak = streak + 1 if all(generation.problem == "unreachable" for generation in generations) else 0
-            if streak >= min(len(prompts), section.concurrency):
-                streak = 0
-                if (await self._server.request(client, "/models")).problem == "unreachable":  # else: poisonous prompts
-                    raise EndpointError(
-                        f"{section.url} cannot be reached any more. Start the server and run again: answers "
-                        "that are in the call store are not asked for twice"
-                    )
+            lost = all(one.problem == "unreachable" for one in generations)  # a poisonous prompt, or is nobody there?
+            if lost and (await self._server.request(client, "/models")).problem == "unreachable":
+                raise EndpointError(
+                    f"{section.url} cannot be reached any more. Start the server and run again: answers "
+                    "that are in the call store are not asked for twice"
+                )
             return Answer(placed[0], generations, size, time.perf_counter() - begun)
 
         yield from self._server.each(list(enumerate(prompts)), ask)
@@ -132,10 +127,7 @@ class Endpoint:
         """Return the log-likelihood of each option after its prompt, end token left out; -inf where it failed.
 
         Every text is sent once as prompt + option and once as the prompt alone, and the difference counts (vLLM's
-        ``echo`` with ``logprobs`` on ``/completions``).
-
-        Raises:
-            EndpointError: the chat API, or a server that does not tell the log-probabilities of given texts.
+        ``echo`` with ``logprobs`` on ``/completions``). EndpointError where the server cannot tell it.
         """
         section = self._section
         if section.api != "completions":
@@ -220,12 +212,7 @@ class Endpoint:
         return self._served_model
 
     async def _ask_served(self, client: httpx.AsyncClient, _: None) -> Served:
-        """Ask ``/models`` which model is served.
-
-        Raises:
-            EndpointError: nobody answers, or not as such an API does; the model is not served; none is named and there
-                are several.
-        """
+        """Ask ``/models`` which model is served; EndpointError where that is not known or not the one that is named."""
         section = self._section
         reply = await self._server.request(client, "/models")
         if reply.status == 404 and section.model and reply.content is not None:  # an API that has no list
@@ -256,27 +243,12 @@ class Endpoint:
         name = " ".join(dict.fromkeys(part for part in parts if isinstance(part, str) and part))
         return Served(model, name, whole(told) or DEFAULT_CONTEXT)
 
-    async def _find_counter(self, client: httpx.AsyncClient, prompt: Prompt) -> str:
-        """Return how the server counts tokens; "" where it does not."""
-        for self._counter in ("vllm", "llama.cpp"):
-            if (await self._count(client, prompt))[1]:
-                return self._counter
-        _log.warning("%s does not count tokens; they are estimated, rather too many", self._section.url)
-        return ""
-
     async def _count(self, client: httpx.AsyncClient, prompt: Prompt) -> tuple[Prompt, int]:
         """Return a prompt's tokens, chat template included; 0: the server does not tell."""
-        chat, text = self._section.api == "chat", plain_text(prompt)
-        if self._counter == "vllm":
-            body = {"messages": messages(prompt), "add_generation_prompt": True} if chat else {"prompt": text}
-            reply = await self._server.request(client, f"{self._root}/tokenize", {"model": self.model, **body})
-            return prompt, whole(dig(reply.content, "count")) or 0
-        if chat:
-            filled = await self._server.request(client, f"{self._root}/apply-template", {"messages": messages(prompt)})
-            text = told if isinstance(told := dig(filled.content, "prompt"), str) else text
-        body = {"content": text, "add_special": True, "parse_special": True}
-        tokens = dig((await self._server.request(client, f"{self._root}/tokenize", body)).content, "tokens")
-        return prompt, len(tokens) if isinstance(tokens, list) else 0
+        body = {"messages": messages(prompt), "add_generation_prompt": True}
+        body = body if self._section.api == "chat" else {"prompt": plain_text(prompt)}
+        reply = await self._server.request(client, f"{self._root}/tokenize", {"model": self.model, **body})
+        return prompt, whole(dig(reply.content, "count")) or 0
 
 
 def messages(prompt: Prompt) -> list[dict[str, str]]:
@@ -323,7 +295,7 @@ def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Gene
     values = dig(choice, "logprobs", "token_logprobs")
     if isinstance(entries := dig(choice, "logprobs", "content"), list):  # of the chat API
         values = [dig(entry, "logprob") for entry in entries]
-    log_prob = _sum(values) if values else None
+    log_prob = _sum(values) if isinstance(values, list) and values else None
     num_tokens = estimate_tokens(clean) if share is None else share
     return Generation(clean[:cut], log_prob, num_tokens if log_prob is None else len(values), reason != "length")
 
@@ -341,9 +313,7 @@ def read_echo(content: object) -> float | None:
     return _sum(values[1:size])
 
 
-def _sum(values: object) -> float | None:
+def _sum(values: list[Any]) -> float | None:
     """Return the sum of log-probabilities; None where one of them is missing."""
-    if not isinstance(values, list):
-        return None
     numbers = [float(one) for one in values if type(one) in (int, float) and abs(one) < 1e300]
     return math.fsum(numbers) if len(numbers) == len(values) else None

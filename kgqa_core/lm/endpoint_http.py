@@ -12,8 +12,8 @@ import random
 import re
 import ssl
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -52,7 +52,6 @@ class Server:
     """One server: attempts, waits, and what each kind of failure means. The key is in no text that leaves here."""
 
     def __init__(self, section: EndpointLmSection) -> None:
-        """Read the key from the environment; raises ConfigError where it is not set."""
         self._section, self._warned = section, set[str]()
         self._key = os.environ.get(section.key_variable, "").strip() if section.key_variable else ""
         if section.key_variable and not self._key:
@@ -66,10 +65,10 @@ class Server:
         self._trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx.create_ssl_context()
 
     def each(self, items: Sequence[T], work: Callable[[httpx.AsyncClient, T], Awaitable[R]]) -> Iterator[R]:
-        """Yield what ``work`` returns of each item as it comes, ``concurrency`` at a time.
+        """Yield what ``work`` returns of each item as it comes, ``concurrency`` at a time; raise what it raises.
 
         The requests have an event loop in a thread of their own, so it does not matter whether the caller has one.
-        What ``work`` raises is raised here. A caller that stops early cancels it, and waits until it is gone.
+        A caller that stops early cancels them, and waits until they are gone.
         """
         section, left, emitted = self._section, iter(items), queue.SimpleQueue[tuple[bool, Any]]()  # (at the end?, …)
 
@@ -164,9 +163,8 @@ class Server:
         if status == 200 and content is not None:
             return Reply("", content, status=status)
         said, param, code = error_of(content)
-        if content is None:
-            said = f"no JSON but {shorten(raw[:80].decode('utf-8', 'replace'))}"
-        message = self._clean(f"HTTP {status}: {said}")
+        no_json = f"no JSON but {shorten(raw[:80].decode('utf-8', 'replace'))}"
+        message = self._clean(f"HTTP {status}: {no_json if content is None else said}")
         if 200 <= status < 300:
             return Reply("bad_response", None, message, status)
         if status in (401, 403) or (status == 429 and "insufficient_quota" in code):
@@ -202,9 +200,7 @@ def _retry_after(value: str) -> float:
     with contextlib.suppress(ValueError):
         return max(0.0, float(value))
     with contextlib.suppress(ValueError):
-        moment = parsedate_to_datetime(value)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     return 0.0
 
 

@@ -1,9 +1,8 @@
 """Transformers folders and adapters: what they must be, what they are called, their loading, and text to tokens.
 
-Safetensors only, no network, no code of theirs. Every error says what to do. A name is a hash of all content that
-decides a model's texts, wherever it lies. Another format (GGUF) is a change of three places: what ``read_config``
-accepts, what ``hash_model`` hashes, and the arguments of ``from_pretrained`` in ``_load_weights``. Training, generating
-and scoring all encode with ``encode_prompts`` and ``encode_answers``, so that a model is asked as it was trained.
+Safetensors only, no network, no code of theirs. A name is a hash of all content that decides a model's texts, wherever
+it lies. Training, generating and scoring all encode with ``encode_prompts`` and ``encode_answers``, so that a model is
+asked as it was trained.
 """
 
 from __future__ import annotations
@@ -23,15 +22,12 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.errors import InputError, did_you_mean, shorten
 from kgqa_core.lm.types import Prompt
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantise = Literal["none", "int8", "int4"]
-
-HashFile = Callable[[Path], str]
-"""SHA-256 of a file, hexadecimal; ``FileHashes.hash`` remembers those of large files."""
-
+HashFile = Callable[[Path], str]  # SHA-256, hexadecimal; ``FileHashes.hash`` remembers those of large files
 ABOUT = "kgqa.json"  # beside an adapter that was trained here: which base it is for
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
@@ -53,13 +49,10 @@ def _refused(message: str) -> Iterator[None]:
 def hash_model(folder: Path, hash_file: HashFile) -> str:
     """Return the hash of a model's weights, or an adapter's, with configuration, tokenizer and chat template."""
     is_adapter = (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
-    own = (
-        {"adapter_config.json", "adapter_model.safetensors"}
-        if is_adapter
-        else {"config.json", "generation_config.json"}
-    )
+    own = {"adapter_config.json", "adapter_model.safetensors"}
     if not is_adapter:
-        own |= {file.name for file in folder.glob("*.safetensors") if not file.name.startswith("adapter_")}
+        weights = {file.name for file in folder.glob("*.safetensors")}
+        own = {"config.json", "generation_config.json", *(name for name in weights if not name.startswith("adapter_"))}
     digest = hashlib.sha256()
     for name in sorted(own | _TOKENIZER):
         if (folder / name).is_file():
@@ -77,14 +70,11 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json of a folder that holds a causal language model in safetensors.
-
-    Raises:
-        InputError: no folder, no or a broken config.json, no causal language model, pickled or no weights.
-    """
+    """Return config.json of a folder that holds a causal language model in safetensors. Raises InputError."""
     if not folder.is_dir():
-        near = nearest(folder.name, [entry.name for entry in folder.parent.iterdir()]) if folder.parent.is_dir() else []
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = (
+            did_you_mean(folder.name, (one.name for one in folder.parent.iterdir())) if folder.parent.is_dir() else ""
+        )
         raise InputError(f"{folder} is not a folder{hint}. A local model is a transformers folder: config.json, "
                          "a tokenizer and *.safetensors")  # fmt: skip
     other = ""
@@ -102,10 +92,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     _check_causal(folder, config)
     if any(folder.glob("*.safetensors")):
         return config
-    pickled = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLED)
-    if pickled := [name for name in pickled if not name.startswith(_NO_WEIGHTS)]:
+    names = [file.name for file in folder.iterdir() if file.suffix in PICKLED]
+    if pickled := [name for name in names if not name.startswith(_NO_WEIGHTS)]:
         raise InputError(
-            f"{folder} has its weights in {pickled[0]}, which is pickled: reading it would run whatever program is in "
+            f"{folder} has its weights in {min(pickled)}, which is pickled: reading it would run a program that is in "
             "it. Take the model's safetensors; or, if you trust who made it, convert it once on a machine you can "
             "spare: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), and copy the tokenizer's "
             "files"
@@ -116,10 +106,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _check_causal(folder: Path, config: dict[str, Any]) -> None:
     kind = config.get("model_type")
     if kind not in CAUSAL:
-        near = nearest(str(kind), CAUSAL)
-        hint = f"; the nearest it knows is {near[0]!r}" if near else ""
-        raise InputError(f"{folder / 'config.json'} has model_type {shorten(kind)}, which is no causal language model "
-                         f"of this transformers{hint}. Code inside model folders is never run")  # fmt: skip
+        raise InputError(
+            f"{folder / 'config.json'} has model_type {shorten(kind)}, which is no causal language model of this "
+            f"transformers (code inside model folders is never run){did_you_mean(kind, CAUSAL)}"
+        )
     architectures = config.get("architectures") or []
     causal = {name for names in CAUSAL.values() for name in ([names] if isinstance(names, str) else names)}
     if architectures and not causal & set(architectures):
@@ -132,12 +122,10 @@ def _check_causal(folder: Path, config: dict[str, Any]) -> None:
 
 
 def check_adapter(folder: Path, base: Path, base_sha256: str = "") -> None:
-    """Check that a folder holds a peft adapter in safetensors, and for which base.
+    """Raise InputError where a folder holds no peft adapter in safetensors, or one for another base.
 
-    An adapter that was trained here says which content it is for. Others are only held against the shapes of the model.
-
-    Raises:
-        InputError: it holds none; or ``base`` has the content ``base_sha256`` (empty: not asked), and it wants another.
+    An adapter that was trained here says for which content it is: ``base_sha256`` of ``base`` (empty: not asked).
+    Others are only held against the shapes of the model.
     """
     if not (folder / "adapter_config.json").is_file():
         raise InputError(f"{folder} is no adapter: it has no adapter_config.json. An adapter is a folder in peft's own "
@@ -145,9 +133,7 @@ def check_adapter(folder: Path, base: Path, base_sha256: str = "") -> None:
     read_json(folder / "adapter_config.json")
     if not (folder / "adapter_model.safetensors").is_file():
         if not (folder / "adapter_model.bin").is_file():
-            raise InputError(
-                f"{folder} has no adapter_model.safetensors: the adapter was not saved whole. Save it again"
-            )
+            raise InputError(f"{folder} has no adapter_model.safetensors: it was not saved whole. Save it again")
         raise InputError(
             f"{folder} has adapter_model.bin, which is pickled: reading it would run whatever program is in it. "
             "If you trust who made it, convert it once: torch.load(..., weights_only=True), then "
@@ -180,7 +166,7 @@ def load(
     quantise: Quantise = "none",
     device: str = "cpu",
 ) -> Loaded:
-    """Load a causal language model.
+    """Load a causal language model; raises InputError where something of it cannot be used.
 
     Args:
         folder: config.json, a tokenizer and *.safetensors.
@@ -188,9 +174,6 @@ def load(
         dtype: of the weights; "auto" is float32 on a CPU and elsewhere as they were saved.
         quantise: weights in 8 or 4 bits; needs bitsandbytes and a GPU.
         device: "cpu" or "cuda".
-
-    Raises:
-        InputError: something of it cannot be used; the message says what to do.
     """
     read_config(folder)
     if adapter is not None:
@@ -215,11 +198,7 @@ def load(
 
 
 def load_tokenizer(folder: Path, adapter: Path | None = None) -> Any:
-    """Return the tokenizer that an adapter brings, else the folder's.
-
-    Raises:
-        InputError: there is none, or none with an end token.
-    """
+    """Return the tokenizer that an adapter brings, else the folder's; InputError where it has no end token."""
     holders = [one for one in (adapter, folder) if one and any((one / name).is_file() for name in VOCABULARIES)]
     if not holders:  # for some architectures transformers would make an empty one
         raise InputError(f"{folder} has no tokenizer: none of {', '.join(VOCABULARIES)}. Copy the model whole")
@@ -236,16 +215,12 @@ def load_tokenizer(folder: Path, adapter: Path | None = None) -> Any:
 
 
 def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -> Any:
-    """Return the transformers model on its device; missing weights are an error."""
     wanted: Any = getattr(torch, dtype) if dtype != "auto" else torch.float32 if device == "cpu" else "auto"
     options: dict[str, Any] = {"dtype": wanted}
     if quantise != "none":
-        if importlib.util.find_spec("bitsandbytes") is None:
-            raise InputError(f"quantise is {quantise!r}, but bitsandbytes is not installed. `pip install "
-                             "bitsandbytes`, or set quantise to none")  # fmt: skip
-        if device == "cpu":
-            raise InputError(f"quantise is {quantise!r}, which needs a GPU; the device is cpu. Set device to cuda, or "
-                             "quantise to none")  # fmt: skip
+        if device == "cpu" or importlib.util.find_spec("bitsandbytes") is None:
+            raise InputError(f"quantise is {quantise!r}, which needs a GPU and bitsandbytes: set device to cuda and "
+                             "`pip install bitsandbytes`, or set quantise to none")  # fmt: skip
         int4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
         settings = {"load_in_8bit": True} if quantise == "int8" else int4
         quantisation = transformers.BitsAndBytesConfig(**settings)  # type: ignore[no-untyped-call]
@@ -270,10 +245,7 @@ def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -
 
 
 def _add_adapter(model: Any, adapter: Path, *, merge: bool) -> Any:
-    """Return the model with an adapter on it.
-
-    ``merge`` adds it into the weights, which is faster but rounds: only where weights are float32.
-    """
+    """Return the model with an adapter on it; ``merge`` adds it into the weights, which is faster but rounds."""
     import peft
 
     kind = model.config.model_type
@@ -304,11 +276,8 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 def render(tokenizer: Any, prompt: Prompt) -> str:
     """Return the whole text that the model continues.
 
-    With a chat template: its turns, the system turn merged into the user's where the template knows none. Without one:
-    the system text, an empty line, the user's text; nothing follows, so a prompt's text ends as the answer shall begin.
-
-    Raises:
-        InputError: the template fails on a single user turn.
+    With a chat template: its turns, the system turn merged into the user's where the template knows none; InputError
+    where it fails on a single user turn. Without one: the system text, an empty line, the user's text.
     """
     import jinja2
 
@@ -339,18 +308,16 @@ def encode_prompts(tokenizer: Any, prompts: Sequence[Prompt]) -> list[list[int]]
     texts = [render(tokenizer, prompt) for prompt in prompts]
     rows = tokenizer(texts, add_special_tokens=not tokenizer.chat_template)["input_ids"]
     end, begin = tokenizer.eos_token_id, tokenizer.bos_token_id
-    rows = [row[:-1] if row and row[-1] == end and not text.endswith(tokenizer.eos_token) else row
-            for row, text in zip(rows, texts, strict=True)]  # fmt: skip
-    nothing = [int(end if begin is None else begin)]  # a model must read something
-    return [[int(token) for token in row] or list(nothing) for row in rows]
+    nothing = [end if begin is None else begin]  # a model must read something
+    ended = [
+        row[-1:] == [end] and not text.endswith(tokenizer.eos_token) for row, text in zip(rows, texts, strict=True)
+    ]
+    return [(row[:-1] if is_ended else row) or nothing for row, is_ended in zip(rows, ended, strict=True)]
 
 
 def encode_answers(tokenizer: Any, answers: Sequence[str]) -> list[list[int]]:
     """Return each answer's tokens, tokenised apart from any prompt, without special tokens and without the end."""
-    if not answers:
-        return []
-    rows = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
-    return [[int(token) for token in row] for row in rows]
+    return list(tokenizer(list(answers), add_special_tokens=False)["input_ids"]) if answers else []
 
 
 def decode(tokenizer: Any, tokens: Sequence[int]) -> str:

@@ -1,9 +1,5 @@
 """Greedy search, beam search and sampling, each prompt under its own constraint, and exact scores of given answers.
 
-From top to bottom: what the model has read of each row (``Cached``), which tokens may follow (``pick``), the branches
-of one prompt (``Search``), the loop over tokens (``generate_batch``), scores of given answers (``score_batch``), and
-batches as large as memory holds (``Batcher``).
-
 The loop is ours: transformers' ``model.generate`` would need as much code around it, and draws all samples of a batch
 from one generator, so that a text would depend on its neighbours; it reads a prompt once per beam, and masks the whole
 vocabulary of each constrained row. Its texts are the same where both can do the work (tests/lm/test_generate.py).

@@ -16,24 +16,10 @@ import transformers
 
 from kgqa_core.artifacts import hash_file, written_whole
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.errors import ConfigError, InputError, shorten
+from kgqa_core.errors import ConfigError, shorten
+from kgqa_core.lm import folders
 from kgqa_core.lm.constraints import start_state
-from kgqa_core.lm.folders import (
-    ABOUT,
-    Dtype,
-    Ending,
-    HashFile,
-    Loaded,
-    Quantise,
-    check_adapter,
-    encode_answers,
-    encode_prompts,
-    hash_model,
-    load,
-    load_tokenizer,
-    read_config,
-    tensor_shapes,
-)
+from kgqa_core.lm.folders import ABOUT, Dtype, Ending, HashFile, Loaded, Quantise, load, load_tokenizer
 from kgqa_core.lm.generate import Batcher, generate_batch, read_prompts, score_batch
 from kgqa_core.lm.tune_data import TuneJob
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
@@ -41,9 +27,7 @@ from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
 VERSION = 2  # of how texts are made from weights; part of a model's name
 BATCH_SIZE = 64
-TEXT_TOKENS = 1024  # tokens of one prompt and answer, as the estimate of memory counts them
-LOADS = ((1, 16, 4), (8, 128, 16))  # (texts, tokens of a prompt, new tokens) that are timed, until one takes long
-LONG = 2.0  # seconds
+TIMED = (4, 64, 16)  # texts, tokens of a prompt, new tokens that ``describe`` times
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 _QUANTISED = {"int8": 1.0, "int4": 0.5}  # bytes per weight of a matrix; tables stay as they are
 
@@ -55,15 +39,15 @@ class LocalModel:
         """Take what ``load`` gave; ``batch_size`` is how many texts (beams and samples count) grow at a time."""
         self.name, self.context = name, loaded.context
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
-        told = getattr(loaded.model.generation_config, "eos_token_id", None)
-        told = [told] if isinstance(told, int) else list(told or [])
+        told = getattr(loaded.model.generation_config, "eos_token_id", None) or []
+        told = [told] if isinstance(told, int) else told
         # Tokens that end an answer: the tokenizer's end first, which is the one that scores count.
         self.ends: list[int] = list(dict.fromkeys([loaded.tokenizer.eos_token_id, *told]))
         self._batcher, self._option_batcher = Batcher(batch_size), Batcher(batch_size)
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
         """Return the tokens of each prompt as the model reads it, chat template included."""
-        return [len(tokens) for tokens in encode_prompts(self.tokenizer, prompts)]
+        return [len(tokens) for tokens in folders.encode_prompts(self.tokenizer, prompts)]
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
         """Return ``num_returns`` texts per prompt, best first; samples in order of drawing.
@@ -72,13 +56,9 @@ class LocalModel:
         least as many as the allowed texts (up to ``constraints.LISTED``) find them all, in order of their score.
         A prompt that leaves no room for ``max_new_tokens`` in the context is ``too_long``. ``log_prob`` is the model's
         own: neither constraint nor temperature changes it, and it equals ``score`` of a finished text.
-
-        Raises:
-            InputError: the decoding makes no sense.
-            KgqaError: memory does not hold a single prompt.
+        Raises KgqaError where memory does not hold a single prompt.
         """
-        check_decoding(decoding)
-        rows = encode_prompts(self.tokenizer, prompts)
+        rows = folders.encode_prompts(self.tokenizer, prompts)
         ending = Ending(self.tokenizer, frozenset(self.ends), decoding.stop)
 
         def run(batch: list[int]) -> list[list[Generation]]:
@@ -97,13 +77,10 @@ class LocalModel:
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-likelihood of each prompt's options as whole answers: summed over tokens, end included.
 
-        An option that does not fit the context with its prompt gets minus infinity.
-
-        Raises:
-            KgqaError: memory does not hold a single prompt.
+        An option that does not fit the context with its prompt gets minus infinity. Raises as ``generate``.
         """
-        rows = encode_prompts(self.tokenizer, prompts)
-        flat = iter(encode_answers(self.tokenizer, [text for own in options for text in own]))
+        rows = folders.encode_prompts(self.tokenizer, prompts)
+        flat = iter(folders.encode_answers(self.tokenizer, [text for own in options for text in own]))
         answers = [[[*next(flat), self.ends[0]] for _ in own] for own in options]
         fitting = [
             [place for place, answer in enumerate(own) if len(row) + len(answer) <= self.context]
@@ -123,22 +100,6 @@ class LocalModel:
         return scores
 
 
-def check_decoding(decoding: Decoding) -> None:
-    """Raise InputError where a decoding makes no sense, with the rules that it breaks."""
-    method, beams, returns = decoding.method, decoding.num_beams, decoding.num_returns
-    rules = {
-        "max_new_tokens and num_returns are at least 1": decoding.max_new_tokens >= 1 and returns >= 1,
-        "method is greedy, sample or beam": method in ("greedy", "sample", "beam"),
-        "greedy decoding gives one text": method != "greedy" or returns == 1,
-        "num_beams is 1 where method is not beam": method == "beam" or beams == 1,
-        "num_beams is at least num_returns": method != "beam" or beams >= returns,
-        "temperature is above 0, top_p too and at most 1": decoding.temperature > 0 and 0 < decoding.top_p <= 1,
-        "no stop string is empty": all(decoding.stop),
-    }
-    if broken := [rule for rule, holds in rules.items() if not holds]:
-        raise InputError(f"{decoding} makes no sense. Make it so that {'; '.join(broken)}")
-
-
 def open_local(
     folder: Path,
     *,
@@ -151,19 +112,16 @@ def open_local(
 ) -> LocalModel:
     """Open a transformers folder as a language model; arguments and errors beside these are those of ``load``.
 
-    Args:
-        batch_size: texts (beams and samples count) that grow at a time, halved when memory runs out; None: 64, and 256
-            of a small model.
-        hash_file: ``FileHashes(...).hash`` spares a large model's hashing after the first time.
+    ``batch_size`` texts (beams and samples count) grow at a time; None: 64, and 256 of a small model.
     """
-    read_config(folder)
-    base = hash_model(folder, hash_file)
+    folders.read_config(folder)
+    base = folders.hash_model(folder, hash_file)
     if adapter is not None:
-        check_adapter(adapter, folder, base)
+        folders.check_adapter(adapter, folder, base)
     loaded = load(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
     name = f"local-v{VERSION}-{loaded.dtype}-{quantise}-{base}"
     if adapter is not None:
-        name += f"+{hash_model(adapter, hash_file)}"
+        name += f"+{folders.hash_model(adapter, hash_file)}"
     is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
     return LocalModel(loaded, name, batch_size=batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE))
 
@@ -175,22 +133,16 @@ def describe(
     dtype: Dtype = "auto",
     quantise: Quantise = "none",
     device: str = "cpu",
-    timed: bool = True,
+    hash_file: HashFile = hash_file,
 ) -> dict[str, Any]:
-    """Return a local model's facts; if ``timed`` and its weights fit the free memory, it is loaded and timed.
+    """Return a local model's facts; if its weights fit the free memory, it is loaded and timed.
 
-    Speeds are None where it was not loaded; ``free_bytes`` is 0 where the system does not tell.
-
-    Raises:
-        InputError: the folder or the adapter cannot be used.
+    Speeds are None where it was not loaded; ``free_bytes`` is 0 where the system does not tell. Raises as ``load``.
     """
-    read_config(folder)
-    if adapter is not None:
-        check_adapter(adapter, folder)
+    folders.read_config(folder)
     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     text = config.get_text_config(decoder=True)
-    tokenizer = load_tokenizer(folder, adapter)
-    shapes, added = tensor_shapes(folder), tensor_shapes(adapter) if adapter is not None else {}
+    tokenizer, shapes = load_tokenizer(folder, adapter), folders.tensor_shapes(folder)
     saved = str(getattr(config, "dtype", None)).removeprefix("torch.")
     loaded_as = dtype if dtype != "auto" else saved if device != "cpu" and saved in _BYTES else "float32"
     weights = 0.0
@@ -199,54 +151,43 @@ def describe(
         weights += math.prod(shape) * (_QUANTISED.get(quantise, _BYTES[loaded_as]) if is_matrix else _BYTES[loaded_as])
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    cache = round(2 * text.num_hidden_layers * heads * width * _BYTES[loaded_as])  # a key and a value per layer
-    context = int(getattr(text, "max_position_embeddings", None) or tokenizer.model_max_length)
-    num_added = sum(math.prod(shape) for shape in added.values())
-    facts = {
+    free, model = free_memory(device), None
+    speeds: tuple[float | None, float | None] = (None, None)
+    if round(weights) <= (free or math.inf):
+        how: Any = {"dtype": dtype, "quantise": quantise, "device": device, "hash_file": hash_file}
+        model = open_local(folder, adapter=adapter, **how)
+        speeds = measure(model)
+    return {
         "folder": str(folder),
         "adapter": str(adapter or ""),  # empty: none
         "architecture": str((config.architectures or [config.model_type])[0]),
         "parameters": sum(math.prod(shape) for shape in shapes.values()),  # a table that is the head too counts once
-        "adapter_parameters": num_added,
         "vocabulary": len(tokenizer),
-        "context": context,  # tokens of prompt and answer together
+        "context": int(getattr(text, "max_position_embeddings", None) or tokenizer.model_max_length),
         "has_chat_template": bool(tokenizer.chat_template),
         "dtype": loaded_as,
         "quantise": quantise,
         "device": device,
         "weight_bytes": round(weights),  # as loaded
-        "cache_bytes_per_token": cache,
-        # Weights and the cache of BATCH_SIZE texts of TEXT_TOKENS, without what a step needs beside.
-        "memory_bytes": round(weights + num_added * _BYTES[loaded_as]) + cache * BATCH_SIZE * min(context, TEXT_TOKENS),
-        "free_bytes": free_memory(device),  # of the device's memory now
-        "read_tokens_per_second": None,  # of prompts, measured
-        "new_tokens_per_second": None,  # of answers, all texts of a batch together
-        "name": "",  # its identity; known once it was loaded
+        "cache_bytes_per_token": round(2 * text.num_hidden_layers * heads * width * _BYTES[loaded_as]),
+        "free_bytes": free,  # of the device's memory now
+        "read_tokens_per_second": speeds[0],  # of prompts, measured
+        "new_tokens_per_second": speeds[1],  # of answers, all texts of a batch together
+        "name": model.name if model else "",  # its identity
     }
-    if timed and round(weights) <= (facts["free_bytes"] or math.inf):
-        model = open_local(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
-        facts["read_tokens_per_second"], facts["new_tokens_per_second"] = measure(model)
-        facts["name"] = model.name
-    return facts
 
 
 def measure(model: LocalModel) -> tuple[float, float]:
     """Return tokens per second of reading prompts, and of writing answers after that: of whole batches."""
-    speeds = (0.0, 0.0)
-    nothing = Ending(model.tokenizer, frozenset())  # no text ends early
-    for num_texts, num_prompt, num_new in LOADS:
-        prompts = [[(5 + 7 * place) % len(model.tokenizer) for place in range(num_prompt)]] * num_texts
-        started = time.perf_counter()
-        with torch.inference_mode():
-            read_prompts(model.model, prompts)[1].sum().item()  # waits until a GPU is through
-        read = time.perf_counter() - started
-        started = time.perf_counter()
-        generate_batch(model.model, prompts, Decoding(max_new_tokens=num_new), ending=nothing)
-        wrote = max(time.perf_counter() - started - read, 1e-9)
-        speeds = (len(prompts) * num_prompt / read, len(prompts) * num_new / wrote)
-        if read + wrote > LONG:
-            break
-    return speeds
+    num_texts, num_prompt, num_new = TIMED
+    prompts = [[(5 + 7 * place) % len(model.tokenizer) for place in range(num_prompt)]] * num_texts
+    started = time.perf_counter()
+    with torch.inference_mode():
+        read_prompts(model.model, prompts)[1].sum().item()  # waits until a GPU is through
+    read = time.perf_counter()
+    generate_batch(model.model, prompts, Decoding(max_new_tokens=num_new), ending=Ending(model.tokenizer, frozenset()))
+    wrote = max(time.perf_counter() - read - (read - started), 1e-9)  # it reads the prompts again
+    return num_texts * num_prompt / (read - started), num_texts * num_new / wrote
 
 
 def free_memory(device: str) -> int:
@@ -287,52 +228,31 @@ def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
     """Open a local folder for tuning.
 
     With LoRA the base's own weights are frozen, and kept in the type of matrix products. Weights that are trained, and
-    their optimiser's moments, are float32. A token that is new gets the mean of its text's old tokens' rows.
-
-    Raises:
-        InputError: the folder is no model that can be used.
-        ConfigError: the section does not fit it.
+    their optimiser's moments, are float32. Raises InputError where the folder is no model that can be used, ConfigError
+    where the section does not fit it.
     """
-    from tokenizers import AddedToken
-
     torch.manual_seed(job.seed)
-    section, base_sha256, texts = job.section, hash_model(job.base, hash_file), job.path_tokens
+    section, base_sha256 = job.section, folders.hash_model(job.base, hash_file)
     on_gpu = device.startswith("cuda") and torch.cuda.is_bf16_supported()
     half = section.precision == "bfloat16" or (section.precision == "auto" and on_gpu)
     loaded = load(job.base, dtype="bfloat16" if half and section.tuning == "lora" else "float32", device=device)
-    model, tokenizer = loaded.model, loaded.tokenizer
-    spelled = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts}
-    new = [text for text in texts if len(spelled[text]) != 1]
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in new])
-    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    tables = {id(table): table for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table}
-    with torch.no_grad():
-        for text in new:
-            for table in tables.values():
-                table.weight[tokenizer.convert_tokens_to_ids(text)] = table.weight[spelled[text]].mean(dim=0)
+    model = loaded.model
     if section.tuning == "lora":
-        rows = sorted(int(tokenizer.convert_tokens_to_ids(text)) for text in set(texts))
-        model = _with_lora(model, section, trained_rows=rows, autocast=half)
+        model = _with_lora(model, section, autocast=half)
         model.peft_config["default"].base_model_name_or_path = f"{job.base.name}-{base_sha256[:12]}"
     limit = min(section.max_length, loaded.context)
-    return Tunable(model, tokenizer, base_sha256, limit, torch.bfloat16 if half else torch.float32)
+    return Tunable(model, loaded.tokenizer, base_sha256, limit, torch.bfloat16 if half else torch.float32)
 
 
-def _with_lora(model: Any, section: ReasonerSection, *, trained_rows: list[int], autocast: bool) -> Any:
-    """Return the model frozen, with float32 LoRA weights that do nothing yet, and the rows of some tokens trained.
+def _with_lora(model: Any, section: ReasonerSection, *, autocast: bool) -> Any:
+    """Return the model frozen, with float32 LoRA weights that do nothing yet.
 
-    Where products are made under ``autocast``, peft's own casts before them would be for nothing.
-
-    Raises:
-        ConfigError: it has none of the targets, or an adapter of them could not be loaded again.
+    Where products are made under ``autocast``, peft's own casts before them would be for nothing. Raises ConfigError
+    where the model has none of the targets, or an adapter of them could not be loaded again.
     """
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora.layer import ParamWrapper
 
-    names = {id(module): name.rpartition(".")[2] for name, module in model.named_modules()}
-    table, head = model.get_input_embeddings(), model.get_output_embeddings()
-    tables = [table] if head is None or head.weight is table.weight else [table, head]
     targets = section.targets if isinstance(section.targets, str) else list(section.targets)
     config = LoraConfig(
         task_type="CAUSAL_LM",
@@ -340,7 +260,6 @@ def _with_lora(model: Any, section: ReasonerSection, *, trained_rows: list[int],
         lora_alpha=section.alpha,  # type: ignore[arg-type] # a float is as good
         lora_dropout=section.dropout,
         target_modules=targets,
-        trainable_token_indices={names[id(one)]: trained_rows for one in tables} if trained_rows else None,
     )
     try:
         with warnings.catch_warnings():  # peft still asks under a name that transformers gave up
@@ -377,7 +296,4 @@ def save_tuned(tunable: Tunable, job: TuneJob) -> None:
         if isinstance(told["target_modules"], list):
             told["target_modules"].sort()  # a set, in the order of the day
         config.write_text(json.dumps(told, indent=2, sort_keys=True), encoding="utf-8")
-        about = {"base_sha256": tunable.base_sha256, "path_tokens": list(job.path_tokens)}
-        (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
-        if job.path_tokens:  # by its tokenizer peft's Auto classes know how far to resize the base
-            tunable.tokenizer.save_pretrained(folder)
+        (folder / ABOUT).write_text(json.dumps({"base_sha256": tunable.base_sha256}, indent=2), encoding="utf-8")

@@ -2,8 +2,6 @@
 
 In one process: ``tune``. In several, one per GPU: ``tune_in_processes``, or as everyone starts them,
 ``torchrun --nproc-per-node 4 -m kgqa_core.lm.tune JOB.json``, where the file holds a ``TuneJob``.
-
-States and weights are safetensors and JSON; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -34,24 +32,13 @@ from transformers import TrainerCallback
 from kgqa_core import errors
 from kgqa_core.artifacts import hash_file, hash_json, written_whole
 from kgqa_core.errors import KgqaError, shorten
+from kgqa_core.lm import tune_data as data
 from kgqa_core.lm.local import Tunable, open_tunable, save_tuned
-from kgqa_core.lm.tune_data import (
-    Int,
-    Loop,
-    Tokens,
-    TuneJob,
-    dev_losses,
-    dev_sample,
-    draw_batches,
-    passes_of,
-    read_tokens,
-    training_arguments,
-    write_tokens,
-)
+from kgqa_core.lm.tune_data import Int, Tokens, TuneJob
 
 VERSION = 2  # of how the same inputs become weights: no state of another version is gone on with
 CURVES = {"loss": "loss", "gradient_norm": "grad_norm", "learning_rate": "learning_rate"}  # ours -> Trainer's
-TENSORS, STATE, BEST = "state.safetensors", "state.json", "best-{step}.safetensors"
+TENSORS, STATE = "state.safetensors", "state.json"
 SAVING_SHARE = 20  # saving takes at most one part in so many of the time
 OnPoint = Callable[[str, int, float], None]  # told each point of the curves: name, step, value
 Progress = Callable[[int, int], None]  # told steps done, and steps in all
@@ -70,8 +57,7 @@ class TuneReport(BaseModel):
     num_trainable: int  # parameters
     num_parameters: int  # those frozen included
     train_loss: float  # mean over the last point of the curve
-    dev_losses: dict[str, float]  # instruction -> mean per target token, natural log; of the weights that are kept
-    best_step: int  # whose weights are kept
+    dev_losses: dict[str, float]  # instruction -> mean per target token, natural log
     cpu_seconds: float  # of the steps and evaluations; one process
 
 
@@ -82,23 +68,15 @@ class Notes:
     step: int = 0  # optimiser steps done
     points: list[tuple[str, int, float]] = field(default_factory=list)  # of curves: name, step, value
     since: list[list[float]] = field(default_factory=list)  # CURVES of each step after the last point
-    best_step: int = 0  # whose weights are kept; 0: dev was not judged yet
-    best_loss: float | None = None  # mean over the instructions
-    dev_losses: dict[str, float] = field(default_factory=dict)  # instruction -> loss of the weights that are kept
+    dev_losses: dict[str, float] = field(default_factory=dict)  # instruction -> loss of the last evaluation
     cpu_seconds: float = 0.0
 
 
 class Journal(TrainerCallback):
     """Accounts for each step, judges dev, and saves now and then all that an exact continuation needs.
 
-    States are folders ``step-N`` of safetensors and JSON, each whole or not there; two are kept, beside the best
-    weights. Trainer's own checkpoints are pickled, so they are not used.
-
-    Args:
-        identity: hash of all that the training is made of; states of another one are removed.
-        weights: the trained parameters by name; those of a state that is found are put into them.
-        judge: returns the dev loss per instruction, the same in every process; empty without dev examples.
-        told: what is told of the training, that before a kill again.
+    States are folders ``step-N`` of safetensors and JSON, each whole or not there; two are kept. Trainer's own
+    checkpoints are pickled, so they are not used.
     """
 
     def __init__(
@@ -106,11 +84,11 @@ class Journal(TrainerCallback):
         job: TuneJob,
         folder: Path,
         *,
-        identity: str,
-        weights: dict[str, nn.Parameter],
-        judge: Callable[[], dict[str, float]],
+        identity: str,  # hash of all that the training is made of; states of another one are removed
+        weights: dict[str, nn.Parameter],  # that are trained; those of a state that is found are put into them
+        judge: Callable[[], dict[str, float]],  # returns the dev loss per instruction; empty without dev examples
         steps: int,
-        told: tuple[OnPoint, Progress],
+        told: tuple[OnPoint, Progress],  # also what was told before a kill
     ) -> None:
         self._job, self.folder, self._identity = job, folder, identity
         self._weights, self._judge, self._steps = weights, judge, steps
@@ -127,13 +105,17 @@ class Journal(TrainerCallback):
                     shutil.rmtree(state, ignore_errors=True)
                     continue
                 self._tensors = load_file(state / TENSORS)
-                set_weights(weights, _part(self._tensors, "weights"))
+                saved = _part(self._tensors, "weights")
+                if set(weights) != set(saved):
+                    raise KeyError(f"{len(set(weights) ^ set(saved))} names of weights differ")
+                with torch.no_grad():
+                    for name, parameter in weights.items():
+                        parameter.copy_(saved[name])
                 self.notes, self._groups = Notes(**said["notes"]), said["groups"]
                 _log.info("going on after step %d of %d", self.notes.step, steps)
                 break
             except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
                 _log.warning("cannot go on from %s: %s", state, shorten(str(problem)))
-        self._saved_best = self.notes.best_step  # best step when a state was last saved
         for point in self.notes.points:
             self._on_point(*point)
 
@@ -176,13 +158,7 @@ class Journal(TrainerCallback):
             notes.since.clear()
         if notes.step in self._judged_at and (losses := self._judge()):
             points += [(f"dev.loss.{name}", notes.step, loss) for name, loss in losses.items()]
-            mean, best = math.fsum(losses.values()) / len(losses), section.keep == "best"
-            if not best or notes.best_loss is None or mean < notes.best_loss:
-                notes.best_loss, notes.best_step, notes.dev_losses = mean, notes.step, losses
-                if best and args.process_index == 0:
-                    self.folder.mkdir(parents=True, exist_ok=True)
-                    with written_whole(self.folder / BEST.format(step=notes.step)) as partial:
-                        save_file(_at_rest(self._weights), partial)
+            notes.dev_losses = losses
         notes.points += points
         notes.cpu_seconds = time.process_time() - self._began
         due = torch.tensor([time.monotonic() >= self._next], dtype=torch.int64, device=args.device)
@@ -209,14 +185,10 @@ class Journal(TrainerCallback):
             self.folder.mkdir(parents=True, exist_ok=True)
             with written_whole(self.folder / f"step-{self.notes.step:08d}") as partial:
                 partial.mkdir()
-                save_file(_at_rest(tensors), partial / TENSORS)
+                save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, partial / TENSORS)
                 (partial / STATE).write_text(json.dumps(state), encoding="utf-8")
             for folder in sorted(self.folder.glob("step-*"), reverse=True)[2:]:
                 shutil.rmtree(folder, ignore_errors=True)
-            for file in self.folder.glob(BEST.format(step="*")):
-                if int(file.stem.partition("-")[2]) < self._saved_best:  # the state before this one may need its own
-                    file.unlink(missing_ok=True)
-        self._saved_best = self.notes.best_step
         now = time.monotonic()
         self._next = now + (max(self._job.save_every, (now - started) * SAVING_SHARE) if self._job.save_every else 0)
 
@@ -226,19 +198,6 @@ def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
     return {name.removeprefix(f"{kind}."): one for name, one in tensors.items() if name.startswith(f"{kind}.")}
 
 
-def _at_rest(tensors: Any) -> dict[str, Tensor]:
-    return {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
-
-
-def set_weights(weights: dict[str, nn.Parameter], saved: dict[str, Tensor]) -> None:
-    """Set the trained parameters to what was saved under their names; KeyError where names differ."""
-    if set(weights) != set(saved):
-        raise KeyError(f"{len(set(weights) ^ set(saved))} names of weights differ")
-    with torch.no_grad():
-        for name, parameter in weights.items():
-            parameter.copy_(saved[name])
-
-
 def tune(
     job: TuneJob,
     on_point: OnPoint = lambda name, step, value: None,
@@ -246,16 +205,13 @@ def tune(
 ) -> TuneReport:
     """Fine-tune a local model on instruction data (RoG Eq. 7, EPERM Eq. 8) and save it as ``job.tuned``.
 
-    Under torchrun every process calls this; the first one writes and tells, all return the same figures.
-
-    Raises:
-        InputError, ConfigError: a folder, file or setting that cannot be used, or no example to learn from.
-        KgqaError: the loss became NaN, or a GPU has too little memory; the message says what to lower.
+    Under torchrun every process calls this; the first one writes and tells, all return the same figures. Raises
+    InputError or ConfigError for what cannot be used, and KgqaError where the loss became NaN, or memory is full.
     """
     torch.set_num_threads(job.threads)
     with TemporaryDirectory(prefix="kgqa-tune-") as scratch:
         work, section = job.journal or Path(scratch), job.section
-        arguments = training_arguments(  # here several processes find each other
+        arguments = data.training_arguments(  # here several processes find each other
             scratch,
             job.device,
             learning_rate=section.learning_rate,
@@ -270,15 +226,15 @@ def tune(
         rank, count = arguments.process_index, arguments.world_size
         tunable = open_tunable(job, device=str(arguments.device))
         tokens, key = _tokens(job, tunable, work)
-        batches = draw_batches(tokens, section, seed=job.seed, num_processes=count)
-        judged = dev_sample(tokens, section.dev_examples, job.seed)[rank::count]
+        batches = data.draw_batches(tokens, section, seed=job.seed, num_processes=count)
+        judged = data.dev_sample(tokens, section.dev_examples, job.seed)[rank::count]
         judging: Any = {"pad": tunable.pad, "precision": tunable.precision, "batch_size": batches.shape[3]}
         journal = Journal(
             job,
             work / "states",
             identity=hash_json([VERSION, key, section.model_dump(mode="json"), job.seed, job.device, count]),
             weights=tunable.weights,
-            judge=lambda: dev_losses(tunable.model, tokens, judged, **judging),
+            judge=lambda: data.dev_losses(tunable.model, tokens, judged, **judging),
             steps=len(batches),
             told=(on_point, progress) if rank == 0 else (lambda name, step, value: None, lambda done, total: None),
         )
@@ -296,7 +252,6 @@ def tune(
         num_parameters=sum(one.numel() for one in tunable.model.parameters()),
         train_loss=[value for name, _, value in notes.points if name == "train.loss"][-1],
         dev_losses=notes.dev_losses,
-        best_step=notes.best_step or notes.step,
         cpu_seconds=notes.cpu_seconds,
     )
 
@@ -304,27 +259,26 @@ def tune(
 def _tokens(job: TuneJob, tunable: Tunable, work: Path) -> tuple[Tokens, str]:
     """Return the examples as tokens, made once for all processes that share a journal, and the hash of their making."""
     files = [hash_file(file) for file in job.examples]
-    key = hash_json([files, tunable.base_sha256, job.path_tokens, tunable.max_length])
+    key = hash_json([files, tunable.base_sha256, tunable.max_length])
     folder = work / "tokens" / key[:16]
     if not folder.exists() and (PartialState().is_main_process or job.journal is None):
-        write_tokens(job.examples, tunable.tokenizer, folder, max_length=tunable.max_length)
+        data.write_tokens(job.examples, tunable.tokenizer, folder, max_length=tunable.max_length)
     PartialState().wait_for_everyone()
-    tokens = read_tokens(folder)
+    tokens = data.read_tokens(folder)
     for name, count in sorted(tokens.too_long.items()):
         _log.warning("%d examples of %s are longer than %d tokens: dropped", count, name, tunable.max_length)
     return tokens, key
 
 
 def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, arguments: Any, journal: Journal) -> None:
-    """Do the steps that the journal has not seen, and leave in the model the weights that are kept."""
+    """Do the steps that the journal has not seen."""
     steps, accumulated, _, size = batches.shape
     done, section = journal.notes.step, job.section
     if done < steps:
-        how: Any = {"rank": arguments.process_index, "pad": tunable.pad, "per_example": section.loss_mean == "example"}
         arguments.max_steps, arguments.gradient_accumulation_steps = steps - done, accumulated
         arguments.per_device_train_batch_size = size
-        passes = passes_of(tokens, batches[done:], **how)
-        loop = Loop(passes, steps, tunable.precision, model=tunable.model, args=arguments, callbacks=[journal])
+        passes = data.passes_of(tokens, batches[done:], rank=arguments.process_index, pad=tunable.pad)
+        loop = data.Loop(passes, steps, tunable.precision, model=tunable.model, args=arguments, callbacks=[journal])
         try:
             loop.train()
         except torch.cuda.OutOfMemoryError as problem:
@@ -332,15 +286,10 @@ def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, argumen
             cures += [] if section.gradient_checkpointing else ["set gradient_checkpointing"]
             cures += [f"lower max_length (now {section.max_length})"]
             raise KgqaError(f"the GPU's memory does not hold a step: {', or '.join(cures)}") from problem
-    if section.keep == "best" and journal.notes.best_step:
-        set_weights(tunable.weights, load_file(journal.folder / BEST.format(step=journal.notes.best_step)))
 
 
 def do_job(file: Path) -> None:
-    """Do the ``TuneJob`` in a file as one of torchrun's processes, and print a line of JSON for each thing to tell.
-
-    Where nobody reads them any more printing fails, and with it the process: nobody waits for what it makes.
-    """
+    """Do the ``TuneJob`` in a file as one of torchrun's processes, and print a line of JSON for each thing to tell."""
 
     def tell(kind: str, *said: Any) -> None:
         print(json.dumps([kind, *said]), flush=True)
@@ -364,8 +313,7 @@ def tune_in_processes(
 ) -> TuneReport:
     """Do what ``tune`` does, in several processes of torchrun where more than one is asked for, a GPU for each.
 
-    Raises:
-        KgqaError: what ``tune`` raises in any of them, or the last words of one that ended otherwise.
+    Raises what ``tune`` raises in any of them, or KgqaError with the last words of one that ended otherwise.
     """
     if processes == 1:
         return tune(job, on_point, progress)

@@ -49,8 +49,6 @@ class TuneJob(BaseModel):
     examples: tuple[Path, ...]  # files of schemas.INSTRUCTIONS; splits train and dev are used
     section: ReasonerSection  # how it is tuned; what it says of the examples was heeded when they were made
     seed: int = 0  # of new weights, dropout and the order of examples
-    path_tokens: tuple[str, ...] = ()  # texts that become single tokens where they are not; their rows are trained.
-    # With LoRA they are in the adapter as peft's trainable tokens, which vLLM cannot read yet (vllm issue 36501)
     # From here on: where and how, which shapes nothing.
     out: Path  # gets adapter/ or model/
     journal: Path | None = None  # folder from which a killed training goes on; also keeps the tokens
@@ -107,8 +105,7 @@ def read_tokens(folder: Path) -> Tokens:
 def write_tokens(files: Sequence[Path], tokenizer: Any, folder: Path, *, max_length: int) -> None:
     """Tokenise schemas.INSTRUCTIONS files into a folder; of each example only a few bytes stay in memory.
 
-    Raises:
-        InputError: a file is missing or lacks a column, or no training example is short enough.
+    Raises InputError where a file is missing or lacks a column, or no training example is short enough.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     numbers: dict[str, int] = {}  # instruction -> its number in order of appearance
@@ -164,11 +161,8 @@ def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num
     """Return which examples each forward pass sees [S, A, P, M]; so a step's number is all of a sampler's state.
 
     A step sees the same examples however many processes share them. An instruction's examples come in a random order,
-    each once before any comes again, across phases too. Within a phase the instructions are evenly spread.
-
-    Raises:
-        ConfigError: the batch cannot be divided as the section says.
-        InputError: a phase names an instruction without training examples.
+    each once before any comes again, across phases too. Within a phase the instructions are evenly spread. Raises
+    ConfigError or InputError where a batch cannot be divided, or a phase's instruction has no training example.
     """
     share, rest = divmod(section.batch_size, num_processes)
     size = section.micro_batch or share
@@ -216,7 +210,6 @@ def apportion(weights: Sequence[float], total: int) -> list[int]:
 
 
 def _endless(examples: Int, generator: np.random.Generator) -> Iterator[int]:
-    """Yield the examples in a random order, and again in another one."""
     while True:
         yield from generator.permutation(examples).tolist()
 
@@ -242,29 +235,19 @@ def collate(tokens: Tokens, examples: Int, scales: NDArray[np.float32], *, pad: 
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def passes_of(
-    tokens: Tokens, batches: Int, *, rank: int, pad: int, per_example: bool = False
-) -> Iterator[dict[str, Tensor]]:
-    """Yield one process's passes over ``batches`` [S, A, P, M].
-
-    Each target token of a step counts the same, or each target where ``per_example``; times its example's weight.
-    """
+def passes_of(tokens: Tokens, batches: Int, *, rank: int, pad: int) -> Iterator[dict[str, Tensor]]:
+    """Yield a process's passes over ``batches`` [S, A, P, M]: a step's tokens count by their examples' weights."""
     many = tokens.num_targets
     for batch in batches:
         for mine in batch[:, rank]:
-            share = many[mine] * batch.size if per_example else many[batch].sum()
-            yield collate(tokens, mine, tokens.weights[mine] / share, pad=pad)
+            yield collate(tokens, mine, tokens.weights[mine] / many[batch].sum(), pad=pad)
 
 
 class Loop(Trainer):
-    """Trainer over passes that were drawn beforehand, with the weighted loss, and a schedule over all steps.
+    """Trainer over this process's passes, each as ``collate`` makes it, and a schedule over all steps of the training.
 
     A pass's loss is a sum over its targets, weighted so that all passes of a step add up to the step's loss: in a sum,
     it does not matter how many passes and processes share a step.
-
-    Args:
-        passes: this process's, each as ``collate`` makes it; ``args.max_steps`` says how many steps they are.
-        steps: of the whole training, of which a resumed one only does the rest.
     """
 
     loss_is_scaled_for_ga = True  # Trainer then does not divide it by the number of accumulated passes
@@ -281,7 +264,7 @@ class Loop(Trainer):
         return self._passes
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Return the schedule of the whole training."""
+        """Return the schedule of the whole training, of which a resumed one only does the rest."""
         return super().create_scheduler(self._steps, optimizer)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *_: Any, **__: Any) -> Any:

@@ -7,6 +7,7 @@ httpx are imported only where something is opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -30,7 +31,7 @@ class Constraint(Protocol):
 
     @property
     def key(self) -> str:
-        """Return what tells this constraint from others, for the call cache: equal keys allow equal texts."""
+        """What tells this constraint from others, for the call store: equal keys allow equal texts."""
 
     def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
         """Return the pieces that may follow ``pieces``, in a fixed order; empty where the text must end."""
@@ -82,18 +83,17 @@ class Generation:
 class LanguageModel(Protocol):
     """A model that continues prompts and weighs options.
 
-    ``name`` stands for content (hashes of weights, adapter, tokenizer and chat template; endpoint and served id), so
-    that equal names and calls give equal texts. What one prompt cannot get (it is too long, its server times out) is
-    told in ``Generation.problem``; only what no prompt can get raises.
+    What one prompt cannot get (it is too long, its server times out) is told in ``Generation.problem``; only what no
+    prompt can get raises.
     """
 
     @property
     def name(self) -> str:
-        """Return the identity of the model."""
+        """Its content (hashes of weights and tokenizer; endpoint and served id): equal names and calls, equal texts."""
 
     @property
     def context(self) -> int:
-        """Return how many tokens prompt and answer may have together."""
+        """How many tokens prompt and answer may have together."""
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
         """Return the tokens of each prompt as the model reads it, chat template included."""
@@ -102,10 +102,9 @@ class LanguageModel(Protocol):
         """Return ``num_returns`` texts per prompt, best first (of samples: in order of drawing)."""
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the log-likelihood of each prompt's options, summed over their tokens; options are whole answers.
+        """Return the log-likelihood of each prompt's options, whole answers, summed over their tokens.
 
-        Raises:
-            KgqaError: a model that cannot tell (an endpoint without log-probabilities of given texts).
+        Raises KgqaError where the model cannot tell (an endpoint without log-probabilities of given texts).
         """
 
 
@@ -126,10 +125,6 @@ class StreamingModel(Protocol):
     def stream(self, prompts: Sequence[Prompt], decoding: Decoding) -> Iterator[Answer]:
         """Yield one answer per prompt, in the order in which they come."""
         ...
-
-
-ANSWERS = {"kind", "model", "identity", "api", "choices", "beams", "context", "extra"}
-"""Settings of an endpoint that may change what it says; the others are about how it is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +194,16 @@ class LocalLmSection(ModelSection):
         from kgqa_core.lm.local import open_local
 
         assert weights is not None
-        how: Any = {"dtype": self.dtype, "quantise": self.quantise, "device": machine.device()}
-        return open_local(weights.folder, adapter=weights.adapter, hash_file=machine.hash_file, **how)
+        how: Any = {"adapter": weights.adapter, "device": machine.device(), "hash_file": machine.hash_file}
+        return open_local(weights.folder, dtype=self.dtype, quantise=self.quantise, **how)
 
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Load and time it, where it fits the free memory."""
         from kgqa_core.lm.local import describe
 
         assert weights is not None
-        how: Any = {"dtype": self.dtype, "quantise": self.quantise, "device": machine.device()}
-        return {"kind": self.kind, **describe(weights.folder, adapter=weights.adapter, **how)}
+        how: Any = {"adapter": weights.adapter, "device": machine.device(), "hash_file": machine.hash_file}
+        return {"kind": self.kind, **describe(weights.folder, dtype=self.dtype, quantise=self.quantise, **how)}
 
 
 class EmbeddedLmSection(ModelSection):
@@ -259,24 +254,17 @@ class EmbeddedLmSection(ModelSection):
 
 
 def _address(url: str) -> str:
-    """Return the address of a server without a slash at its end.
-
-    Raises:
-        ConfigError: a part of it may be a secret, which pydantic's own error would repeat; or it is no address.
-    """
+    """Return a server's address without a slash at its end; ConfigError, as pydantic's own would repeat a secret."""
     if any(sign in url for sign in "@?#"):
         raise ConfigError(
             "lm.url holds a user, a password, a query or a fragment. Put the key into an environment variable and its "
             "name into lm.key_variable"
         )
-    try:
+    with suppress(ValueError):
         parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
-        raise ConfigError(f"lm.url = {shorten(url)} is no address such as http://127.0.0.1:8000/v1")
-    return url.rstrip("/")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url.rstrip("/")
+    raise ConfigError(f"lm.url = {shorten(url)} is no address such as http://127.0.0.1:8000/v1")
 
 
 def _additions(extra: dict[str, Any]) -> dict[str, Any]:
@@ -287,6 +275,9 @@ def _additions(extra: dict[str, Any]) -> dict[str, Any]:
 
 class EndpointLmSection(ModelSection):
     """An OpenAI-compatible HTTP endpoint: vLLM, llama.cpp, Ollama and others."""
+
+    ANSWERS: ClassVar = {"kind", "model", "identity", "api", "choices", "beams", "context", "extra"}
+    """Settings that may change what it says; the others are about how it is reached."""
 
     kind: Literal["endpoint"]
     url: Annotated[str, AfterValidator(_address)]  # with its /v1: http://127.0.0.1:8000/v1
@@ -311,7 +302,7 @@ class EndpointLmSection(ModelSection):
 
     def recipe(self) -> dict[str, Any]:
         """Return what may change what it says; how it is reached does not."""
-        return self.model_dump(mode="json", include=ANSWERS)
+        return self.model_dump(mode="json", include=self.ANSWERS)
 
     def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
         """Connect to it."""

@@ -183,10 +183,6 @@ class Handler(BaseHTTPRequestHandler):
     def _count(self, body: dict[str, Any]) -> None:
         if self.script.flavour == "vllm" and self.path == "/tokenize" and ("messages" in body or "prompt" in body):
             self._reply(200, {"count": len(text_of(body).split()) + 7, "max_model_len": 211, "tokens": [1]})
-        elif self.script.flavour == "llama.cpp" and self.path == "/apply-template":
-            self._reply(200, {"prompt": f"<user> {text_of(body)} <assistant>"})
-        elif self.script.flavour == "llama.cpp" and self.path == "/tokenize":
-            self._reply(200, {"tokens": list(range(len(body.get("content", "").split())))})
         else:
             self._reply(404, {"error": {"message": "not found"}})
 

@@ -162,25 +162,6 @@ def test_a_folder_on_a_network_has_no_log_beside_the_store(tmp_path: Path, monke
         assert [path.name for path in tmp_path.glob("*.sqlite*")] == [FIRST]
 
 
-def test_a_forked_child_uses_a_connection_of_its_own(tmp_path: Path) -> None:
-    code = """
-    with CallStore(Path(sys.argv[1])) as store:
-        store.put({"parent": Kept(Generation("p"), 1, 0.0)})
-        child = os.fork()
-        for number in range(50):
-            store.put({f"{child == 0} {number}": Kept(Generation("b"), 1, 0.0)})
-        if child == 0:
-            store.__exit__()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-    """
-    child = start(code, tmp_path)
-    child.communicate()
-    assert child.returncode == 0
-    with CallStore(tmp_path) as store:
-        assert len(store.get(["parent", *(f"{own} {n}" for own in (True, False) for n in range(50))])) == 101
-
-
 def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(tmp_path: Path) -> None:
     code = """
     with CallStore(Path(sys.argv[1])) as store:

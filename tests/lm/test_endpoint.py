@@ -323,8 +323,6 @@ def test_the_context_is_what_the_server_tells(
     [
         ("vllm", "chat", [9, 8]),
         ("vllm", "completions", [9, 8]),
-        ("llama.cpp", "chat", [4, 3]),
-        ("llama.cpp", "completions", [2, 1]),
         ("plain", "chat", [3, 1]),
     ],
 )

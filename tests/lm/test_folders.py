@@ -152,7 +152,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config.json": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
     "broken config.json": (lambda folder: (folder / "config.json").write_text('{"model_type": '), "not readable JSON"),
     "config.json is a list": (lambda folder: (folder / "config.json").write_text("[]"), "not a JSON object"),
-    "unknown architecture": (change("config.json", model_type="qwen22"), "nearest it knows is 'qwen2'"),
+    "unknown architecture": (change("config.json", model_type="qwen22"), "did you mean 'qwen2'"),
     "no head": (change("config.json", architectures=["Qwen2Model"]), "cannot generate"),
     "encoder-decoder": (change("config.json", is_encoder_decoder=True), "encoder-decoder"),
     "pickled": (pickle_weights, "pickled.*convert it once"),
@@ -179,7 +179,7 @@ def test_a_spoiled_folder_is_refused(folder: Path, case: str) -> None:
 def test_other_models_that_cannot_be_asked_are_refused(folder: Path, llama: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="did you mean 'model'"):
         open_local(folder.with_name("modell"))
-    with pytest.raises(InputError, match=r"bitsandbytes is not installed|needs a GPU"):
+    with pytest.raises(InputError, match="needs a GPU and bitsandbytes"):
         open_local(folder, quantise="int4")
     with pytest.raises(InputError, match="rwkv, which keeps no keys and values"):
         open_local(make_any(tmp_path / "rwkv", "rwkv"))

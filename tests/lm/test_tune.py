@@ -16,13 +16,12 @@ from safetensors.numpy import load_file
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ConfigError, KgqaError
-from kgqa_core.instructions.types import Example
 from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune import STATE, TENSORS, TuneReport, tune, tune_in_processes
 from kgqa_core.lm.tune_data import TuneJob
 from kgqa_core.lm.types import Prompt
-from tests.lm.tiny_models import make_any, make_job, write_examples
+from tests.lm.tiny_models import make_any, make_job
 
 Point = tuple[str, int, float]
 
@@ -76,29 +75,6 @@ def test_plain_peft_loads_the_adapter(any_model: Path, instructions: Path, tmp_p
     assert json.loads((tmp_path / "adapter" / ABOUT).read_text())["base_sha256"] == sha256
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])  # a head of its own, and one that is the embedding table
-def test_new_tokens_are_learned_and_travel_with_the_adapter(
-    name: str, request: pytest.FixtureRequest, instructions: Path, tmp_path: Path
-) -> None:
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    base, marks = request.getfixturevalue(name), ("<PATH>", "<JOIN>", "</PATH>")
-    assert len(load_tokenizer(base)("<PATH>")["input_ids"]) > 1
-    report = tune(make_job(base, instructions, tmp_path, path_tokens=marks))
-    tokenizer = AutoTokenizer.from_pretrained(report.folder)
-    assert [len(tokenizer(mark, add_special_tokens=False)["input_ids"]) for mark in marks] == [1, 1, 1]
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    tuned = PeftModel.from_pretrained(model, report.folder).eval()
-    ours = load(base, adapter=report.folder).model
-    text = torch.tensor([tokenizer("<PATH>film<JOIN>genre</PATH>")["input_ids"]])
-    torch.testing.assert_close(tuned(input_ids=text).logits, ours(input_ids=text).logits, rtol=1e-3, atol=1e-3)
-    heads = [one for key, one in tuned.state_dict().items() if "trainable_tokens_delta" in key]
-    assert {tuple(one.shape) for one in heads} == {(3, 24)}
-    assert len({one.data_ptr() for one in heads}) == (1 if model.config.tie_word_embeddings else 2)
-
-
 def test_full_tuning_leaves_an_ordinary_model_folder(llama: Path, instructions: Path, tmp_path: Path) -> None:
     report = tune(make_job(llama, instructions, tmp_path, tuning="full", learning_rate=1e-3))
     assert report.folder == tmp_path / "model" and report.num_trainable == report.num_parameters
@@ -127,16 +103,6 @@ def test_how_a_step_is_divided_changes_nothing_but_rounding(
         for own in ({}, divided)
     ]  # fmt: skip
     assert curves[1] == pytest.approx(curves[0], rel=1e-3)
-
-
-def test_the_best_weights_are_kept_where_that_is_asked(llama: Path, tmp_path: Path) -> None:
-    train = [Example("plan", f"q{n}", "train", "", f"who {n}", "directed by", 1.0) for n in range(20)]
-    misled = [Example("plan", f"q{n}", "dev", "", f"who {n}", "42 trains", 1.0) for n in range(4)]  # worse as it learns
-    instructions = write_examples(tmp_path / "misled.parquet", train + misled)
-    report, points = told(make_job(llama, instructions, tmp_path, max_steps=16, num_evaluations=8, keep="best"))
-    dev = {step: value for name, step, value in points if name == "dev.loss.plan"}
-    assert report.best_step == min(dev, key=lambda step: dev[step]) < 16
-    assert report.dev_losses == {"plan": dev[report.best_step]}
 
 
 def test_bfloat16_products_still_learn(llama: Path, instructions: Path, tmp_path: Path) -> None:
@@ -169,8 +135,8 @@ def test_targets_that_cannot_be_tuned_are_refused_before_training(
 def resumable(base: Path, examples: Path, folder: Path, **changed: Any) -> TuneJob:
     """Return a job that keeps each state, with everything that a state must hold."""
     phases = [{"until": 0.4, "weights": {"plan": 1.0}}, {"until": 1.0}]
-    shape = {"max_steps": 10, "micro_batch": 2, "dropout": 0.3, "phases": phases, "keep": "best", **changed}
-    how = {"path_tokens": ("<PATH>",), "journal": folder / "journal", "curve_every": 1, "save_every": 0}
+    shape = {"max_steps": 10, "micro_batch": 2, "dropout": 0.3, "phases": phases, **changed}
+    how = {"journal": folder / "journal", "curve_every": 1, "save_every": 0}
     return make_job(base, examples, folder / "out", **how, **shape)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
-from kgqa_core.lm.types import ANSWERS, EndpointLmSection
+from kgqa_core.lm.types import EndpointLmSection
 from tests.run.specs import another, assert_in_order, changed, specs_of
 
 RUN = """\
@@ -82,7 +82,7 @@ SHAPING |= {
     f"reasoner.{name}": {TAUGHT}
     for name in ("paths_per_question", "wrong_plans", "max_paths", "answers", "num_candidates")
 }
-HOW_REACHED = set(EndpointLmSection.model_fields) - ANSWERS
+HOW_REACHED = set(EndpointLmSection.model_fields) - EndpointLmSection.ANSWERS
 
 
 @pytest.mark.parametrize("setting", SHAPING)

@@ -274,7 +274,6 @@ def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder
 
 def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Train adapters, or all weights; a training that was killed goes on where it was."""
-    from kgqa_core.instructions.plan import END, SEPARATOR, START
     from kgqa_core.lm.tune import tune_in_processes
     from kgqa_core.lm.tune_data import TuneJob
 
@@ -287,7 +286,6 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
         examples=(run.artifact("instructions").folder / INSTRUCTIONS_FILE,),
         section=config.reasoner,
         seed=spec.seed,
-        path_tokens=(START, SEPARATOR, END) if config.reasoner.path_tokens else (),
         out=folder,
         journal=folder / JOURNAL,
         device=device_of(config),
@@ -308,5 +306,5 @@ STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
     Stage("instructions", 1, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
     Stage("lm", 3, "make embedded language model", _lm_specs, _make_model, asked_for=GENERATOR),
-    Stage("reasoner", 2, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
+    Stage("reasoner", 3, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
 )
