@@ -332,10 +332,10 @@ def _merits(entrants: Sequence[Entrant], tests: _Tests) -> list[Merit]:
             beside = {other.player: other for other in entrants if other.player in CHANCE and task(other) == task(one)}
             if len(beside) == len(CHANCE):
                 compared.append((one, [beside[player] for player in CHANCE]))
-    found = iter(tests.corrected([(one, other) for one, beside in compared for other in beside], "hits1"))
+    found = iter(tests.corrected([(one, other) for one, others in compared for other in others], "hits1"))
     merits = []
-    for one, beside in compared:
-        own = {other.player: next(found) for other in beside}
+    for one, others in compared:
+        own = {other.player: next(found) for other in others}
         against, p_holm = ({who: getattr(test, name) for who, test in own.items()} for name in ("second", "p_holm"))
         adds = all(test.verdict == "better" for test in own.values())
         merits.append(Merit(one.name, one.row.overall["hits1"], against, p_holm, adds))

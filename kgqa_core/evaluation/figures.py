@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -86,22 +86,13 @@ def mean_row(system: str, rows: Sequence[ReportRow]) -> ReportRow:
     Bounds of intervals are averaged too: how far the figure of one run would move with other questions.
     """
 
-    def mean(figures: Sequence[Figures]) -> Figures:
-        shared = set(figures[0]).intersection(*figures)
-        return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0] if name in shared}
+    def mean(parts: Sequence[Any]) -> Any:
+        if not isinstance(parts[0], Mapping):
+            return sum(parts) / len(parts)
+        return {name: mean([one[name] for one in parts]) for name in parts[0] if all(name in one for one in parts)}
 
-    def by_group(groups: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
-        shared = set(groups[0]).intersection(*groups)
-        return {name: mean([group[name] for group in groups]) for name in groups[0] if name in shared}
-
-    return ReportRow(
-        system,
-        rows[0].role,
-        mean([row.overall for row in rows]),
-        by_group([row.by_hops for row in rows]),
-        by_group([row.by_answers for row in rows]),
-        mean([row.answerable for row in rows]),
-    )
+    kinds = ("overall", "by_hops", "by_answers", "answerable")
+    return ReportRow(system, rows[0].role, *(mean([getattr(row, kind) for row in rows]) for kind in kinds))
 
 
 def system_row(

@@ -120,19 +120,9 @@ def score_predictions(questions: Sequence[Question], predictions: Iterable[Predi
 def pair_outcome(question: Question, prediction: Prediction | None) -> Outcome:
     """Put one question beside its prediction; ``None`` is an empty prediction."""
     given = prediction or Prediction(question.id, (), (), ())
-    return Outcome(
-        question.id,
-        question.hops,
-        frozenset(question.answers),
-        given.candidates,
-        given.scores,
-        frozenset(given.answers),
-        given.covered,
-        tuple(map(bool, given.paths)),
-        question.claim,
-        given.verdict,
-        question.verdict,
-    )
+    golds, answers, evident = frozenset(question.answers), frozenset(given.answers), tuple(map(bool, given.paths))
+    answered = (given.candidates, given.scores, answers, given.covered, evident)
+    return Outcome(question.id, question.hops, golds, *answered, question.claim, given.verdict, question.verdict)
 
 
 def score_outcomes(outcomes: Sequence[Outcome]) -> QuestionScores:

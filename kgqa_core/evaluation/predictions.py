@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kgqa_core.errors import InputError, nearest, shorten
+from kgqa_core.errors import InputError, did_you_mean, shorten
 from kgqa_core.evaluation import metrics
 from kgqa_core.evaluation.metrics import Outcome
 from kgqa_core.schemas import PREDICTIONS
@@ -163,10 +163,7 @@ def require_file(path: Path, hint: str = "") -> None:
     if path.exists():
         return
     beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, beside)
-    raise InputError(
-        f"there is no predictions file {shorten(str(path))}{f'; did you mean {shorten(near[0])}?' if near else hint}"
-    )
+    raise InputError(f"there is no predictions file {shorten(str(path))}{did_you_mean(path.name, beside) or hint}")
 
 
 def read_source(path: Path) -> Source | None:
@@ -221,21 +218,13 @@ def _unpack(table: pa.Table) -> Iterator[PredictionRow]:
         return cut(name, values.to_pylist() if pa.types.is_string(values.type) else values.to_numpy().tolist())
 
     shown = pc.binary_length(columns["paths"].values).to_numpy(zero_copy_only=False) > 0  # and not the texts themselves
-    outcomes = map(
-        Outcome,
-        columns["question_id"].to_pylist(),
-        columns["hops"].to_pylist(),
-        map(frozenset, lists("gold_ids")),
-        lists("candidate_ids"),
-        lists("candidate_scores"),
-        map(frozenset, lists("answer_ids")),
-        columns["covered"].to_pylist(),
-        cut("paths", shown.tolist()),
-        columns["claim"].to_pylist(),
-        columns["verdict"].to_pylist(),
-        columns["gold_verdict"].to_pylist(),
-    )
-    return zip(outcomes, columns["question"].to_pylist(), lists("prediction"), lists("ground_truth"), strict=True)
+    plain = ("question_id", "question", "hops", "covered", "claim", "verdict", "gold_verdict")
+    ids, texts, hops, covered, claims, verdicts, right = (columns[name].to_pylist() for name in plain)
+    golds, answers = (map(frozenset, lists(name)) for name in ("gold_ids", "answer_ids"))
+    ranked = (lists("candidate_ids"), lists("candidate_scores"))
+    evident = cut("paths", shown.tolist())
+    outcomes = map(Outcome, ids, hops, golds, *ranked, answers, covered, evident, claims, verdicts, right)
+    return zip(outcomes, texts, lists("prediction"), lists("ground_truth"), strict=True)
 
 
 # ------ The figures of any predictions file, for ``kgqa score``.

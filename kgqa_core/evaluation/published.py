@@ -1,23 +1,20 @@
 """Published figures, and which of them stands beside a row of ours.
 
-They stand in one file, ``conf/papers/tables.yaml``, with the run configuration of each table or figure, or the reason
-why there is none. Hit and Hits@1 are two metrics here whatever a paper calls them: a figure of one never answers for
-the other.
+They stand in one file, ``conf/papers/tables.yaml``, which a test checks. Hit and Hits@1 are two metrics here whatever a
+paper calls them: a figure of one never answers for the other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal, get_args
+from typing import Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from kgqa_core.errors import InputError
 from kgqa_core.evaluation.compare import Entrant
 from kgqa_core.evaluation.predictions import CHANCE
 
@@ -36,8 +33,6 @@ Metric = Literal[
     "hours",  # of training
 ]
 TopicSource = Literal["gold", "linked", "none"]
-METRICS: tuple[Metric, ...] = get_args(Metric)
-TOPIC_SOURCES: tuple[TopicSource, ...] = get_args(TopicSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,101 +43,24 @@ class PublishedFigure:
     dataset: str
     metric: Metric
     value: float  # percent where the metric is a share
-    denominator: int | None  # questions; None: the paper does not say
     topics: TopicSource
-    note: str = ""  # what to know before it is compared
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PublishedRun(_Entry):
-    """How a table or figure is made here."""
-
-    config: str  # file beside the index
-    set: tuple[str, ...] = ()  # settings over it, as ``--set`` takes them
-    row: str = ""  # which row or column it stands for; empty: the table's main one
-
-
-class _Row(_Entry):
-    """The figures of one method, by column; null where none is printed."""
-
-    values: tuple[float | None, ...]
-    metric: Metric | None = None  # of its kinds of hit, where nobody knows which its paper took over
-    topics: TopicSource | None = None
-    note: str = ""
-
-
-def _as_row(given: Any) -> Any:
-    return {"values": given} if isinstance(given, list) else given
-
-
-class PublishedTable(_Entry):
-    """One table or figure of one paper: runs, or the reason why there are none, and what it prints."""
-
-    paper: str = ""  # key: etd
-    item: str = ""  # Table 2, Figure 3
-    about: str = ""
-    runs: tuple[PublishedRun, ...] = ()
-    reason: str = ""  # empty where all of it can be run
-    care: str = ""  # what is odd about its figures; empty: nothing
-    topics: TopicSource | None = None
-    columns: tuple[str, ...] = ()  # "WebQSP hits1": dataset and metric
-    rows: dict[str, Annotated[_Row, BeforeValidator(_as_row)]] = {}
-    figures: tuple[PublishedFigure, ...] = ()
-
-
-class _Paper(_Entry):
-    """One paper as the index holds it."""
-
-    topics: TopicSource | None = None
-    denominators: dict[str, int | None] = {}
-    items: dict[str, PublishedTable]
-
-
-def read_published(path: Path) -> tuple[PublishedTable, ...]:
-    """Return all tables and figures of the index, in its order; ``InputError`` names an entry that lacks something."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        papers = {key: _Paper.model_validate(content) for key, content in dict(raw).items()}
-    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
-        fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
-        what = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else error
-        raise InputError(f"{path} is no index of published figures: {what}") from error
-    tables = []
-    for key, paper in papers.items():
-        for name, item in paper.items.items():
-            where = f"{path.name}: {key}, {name}"
-            if not item.runs and not item.reason:
-                raise InputError(f"{where}: give 'runs', or the 'reason' why there are none")
-            figures = tuple(_figures(item, paper, where))
-            tables.append(item.model_copy(update={"paper": key, "item": name, "figures": figures}))
-    return tuple(tables)
-
-
-def _figures(item: PublishedTable, paper: _Paper, where: str) -> Iterator[PublishedFigure]:
-    """Yield the figures that an item prints."""
-    columns = []
-    for column in item.columns:
-        dataset, _, name = column.rpartition(" ")
-        metric = next((one for one in METRICS if one == name), None)
-        if metric is None:
-            raise InputError(f"{where}: {name!r} is no metric; legal: {', '.join(METRICS)}")
-        if dataset not in paper.denominators:
-            raise InputError(f"{where}: 'denominators' does not name {dataset!r}; null where the paper does not say")
-        columns.append((dataset, metric))
-    for method, row in item.rows.items():
-        topics = row.topics or item.topics or paper.topics
-        if topics is None:
-            raise InputError(f"{where}: {method}: topics are missing, one of {', '.join(TOPIC_SOURCES)}")
-        if len(row.values) != len(columns):
-            raise InputError(f"{where}: {method}: expected {len(columns)} values, one per column, not {row.values}")
-        for (dataset, metric), value in zip(columns, row.values, strict=True):
-            if value is not None:
-                meant = row.metric if row.metric and metric in ("hit", "hits1") else metric
-                denominator = paper.denominators[dataset]
-                yield PublishedFigure(method, dataset, meant, value, denominator, topics, row.note)
+def read_published(path: Path) -> list[PublishedFigure]:
+    """Return the figures of all tables, in the order of the file."""
+    figures = []
+    for paper in yaml.safe_load(path.read_text(encoding="utf-8")).values():
+        for table in paper["items"].values():
+            for method, given in table.get("rows", {}).items():
+                row = {"values": given} if isinstance(given, list) else given
+                topics = row.get("topics") or table.get("topics") or paper["topics"]
+                for column, value in zip(table["columns"], row["values"], strict=True):
+                    dataset, _, metric = column.rpartition(" ")
+                    if metric in ("hit", "hits1"):  # nobody may know which of them a paper took over
+                        metric = row.get("metric", metric)
+                    if value is not None:
+                        figures.append(PublishedFigure(method, dataset, metric, value, topics))
+    return figures
 
 
 METHODS: Mapping[str, str] = {
@@ -172,7 +90,7 @@ def paper_datasets(name: str, hops: Iterable[str]) -> list[str]:
 
 
 def published_beside(
-    tables: Sequence[PublishedTable], datasets: Sequence[str], entrants: Sequence[Entrant]
+    figures: Sequence[PublishedFigure], datasets: Sequence[str], entrants: Sequence[Entrant]
 ) -> dict[Metric, dict[str, str]]:
     """Return by metric and row what is published for its system on all of ``datasets``, the best method of it.
 
@@ -185,8 +103,8 @@ def published_beside(
     }
     found: dict[Metric, dict[str, str]] = {}
     for metric in BESIDE if datasets else ():
-        figures = [one for table in tables for one in table.figures if one.metric == metric and one.dataset in datasets]
-        texts = {name: _best(figures, datasets, METHODS[system]) for name, system in rows.items()}
+        own = [one for one in figures if one.metric == metric and one.dataset in datasets]
+        texts = {name: _best(own, datasets, METHODS[system]) for name, system in rows.items()}
         if any(texts.values()):
             found[metric] = {name: text for name, text in texts.items() if text}
     return found

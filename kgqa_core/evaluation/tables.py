@@ -79,18 +79,8 @@ UNITED: Columns = {
     "Hits@1": ("hits1", None),
     "F1": ("f1", None),
 }
-OVERRULED = (
-    "system",
-    "N",
-    "questions",
-    "overruled",
-    "silent",
-    "both right",
-    "only explorer",
-    "only LM",
-    "both wrong",
-    "p",
-)
+OVERRULED = ("system", "N", "questions", "overruled", "silent")
+RIGHT = ("both right", "only explorer", "only LM", "both wrong")
 ANSWERERS = ("system", "answered by", "model", "prompts", "topics", "pool", "seeds")
 
 
@@ -281,7 +271,7 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
             ("system", *UNITED),
             [(row.system, *_cells(row.overall, UNITED)) for row in found.united],
         ),
-        TextTable("Explorer and language model, question by question", OVERRULED, overruled),
+        TextTable("Explorer and language model, question by question", (*OVERRULED, *RIGHT, "p"), overruled),
         TextTable(f"Who answered ({', '.join(CHANCE)}: no language model)", ANSWERERS, answerers, len(ANSWERERS)),
     ]
     return [table for table in tables if table.rows]

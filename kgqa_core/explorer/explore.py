@@ -167,7 +167,8 @@ def message_codes(num_messages: int, salt: int) -> npt.NDArray[np.int64]:
     x = np.arange(num_messages, dtype=np.uint64)[:, None] + (streams + np.uint64(0x632BE59BD9B4E019))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))).view(np.int64)
+    codes: npt.NDArray[np.int64] = (x ^ (x >> np.uint64(31))).view(np.int64)
+    return codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,14 +287,8 @@ def gold_mask(found: Exploration, batch: Batch, num_entities: int) -> Bool:
     keys = found.question * num_entities + found.entity
     golds = batch.gold_question * num_entities + batch.gold_entity
     bound = len(batch) * num_entities
-    mask: Bool
-    if bound > min(LARGEST_BITMAP, max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * len(keys))):
-        mask = np.isin(keys, golds, kind="sort")
-    else:
-        is_gold = np.zeros(bound, dtype=bool)
-        is_gold[golds] = True
-        mask = is_gold[keys]
-    return mask
+    bitmap = bound <= min(LARGEST_BITMAP, max(SMALL_BITMAP, BITMAP_CELLS_PER_KEY * len(keys)))
+    return np.isin(keys, golds, kind="table" if bitmap else "sort")
 
 
 def explore_rows(

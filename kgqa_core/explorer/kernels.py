@@ -29,29 +29,26 @@ SMALL = 48  # groups of one head up to which insertion sort is quicker than a li
 
 
 @njit(cache=True, nogil=True)
-def _slot(key: int, capacity: int) -> np.int64:
+def _number(table: I32, keys: I64, used: int, key: int) -> np.int64:
+    """Return the number of ``key`` in a hash table (linear probing), ``used`` where it is new; then it is added."""
+    last = len(table) - 1
     mixed = np.uint64(key) * np.uint64(GOLDEN | 1)
-    return np.int64((mixed ^ (mixed >> np.uint64(29))) & np.uint64(capacity - 1))
+    slot = np.int64((mixed ^ (mixed >> np.uint64(29))) & np.uint64(last))
+    while table[slot] != EMPTY:
+        if keys[table[slot]] == key:
+            return np.int64(table[slot])
+        slot = (slot + 1) & last
+    table[slot], keys[used] = used, key
+    return np.int64(used)
 
 
 @njit(cache=True, nogil=True)
-def _find(table: I32, keys: I64, key: int) -> np.int64:
-    """Return the slot of ``key``, or the empty slot where it belongs (linear probing)."""
-    capacity = len(table)
-    slot = _slot(key, capacity)
-    while table[slot] != EMPTY and keys[table[slot]] != key:
-        slot = (slot + 1) & (capacity - 1)
-    return slot
-
-
-@njit(cache=True, nogil=True)
-def _grow(table: I32, keys: I64, used: int) -> tuple[I32, I64]:
+def _grow(table: I32, keys: I64) -> tuple[I32, I64]:
     """Return a table and key list of twice the capacity with the same entries."""
     bigger = np.full(2 * len(table), EMPTY, np.int32)
-    more = np.empty(len(bigger) // 2, np.int64)
-    more[:used] = keys[:used]
-    for number in range(used):
-        bigger[_find(bigger, more, more[number])] = number
+    more = np.empty(2 * len(keys), np.int64)
+    for number in range(len(keys)):
+        _number(bigger, more, number, keys[number])
     return bigger, more
 
 
@@ -112,17 +109,12 @@ def number_messages(csr: Arrays, node_entity: I64, node_class: I64, visit: I64, 
             if known_class[relation] == sender:
                 message[at] = known[relation]
                 continue
-            key = sender * num_codes + relation
-            slot = _find(table, keys, key)
-            if table[slot] == EMPTY:
-                if used == len(keys):
-                    table, keys = _grow(table, keys, used)
-                    slot = _find(table, keys, key)
-                keys[used] = key
-                table[slot] = used
-                used += 1
-            message[at] = table[slot]
-            known_class[relation], known[relation] = sender, table[slot]
+            if used == len(keys):
+                table, keys = _grow(table, keys)
+            number = _number(table, keys, used, sender * num_codes + relation)
+            used += number == used
+            message[at] = number
+            known_class[relation], known[relation] = sender, number
     return first, message, keys[:used].copy()
 
 
@@ -281,18 +273,14 @@ def number_classes(hashes: I64) -> tuple[I64, I64, bool]:
     keys = np.empty(FIRST_CAPACITY // 2, np.int64)
     used = 0
     for node in range(len(hashes)):
-        slot = _find(table, keys, hashes[node, 0])
-        if table[slot] == EMPTY:
-            if used == len(keys):
-                table, keys = _grow(table, keys, used)
-                slot = _find(table, keys, hashes[node, 0])
-            keys[used] = hashes[node, 0]
-            table[slot] = used
+        if used == len(keys):
+            table, keys = _grow(table, keys)
+        number = node_class[node] = _number(table, keys, used, hashes[node, 0])
+        if number == used:
             representative[used] = node
             used += 1
-        elif hashes[representative[table[slot]], 1] != hashes[node, 1]:
+        elif hashes[representative[number], 1] != hashes[node, 1]:
             return node_class, representative[:used], True
-        node_class[node] = table[slot]
     return node_class, representative[:used].copy(), False
 
 
@@ -316,18 +304,11 @@ def collect_inbox(target: I32, sent: I32, num_nodes: int, representative: I64, n
         if last[owner] == sent[edge]:
             counts[last_entry[owner]] += 1
             continue
-        key = owner * num_messages + sent[edge]
-        slot = _find(table, keys, key)
-        if table[slot] == EMPTY:
-            if used == len(keys):
-                table, keys = _grow(table, keys, used)
-                more = np.zeros(len(keys), np.int64)
-                more[:used] = counts[:used]
-                counts = more
-                slot = _find(table, keys, key)
-            keys[used] = key
-            table[slot] = used
-            used += 1
-        counts[table[slot]] += 1
-        last[owner], last_entry[owner] = sent[edge], table[slot]
+        if used == len(keys):
+            table, keys = _grow(table, keys)
+            counts = np.append(counts, np.zeros(used, np.int64))
+        number = _number(table, keys, used, owner * num_messages + sent[edge])
+        used += number == used
+        counts[number] += 1
+        last[owner], last_entry[owner] = sent[edge], number
     return keys[:used].copy(), counts[:used].copy()
