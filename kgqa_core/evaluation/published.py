@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -52,7 +52,7 @@ def read_published(path: Path) -> list[PublishedFigure]:
     for paper in yaml.safe_load(path.read_text(encoding="utf-8")).values():
         for table in paper["items"].values():
             for method, given in table.get("rows", {}).items():
-                row = {"values": given} if isinstance(given, list) else given
+                row: dict[str, Any] = {"values": given} if isinstance(given, list) else given
                 topics = row.get("topics") or table.get("topics") or paper["topics"]
                 for column, value in zip(table["columns"], row["values"], strict=True):
                     dataset, _, metric = column.rpartition(" ")

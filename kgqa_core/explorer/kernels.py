@@ -112,7 +112,8 @@ def number_messages(csr: Arrays, node_entity: I64, node_class: I64, visit: I64, 
             if used == len(keys):
                 table, keys = _grow(table, keys)
             number = _number(table, keys, used, sender * num_codes + relation)
-            used += number == used
+            if number == used:
+                used += 1
             message[at] = number
             known_class[relation], known[relation] = sender, number
     return first, message, keys[:used].copy()
@@ -308,7 +309,8 @@ def collect_inbox(target: I32, sent: I32, num_nodes: int, representative: I64, n
             table, keys = _grow(table, keys)
             counts = np.append(counts, np.zeros(used, np.int64))
         number = _number(table, keys, used, owner * num_messages + sent[edge])
-        used += number == used
+        if number == used:
+            used += 1
         counts[number] += 1
         last[owner], last_entry[owner] = sent[edge], number
     return keys[:used].copy(), counts[:used].copy()
