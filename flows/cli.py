@@ -187,7 +187,7 @@ def evaluate(
         from flows.run import run_missing
         from kgqa_core.run.ask import score_question_file
 
-        run_missing("evaluate", pipeline, f"explorer-seed{first}", "controls")
+        run_missing(pipeline, f"explorer-seed{first}", "controls")
         figures, rejects = score_question_file(pipeline, questions)
     print_rejects(rejects)
     print_json(figures) if as_json else print_evaluation(figures)

@@ -13,7 +13,7 @@ import typer
 from flows.cli_output import PERCENT, print_json, print_table
 from flows.cli_output import print_comparison as print_systems
 from flows.cli_session import Json, open_run, working
-from kgqa_core.errors import ConfigError, InputError, nearest, shorten
+from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten, with_nearest
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
@@ -185,12 +185,9 @@ def find_predictions(run: str) -> list[tuple[str, Path]]:
         return _evaluations(Path(base), part)
     if _is_configuration(path):
         return _evaluations(path, None)
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, beside)
-    hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
     raise InputError(
-        f"there is no run {shorten(run)}{hint}. A run is a configuration (conf/demo.yaml, conf/demo.yaml@1 or "
-        "conf/demo.yaml@etd), the folder of an evaluation, or a predictions.parquet"
+        f"there is no run {shorten(run)}{nearest_beside(path)}. A run is a configuration (conf/demo.yaml, "
+        "conf/demo.yaml@1 or conf/demo.yaml@etd), the folder of an evaluation, or a predictions.parquet"
     )
 
 
@@ -215,8 +212,6 @@ def _evaluations(conf: Path, part: str | None) -> list[tuple[str, Path]]:
     seed = seeds[0] if part is None else part
     if seed not in seeds:
         known = list(dict.fromkeys(name.rpartition("-seed")[0] for name in systems))
-        near = nearest(seed, known)
-        more = f", and its systems are {', '.join(known)}" if known else ""
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"{conf} has no seed {shorten(seed)}; its explorer.seeds are {', '.join(seeds)}{more}{hint}")
+        more = f", and its systems are {with_nearest(seed, known)}" if known else ""
+        raise ConfigError(f"{conf} has no seed {shorten(seed)}; its explorer.seeds are {', '.join(seeds)}{more}")
     return [(f"{conf}@{seed}", pipeline.artifact(f"evaluation-seed{seed}").folder / PREDICTIONS)]

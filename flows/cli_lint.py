@@ -43,13 +43,13 @@ def lint(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
     with working("checking"):
         from flows.run import run_missing
 
-        run_missing("build_graph", pipeline, "graph", "questions")
+        run_missing(pipeline, "graph", "questions")
         report = read_lint(pipeline)
     print_json(report) if as_json else print_lint(report)
 
 
 def read_lint(pipeline: Pipeline) -> dict[str, Any]:
-    """Return findings and coverage (see ``questions.lint.LintReport``), what the graph holds, and rejected lines.
+    """Return findings and coverage (see ``questions.coverage.LintReport``), what the graph holds, and rejected lines.
 
     Of the graph (see ``graph.diff.lint_graph``) it also says how many topics of questions have no triple in it.
     Rejected lines are counted by reason. Raises ``ArtifactError`` where graph or questions are not built.

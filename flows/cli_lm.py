@@ -39,7 +39,7 @@ def score_plans(
     with working("scoring plans"):
         from flows.run import run_missing
 
-        run_missing("train_reasoner", pipeline, *planner_keys(pipeline))
+        run_missing(pipeline, *planner_keys(pipeline))
         scores, rejects = score_plan_file(pipeline, questions)
     print_rejects(rejects)
     if as_json:
@@ -80,7 +80,7 @@ def lm_info(conf: Conf, settings: Settings = None, as_json: Json = False) -> Non
         from kgqa_core.run.open import model_facts
 
         if "lm" in pipeline.specs:
-            run_missing("train_reasoner", pipeline, "lm")
+            run_missing(pipeline, "lm")
         facts = model_facts(pipeline)
     if as_json:
         print_json(facts)

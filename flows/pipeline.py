@@ -34,11 +34,17 @@ def open_pipeline(config: RunConfig | Path) -> Pipeline:
     return Pipeline(read_config(config) if isinstance(config, Path) else config)
 
 
-def make(pipeline: Pipeline, *stages: str, accept: bool = False) -> RunSummary:
-    """Make the stages of these kinds and what they read, each that is missing as a Prefect task."""
-    goals = [key for key, spec in pipeline.specs.items() if not stages or spec.stage in stages]
+def make(pipeline: Pipeline, *wanted: str, accept: bool = False) -> RunSummary:
+    """Make the stages of these kinds or keys (default: all) and what they read; what is missing is a Prefect task."""
+    goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
     outcomes = ensure(pipeline, goals, accept=accept, worker=run_as_task)
     return write_report(pipeline, summarise(pipeline, outcomes))
+
+
+@flow(name="make_stages", persist_result=False)
+def make_stages(config: RunConfig | Path, keys: tuple[str, ...]) -> RunSummary:
+    """Make some stages, by their keys, and what they read: what a command lacks. A later run tells MLflow of them."""
+    return make(open_pipeline(config), *keys)
 
 
 @flow(name="build_graph", persist_result=False)

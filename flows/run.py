@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flows.summary import RunSummary
 from kgqa_core.artifacts import DIGITS
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from flows.pipeline import SweepSummary
     from kgqa_core.sweeps.points import Sweep
 
-FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "train_reasoner", "retrain"]
+FlowName = Literal["build_graph", "encode", "train_explorer", "evaluate", "train_reasoner", "retrain", "make_stages"]
 _log = logging.getLogger(__name__)
 
 
-def run_flow(name: FlowName, config: RunConfig, **options: bool) -> RunSummary:
+def run_flow(name: FlowName, config: RunConfig, **options: Any) -> RunSummary:
     """Run one flow of a configuration, with what options it has. Raises what its stages raise."""
     from tasks.server import prefect_server
 
@@ -43,7 +43,7 @@ def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:
         return flows.sweep(sweep.path, list(overrides))
 
 
-def run_missing(name: FlowName, pipeline: Pipeline, *keys: str) -> None:
-    """Run a flow where one of the stages ``keys`` is not done; where all are, Prefect is not even loaded."""
+def run_missing(pipeline: Pipeline, *keys: str) -> None:
+    """Make the stages ``keys`` and what they read, and nothing else; where all are done, Prefect is not even loaded."""
     if any(pipeline.find(key) is None for key in keys):
-        run_flow(name, pipeline.config)
+        run_flow("make_stages", pipeline.config, keys=keys)

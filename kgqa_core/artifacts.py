@@ -33,25 +33,14 @@ _log = logging.getLogger(__name__)
 
 # How a full disk reads where a library raises an error of its own, or an OSError without a number: safetensors and
 # DuckDB; a quota; numpy; DuckDB when it spills; SQLite. Then how DuckDB says that a file may not grow.
-_FULL = re.compile(
-    r"no space left on device|quota exceeded|\d+ requested and \d+ written|failed to offload data"
-    r"|database or disk is full",
-    re.IGNORECASE,
+FULL = (
+    r"no space left on device|quota exceeded|\d+ requested and \d+ written|failed to offload|database or disk is full"
 )
-_TOO_LARGE = re.compile(r"could not write .*file too large", re.IGNORECASE | re.DOTALL)
-TROUBLES = (  # numbers of errors; texts; what to do
-    (
-        {errno.ENOSPC, errno.EDQUOT},
-        _FULL,
-        "The disk is full ({free} MiB free now). Free some space or set KGQA_HOME to another disk",
-    ),
-    (
-        {errno.EFBIG},
-        _TOO_LARGE,
-        "A file outgrew what this process (`ulimit -f` shows it) or the file system allows. Raise the limit or set "
-        "KGQA_HOME to another disk",
-    ),
-)
+TOO_LARGE = r"could not write .*file too large"
+DISK_CURE = "The disk is full ({free} MiB free now). Free some space or set KGQA_HOME to another disk"
+SIZE_CURE = "A file outgrew what this process (`ulimit -f` shows it) or the file system allows. Raise the limit or set "
+SIZE_CURE += "KGQA_HOME to another disk"
+TROUBLES = (({errno.ENOSPC, errno.EDQUOT}, FULL, DISK_CURE), ({errno.EFBIG}, TOO_LARGE, SIZE_CURE))
 REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -117,8 +106,7 @@ class ArtifactStore:
     def build(self, recipe: Recipe, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
         """Return the artifact of ``recipe``, and whether it was made now: by ``write``, which fills an empty folder.
 
-        Raises:
-            ArtifactError: when the disk is full or the folder cannot be written; the rubble is removed.
+        Raises ArtifactError where the disk is full or the folder cannot be written; the rubble is removed.
         """
         if found := self.find(recipe):
             return found, False
@@ -155,7 +143,13 @@ def _make(recipe: Recipe, final: Path, write: Callable[[Path], None]) -> Artifac
         work.mkdir(exist_ok=True)  # inside: a signal may come right behind it
         write(work)
         shutil.rmtree(work / JOURNAL, ignore_errors=True)
-        _write_manifest(work, recipe)
+        paths = sorted(work.rglob("*"))
+        files = [_entry(work, path) for path in paths if path.is_file()]
+        for path in paths:  # the manifest is written once all that it names is on the disk
+            _sync(path)
+        listed = [asdict(entry) for entry in files]
+        write_json(work / MANIFEST, {"recipe": asdict(recipe), "content": _hash_content(files), "files": listed})
+        _sync(work)
     except BaseException:
         _empty(work)
         raise
@@ -192,17 +186,6 @@ def _clear_rubble(stage_folder: Path, ours: Path) -> None:
                 shutil.rmtree(work)
 
 
-def _write_manifest(folder: Path, recipe: Recipe) -> None:
-    """Write the manifest once every file and folder that it names is on the disk."""
-    paths = sorted(folder.rglob("*"))
-    files = [_entry(folder, path) for path in paths if path.is_file()]
-    for path in paths:
-        _sync(path)
-    listed = [asdict(entry) for entry in files]
-    write_json(folder / MANIFEST, {"recipe": asdict(recipe), "content": _hash_content(files), "files": listed})
-    _sync(folder)
-
-
 def _entry(folder: Path, path: Path) -> FileEntry:
     rows = None
     if path.suffix == ".parquet":
@@ -215,8 +198,7 @@ def _entry(folder: Path, path: Path) -> FileEntry:
 def read_artifact(folder: Path) -> Artifact | None:
     """Return the artifact in ``folder``, or None where it is absent, has no manifest, or a file lost its size.
 
-    Raises:
-        ArtifactError: the folder cannot be looked into. It is not taken for damaged: a damaged one is built anew.
+    Raises ArtifactError where the folder cannot be looked into. That is no damage: a damaged one is built anew.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -250,7 +232,6 @@ def hash_file(path: Path) -> str:
 
 
 def _hash_content(files: Iterable[FileEntry]) -> str:
-    """Return the hash of the files' names and bytes, whatever order they are in."""
     return hash_json(sorted((entry.name, entry.sha256) for entry in files if entry.name not in NOT_CONTENT))
 
 
@@ -309,10 +290,8 @@ def exclusive_lock(path: Path, *, timeout: float | None = None) -> Iterator[None
             until = time.monotonic() + (timeout or 0)
             while timeout is not None and not _try_lock(stream):
                 if time.monotonic() > until:
-                    raise KgqaError(
-                        f"Another run {owner} has held {str(path)!r} for more than {timeout:.0f} s. Wait for it or "
-                        "end it, then run again."
-                    )
+                    held = f"Another run {owner} has held {str(path)!r} for more than {timeout:.0f} s"
+                    raise KgqaError(f"{held}. Wait for it or end it, then run again.")
                 time.sleep(POLL_SECONDS)
         stream.seek(0)
         stream.truncate()
@@ -337,22 +316,14 @@ def cure_of(problem: Exception, root: Path) -> str | None:
         code = cause.errno if isinstance(cause, OSError) else None
         text = "" if isinstance(cause, KgqaError) else str(cause)  # ours quote what users wrote
         for codes, texts, cure in TROUBLES:
-            if code in codes or texts.search(text):
+            if code in codes or re.search(texts, text, re.IGNORECASE | re.DOTALL):
                 existing = next(folder for folder in (root, *root.parents) if folder.exists())
                 return cure.format(free=shutil.disk_usage(existing).free // 2**20)
         cause = cause.__cause__
     code = problem.errno if isinstance(problem, OSError) else None
-    if code in REFUSED and _is_under(problem, root):
-        return "Check the permissions, or set KGQA_HOME to a folder that can be written"
-    if code in NO_LOCKS:
-        return "The file system has no file locks. Set KGQA_HOME to a local disk"
-    return None
-
-
-def _is_under(problem: Exception, root: Path) -> bool:
-    """Is ``problem`` about a file of ``root``? An input that may not be read is another matter."""
     name = getattr(problem, "filename", None)
-    if not isinstance(name, str | os.PathLike):
-        return False
-    path = Path(name)  # relative where shutil walks a folder of ours
-    return not path.is_absolute() or path.is_relative_to(root) or root.is_relative_to(path)
+    if code in REFUSED and isinstance(name, str | os.PathLike):  # an input that may not be read is another matter
+        path = Path(name)  # relative where shutil walks a folder of ours
+        if not path.is_absolute() or path.is_relative_to(root) or root.is_relative_to(path):
+            return "Check the permissions, or set KGQA_HOME to a folder that can be written"
+    return "The file system has no file locks. Set KGQA_HOME to a local disk" if code in NO_LOCKS else None

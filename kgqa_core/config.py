@@ -54,7 +54,6 @@ class HashEncoderSection(Section):
 
 EncoderSection = MiniLmSection | LocalEncoderSection | HashEncoderSection
 
-
 PAPER = {
     "width": 256,
     "epochs": 30,
@@ -167,12 +166,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
-        for fault in self._faults():
+        if fault := next(self._faults(), None):
             raise ValueError(fault)
         return self
 
     def _faults(self) -> Iterator[str]:
-        """Yield what does not go together."""
         planners = self.plans.trained if self.plans else set()
         lm = self.lm
         if not isinstance(self.dataset, PlansDataset):

@@ -39,7 +39,6 @@ class TextOf(str):
 
 
 def _resolved(given: Any, info: ValidationInfo) -> Any:
-    """Fill in ``${...}`` and make a path absolute, where it is read from a file."""
     places = info.context
     if not isinstance(places, Places) or not isinstance(given, str):
         return given
@@ -60,7 +59,6 @@ def _resolved(given: Any, info: ValidationInfo) -> Any:
 
 
 def _must(legal: Callable[[Any], object], be: str) -> Callable[[Any], Any]:
-    """Return a validator that lets a value pass where ``legal`` says so."""
 
     def check(value: Any) -> Any:
         if not legal(value):

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import CONF, VARIABLES, FilePath, Places, Section, TextOf
-from kgqa_core.errors import ConfigError, did_you_mean, nearest, shorten, with_nearest
+from kgqa_core.errors import ConfigError, did_you_mean, nearest_beside, shorten, with_nearest
 
 LOCAL_FILE = "local.yaml"
 DEFAULT_HOME = "~/.local/share/kgqa"
@@ -74,30 +74,23 @@ def parse_setting(override: str, folder: Path | None = None) -> Setting:
 
 
 def read_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Read a run configuration.
+    """Read a run configuration, with ``section.key=value`` settings (values in YAML) over it.
 
-    Args:
-        path: the YAML file.
-        overrides: ``section.key=value`` settings, values in YAML.
-
-    Raises:
-        ConfigError: a missing file, no YAML, an unknown key, a wrong type or a bad value; every problem is named with
-            its key, the value, what is legal and the nearest match.
+    Raises ConfigError for a missing file, no YAML, an unknown key, a wrong type or a bad value; every problem is named
+    with its key, the value, what is legal and the nearest match.
     """
     return configure(path, [parse_setting(override) for override in overrides])
 
 
 def configure(path: Path, settings: Iterable[Setting], *, source: str | None = None) -> RunConfig:
-    """Read a run configuration with ``settings`` over it, later ones over earlier ones.
-
-    ``source`` says in errors what was read, by default ``path``. Raises as ``read_config``.
-    """
+    """Read ``path`` with ``settings`` over it, as ``read_config`` does; ``source`` names it in errors."""
     path = packaged(path)
     raw = read_yaml(path)
     raw.setdefault("name", path.stem)
     for setting in settings:
         _apply(raw, setting)
-    if isinstance(runtime := _section(raw, "runtime"), dict):
+    raw["runtime"] = runtime = {} if raw.get("runtime") is None else raw["runtime"]
+    if isinstance(runtime, dict):
         runtime.setdefault("home", "${KGQA_HOME}")
     return validated(RunConfig, raw, path, machine_paths(path.parent), source=source)
 
@@ -117,10 +110,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
-        beside = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        near = nearest(path.name, beside)
-        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
-        raise ConfigError(f"no configuration file {shorten(str(path))}{hint}") from None
+        raise ConfigError(f"no configuration file {shorten(str(path))}{nearest_beside(path)}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
         raise ConfigError(f"{path} is no readable YAML: {problem}") from None
     if not isinstance(raw, dict):
@@ -136,10 +126,9 @@ def packaged(path: Path) -> Path:
 
 
 def machine_paths(folder: Path) -> dict[str, str]:
-    """Return KGQA_DATA and KGQA_HOME, absolute; the home has a default, which is not the current folder.
+    """Return KGQA_DATA and KGQA_HOME, absolute: the environment's, else those of ``local.yaml``, else ours.
 
-    The environment comes first (relative paths: from the current folder), then ``local.yaml`` in ``folder`` (from
-    there).
+    Relative paths start in the current folder and in ``folder``; the default home is in neither.
     """
     found: dict[str, str] = {}
     if (folder / LOCAL_FILE).is_file():
@@ -171,17 +160,10 @@ def _apply(raw: dict[str, Any], setting: Setting) -> None:
     *parents, last = setting.key.split(".")
     section: Any = raw
     for name in parents:
-        section = _section(section, name)
+        section[name] = section = {} if section.get(name) is None else section[name]  # empty: all its keys are comments
         if not isinstance(section, dict):
             raise ConfigError(f"{setting.source}: {name!r} is a value, not a section")
     section[last] = _copy(setting.value, setting.folder)
-
-
-def _section(raw: dict[str, Any], name: str) -> Any:
-    """Return a section, made where it is missing or empty (all its keys commented out)."""
-    if raw.get(name) is None:
-        raw[name] = {}
-    return raw[name]
 
 
 def _copy(value: Any, folder: Path | None) -> Any:
@@ -198,10 +180,7 @@ def _copy(value: Any, folder: Path | None) -> Any:
 
 
 def explain(problem: ValidationError, source: str, root: type[Section] = RunConfig) -> str:
-    """Return what is wrong with a configuration from ``source``, a line for each of the first few problems.
-
-    ``root`` is the model that was read: a run configuration, or another file that follows the same rules.
-    """
+    """Return what is wrong with a file, a line for each of the first problems; ``root`` is the model it was read as."""
     errors = problem.errors(include_url=False)
     lines = [f"  {_explain_one(dict(error), root)}" for error in errors[:MAX_PROBLEMS]]
     if len(errors) > MAX_PROBLEMS:
@@ -217,7 +196,13 @@ def _explain_one(error: dict[str, Any], root: type[Section]) -> str:
         case "extra_forbidden":
             _, models = _walk(error["loc"][:-1], root)
             legal = sorted(name for model in models for name in model.legal_keys())
-            hint = did_you_mean(location[-1], legal) or _guess_elsewhere(location[-1], root)
+            hint = did_you_mean(location[-1], legal)
+            if not hint:  # settings move: the nearest name in any section
+                sections = [
+                    (name, one) for name, field in root.model_fields.items() for one in variants_of(field.annotation)
+                ]
+                places = {key: f"{name}.{key}" for name, one in reversed(sections) for key in one.model_fields}
+                hint = did_you_mean(location[-1], places, lambda name: repr(places[name]))
             return f"unknown key {key!r} (value {shorten(given)}); legal keys: {', '.join(legal)}{hint}"
         case "missing":
             return f"missing key {key!r}"
@@ -246,9 +231,7 @@ def _walk(location: Iterable[Any], root: type[Section]) -> tuple[list[Any], list
     models = [root]
     for part in location:
         kind = next((found for model in models if (found := model.type_of(str(part))) is not None), None)
-        tagged = [
-            model for model in models if any(part in _leaves(field.annotation) for field in model.model_fields.values())
-        ]
+        tagged = [one for one in models if any(part in _leaves(each.annotation) for each in one.model_fields.values())]
         if kind is None and len(models) > 1 and tagged:
             models = tagged
         elif part != "[key]":
@@ -257,20 +240,11 @@ def _walk(location: Iterable[Any], root: type[Section]) -> tuple[list[Any], list
     return shown, models
 
 
-def _guess_elsewhere(given: object, root: type[Section]) -> str:
-    """Return a hint at the setting of another section whose name is nearest to ``given``: settings move."""
-    sections = [(name, model) for name, field in root.model_fields.items() for model in variants_of(field.annotation)]
-    places = {name: f"{section}.{name}" for section, model in reversed(sections) for name in model.model_fields}
-    near = nearest(str(given), places)
-    return f"; did you mean {places[near[0]]!r}?" if near else ""
-
-
 def variants_of(annotation: Any) -> list[type[Section]]:
     """Return the sections that an annotation allows."""
     return [leaf for leaf in _leaves(annotation) if isinstance(leaf, type) and issubclass(leaf, Section)]
 
 
 def _leaves(annotation: Any) -> list[Any]:
-    """Return the types and literals that an annotation is made of."""
     inner = get_args(annotation)
     return [leaf for part in inner for leaf in _leaves(part)] if inner else [annotation]

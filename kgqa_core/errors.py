@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 MAX_SHOWN = 200  # characters of a user's value that an error message repeats
 
@@ -71,10 +72,15 @@ def nearest(value: str, legal: Iterable[str], count: int = 1) -> list[str]:
     return get_close_matches(value, list(legal), n=count, cutoff=0.5)
 
 
-def did_you_mean(given: object, legal: Iterable[str]) -> str:
-    """Return a hint at the legal value nearest to ``given``, empty where none is near."""
+def did_you_mean(given: object, legal: Iterable[str], show: Callable[[str], str] = repr) -> str:
+    """Return a hint at the legal value nearest to ``given``, as ``show`` writes it; empty where none is near."""
     near = nearest(str(given), legal)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {show(near[0])}?" if near else ""
+
+
+def nearest_beside(path: Path) -> str:
+    """Return a hint at the file or folder beside ``path`` whose name is nearest; empty where none is near."""
+    return did_you_mean(path.name, [entry.name for entry in path.parent.glob("*")])
 
 
 def with_nearest(given: object, legal: Iterable[str]) -> str:

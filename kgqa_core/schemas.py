@@ -6,14 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-TEXT, FLAG = pa.string(), pa.bool_()
-ID, COUNT = pa.int32(), pa.int64()
-NUMBER = pa.float64()
+TEXT, FLAG, ID, COUNT, NUMBER = pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64()
 IDS, TEXTS = pa.list_(ID), pa.list_(TEXT)
 
 
 def _null(kind: Any) -> pa.Field:
-    """Return a column of this type that may be null."""
     return pa.field("", kind)
 
 
@@ -29,11 +26,8 @@ ENTITIES = _table(
     name=TEXT,  # what people call it; = label where no names are given
     kind=_null(TEXT),  # entity, cvt (no name at all), foreign (named in another language), literal
 )
-
 ALIASES = _table(entity_id=ID, alias=TEXT)  # another name, in the language of the names
-
 TYPES = _table(entity_id=ID, type=TEXT)  # label of the type
-
 HUBS = _table(
     label=TEXT,  # of the entity that the triples were walked from
     relation=TEXT,
@@ -42,18 +36,14 @@ HUBS = _table(
     degree=COUNT,  # distinct triples of the group
     kept=COUNT,
 )
-
 REACHED_TOPICS = _table(label=TEXT, entity_id=_null(ID))  # null: in no triple of the dump
-
 RELATIONS = _table(
     relation_id=ID,  # 0..R-1, in sorted order of label
     label=TEXT,
     num_triples=COUNT,
     inverse=_null(TEXT),  # label that the file gives the relation walked backwards; null: none
 )
-
 TRIPLES = _table(head=ID, relation=ID, tail=ID)
-
 SUBGRAPHS = _table(
     question_id=TEXT,
     num_entities=COUNT,  # of its triples, its topics and its answers
@@ -63,11 +53,8 @@ SUBGRAPHS = _table(
     num_capped=_null(COUNT),  # groups walked in part; null where it was not cut from a graph
     stopped=_null(FLAG),  # did the limit of triples end the walk? null where it was not cut
 )
-
 SUBGRAPH_TRIPLES = _table(question_id=TEXT, head=ID, relation=ID, tail=ID)  # ids of the graph it was cut from
-
 NEIGHBOURHOOD = _table(head_label=TEXT, head_name=TEXT, relation=TEXT, tail_label=TEXT, tail_name=TEXT)
-
 QUESTIONS = _table(
     id=TEXT,
     text=TEXT,
@@ -80,7 +67,6 @@ QUESTIONS = _table(
     claim=_null(ID),
     verdict=_null(FLAG),
 )
-
 COVERAGE = _table(
     split=TEXT,
     steps=ID,
@@ -90,15 +76,12 @@ COVERAGE = _table(
     num_any=COUNT,  # an answer is at most so many steps from a topic
     num_all=COUNT,  # all answers that the file gives are
 )
-
 REJECTS = _table(file=TEXT, line=COUNT, reason=TEXT, text=TEXT)
-
 ENCODINGS = _table(
     key=TEXT,  # sha256 of the text, hexadecimal
     text=TEXT,
     vector=pa.list_(pa.float32()),  # fixed width per encoder
 )
-
 PREDICTIONS = _table(
     question_id=TEXT,
     question=TEXT,
@@ -116,7 +99,6 @@ PREDICTIONS = _table(
     gold_verdict=_null(FLAG),  # true/false questions: what is right
     claim=_null(ID),  # true/false questions: the entity claimed to be the answer
 )
-
 SYSTEM_PREDICTIONS = _table(
     *PREDICTIONS,
     status=TEXT,  # answered, abstained, skipped (no topic), failed (it raised)
@@ -134,7 +116,6 @@ SYSTEM_PREDICTIONS = _table(
     counts=pa.map_(TEXT, NUMBER),  # what the system counts: num_paths
     raw=_null(TEXT),  # what the model said last; null: it was not asked
 )
-
 SYSTEM_CALLS = _table(
     question_id=TEXT,
     round=ID,  # from 1; calls of a round do not depend on each other
@@ -146,25 +127,19 @@ SYSTEM_CALLS = _table(
     problem=TEXT,  # why there is no result; empty where there is one
     num_tokens=COUNT,  # given
 )
-
 DUMP_TRIPLES = _table(head=TEXT, relation=TEXT, tail=TEXT)  # labels
-
 DUMP_TYPES = _table(entity=TEXT, type=TEXT)
-
 DUMP_NAMES = _table(
     entity=TEXT,
     kind=pa.int8(),  # 0 name, 1 alias, 2 named, but in another language
     name=_null(TEXT),  # null where kind is 2
 )
-
 DUMP_RELATIONS = _table(
     label=TEXT,
     use=TEXT,  # triple, name, alias, type or noise
     num_lines=COUNT,  # well-formed ones
 )
-
 TOPICS = _table(label=TEXT)  # labels or names, as the question files have them
-
 ASKED = _table(
     question_id=TEXT,
     split=TEXT,
@@ -172,7 +147,6 @@ ASKED = _table(
     topics=IDS,  # entity ids; empty without a graph
     hops=_null(ID),  # null: the dataset does not say
 )
-
 SUPERVISION = _table(
     question_id=TEXT,
     split=TEXT,
@@ -182,7 +156,6 @@ SUPERVISION = _table(
     f1=_null(NUMBER),  # 0..1, of what it reaches against the golds
     best=FLAG,  # has it the highest F1 of the question's paths? (ties: all)
 )
-
 _STEPS = pa.list_(pa.struct(_table(head=ID, relation=ID, tail=ID, reverse=FLAG)))
 CANDIDATES = _table(
     question_id=TEXT,
@@ -190,7 +163,6 @@ CANDIDATES = _table(
     scores=pa.list_(NUMBER),  # EtD Eq. 3
     paths=pa.list_(_STEPS),  # evidence of the first of them
 )
-
 INSTRUCTIONS = _table(
     instruction=TEXT,
     question_id=TEXT,
@@ -200,7 +172,6 @@ INSTRUCTIONS = _table(
     target=TEXT,
     weight=NUMBER,  # of its loss
 )
-
 PLANS = _table(
     planner=TEXT,
     question_id=TEXT,
@@ -209,7 +180,6 @@ PLANS = _table(
     log_prob=NUMBER,
     right=FLAG,  # is it one of the question's paths?
 )
-
 METER = _table(
     system=TEXT,
     model=TEXT,

@@ -11,7 +11,7 @@ import math
 import posixpath
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -58,10 +58,7 @@ class TrackingRecord:
 
 
 def write_record(folder: Path, record: TrackingRecord) -> Path:
-    """Write ``record`` as ``folder/tracking.json`` and return that path. Equal records give equal bytes.
-
-    Raises ``ArtifactError`` where the record could not be read back: a NaN, a value of the wrong type.
-    """
+    """Write ``record`` as ``folder/tracking.json`` and return that path; ``ArtifactError`` for NaN or a wrong type."""
     path = folder / FILE_NAME
     try:
         text = json.dumps(asdict(record), allow_nan=False, sort_keys=True, ensure_ascii=False)
@@ -73,28 +70,20 @@ def write_record(folder: Path, record: TrackingRecord) -> Path:
 
 
 def read_record(folder: Path) -> TrackingRecord:
-    """Return the record of the artifact in ``folder``.
-
-    Raises ``ArtifactError`` where the file is missing, is not JSON, or misses a field, has one too many or a wrong one.
-    """
+    """Return the record of the artifact in ``folder``; ``ArtifactError`` where it is missing or damaged."""
     path = folder / FILE_NAME
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise ArtifactError(
-            f"Cannot read {str(path)!r}: {problem}. Remove the artifact folder; the next run rebuilds it."
-        ) from problem
+        cure = "Remove the artifact folder; the next run rebuilds it."
+        raise ArtifactError(f"Cannot read {str(path)!r}: {problem}. {cure}") from problem
     return _parse(text, path)
 
 
-@cache
-def _adapter() -> TypeAdapter[TrackingRecord]:
-    """Return the validator of records; built late, because building it costs more than reading a record."""
-    return TypeAdapter(TrackingRecord)
+_adapter = cache(lambda: TypeAdapter(TrackingRecord))  # late: building it costs more than reading a record
 
 
 def _parse(text: str, path: Path) -> TrackingRecord:
-    """Return the record in ``text``; ``path`` is only named in the error."""
     try:
         return _adapter().validate_json(text)
     except ValidationError as problem:
@@ -114,17 +103,8 @@ class Recorder:
     that became NaN should stop the stage where it happened, not at its end.
     """
 
-    def __init__(
-        self,
-        stage: str,
-        *,
-        system: str | None = None,
-        seed: int | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Start recording; ``clock`` gives seconds since the epoch."""
-        self._clock = clock
-        self._so_far = TrackingRecord(stage, "", system, seed, started_ms=self._now())
+    def __init__(self, stage: str, *, system: str | None = None, seed: int | None = None) -> None:
+        self._so_far = TrackingRecord(stage, "", system, seed, started_ms=_now())
 
     def param(self, name: str, value: Param) -> None:
         """Record a setting that the stage ran with."""
@@ -141,7 +121,7 @@ class Recorder:
 
     def curve(self, name: str, step: int, value: float) -> None:
         """Record one point of a figure that changes while the stage runs."""
-        point = (int(step), _finite(f"{name}, step {step}", value), self._now())
+        point = (int(step), _finite(f"{name}, step {step}", value), _now())
         self._so_far.curves.setdefault(_legal(name), []).append(point)
 
     def curves(self) -> dict[str, list[Point]]:
@@ -160,14 +140,14 @@ class Recorder:
 
     def record(self, fingerprint: str) -> TrackingRecord:
         """Return all that was recorded so far, ended now."""
-        return replace(deepcopy(self._so_far), fingerprint=fingerprint, ended_ms=self._now())
+        return replace(deepcopy(self._so_far), fingerprint=fingerprint, ended_ms=_now())
 
-    def _now(self) -> int:
-        return round(self._clock() * 1000)
+
+def _now() -> int:
+    return round(time.time() * 1000)
 
 
 def _legal(name: str) -> str:
-    """Return ``name`` if trackers accept it as a name."""
     if not NAME.fullmatch(name) or posixpath.normpath(name) != name:
         raise KgqaError(
             f"{shorten(name)} cannot name a recorded figure: letters, digits, '_', '-', '.', ' ' and '/' are legal, "
@@ -177,7 +157,6 @@ def _legal(name: str) -> str:
 
 
 def _finite(name: str, value: float) -> float:
-    """Return ``value`` as a plain float if it is finite."""
     if math.isfinite(value):
         return float(value)
     raise KgqaError(f"{name} became {value!r}, and only finite numbers are recorded. Is the learning rate too high?")

@@ -251,7 +251,7 @@ def test_many_problems_and_long_values_do_not_flood_the_terminal(write: Write) -
 
 def test_a_file_that_cannot_be_read_is_named_with_its_nearest_sibling(write: Write, tmp_path: Path) -> None:
     write(EMBEDDED, "metaqa-1hop.yaml")
-    assert f"did you mean {tmp_path / 'metaqa-1hop.yaml'}?" in refused(tmp_path / "metaqa-1-hop.yaml")
+    assert "did you mean 'metaqa-1hop.yaml'?" in refused(tmp_path / "metaqa-1-hop.yaml")
     assert "no configuration file" in refused(tmp_path / "no" / "folder" / "run.yaml")
     assert "is no readable YAML" in refused(tmp_path)  # a folder
     path = tmp_path / "latin.yaml"

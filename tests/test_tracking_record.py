@@ -110,9 +110,9 @@ def test_a_damaged_foreign_or_missing_record_is_refused_by_name(
         read_record(tmp_path)
 
 
-def test_a_recorder_turns_into_a_record_with_the_times_of_its_clock() -> None:
-    seconds = iter([10.0, 11.5, 13.0, 17.25])
-    recorder = Recorder("train_explorer", system="explorer", seed=7, clock=lambda: next(seconds))
+def test_a_recorder_turns_into_a_record_with_the_times_of_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", iter([10.0, 11.5, 13.0, 17.25]).__next__)
+    recorder = Recorder("train_explorer", system="explorer", seed=7)
     recorder.param("epochs", 3)
     recorder.param("lr", 1e-3)
     recorder.curve("train/loss", 1, 0.75)

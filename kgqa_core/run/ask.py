@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,8 +64,7 @@ class Answerer:
 
     def ask(self, question: str, topic: str | None = None) -> Answer:
         """Answer one question; raises as ``link_asked``."""
-        linked = link_asked(question, topic, self.system.graph)
-        return self._read(linked, *self._predict([linked]))
+        return self._answer([link_asked(question, topic, self.system.graph)])[0]
 
     def ask_all(self, asked: Sequence[Asked]) -> list[Answer]:
         """Answer many questions at once, in order; one that cannot be asked becomes an answer that says why."""
@@ -76,15 +75,14 @@ class Answerer:
             except InputError as problem:
                 near = problem.nearest if isinstance(problem, LinkError) else ()
                 linked.append(Answer(row.question, (), (), error=str(problem), nearest=near))
-        predictions = iter(self._predict([item for item in linked if isinstance(item, Question)]))
-        return [self._read(item, next(predictions)) if isinstance(item, Question) else item for item in linked]
+        answers = iter(self._answer([item for item in linked if isinstance(item, Question)]))
+        return [next(answers) if isinstance(item, Question) else item for item in linked]
 
-    def _predict(self, questions: Sequence[Question]) -> list[Prediction]:
+    def _answer(self, questions: Sequence[Question]) -> list[Answer]:
         with torch_threads(1):
-            return self.system.answer(questions)
+            return list(map(self._in_words, questions, self.system.answer(questions)))
 
-    def _read(self, question: Question, prediction: Prediction) -> Answer:
-        """Return a prediction in words."""
+    def _in_words(self, question: Question, prediction: Prediction) -> Answer:
         graph, answers = self.system.graph, set(prediction.answers)
         paths = [self.system.render(path) for path in prediction.paths]
         lines = tuple(
@@ -137,7 +135,7 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     not be used. Raises InputError where no question is usable.
     """
     from kgqa_core.evaluation.figures import make_figures
-    from kgqa_core.evaluation.metrics import score_predictions
+    from kgqa_core.evaluation.metrics import INTERVAL_METRICS, interval_names, score_predictions
     from kgqa_core.questions.link import load_question_file
     from kgqa_core.systems.controls import load_template_control, score_controls
 
@@ -155,17 +153,12 @@ def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any],
     with torch_threads(pipeline.config.runtime.threads):
         predictions = system.answer(questions, partial(pipeline.progress, "answering"))
     seconds = time.perf_counter() - started
-    scores = _headline(make_figures(score_predictions(questions, predictions)))
-    rows = score_controls(control, search.place(questions), max_hops=pipeline.config.exploration.steps)
-    controls = {row["system"]: _headline(row["overall"]) for row in rows}
-    return {**scores, "seconds": seconds, "controls": controls}, rejects
-
-
-def _headline(figures: Mapping[str, float]) -> dict[str, float]:
-    from kgqa_core.evaluation.metrics import INTERVAL_METRICS, interval_names
-
     bounds = [name for metric in INTERVAL_METRICS for name in interval_names(metric)]
-    return {"n": int(figures["n"])} | {name: figures[name] for name in (*INTERVAL_METRICS, "coverage", *bounds)}
+    shown = ("n", *INTERVAL_METRICS, "coverage", *bounds)
+    scores = make_figures(score_predictions(questions, predictions))
+    rows = score_controls(control, search.place(questions), max_hops=pipeline.config.exploration.steps)
+    controls = {row["system"]: {name: row["overall"][name] for name in shown} for row in rows}
+    return {**{name: scores[name] for name in shown}, "seconds": seconds, "controls": controls}, rejects
 
 
 # ------ Asking one system one question, and showing prompt by prompt what happened.
@@ -224,19 +217,11 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
     (one,) = done.answered
     prediction, usage = one.answer.prediction, done.usage.to_pydict()
     supported = dict(zip(prediction.answers, one.faithful, strict=True))
-    paths = dict(zip(prediction.candidates, prediction.paths, strict=False))
-    render = partial(render_path, entity_names=graph.entity_names, relation_labels=graph.relation_labels)
-    lines = [
-        SystemLine(
-            graph.name_of(entity),
-            graph.label_of(entity),
-            score,
-            entity in supported,
-            supported.get(entity, bool(paths.get(entity))),
-            render(paths[entity]) if paths.get(entity) else "",
-        )
-        for entity, score in zip(prediction.candidates, prediction.scores, strict=True)
-    ]
+    lines = []
+    for entity, score, path in zip_longest(prediction.candidates, prediction.scores, prediction.paths):
+        shown = render_path(path or (), entity_names=graph.entity_names, relation_labels=graph.relation_labels)
+        named, is_supported = (graph.name_of(entity), graph.label_of(entity)), supported.get(entity, bool(path))
+        lines.append(SystemLine(*named, score, entity in supported, is_supported, shown))
     return SystemReply(
         system=bench.system.name,
         answered_by=bench.source.answered_by,

@@ -67,11 +67,8 @@ def chunk_mapper(pipeline: Pipeline, files: Sequence[Path], what: str = "on the 
 def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) -> Iterator[Client]:
     """Yield a client of a local Dask cluster that ends with the context, or of that at ``cluster.address``.
 
-    Local workers are processes of one thread each (one OpenMP thread, too: else they fight for cores) under the
-    memory limit of the section; their scratch space is its spill folder.
-
-    Raises ``KgqaError`` where no scheduler answers at the address, or has no worker that sees ``home``, within
-    ``timeout`` seconds.
+    Local workers are processes of one thread each (one OpenMP thread, too: else they fight for cores). Raises
+    ``KgqaError`` where no scheduler answers at the address within ``timeout`` seconds, or no worker sees ``home``.
     """
     logging.getLogger("distributed").setLevel(logging.WARNING)
     if cluster.address is not None:
@@ -101,24 +98,19 @@ def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) 
 
 @contextmanager
 def _remote_client(address: str, home: Path, timeout: float) -> Iterator[Client]:
-    """Yield a client of the scheduler at ``address``, which has a worker, and whose workers see the run's folder."""
     from distributed import Client
 
     try:
         opened = Client(address, timeout=timeout)
     except (OSError, ValueError) as problem:
-        raise KgqaError(
-            f"cluster.address: no Dask scheduler answers at {address!r} ({problem}). Start one with `dask scheduler`, "
-            "or leave the address out to use a local cluster."
-        ) from problem
+        cure = "Start one with `dask scheduler`, or leave the address out to use a local cluster."
+        raise KgqaError(f"cluster.address: no Dask scheduler answers at {address!r} ({problem}). {cure}") from problem
     with opened as client:
         try:
             client.wait_for_workers(1, timeout=timeout)
         except TimeoutError as problem:
-            raise KgqaError(
-                f"cluster.address: the scheduler at {address!r} has had no worker for {timeout:.0f} s. "
-                f"Start some with `dask worker {address}`."
-            ) from problem
+            idle = f"the scheduler at {address!r} has had no worker for {timeout:.0f} s"
+            raise KgqaError(f"cluster.address: {idle}. Start some with `dask worker {address}`.") from problem
         home.mkdir(parents=True, exist_ok=True)
         blind = [worker for worker, sees in client.run(os.path.isdir, str(home)).items() if not sees]
         if blind:

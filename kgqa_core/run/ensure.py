@@ -21,7 +21,7 @@ from kgqa_core.run.stages import known_stages
 from kgqa_core.tracking import Recorder, write_record
 
 if TYPE_CHECKING:
-    from kgqa_core.questions.diff import Build, BuildDiff, Moved
+    from kgqa_core.questions.diff import BuildDiff, Moved
 
 CHANGES = "changes"  # the stage of the comparison
 VERSION = 1  # raised whenever the same builds would give other tables
@@ -117,7 +117,7 @@ def _guard(pipeline: Pipeline, data: Sequence[StageOutcome], accept: bool, worke
 
 def _compare(pipeline: Pipeline, last: dict[str, Artifact], now: dict[str, Artifact]) -> StageOutcome:
     """Write what differs between two builds, unless it is there: so it is found once, and shown."""
-    from kgqa_core.questions.diff import compare_builds
+    from kgqa_core.questions.diff import Build, compare_builds
 
     hops = pipeline.config.exploration.steps
     inputs = {f"{when} {key}": build[key].content for when, build in (("last", last), ("now", now)) for key in build}
@@ -128,7 +128,9 @@ def _compare(pipeline: Pipeline, last: dict[str, Artifact], now: dict[str, Artif
         import pyarrow.parquet as pq
 
         recorder = Recorder(CHANGES)
-        diff, questions = compare_builds(_folders(last), _folders(now), hops=hops)
+        folders = [{key: artifact.folder for key, artifact in build.items()} for build in (last, now)]
+        old, new = (Build(one["graph"], one["questions"], one.get("subgraphs")) for one in folders)
+        diff, questions = compare_builds(old, new, hops=hops)
         write_json(folder / DOCUMENT, asdict(diff))
         rows = [{"relation": label, **asdict(change)} for label, change in diff.graph.per_relation.items()]
         counts = [(name, pa.int64()) for name in ("before", "after", "came", "gone")]
@@ -141,13 +143,6 @@ def _compare(pipeline: Pipeline, last: dict[str, Artifact], now: dict[str, Artif
     artifact, built = pipeline.store.build(recipe, write)
     pipeline.remember(CHANGES, artifact)
     return StageOutcome(CHANGES, artifact, built)
-
-
-def _folders(artifacts: dict[str, Artifact]) -> Build:
-    from kgqa_core.questions.diff import Build
-
-    subgraphs = artifacts["subgraphs"].folder if "subgraphs" in artifacts else None
-    return Build(artifacts["graph"].folder, artifacts["questions"].folder, subgraphs)
 
 
 def _find_moved(
@@ -169,8 +164,8 @@ def _find_moved(
 
 def _record(diff: BuildDiff, recorder: Recorder) -> None:
     graph = diff.graph
-    sets = {"triples": graph.triples, "entities": graph.entities, "relations": graph.relations}
-    for name, change in {**sets, "questions": diff.questions}.items():
+    for name in ("triples", "entities", "relations", "questions"):
+        change = getattr(diff if name == "questions" else graph, name)
         recorder.metric(f"{name}_in", change.came)
         recorder.metric(f"{name}_out", change.gone)
     recorder.metric("entities_renamed", graph.num_renamed)

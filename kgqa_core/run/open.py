@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.planners.dense import DensePlanner
     from kgqa_core.planners.evaluate import IsValid
-    from kgqa_core.planners.generator import GeneratorPlanner
     from kgqa_core.systems.etd import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 
@@ -76,9 +75,7 @@ def encode_all(pipeline: Pipeline, texts: Sequence[str]) -> np.ndarray:
 
 def unit_norm(vectors: np.ndarray) -> np.ndarray:
     """Return the rows scaled to length one; a zero row stays zero."""
-    norm: np.ndarray = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: np.ndarray = vectors / np.maximum(norm, 1e-12)
-    return scaled
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
 def read_encodings(folder: Path) -> dict[str, np.ndarray]:
@@ -143,19 +140,15 @@ def load_system(
     evaluation: EvaluationSection,
     batch_size: int,
 ) -> ExplorerSystem:
-    """Open a checkpoint over a graph, under the limits to walk and evidence of an evaluation.
+    """Open a checkpoint over a graph, under the limits to walk and evidence of an evaluation; ArtifactError if damaged.
 
-    ``encoder`` is the identity of the text encoder, ``encode`` makes unit-norm vectors of texts. Raises ArtifactError
-    where the checkpoint is missing, damaged or of another encoder.
+    ``encoder`` is the identity of the text encoder, ``encode`` makes unit-norm vectors of texts.
     """
     from kgqa_core.explorer.model import load_explorer
     from kgqa_core.systems.etd import ExplorerSystem
 
-    model, card = load_explorer(folder, encoder=encoder)
-    kept = evaluation.evidence_paths
-    system = ExplorerSystem(
-        graph=graph, model=model, card=card, encode=encode, evidence_paths=kept, batch_size=batch_size
-    )
+    (model, card), kept = load_explorer(folder, encoder=encoder), evaluation.evidence_paths
+    system = ExplorerSystem(graph, model, card, encode, evidence_paths=kept, batch_size=batch_size)
     return system.limited(edge_budget=evaluation.edge_budget, attention_threshold=evaluation.attention_threshold)
 
 
@@ -219,8 +212,7 @@ def metered(
     from kgqa_core.lm.calls import Meter, Metered, read_prices
 
     config = pipeline.config
-    name = config.lm.price_name() if config.lm else ""
-    price = read_prices(PRICES).models.get(name)
+    price = read_prices(PRICES).models.get(config.lm.price_name() if config.lm else "")
     with CallStore(pipeline.home / "cache" / "calls") as store:
         yield Metered(model, meter=Meter(), store=store, budget=budget or UNLIMITED, system=system, price=price)
 
@@ -271,26 +263,19 @@ def open_planner(pipeline: Pipeline, name: str, seed: int) -> Iterator[OpenedPla
     if name == "dense":
         yield OpenedPlanner(_dense(pipeline, seed))
         return
-    from kgqa_core.planners.generator import MixturePlanner
-
-    with metered(pipeline, open_model(pipeline, seed), system="generator") as model:
-        generator = _generator(pipeline, model)
-        planner = generator if name == "generator" else MixturePlanner(_dense(pipeline, seed), generator)
-        yield OpenedPlanner(planner, model.meter)
-
-
-def _generator(pipeline: Pipeline, model: Metered) -> GeneratorPlanner:
-    """Return the language model as a planner."""
     from kgqa_core.instructions.plan import RelationConstraint
     from kgqa_core.instructions.render import read_prompts
-    from kgqa_core.planners.generator import GeneratorPlanner
+    from kgqa_core.planners.generator import GeneratorPlanner, MixturePlanner
 
     if search := plan_graph(pipeline):
         space: PathConstraints | RelationConstraint = path_constraints(search)
     else:
         longest = max((len(path) for one in taught(pipeline) for path in one.paths), default=1)
         space = RelationConstraint(known_steps(pipeline), max_hops=longest)
-    return GeneratorPlanner(model, read_prompts(pipeline.config.prompts), space=space)
+    with metered(pipeline, open_model(pipeline, seed), system="generator") as model:
+        generator = GeneratorPlanner(model, read_prompts(pipeline.config.prompts), space=space)
+        planner = generator if name == "generator" else MixturePlanner(_dense(pipeline, seed), generator)
+        yield OpenedPlanner(planner, model.meter)
 
 
 def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:

@@ -24,12 +24,9 @@ from kgqa_core.tracking import Recorder, write_record
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is going on, done, total)."""
-
-_log = logging.getLogger(__name__)
-
 PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
 """Who is told of progress. Not a parameter: a flow's parameters are data, which Prefect stores."""
-
+_log = logging.getLogger(__name__)
 SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system: within one tick a file can change unseen
 LARGE_BYTES = 2 * 10**9  # from here on hashing takes seconds, and whoever waits is told
 
@@ -79,18 +76,14 @@ class Pipeline:
         InputError where an external file is missing.
         """
         spec, found = self.specs[key], {} if found is None else found
+        read = [(need.partition("-seed")[0], need, self.find(need, found)) for need in spec.needs]
+        others = spec.depends_on_run.items()
+        read += [(name, name, self.other_run(other.conf).find(other.key)) for name, other in others]
         inputs: dict[str, str] = {}
-        for need in spec.needs:
-            artifact = self.find(need, found)
+        for name, key, artifact in read:
             if artifact is None:
                 return None
-            name = need.partition("-seed")[0]
-            inputs[need if name in inputs else name] = artifact.content  # a comparison reads several seeds
-        for name, other in spec.depends_on_run.items():
-            artifact = self.other_run(other.conf).find(other.key)
-            if artifact is None:
-                return None
-            inputs[name] = artifact.content
+            inputs[key if name in inputs else name] = artifact.content  # a comparison reads several seeds
         inputs |= {name: self._hash(path, name) for name, path in spec.files.items()}
         return Recipe(spec.stage, known_stages()[spec.stage].version, spec.section, inputs)
 
@@ -147,11 +140,7 @@ class Pipeline:
         return StageOutcome(key, *self.build(key, fill))
 
     def build(self, key: str, write: Callable[[Path], None]) -> tuple[Artifact, bool]:
-        """Build a stage whose inputs are done; see ``ArtifactStore.build``.
-
-        Raises:
-            InputError: a file was changed while the stage read it.
-        """
+        """Build a stage whose inputs are done, as ``ArtifactStore.build``; InputError: a file changed meanwhile."""
         recipe = self.recipe(key)
         if recipe is None:
             raise ArtifactError(
@@ -171,36 +160,37 @@ class Pipeline:
 
     def remember(self, key: str, artifact: Artifact) -> None:
         """Note what this run's stage is made of now, so that ``status`` can say later what changed."""
-        last = _read_note(self._last)
+        last = _read_json(self._last)
         if last.get(key) != artifact.fingerprint:
             _write_note(self._last, {**last, key: artifact.fingerprint})
 
     def remembered(self, stage: str) -> Artifact | None:
         """Return what ``remember`` noted of a stage that has no spec, such as the last comparison of two builds."""
-        return self._read(stage, _read_note(self._last).get(stage))
+        return self._read(stage, _read_json(self._last).get(stage))
 
     def accept(self, artifacts: Mapping[str, Artifact]) -> None:
         """Note these stages' artifacts as the build that the next one is compared with."""
         note = {key: artifact.fingerprint for key, artifact in artifacts.items()}
-        if note != _read_note(self._accepted):
+        if note != _read_json(self._accepted):
             _write_note(self._accepted, note)
 
     def accepted(self) -> dict[str, Artifact]:
         """Return the stages of the last accepted build that are still there."""
-        note = {key: fingerprint for key, fingerprint in _read_note(self._accepted).items() if key in self.specs}
-        found = {key: self._read(self.specs[key].stage, fingerprint) for key, fingerprint in note.items()}
+        note = {key: value for key, value in _read_json(self._accepted).items() if key in self.specs}
+        found = {key: self._read(self.specs[key].stage, value) for key, value in note.items()}
         return {key: artifact for key, artifact in found.items() if artifact}
 
     def status(self) -> list[StageStatus]:
         """Say of every stage whether it is done, stale (built once for this run, of something else) or missing."""
-        last = _read_note(self._last)
+        last = _read_json(self._last)
         found: dict[str, Artifact | None] = {}
         return [self._status(spec, last.get(spec.key), found) for spec in self.specs.values()]
 
-    def _read(self, stage: str, fingerprint: str | None) -> Artifact | None:
-        return read_artifact(self.store.root / stage / fingerprint) if fingerprint else None
+    def _read(self, stage: str, fingerprint: Any) -> Artifact | None:
+        """Return an artifact that a note names; a note that was tampered with names none."""
+        return read_artifact(self.store.root / stage / fingerprint) if isinstance(fingerprint, str) else None
 
-    def _status(self, spec: StageSpec, last: str | None, found: dict[str, Artifact | None]) -> StageStatus:
+    def _status(self, spec: StageSpec, last: Any, found: dict[str, Artifact | None]) -> StageStatus:
         """Say where one stage stands; ``found`` has all that it reads, and gets this one."""
         waits = [need for need in spec.needs if found[need] is None]
         others = spec.depends_on_run.values()
@@ -269,11 +259,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _read_note(path: Path) -> dict[str, str]:
-    """Return stage -> fingerprint."""
-    return {key: value for key, value in _read_json(path).items() if isinstance(value, str)}
-
-
 def _write_note(path: Path, note: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,8 +274,7 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
         was, now = old.config.get(name), new.config.get(name)
         if json.dumps(was) != json.dumps(now):  # a tuple comes back from a manifest as a list
             found.append(f"{name} is {shorten(now, 60)}, was {shorten(was, 60)}")
-    for name in sorted({*old.inputs, *new.inputs}):
-        if old.inputs.get(name) != new.inputs.get(name):
-            what = "changed" if name in old.inputs and name in new.inputs else "is new" if name in new.inputs else None
-            found.append(f"input {name} {what or 'is gone'}")
+    for name in sorted({name for name, _ in old.inputs.items() ^ new.inputs.items()}):
+        what = "is gone" if name not in new.inputs else "changed" if name in old.inputs else "is new"
+        found.append(f"input {name} {what}")
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import ChainMap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -98,25 +97,22 @@ class RememberedEncodings:
     """
 
     def __init__(self, encoder: Encoder, relations: Sequence[str]) -> None:
-        """Encode the names of relations, and so load the encoder's weights: what is wrong with them shows here."""
         self._encoder = encoder
-        self._relations: dict[str, np.ndarray] = {}
         self._recent: dict[str, np.ndarray] = {}  # by the last time that they were asked for
-        self._relations = self._lookup(relations)
+        self._relations = self._encode({*relations})  # loads the encoder's weights: what is wrong with them shows here
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return unit-norm encodings [n, encoding_dim]."""
-        found = self._lookup(texts)
-        asked = {text: vector for text, vector in found.items() if text not in self._relations}
-        known = {text: vector for text, vector in self._recent.items() if text not in asked} | asked
-        self._recent = dict(list(known.items())[-RECENT_TEXTS:])
-        return np.stack([found[text] for text in texts]) if texts else np.zeros((0, self._encoder.dim), np.float32)
+        known = self._relations | self._recent
+        known |= self._encode({*texts}.difference(known))
+        asked = dict.fromkeys(text for text in texts if text not in self._relations)
+        recent = [text for text in self._recent if text not in asked] + list(asked)
+        self._recent = {text: known[text] for text in recent[-RECENT_TEXTS:]}
+        return np.stack([known[text] for text in texts]) if texts else np.zeros((0, self._encoder.dim), np.float32)
 
-    def _lookup(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        known = ChainMap(self._relations, self._recent)
-        found = {text: known[text] for text in texts if text in known}
-        missing = sorted({*texts}.difference(found), key=lambda text: (len(text), text))  # as the cache on disk does
-        return found | dict(zip(missing, unit_norm(self._encoder.encode(missing)), strict=True))
+    def _encode(self, texts: set[str]) -> dict[str, np.ndarray]:
+        ordered = sorted(texts, key=lambda text: (len(text), text))  # as the cache on disk does
+        return dict(zip(ordered, unit_norm(self._encoder.encode(ordered)), strict=True))
 
 
 def _find_graph(card: ServedCard, home: Path) -> KnowledgeGraph:

@@ -53,14 +53,6 @@ from linked left join named using (id)"""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """One table of an artifact: its files in order, and what they hold."""
-
-    paths: tuple[str, ...]
-    num_rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Views:
     """An open connection in which a run's tables are views."""
 
@@ -69,14 +61,9 @@ class Views:
 
     def list_views(self) -> list[dict[str, Any]]:
         """Return name, number of rows and columns with their types of all views; reads no rows."""
-        return [
-            {
-                "name": name,
-                "rows": num_rows,
-                "columns": {row[0]: str(row[1]) for row in self.connection.sql(f"describe {name}").fetchall()},
-            }
-            for name, num_rows in self.num_rows.items()
-        ]
+        described = {name: self.connection.sql(f"describe {name}").fetchall() for name in self.num_rows}
+        columns = {name: {row[0]: str(row[1]) for row in rows} for name, rows in described.items()}
+        return [{"name": name, "rows": rows, "columns": columns[name]} for name, rows in self.num_rows.items()]
 
     def read(self, query: str, *, limit: int) -> tuple[pa.Table, bool]:
         """Return the first ``limit`` rows of a query, and whether there are more; QueryError where it is unusable."""
@@ -143,27 +130,25 @@ def open_views(artifacts: Mapping[str, Artifact], *, memory_limit: str, temp_dir
             num_rows = _create_views(connection, tables)
         except (duckdb.Error, OSError, ValueError) as problem:
             raise ArtifactError(f"cannot open the run's tables: {_short(problem)}. kgqa status says more") from problem
-        paths = [path for table in tables.values() for path in table.paths]
-        listed = ", ".join(f"'{path}'" for path in (path.replace("'", "''") for path in paths))
+        paths = [path.replace("'", "''") for files in tables.values() for path in files]
+        listed = ", ".join(f"'{path}'" for path in paths)
         connection.execute(f"set allowed_paths = [{listed}]")
         connection.execute("set enable_external_access = false")
         connection.execute("set lock_configuration = true")
         yield Views(connection, dict(sorted(num_rows.items())))
 
 
-def find_tables(artifacts: Mapping[str, Artifact]) -> dict[str, Table]:
-    """Return view name -> table, of all Parquet files: ``triples-0000``, ``triples-0001``, ... are one table."""
-    parts: dict[str, list[tuple[str, int]]] = {}
+def find_tables(artifacts: Mapping[str, Artifact]) -> dict[str, dict[str, int]]:
+    """Return view name -> file -> rows, of all Parquet files: ``triples-0000``, ``triples-0001``, ... are one table."""
+    tables: dict[str, dict[str, int]] = {}
     dumps = [key for key in artifacts if key.startswith("dump-")]
     for key, artifact in artifacts.items():
         key = "dump" if [key] == dumps else key
         for entry in sorted(artifact.files, key=lambda entry: entry.name):
             if entry.rows is not None:
                 group = re.sub(r"[-_=]?\d*(\.parquet)?$", "", entry.name.partition("/")[0])
-                parts.setdefault(view_name(key, group), []).append((str(artifact.folder / entry.name), entry.rows))
-    return {
-        name: Table(tuple(path for path, _ in files), sum(rows for _, rows in files)) for name, files in parts.items()
-    }
+                tables.setdefault(view_name(key, group), {})[str(artifact.folder / entry.name)] = entry.rows
+    return tables
 
 
 def view_name(key: str, group: str) -> str:
@@ -174,12 +159,11 @@ def view_name(key: str, group: str) -> str:
     return re.sub(r"\W", "_", f"{name}_{part}" if part else name)
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Table]) -> dict[str, int]:
-    num_rows = {name: table.num_rows for name, table in tables.items()}
+def _create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    num_rows = {name: sum(files.values()) for name, files in tables.items()}
     joined = {"questions", "entities"} <= tables.keys()
-    for name, table in tables.items():
-        inner = "linked" if joined and name == "questions" else name
-        connection.read_parquet(list(table.paths)).create_view(inner)
+    for name, files in tables.items():
+        connection.read_parquet(list(files)).create_view("linked" if joined and name == "questions" else name)
     if joined:
         connection.execute(NAMED_QUESTIONS)
     if {"triples", "entities", "relations"} <= tables.keys():
@@ -193,18 +177,14 @@ def _create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Ta
 
 def _flat(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     """Return rows whose lists and structs are text: CSV has neither."""
-    nested = [
-        name.replace('"', '""')
-        for name, kind in zip(rows.columns, rows.types, strict=True)
-        if kind.id in ("list", "array", "struct", "map", "union")
-    ]
+    columns = zip((name.replace('"', '""') for name in rows.columns), rows.types, strict=True)
+    nested = [name for name, kind in columns if kind.id in ("list", "array", "struct", "map", "union")]
     casts = ", ".join(f'cast("{name}" as varchar) as "{name}"' for name in nested)
     return rows.project(f"* replace ({casts})") if nested else rows
 
 
 @contextmanager
 def _errors_as_ours() -> Iterator[None]:
-    """Turn what DuckDB raises into our errors; its hints at what was meant are kept."""
     try:
         yield
     except duckdb.OutOfMemoryException as problem:
@@ -217,6 +197,5 @@ def _errors_as_ours() -> Iterator[None]:
 
 def _short(problem: Exception) -> str:
     """Return a message without the copy of the query that DuckDB draws under it."""
-    text = str(problem).partition("\nLINE ")[0].partition("\nPossible solutions")[0]
-    text = " ".join(text.split())
+    text = " ".join(str(problem).partition("\nLINE ")[0].partition("\nPossible solutions")[0].split())
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"

@@ -133,7 +133,7 @@ def test_what_is_no_run_says_what_a_run_is(write: Write, tmp_path: Path) -> None
     one = write("one", 1)
     done = kgqa(one, tmp_path / "ones.parquet")
     assert done.exit_code == 3
-    assert "ones.parquet' (did you mean" in done.stderr and "A run is a configuration" in done.stderr
+    assert "ones.parquet'; did you mean" in done.stderr and "A run is a configuration" in done.stderr
     missing = kgqa(one, tmp_path)
     assert missing.exit_code == 3
     assert "there is no predictions" in missing.stderr
@@ -180,7 +180,7 @@ def test_a_configuration_that_compares_systems_stands_for_all_of_them(
     }.items():
         found = [(f"{several}@{key.removeprefix('system-')}", Path(key, "predictions.parquet")) for key in keys]
         assert find_predictions(f"{several}@{part}") == (found if part != "0" else [(f"{several}@0", found[0][1])])
-    with pytest.raises(ConfigError, match=r"its systems are explorer, direct-oracle, .*did you mean direct-oracle"):
+    with pytest.raises(ConfigError, match=r"its systems are explorer, direct-oracle, .*did you mean 'direct-oracle'"):
         find_predictions(f"{several}@direct-oracl")
 
 

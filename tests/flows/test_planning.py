@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+import flows.pipeline
+from flows.cli import app
 from flows.summary import summarise
 from kgqa_core.config_file import read_config
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.run.compare import score_plan_file
+from kgqa_core.run.ensure import work_here
 from kgqa_core.run.open import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_model
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.tracking import read_record
@@ -63,6 +68,23 @@ def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipe
     pipeline = Pipeline(read_config(folder / "tiny.yaml", [f"runtime.home={folder / 'home'}"]))
     assert build_stages(pipeline)[-7:] == PLANNING
     return pipeline
+
+
+def test_lm_info_makes_the_model_and_what_it_reads_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.server.prefect_server", nullcontext)
+    monkeypatch.setattr("flows.pipeline.make_stages", flows.pipeline.make_stages.fn)
+    monkeypatch.setattr("flows.pipeline.run_as_task", work_here)
+    (tmp_path / "data").mkdir()
+    write_part(tmp_path / "data")
+    conf, settings = tmp_path / "tiny.yaml", [f"runtime.home={tmp_path / 'home'}", "lm.steps=2"]
+    conf.write_text(RUN, encoding="utf-8")
+    options = [text for setting in settings for text in ("--set", setting)]
+    done = CliRunner().invoke(app, ["lm-info", str(conf), *options, "--json"], catch_exceptions=False)
+    assert json.loads(done.stdout)["parameters"] > 0
+    made = [stage.key for stage in Pipeline(read_config(conf, settings)).status() if stage.state == "done"]
+    assert made == ["graph", "questions", "supervision", "instructions", "lm"]
 
 
 def test_every_plan_of_either_planner_can_be_followed(built: Pipeline) -> None:

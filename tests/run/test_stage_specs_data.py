@@ -243,7 +243,7 @@ def test_a_local_encoder_is_known_by_the_files_that_shape_encodings_and_the_defa
     folder.rename(folder.with_name("renamed"))
     renamed = specs_of(films, local.replace("models/tiny", "models/renamed"))["encodings"]
     assert (renamed.section, renamed.files.keys()) == (specs["encodings"].section, specs["encodings"].files.keys())
-    with pytest.raises(ConfigError, match=r"encoder.path: .*models/rename is no folder; nearest beside it: renamed"):
+    with pytest.raises(ConfigError, match=r"encoder.path: .*models/rename is no folder; did you mean 'renamed'"):
         specs_of(films, local.replace("models/tiny", "models/rename"))
 
 

@@ -122,7 +122,7 @@ def test_weights_and_adapters_of_a_local_model_count_by_content_and_not_by_place
     assert MODEL not in specs
     assert set(specs[TUNED].files) == set(specs["plans-generator-seed0"].files) == files
     assert str(model) not in str(specs[TUNED].section)
-    with pytest.raises(ConfigError, match=r"lm.path: .*modle is no folder; nearest beside it: model"):
+    with pytest.raises(ConfigError, match=r"lm.path: .*modle is no folder; did you mean 'model'"):
         specs_of(run_file, "lm={kind: local, path: modle}")
 
 

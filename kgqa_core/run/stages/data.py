@@ -13,18 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kgqa_core import config_base as base
 from kgqa_core import schemas
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
-from kgqa_core.config_base import (
-    EmbeddedDataset,
-    FileDataset,
-    FreebaseSection,
-    GraphSection,
-    PlansDataset,
-    QuestionSection,
-    size_in_bytes,
-)
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError
 from kgqa_core.questions.formats import list_files, question_files
@@ -46,13 +38,13 @@ STRICT = {"max_reject_ratio": 0.0}  # of files that we made ourselves
 
 def ground_keys(config: RunConfig) -> tuple[str, ...]:
     """Return the stages of graph and questions, on which all others stand; none where the dataset has no graph."""
-    return () if isinstance(config.dataset, PlansDataset) else ("graph", *subgraph_keys(config), "questions")
+    return () if isinstance(config.dataset, base.PlansDataset) else ("graph", *subgraph_keys(config), "questions")
 
 
 def subgraph_keys(config: RunConfig) -> tuple[str, ...]:
     """Return the stage whose graph is explored instead of the whole one, where each question has its own subgraph."""
     dataset = config.dataset
-    return ("subgraphs",) if isinstance(dataset, FileDataset) and dataset.subgraphs.method != "none" else ()
+    return ("subgraphs",) if isinstance(dataset, base.FileDataset) and dataset.subgraphs.method != "none" else ()
 
 
 def walk_of(config: RunConfig) -> dict[str, Any]:
@@ -62,13 +54,12 @@ def walk_of(config: RunConfig) -> dict[str, Any]:
 
 def plan_walk_of(config: RunConfig) -> dict[str, Any]:
     """Return how far plans and systems go, and how planners read questions: part of the recipes of both."""
-    explorer = config.exploration
-    reenter_topic = config.dataset.reenter_topic
-    return {"max_hops": explorer.steps, "reenter_topic": reenter_topic, "mask_topics": explorer.mask_topics}
+    walk = {"max_hops": config.exploration.steps, "reenter_topic": config.dataset.reenter_topic}
+    return {**walk, "mask_topics": config.exploration.mask_topics}
 
 
 def _dataset_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if isinstance(config.dataset, EmbeddedDataset):
+    if isinstance(config.dataset, base.EmbeddedDataset):
         yield StageSpec("dataset", {"seed": config.dataset.seed})
 
 
@@ -80,10 +71,9 @@ def _dump_specs(config: RunConfig) -> Iterator[StageSpec]:
             yield StageSpec(f"{DUMP}{path.name}", parse, files={path.name: path})
 
 
-def _freebase(config: RunConfig) -> FreebaseSection | None:
-    """Return the section of a dump, where the graph comes from one."""
-    graph = config.dataset.graph if isinstance(config.dataset, FileDataset) else None
-    return graph if isinstance(graph, FreebaseSection) else None
+def _freebase(config: RunConfig) -> base.FreebaseSection | None:
+    graph = config.dataset.graph if isinstance(config.dataset, base.FileDataset) else None
+    return graph if isinstance(graph, base.FreebaseSection) else None
 
 
 def _dump_files(path: Path) -> list[Path]:
@@ -98,18 +88,18 @@ def _dump_files(path: Path) -> list[Path]:
 
 def _topics_specs(config: RunConfig) -> Iterator[StageSpec]:
     """Topics are a stage, so that other texts of the same topics change no graph."""
-    if isinstance(config.dataset, FileDataset) and (graph := _freebase(config)) and graph.hops is not None:
+    if isinstance(config.dataset, base.FileDataset) and (graph := _freebase(config)) and graph.hops is not None:
         questions = config.dataset.questions
         read = questions.model_dump(mode="json", include={"format", "hops"})
         yield StageSpec("topics", read, files=question_files(questions))
 
 
 def _graph_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if isinstance(config.dataset, EmbeddedDataset):
+    if isinstance(config.dataset, base.EmbeddedDataset):
         yield StageSpec("graph", {"format": "tsv", **STRICT}, ("dataset",))
-    elif isinstance(config.dataset, FileDataset):
+    elif isinstance(config.dataset, base.FileDataset):
         graph, needs, files = config.dataset.graph, (*_dump_specs(config), *_topics_specs(config)), {}
-        if isinstance(graph, GraphSection):
+        if isinstance(graph, base.GraphSection):
             files = {"triples": graph.path} if graph.path else question_files(config.dataset.questions)
             files |= {"names": graph.names} if graph.names else {}
         own = graph.model_dump(mode="json", exclude={"path", "names", *(HOW_TO_PARSE if needs else ())})
@@ -118,7 +108,7 @@ def _graph_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _subgraphs_specs(config: RunConfig) -> Iterator[StageSpec]:
     """Those that question files give say what is within reach; those that are cut start at the questions' topics."""
-    if isinstance(config.dataset, FileDataset):
+    if isinstance(config.dataset, base.FileDataset):
         subgraphs = config.dataset.subgraphs
         if subgraphs.is_cut:
             yield StageSpec("subgraphs", subgraphs.model_dump(mode="json"), ("graph", "questions"))
@@ -127,9 +117,9 @@ def _subgraphs_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _questions_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if isinstance(config.dataset, EmbeddedDataset):
+    if isinstance(config.dataset, base.EmbeddedDataset):
         yield StageSpec("questions", {"format": "jsonl", **STRICT, **walk_of(config)}, ("dataset", "graph"))
-    elif isinstance(config.dataset, FileDataset):
+    elif isinstance(config.dataset, base.FileDataset):
         questions, subgraphs = config.dataset.questions, config.dataset.subgraphs
         asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
         needs = ("graph", "subgraphs") if subgraphs.method == "question" else ("graph",)
@@ -157,7 +147,6 @@ def _parse_dumps(run: Pipeline, keys: Sequence[str]) -> list[StageOutcome]:
 def _parse(
     run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder, *, map_files: MapTasks = map, threads: int = 1
 ) -> None:
-    """Parse one dump file; what a killed worker had finished is kept."""
     from kgqa_core.graph.dump import parse_dump
     from kgqa_core.graph.dump_rows import NOISE_PREFIXES, DumpOptions
 
@@ -189,18 +178,19 @@ def _read_topics(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
 
 
 def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Parse, encode, sort and index the triples; of a dump, those that the topics reach."""
     from kgqa_core.graph.build import BuildLimits, build_graph
 
     if source := _freebase(run.config):
         _build_closure(run, source, folder, recorder)
         return
-    if isinstance(run.config.dataset, FileDataset):
+    if isinstance(run.config.dataset, base.FileDataset):
         given = run.config.dataset.graph
-        assert isinstance(given, GraphSection)
+        assert isinstance(given, base.GraphSection)
     else:
         made = run.artifact("dataset").folder
-        given = GraphSection(format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0)
+        given = base.GraphSection(
+            format="tsv", path=made / "triples.tsv", names=made / "names.tsv", max_reject_ratio=0.0
+        )
     files = [given.path] if given.path else _question_paths(run)
     with chunk_mapper(run, files, "parsing triples") as map_chunks:
         report = build_graph(
@@ -217,19 +207,17 @@ def _build_graph(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
     recorder.table("rejects", "rejects.parquet")
 
 
-def _build_closure(run: Pipeline, source: FreebaseSection, folder: Path, recorder: Recorder) -> None:
-    """Follow the topics through the parsed dumps; number, sort and index what they reach."""
+def _build_closure(run: Pipeline, source: base.FreebaseSection, folder: Path, recorder: Recorder) -> None:
     from kgqa_core.graph.build import BuildLimits
     from kgqa_core.graph.closure import build_from_dump
     from kgqa_core.graph.closure_walk import labels_named
 
     dumps = [run.artifact(key).folder for key in run.specs if key.startswith(DUMP)]
-    allowed = min(size_in_bytes(section.memory_limit) for section in (run.config.runtime, run.config.cluster))
+    allowed = min(base.size_in_bytes(section.memory_limit) for section in (run.config.runtime, run.config.cluster))
     memory_limit, spill = f"{int(DUCKDB_SHARE * allowed) // 2**20}MiB", folder / "spill"
     spill.mkdir()
-    asked: list[str] = []
-    if source.hops is not None:
-        asked = pq.read_table(run.artifact("topics").folder / TOPICS_FILE)["label"].to_pylist()
+    has_topics = source.hops is not None
+    asked = pq.read_table(run.artifact("topics").folder / TOPICS_FILE)["label"].to_pylist() if has_topics else []
     named = labels_named(asked, dumps, memory_limit=memory_limit, temp_directory=spill)
     parts = [path for dump in dumps for path in dump.glob("triples-*.parquet")]
     with chunk_mapper(run, parts, "building the closure") as map_tasks:
@@ -243,8 +231,8 @@ def _build_closure(run: Pipeline, source: FreebaseSection, folder: Path, recorde
             limits=BuildLimits(map_tasks, memory_limit=memory_limit, temp_directory=spill),
         )
     shutil.rmtree(spill)
-    sizes = ("num_entities", "num_relations", "num_triples")
-    recorder.metrics(report, *sizes, "num_topics_missing", "num_hubs", "num_named")
+    names = ("num_entities", "num_relations", "num_triples", "num_topics_missing", "num_hubs", "num_named")
+    recorder.metrics(report, *names)
 
 
 def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
@@ -252,10 +240,10 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
     from kgqa_core.graph.subgraph_build import build_subgraphs
     from kgqa_core.graph.subgraph_cut import cut_subgraphs
 
-    graph, figures = graph_of(run), ["num_subgraphs", "num_with_answer", "num_empty"]
-    figures += ["num_rows", "num_triples", "largest"]
+    graph = graph_of(run)
+    figures = ["num_subgraphs", "num_with_answer", "num_empty", "num_rows", "num_triples", "largest"]
     if "questions" in spec.needs:
-        assert isinstance(run.config.dataset, FileDataset)
+        assert isinstance(run.config.dataset, base.FileDataset)
         cut, questions = run.config.dataset.subgraphs, run.artifact("questions").folder
         figures += ["num_stopped", "num_capped"]
         with chunk_mapper(run, sorted(graph.folder.glob("*.npy")), "cutting subgraphs") as map_buckets:
@@ -268,7 +256,6 @@ def _build_subgraphs(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 
 
 def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Read, link and lint the questions."""
     from kgqa_core.questions.build import build_questions
 
     report = build_questions(
@@ -291,15 +278,14 @@ def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Reco
     recorder.table("rejects", "rejects.parquet")
 
 
-def _question_section(run: Pipeline) -> QuestionSection:
+def _question_section(run: Pipeline) -> base.QuestionSection:
     """Return where the questions are: the user's files, or those of the embedded dataset."""
-    if isinstance(run.config.dataset, FileDataset):
+    if isinstance(run.config.dataset, base.FileDataset):
         return run.config.dataset.questions
-    return QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", max_reject_ratio=0.0)
+    return base.QuestionSection(format="jsonl", path=run.artifact("dataset").folder / "questions", max_reject_ratio=0.0)
 
 
 def _question_paths(run: Pipeline) -> list[Path]:
-    """Return the question files, in the order in which they are read."""
     return [file.path for file in list_files(_question_section(run))]
 
 

@@ -15,18 +15,8 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import JOURNAL, write_json
 from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.config_file import read_config
-from kgqa_core.errors import ConfigError, InputError, nearest
-from kgqa_core.run.open import (
-    ENCODINGS_FILE,
-    device_of,
-    encode_all,
-    encoder_of,
-    graph_of,
-    open_system,
-    read_encodings,
-    read_with_hops,
-    search_graph,
-)
+from kgqa_core.errors import ConfigError, InputError, nearest_beside
+from kgqa_core.run import open as opening
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, subgraph_keys, walk_of
@@ -37,6 +27,7 @@ if TYPE_CHECKING:
     from kgqa_core.explorer.fit import QuestionSet
 
 EXPLORER = "explorer"  # what MLflow calls it, too
+CONFIG = (".yaml", ".yml")
 SHOWN = ("hits1", "f1", "em", "coverage")
 
 
@@ -63,7 +54,7 @@ def encoder_identity(config: RunConfig) -> dict[str, Any]:
         from kgqa_core.text.transformer import VERSION
 
         return {**section, "version": VERSION}
-    return {**section, "identity": encoder_of(config.encoding).name}
+    return {**section, "identity": opening.encoder_of(config.encoding).name}
 
 
 def _encoder_files(config: RunConfig) -> dict[str, Path]:
@@ -76,9 +67,7 @@ def folder_files(folder: Path, key: str, name: str) -> dict[str, Path]:
     from kgqa_core.text.transformer import content_files
 
     if not folder.is_dir():
-        beside = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
-        near = nearest(folder.name, beside)
-        raise ConfigError(f"{key}: {folder} is no folder" + (f"; nearest beside it: {near[0]}" if near else ""))
+        raise ConfigError(f"{key}: {folder} is no folder{nearest_beside(folder)}")
     return {f"{name}/{path.name}": path for path in content_files(folder)}
 
 
@@ -92,7 +81,7 @@ def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
     # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
     section |= {f"encoder_{name}": value for name, value in encoder_identity(config).items()}
     files = _encoder_files(config)
-    if (start := explorer.init_from) and not _is_config(start):
+    if (start := explorer.init_from) and start.suffix not in CONFIG:
         if not start.is_dir():
             raise ConfigError(f"explorer.init_from: {start} is neither a run configuration (.yaml) nor a folder")
         files |= {f"init/{name}": start / name for name in ("model.json", "model.safetensors")}
@@ -103,9 +92,8 @@ def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _other_runs(config: RunConfig, seed: int) -> dict[str, OtherStage]:
-    """Return the stages of other runs that a training starts from, or learns from as well."""
     found, explorer = {}, config.exploration
-    if explorer.init_from is not None and _is_config(explorer.init_from):
+    if explorer.init_from is not None and explorer.init_from.suffix in CONFIG:
         other = _other_config(config, explorer.init_from, "init_from")
         found["init"] = OtherStage(explorer.init_from, explorer_key(other, seed))
     for number, conf in enumerate(explorer.also_train_on):
@@ -122,10 +110,6 @@ def _other_config(config: RunConfig, conf: Path, key: str) -> RunConfig:
     if other.encoding != config.encoding:
         raise ConfigError(f"explorer.{key}: {conf} has another encoder; an explorer carries over only with its encoder")
     return other
-
-
-def _is_config(path: Path) -> bool:
-    return path.suffix in (".yaml", ".yml")
 
 
 def _controls_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -148,13 +132,13 @@ def _encode(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) ->
     from kgqa_core.questions.build import read_questions
     from kgqa_core.text.encoder import hash_text
 
-    graph, masked = graph_of(run), run.config.exploration.mask_topics
+    graph, masked = opening.graph_of(run), run.config.exploration.mask_topics
     asked = {question.asked(masked) for question in read_questions(run.artifact("questions").folder)}
     given = {label for label in graph.inverse_labels if label is not None}
     texts = sorted(asked | {*graph.relation_labels} | given)
-    vectors = encode_all(run, texts)
+    vectors = opening.encode_all(run, texts)
     rows = {"key": [hash_text(text) for text in texts], "text": texts, "vector": list(vectors)}
-    pq.write_table(pa.table(rows, schema=ENCODINGS), folder / ENCODINGS_FILE, compression="zstd")
+    pq.write_table(pa.table(rows, schema=ENCODINGS), folder / opening.ENCODINGS_FILE, compression="zstd")
     recorder.metric("num_texts", len(texts))
     recorder.metric("encoding_dim", vectors.shape[1])
 
@@ -165,21 +149,12 @@ def _train(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> 
 
     section, start = run.config.exploration, spec.depends_on_run.get("init")
     init = run.other_run(start.conf).artifact(start.key).folder if start else section.init_from
-    fit_explorer(
-        [question_set(run), *(question_set(run.other_run(conf)) for conf in section.also_train_on)],
-        section,
-        FitRun(
-            folder,
-            recorder,
-            threads=run.config.runtime.threads,
-            device=device_of(run.config),
-            journal=folder / JOURNAL,
-            progress=partial(run.progress, f"training explorer (seed {spec.seed})"),
-        ),
-        seed=spec.seed,
-        encoder=encoder_of(run.config.encoding).name,
-        init_from=init,
-    )
+    sets = [question_set(run), *(question_set(run.other_run(conf)) for conf in section.also_train_on)]
+    threads, device = run.config.runtime.threads, opening.device_of(run.config)
+    told = partial(run.progress, f"training explorer (seed {spec.seed})")
+    fit = FitRun(folder, recorder, threads=threads, device=device, journal=folder / JOURNAL, progress=told)
+    encoder = opening.encoder_of(run.config.encoding).name
+    fit_explorer(sets, section, fit, seed=spec.seed, encoder=encoder, init_from=init)
 
 
 def question_set(run: Pipeline) -> QuestionSet:
@@ -187,9 +162,9 @@ def question_set(run: Pipeline) -> QuestionSet:
     from kgqa_core.explorer.fit import QuestionSet
     from kgqa_core.questions.build import read_questions
 
-    questions, search = run.artifact("questions").folder, search_graph(run)
+    questions, search = run.artifact("questions").folder, opening.search_graph(run)
     train, dev = (search.place(read_questions(questions, split)) for split in ("train", "dev"))
-    encodings = read_encodings(run.artifact("encodings").folder)
+    encodings = opening.read_encodings(run.artifact("encodings").folder)
     return QuestionSet(search.graph, train=train, dev=dev, encodings=encodings, reenter_topic=search.reenter_topic)
 
 
@@ -198,7 +173,7 @@ def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Record
     from kgqa_core.questions.build import read_questions
     from kgqa_core.systems.controls import fit_template_control, score_controls
 
-    search = search_graph(run)
+    search = opening.search_graph(run)
     control = fit_template_control(
         search.graph,
         search.place(read_questions(run.artifact("questions").folder, "train")),
@@ -207,7 +182,7 @@ def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Record
         progress=partial(run.progress, "fitting the template control"),
     )
     control.save(folder / "template_control.json")
-    asked = search.place(read_with_hops(run, run.config.evaluation.split))
+    asked = search.place(opening.read_with_hops(run, run.config.evaluation.split))
     rows = score_controls(control, asked, max_hops=search.max_hops)
     write_json(folder / "scores.json", rows)
     for row in rows:
@@ -225,11 +200,10 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     from kgqa_core.questions.coverage import find_answerable
     from kgqa_core.systems.etd import AnswerCost
 
-    config, system = run.config, open_system(run, spec.seed)
+    config, system, split = run.config, opening.open_system(run, spec.seed), run.config.evaluation.split
     graph, subgraphs, name = system.graph, system.subgraphs, f"{EXPLORER} (seed {spec.seed})"
-    questions = read_with_hops(run, config.evaluation.split)
+    questions = opening.read_with_hops(run, split)
     if not questions:
-        split = config.evaluation.split
         raise InputError(f"there are no {split} questions to score; set evaluation.split, or add some")
     torch.set_num_threads(config.runtime.threads)
     system.answer(questions[:1])  # loads the compiled walk, which is no part of what answering costs
@@ -238,14 +212,9 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
         told = partial(run.progress, f"answering (seed {spec.seed}, pass {number})")
         predictions = system.answer(questions, told, cost)
     scores = score_predictions(questions, predictions)
-    write_predictions(
-        folder / "predictions.parquet",
-        questions,
-        predictions,
-        entity_names=graph.entity_names,
-        render_path=system.render,
-        source=Source(graph=run.artifact("graph").content, system=name),
-    )
+    table, source = folder / "predictions.parquet", Source(graph=run.artifact("graph").content, system=name)
+    names, render = graph.entity_names, system.render
+    write_predictions(table, questions, predictions, entity_names=names, render_path=render, source=source)
     row = asdict(report_row(name, "learned", scores, find_answerable(questions, graph, subgraphs=subgraphs)))
     controls = json.loads((run.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
     write_json(folder / "scores.json", [row, *controls])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,15 +18,7 @@ from kgqa_core.artifacts import write_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import PlansDataset
 from kgqa_core.errors import InputError
-from kgqa_core.run.open import (
-    DENSE_FOLDER,
-    open_planner,
-    plan_graph,
-    read_with_hops,
-    search_graph,
-    taught,
-    validity,
-)
+from kgqa_core.run import open as opening
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, plan_walk_of
@@ -68,18 +61,17 @@ def _dense_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _plans_specs(config: RunConfig) -> Iterator[StageSpec]:
     """A stage asks one planner of one seed for its plans, and scores them."""
-    plans = config.plans
-    for planner in plans.planners if plans else ():
-        for seed in plans.seeds if plans else ():
-            assert plans is not None
-            section: dict[str, Any] = {"planner": planner, "num_plans": plans.num_plans}
-            section |= {"split": config.evaluation.split, "seed": seed}
-            files: dict[str, Path] = {}
-            if planner in ("generator", "mixture"):
-                section |= {**model_recipe(config), "prompts": prompt_hashes(config, "plan")}
-                files = model_files(config)
-            needs = (*ground_keys(config), "supervision", *plan_stages(config, planner, seed))
-            yield StageSpec(f"plans-{planner}-seed{seed}", section, needs, files, system=planner)
+    if (plans := config.plans) is None:
+        return
+    for planner, seed in itertools.product(plans.planners, plans.seeds):
+        section: dict[str, Any] = {"planner": planner, "num_plans": plans.num_plans}
+        section |= {"split": config.evaluation.split, "seed": seed}
+        files: dict[str, Path] = {}
+        if planner in ("generator", "mixture"):
+            section |= {**model_recipe(config), "prompts": prompt_hashes(config, "plan")}
+            files = model_files(config)
+        needs = (*ground_keys(config), "supervision", *plan_stages(config, planner, seed))
+        yield StageSpec(f"plans-{planner}-seed{seed}", section, needs, files, system=planner)
 
 
 # ------ How they are built.
@@ -97,12 +89,11 @@ def _find_supervision(run: Pipeline, spec: StageSpec, folder: Path, recorder: Re
 
 
 def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
-    """Fill ``folder`` from the graph; return counts."""
     from kgqa_core.graph.supervision import write_supervision
     from kgqa_core.planners.evaluate import PATHS_FILE, write_asked
 
-    search = search_graph(run)
-    placed = search.place(read_with_hops(run, *SPLITS))
+    search = opening.search_graph(run)
+    placed = search.place(opening.read_with_hops(run, *SPLITS))
     write_asked(placed, folder, mask_topics=run.config.exploration.mask_topics)
     report = write_supervision(
         search.graph,
@@ -148,7 +139,6 @@ def _read_given(dataset: PlansDataset, folder: Path) -> dict[str, int]:
 
 
 def _train_dense(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Fine-tune the text encoder on pairs of questions and relation paths."""
     import torch
 
     from kgqa_core.planners.dense_train import fit_dense
@@ -162,33 +152,24 @@ def _train_dense(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         if step % CURVE_EVERY == 0 or step == total:
             recorder.curve("dense.loss", step, loss)
 
-    report = fit_dense(taught(run), section, folder / DENSE_FOLDER, seed=spec.seed, progress=told)
+    report = fit_dense(opening.taught(run), section, folder / opening.DENSE_FOLDER, seed=spec.seed, progress=told)
     for name in ("num_questions", "num_without_paths", "num_paths", "cpu_seconds"):
         recorder.metric(f"dense.{name}", report[name])
 
 
 def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     """Ask for plans, follow the first of each where there is a graph, and score them."""
-    from kgqa_core.planners.evaluate import (
-        ALL,
-        ask_planner,
-        f1_of_first,
-        planner_figures,
-        read_best_f1,
-        read_cases,
-        read_hops,
-        write_plans,
-    )
+    from kgqa_core.planners import evaluate
     from kgqa_core.questions.build import read_questions
 
     split, source, planner = run.config.evaluation.split, run.artifact("supervision").folder, spec.section["planner"]
-    questions, num_plans = read_cases(source, split), spec.section["num_plans"]
+    questions, num_plans = evaluate.read_cases(source, split), spec.section["num_plans"]
     if not questions:
         raise InputError(f"there are no {split} questions to plan; set evaluation.split")
-    search, told = plan_graph(run), partial(run.progress, f"planning ({planner}, seed {spec.seed})")
-    with open_planner(run, planner, spec.seed) as opened:
+    search, told = opening.plan_graph(run), partial(run.progress, f"planning ({planner}, seed {spec.seed})")
+    with opening.open_planner(run, planner, spec.seed) as opened:
         started = time.process_time()
-        plans = ask_planner(opened.planner, questions, num_plans=num_plans, progress=told)
+        plans = evaluate.ask_planner(opened.planner, questions, num_plans=num_plans, progress=told)
         recorder.metric("plan.cpu_seconds", time.process_time() - started)
         if opened.meter:  # calls and tokens are logical ones: equal whether they were remembered or paid
             counted = ("num_calls", "num_prompt_tokens", "num_tokens", "paid_calls")
@@ -196,22 +177,22 @@ def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
     f1 = None
     if search is not None:
         asked = read_questions(run.artifact("questions").folder, split)
-        f1 = f1_of_first(search, search.place(asked), plans)
-    figures = planner_figures(
+        f1 = evaluate.f1_of_first(search, search.place(asked), plans)
+    figures = evaluate.planner_figures(
         questions,
         plans,
         signed=search is not None,
-        is_valid=validity(run, search),
+        is_valid=opening.validity(run, search),
         f1=f1,
-        hops=read_hops(source),
-        best_f1=read_best_f1(source),
+        hops=evaluate.read_hops(source),
+        best_f1=evaluate.read_best_f1(source),
     )
-    write_plans(folder / "plans.parquet", planner, questions, plans, signed=search is not None)
+    evaluate.write_plans(folder / "plans.parquet", planner, questions, plans, signed=search is not None)
     write_json(folder / SCORES_FILE, {"planner": planner, "seed": spec.seed, "figures": figures})
     for hops, values in figures.items():
         for name, value in values.items():
             metric = name.replace("@", "_at_")
-            recorder.metric(metric if hops == ALL else hop_metric(metric, hops), value)
+            recorder.metric(metric if hops == evaluate.ALL else hop_metric(metric, hops), value)
     recorder.table("plans", "plans.parquet")
 
 

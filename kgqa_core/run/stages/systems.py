@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,11 +71,12 @@ def _fusion_specs(config: RunConfig) -> Iterator[StageSpec]:
 def _system_specs(config: RunConfig) -> Iterator[StageSpec]:
     """A stage per system, answerer and seed; those without a language model once per seed."""
     found: dict[str, StageSpec] = {}
-    for seed in _seeds(config) if config.systems else ():
-        for row, (_, answerers) in config.systems.rows().items() if config.systems else ():
-            for answerer in answerers:
-                key = system_key(row, answerer, seed)
-                found[key] = found.get(key) or _system_spec(config, key, row, answerer, seed)
+    if config.systems is None:
+        return
+    for seed, (row, (_, answerers)) in itertools.product(_seeds(config), config.systems.rows().items()):
+        for answerer in answerers:
+            key = system_key(row, answerer, seed)
+            found[key] = found.get(key) or _system_spec(config, key, row, answerer, seed)
     yield from found.values()
 
 
@@ -108,10 +110,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
         needs.append("supervision")
     source = kind.plan_source(own)
     needs += [*plan_stages(config, source, seed), *([f"fusion-seed{seed}"] if kind.fuses else [])]
-    if (kind.asks and answerer == "lm") or source in (
-        "generator",
-        "mixture",
-    ):  # the run's own model plans, whoever answers
+    if (kind.asks and answerer == "lm") or source in ("generator", "mixture"):  # the run's own model plans, at least
         section |= model_recipe(config)
         files = model_files(config)
     return StageSpec(key, section, tuple(dict.fromkeys(needs)), files, others, system=_shown_name(section))
@@ -139,22 +138,19 @@ def _comparison_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _choose_fusion(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Answer dev with explorer and planner, and keep what fuses them best."""
     from kgqa_core.run.compare import FUSION_FILE, find_fusion
 
     found = find_fusion(run, spec.seed)
     write_json(folder / FUSION_FILE, found)
     for part, point in found["on_dev"].items():
-        for figure in ("hits1", "f1", "asked"):
-            part = part.replace(" ", "_")
-            recorder.metric(f"dev.{part}.{figure}", 100 * point[figure] if figure == "asked" else point[figure])
-    recorder.param("fusion.weight", found["chosen"]["weight"])
-    recorder.param("fusion.decided_by", found["chosen"]["decided_by"])
+        for figure, factor in (("hits1", 1), ("f1", 1), ("asked", 100)):
+            recorder.metric(f"dev.{part.replace(' ', '_')}.{figure}", factor * point[figure])
+    for name in ("weight", "decided_by"):
+        recorder.param(f"fusion.{name}", found["chosen"][name])
     recorder.param("fusion.beats_its_parts_on_dev", found["beats_its_parts"])
 
 
 def _compare(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Put all systems of the run side by side: figures, ties, what the language model adds, what it overruled."""
     from kgqa_core.evaluation.compare import side_by_side
     from kgqa_core.evaluation.published import paper_datasets, published_beside, read_published
     from kgqa_core.evaluation.runs import group_runs, read_system_run
@@ -270,15 +266,10 @@ def answer_chunk(chunk: Chunk) -> int:
     write_calls(chunk.part("calls"), done.answered)
     with written_whole(chunk.part("usage")) as unfinished:
         pq.write_table(done.usage, unfinished, compression="zstd")
-    write_answered(
-        chunk.part("predictions"),
-        done.answered,
-        source=bench.source,
-        entity_names=graph.entity_names,
-        render_path=partial(render_path, entity_names=graph.entity_names, relation_labels=graph.relation_labels),
-        usage=done.usage,
-        stopped=done.stopped,
-    )
+    names: dict[str, Any] = {"entity_names": graph.entity_names}
+    names["render_path"] = partial(render_path, **names, relation_labels=graph.relation_labels)
+    out, answered = chunk.part("predictions"), done.answered
+    write_answered(out, answered, source=bench.source, usage=done.usage, stopped=done.stopped, **names)
     return chunk.number
 
 

@@ -16,20 +16,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.types import EmbeddedLmSection
-from kgqa_core.run.open import (
-    MODEL_FOLDER,
-    base_weights,
-    device_of,
-    encode_all,
-    encoder_of,
-    has_generator,
-    is_made_here,
-    known_steps,
-    load_system,
-    plan_graph,
-    planner_seed,
-    search_graph,
-)
+from kgqa_core.run import open as opening
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys
@@ -78,14 +65,14 @@ def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
 
 def model_stages(config: RunConfig, seed: int) -> list[str]:
     """Return the stages that the run's own language model is made in."""
-    made = ["lm"] if is_made_here(config) else []
-    return [*made, *([f"reasoner-seed{planner_seed(config, seed)}"] if config.reasoner else [])]
+    made = ["lm"] if opening.is_made_here(config) else []
+    return [*made, *([f"reasoner-seed{opening.planner_seed(config, seed)}"] if config.reasoner else [])]
 
 
 def plan_stages(config: RunConfig, source: str, seed: int) -> list[str]:
     """Return the stages that a source of plans is made in."""
     needs = model_stages(config, seed) if source in ("generator", "mixture") else []
-    return [*needs, *([f"dense-seed{planner_seed(config, seed)}"] if source in ("dense", "mixture") else [])]
+    return [*needs, *([f"dense-seed{opening.planner_seed(config, seed)}"] if source in ("dense", "mixture") else [])]
 
 
 def teaching(config: RunConfig) -> dict[str, Any]:
@@ -98,7 +85,7 @@ def teaching(config: RunConfig) -> dict[str, Any]:
 
 
 def _is_tuned(config: RunConfig) -> bool:
-    return has_generator(config) and config.reasoner is not None
+    return opening.has_generator(config) and config.reasoner is not None
 
 
 def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -114,7 +101,7 @@ def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if not has_generator(config) or not (is_made_here(config) or _is_tuned(config)):
+    if not opening.has_generator(config) or not (opening.is_made_here(config) or _is_tuned(config)):
         return
     reasoner = config.reasoner
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
@@ -126,7 +113,7 @@ def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if config.lm is not None and has_generator(config) and is_made_here(config):
+    if config.lm is not None and opening.has_generator(config) and opening.is_made_here(config):
         yield StageSpec("lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
 
 
@@ -134,7 +121,7 @@ def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
     reasoner, plans = config.reasoner, config.plans
     if reasoner is None or plans is None or not _is_tuned(config):
         return
-    read = ("instructions", "lm") if is_made_here(config) else ("instructions",)
+    read = ("instructions", "lm") if opening.is_made_here(config) else ("instructions",)
     section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **model_recipe(config)}
     section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
     for seed in plans.seeds:
@@ -168,25 +155,18 @@ def _find_candidates(run: Pipeline, spec: StageSpec, folder: Path, recorder: Rec
 def _answer_unseen(
     run: Pipeline, learned: QuestionSet, asked: Sequence[Question], folder: Path, fold: int
 ) -> list[Prediction]:
-    """Train an explorer on ``learned`` and return what it says to ``asked``."""
     from kgqa_core.explorer.fit import FitRun, fit_explorer
 
     config, what = run.config, f"out-of-fold explorer {fold + 1}"
-    section, encoder, device = config.exploration, encoder_of(config.encoding).name, device_of(config)
+    section, encoder, device = config.exploration, opening.encoder_of(config.encoding).name, opening.device_of(config)
     told = partial(run.progress, f"training {what}")
+    runtime = config.runtime
     with TemporaryDirectory(dir=folder) as scratch:
-        fit = FitRun(
-            Path(scratch), Recorder("candidates"), threads=config.runtime.threads, device=device, progress=told
-        )
+        out = Path(scratch)
+        fit = FitRun(out, Recorder("candidates"), threads=runtime.threads, device=device, progress=told)
         fit_explorer([learned], section, fit, seed=section.seeds[0], encoder=encoder)
-        system = load_system(
-            Path(scratch),
-            graph=learned.graph,
-            encoder=encoder,
-            encode=partial(encode_all, run),
-            evaluation=config.evaluation,
-            batch_size=config.runtime.batch_size,
-        )
+        known: dict[str, Any] = {"graph": learned.graph, "encoder": encoder, "encode": partial(opening.encode_all, run)}
+        system = opening.load_system(out, **known, evaluation=config.evaluation, batch_size=runtime.batch_size)
     system = replace(system, model=system.model.to(device))
     return system.answer(asked, partial(run.progress, f"asking {what}"))
 
@@ -217,10 +197,10 @@ def _example_source(run: Pipeline) -> Source:
 
     plans, reasoner = run.config.plans, run.config.reasoner or ReasonerSection(objective="plan")
     assert plans is not None
-    if is_made_here(run.config):
+    if opening.is_made_here(run.config):
         reasoner = reasoner.model_copy(update={"instructions": {"plan": 1.0} | reasoner.mixture})
     return Source(
-        plan_graph(run),
+        opening.plan_graph(run),
         read_prompts(run.config.prompts),
         reasoner,
         mode=plans.supervision,
@@ -235,7 +215,7 @@ def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
     if "questions" in run.specs:
         from kgqa_core.questions.build import read_questions
 
-        search, folder = search_graph(run), run.artifact("questions").folder
+        search, folder = opening.search_graph(run), run.artifact("questions").folder
         for split in TAUGHT:
             yield from search.place(read_questions(folder, split))
         return
@@ -251,7 +231,7 @@ def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder
     from kgqa_core.instructions.plan import END, SEPARATOR, START
     from kgqa_core.lm.embedded import make_embedded
 
-    section, search = run.config.lm, plan_graph(run)
+    section, search = run.config.lm, opening.plan_graph(run)
     assert isinstance(section, EmbeddedLmSection)
 
     def told(step: int, steps: int, loss: float) -> None:
@@ -262,11 +242,11 @@ def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder
     report = make_embedded(
         [run.artifact("instructions").folder / INSTRUCTIONS_FILE],
         section,
-        folder / MODEL_FOLDER,
-        steps=known_steps(run),
+        folder / opening.MODEL_FOLDER,
+        steps=opening.known_steps(run),
         markers=(START, SEPARATOR, END),
         names=search.graph.entity_names if search else (),
-        device=device_of(run.config),
+        device=opening.device_of(run.config),
         progress=told,
     )
     recorder.metrics(report, "num_parameters", "num_tokens", "num_examples", "num_too_long", "cpu_seconds", "flops")
@@ -277,7 +257,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
     from kgqa_core.lm.tune import tune_in_processes
     from kgqa_core.lm.tune_data import TuneJob
 
-    config, weights = run.config, base_weights(run)
+    config, weights = run.config, opening.base_weights(run)
     if weights is None:
         raise ConfigError(f"run {config.name!r} has no model of its own to tune: lm.kind embedded or local")
     assert config.reasoner is not None
@@ -288,7 +268,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
         seed=spec.seed,
         out=folder,
         journal=folder / JOURNAL,
-        device=device_of(config),
+        device=opening.device_of(config),
         threads=config.runtime.threads,
     )
     told = partial(run.progress, f"tuning (seed {spec.seed})")
