@@ -193,7 +193,7 @@ def lower(questions: Sequence[Question]) -> list[Question]:
 def longest_name(question: Question, graph: KnowledgeGraph) -> Question:
     """Return the question with all that bear the longest name in its text as topics."""
     mention = find_mention(question.text, graph)
-    return replace(question, topics=() if mention is None else mention.entities)
+    return replace(question, topics=() if mention is None else mention[1])
 
 
 def misspell(question: Question, graph: KnowledgeGraph) -> Question:

@@ -136,12 +136,8 @@ def match_answers(
 ) -> Matched:
     """Return the entities that answers stand for: candidates of that name first, then the graph's.
 
-    Args:
-        answers: names as ``parse_answers`` gives them.
-        candidates: name by entity id of what the prompt showed, or what plans reached; all that are called
-            exactly so are meant, else all whatever their case.
-        graph: where names are looked up that no candidate has: as they are, then whatever their case; of several
-            entities with one name the smallest id is meant.
+    ``candidates`` (name by entity id) are what the prompt showed, or plans reached: all that are called exactly so,
+    else all whatever their case. Of the graph's entities with one name the smallest id is meant.
     """
     exact: dict[str, list[int]] = {}  # "prince", a tag, is not "Prince", who directs
     folded: dict[str, list[int]] = {}
@@ -169,7 +165,6 @@ def match_answers(
 
 
 HEADING = "Answers:"
-
 _HEADING = re.compile("^" + LEAD, re.IGNORECASE | re.MULTILINE)
 
 

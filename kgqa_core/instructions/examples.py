@@ -19,30 +19,14 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.errors import ConfigError, InputError, nearest, shorten
+from kgqa_core.errors import ConfigError, InputError, shorten, with_nearest
 from kgqa_core.graph.csr import expand_ranges, sorted_distinct
 from kgqa_core.graph.follow import end_of, follow_path
 from kgqa_core.graph.kg import golds_of, to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
-from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
-from kgqa_core.instructions.plan import PlanCase, PlanInstruction
-from kgqa_core.instructions.reason import (
-    DirectInstruction,
-    Evidence,
-    ExplainInstruction,
-    ReasonCase,
-    ReasonInstruction,
-    gather_evidence,
-)
+from kgqa_core.instructions import choose, plan, reason, scores
 from kgqa_core.instructions.render import Prompts, escape, neighbour_triples, render_triples
-from kgqa_core.instructions.scores import (
-    EntitiesCase,
-    EntityCandidate,
-    RelationsCase,
-    ScoreEntitiesInstruction,
-    ScoreRelationsInstruction,
-)
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
@@ -78,25 +62,18 @@ def make_examples(
     *,
     skipped: Counter[str] | None = None,
 ) -> Iterator[Example]:
-    """Yield the examples of each question in turn.
+    """Yield the examples of each question in turn, which are placed in the graph that is walked.
 
-    Args:
-        source: the graph, the prompts and what is made of them.
-        questions: of any split, placed in the graph that is walked; an example carries its question's split.
-        supervision: question id -> its shortest paths, see ``read_supervision``.
-        skipped: gets "instruction: reason" -> questions that made no such example.
-
-    Raises:
-        ConfigError: an instruction that has no target.
-        InputError: an instruction that needs a graph, without one.
+    ``supervision`` holds the shortest paths by question id. ``skipped`` gets "instruction: reason" -> questions that
+    made no such example. Raises ConfigError for an instruction without a target, InputError for one without its graph.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
     weights, shares = source.reasoner.mixture, source.reasoner.shares
     for name in (*weights, *shares):
         if name not in CASES:
-            guess = nearest(name, list(CASES))
-            hint = f" Did you mean {guess[0]}?" if guess else ""
-            raise ConfigError(f"{shorten(name)} cannot be taught: it has no target.{hint} Legal: {', '.join(CASES)}")
+            raise ConfigError(
+                f"{shorten(name)} cannot be taught: it has no target; legal are {with_nearest(name, CASES)}"
+            )
     if source.search is None and (needy := sorted(set(weights) - {"plan"})):
         raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
     reenter = source.search is not None and source.search.reenter_topic
@@ -119,10 +96,7 @@ def make_examples(
 
 
 def write_examples(examples: Iterable[Example], out: Path) -> dict[str, int]:
-    """Write schemas.INSTRUCTIONS, whole or not at all; return how many examples each instruction has.
-
-    Memory does not grow with their number.
-    """
+    """Write schemas.INSTRUCTIONS whole, in bounded memory; return how many examples each instruction has."""
     counts: Counter[str] = Counter()
     waiting = iter(examples)
     with written_whole(out) as partial, pq.ParquetWriter(partial, INSTRUCTIONS) as writer:
@@ -136,8 +110,7 @@ def write_examples(examples: Iterable[Example], out: Path) -> dict[str, int]:
 def fold_of(question_id: str, folds: int) -> int:
     """Return the fold, 0..folds-1, of a question: its candidates come from an explorer that was trained on the others.
 
-    Candidates of an explorer that has seen the question are nearly always led by the gold, and a ``choose`` tuned on
-    them learns to answer "A".
+    An explorer that has seen the question nearly always puts the gold first: ``choose`` would learn to answer "A".
     """
     return _hash("fold", question_id) % folds
 
@@ -176,11 +149,13 @@ class Asked:
         """Return the entities' names."""
         return tuple(map(self.search.name_of, entities))
 
-    def evidence(self, plans: Sequence[tuple[LabelPath, float]]) -> Evidence:
+    def evidence(self, plans: Sequence[tuple[LabelPath, float]]) -> reason.Evidence:
         """Return the paths of plans from the question's topics."""
-        return gather_evidence(self.search, self.question.topics, plans, max_paths=self.source.reasoner.max_paths)
+        return reason.gather_evidence(
+            self.search, self.question.topics, plans, max_paths=self.source.reasoner.max_paths
+        )
 
-    def shown(self) -> Evidence:
+    def shown(self) -> reason.Evidence:
         """Return the paths of K plans that teach, with wrong ones where asked for, shuffled.
 
         Plans weigh by their precision: what is right must not be told by who put it there.
@@ -248,10 +223,10 @@ def score_candidates(
 
 def plan_cases(asked: Asked) -> Made:
     """Each teaching path is a target of its own."""
-    instruction, text = PlanInstruction(asked.source.prompts), asked.question.asked(asked.source.mask_topics)
+    instruction, text = plan.PlanInstruction(asked.source.prompts), asked.question.asked(asked.source.mask_topics)
     weight = 1.0 if asked.is_eperm else 1 / max(len(asked.teaching), 1)
     for row in asked.teaching:
-        yield instruction, PlanCase(text, asked.question.id, path=row.path), weight
+        yield instruction, plan.PlanCase(text, asked.question.id, path=row.path), weight
 
 
 def reason_cases(asked: Asked) -> Made:
@@ -261,8 +236,8 @@ def reason_cases(asked: Asked) -> Made:
         right = [entity for entity in evidence.ends if entity in asked.golds]
         answers = asked.names(right if asked.source.reasoner.answers == "shown" else sorted(asked.golds))
         shown = asked.names(evidence.ends)
-        case = ReasonCase(asked.question.text, asked.question.id, evidence.paths, shown, answers)
-        yield ReasonInstruction(asked.source.prompts, scored=asked.is_eperm), case, 1.0
+        case = reason.ReasonCase(asked.question.text, asked.question.id, evidence.paths, shown, answers)
+        yield reason.ReasonInstruction(asked.source.prompts, scored=asked.is_eperm), case, 1.0
 
 
 def explain_cases(asked: Asked) -> Made:
@@ -271,10 +246,10 @@ def explain_cases(asked: Asked) -> Made:
     if right := [entity for entity in evidence.ends if entity in asked.golds]:
         ways = [path for path in evidence.steps if end_of(path) in asked.golds]
         explanation, shown = explain_paths(asked.search, ways), asked.names(evidence.ends)
-        case = ReasonCase(
+        case = reason.ReasonCase(
             asked.question.text, asked.question.id, evidence.paths, shown, asked.names(right), explanation
         )
-        yield ExplainInstruction(asked.source.prompts), case, 1.0
+        yield reason.ExplainInstruction(asked.source.prompts), case, 1.0
 
 
 def explain_paths(search: SearchGraph, paths: Sequence[ReasoningPath]) -> str:
@@ -303,11 +278,11 @@ def enough_cases(asked: Asked) -> Made:
         others = offered_relations(asked.search, question.topics, ())
         tried = [path[:-1]] if len(path) > 1 else [(step,) for step in others if (step,) != path]
         draw.shuffle(tried)
-    for plan in tried:
-        evidence = asked.evidence([(plan, 1.0)])
+    for tried_path in tried:
+        evidence = asked.evidence([(tried_path, 1.0)])
         if evidence.paths and enough != asked.golds.isdisjoint(evidence.ends):
-            case = EnoughCase(question.text, question.id, asked.names(question.topics), evidence.paths, enough)
-            yield EnoughInstruction(asked.source.prompts), case, 1.0
+            case = choose.EnoughCase(question.text, question.id, asked.names(question.topics), evidence.paths, enough)
+            yield choose.EnoughInstruction(asked.source.prompts), case, 1.0
             return
 
 
@@ -317,20 +292,20 @@ def score_relations_cases(asked: Asked) -> Made:
     path = draw.choice(asked.teaching).path if asked.teaching else ()
     for place in range(len(path)):
         offered = offered_relations(asked.search, question.topics, path[:place])
-        scores = score_offered(offered, path[:place], asked.rows)
-        wrong = [step for step in offered if not scores[step]]
+        worth = score_offered(offered, path[:place], asked.rows)
+        wrong = [step for step in offered if not worth[step]]
         room = max(MAX_RELATIONS - len(offered) + len(wrong), 0)
         dropped = set(wrong) - set(draw.sample(wrong, min(room, len(wrong))))
         relations = tuple(step for step in offered if step not in dropped)
-        case = RelationsCase(
+        case = scores.RelationsCase(
             question.text,
             relations,
             question.id,
             topics=asked.names(question.topics),
             path=path[:place],
-            scores=tuple(scores[step] for step in relations),
+            scores=tuple(worth[step] for step in relations),
         )
-        yield ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(path)
+        yield scores.ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(path)
 
 
 def score_entities_cases(asked: Asked) -> Made:
@@ -342,9 +317,9 @@ def score_entities_cases(asked: Asked) -> Made:
     scored = score_candidates(search, asked, path, place=draw.randint(1, len(path)), draw=draw)
     topics = asked.names(question.topics)
     for entity, score in scored[:NUM_ENTITIES]:
-        shown = EntityCandidate(search.name_of(entity), neighbour_triples(search, entity, limit=MAX_TRIPLES))
-        case = EntitiesCase(question.text, (shown,), question.id, topics=topics, plan=path, scores=(score,))
-        yield ScoreEntitiesInstruction(asked.source.prompts), case, 1 / min(NUM_ENTITIES, len(scored))
+        shown = scores.EntityCandidate(search.name_of(entity), neighbour_triples(search, entity, limit=MAX_TRIPLES))
+        case = scores.EntitiesCase(question.text, (shown,), question.id, topics=topics, plan=path, scores=(score,))
+        yield scores.ScoreEntitiesInstruction(asked.source.prompts), case, 1 / min(NUM_ENTITIES, len(scored))
 
 
 def choose_cases(asked: Asked) -> Made:
@@ -356,17 +331,17 @@ def choose_cases(asked: Asked) -> Made:
         paths += [""] * (len(entities) - len(paths))
         columns = zip(asked.names(entities), prediction.scores[:count], paths[: len(entities)], strict=True)
         right = tuple(place for place, entity in enumerate(entities) if entity in asked.golds)
-        case = ChooseCase(
-            asked.question.text, asked.question.id, tuple(Candidate(*column) for column in columns), right
+        case = choose.ChooseCase(
+            asked.question.text, asked.question.id, tuple(choose.Candidate(*column) for column in columns), right
         )
-        yield ChooseInstruction(asked.source.prompts), case, 1.0
+        yield choose.ChooseInstruction(asked.source.prompts), case, 1.0
 
 
 def direct_cases(asked: Asked) -> Made:
     """The golds, without any evidence."""
     if asked.golds:
-        case = ReasonCase(asked.question.text, asked.question.id, answers=asked.names(sorted(asked.golds)))
-        yield DirectInstruction(asked.source.prompts), case, 1.0
+        case = reason.ReasonCase(asked.question.text, asked.question.id, answers=asked.names(sorted(asked.golds)))
+        yield reason.DirectInstruction(asked.source.prompts), case, 1.0
 
 
 CASES: Mapping[str, Callable[[Asked], Made]] = {

@@ -144,7 +144,6 @@ class PathConstraint:
     """
 
     def __init__(self, space: PathConstraints, topics: tuple[int, ...]) -> None:
-        """Stand at ``topics``: distinct entity ids, ascending."""
         self.key = f"{space.key}:{','.join(map(str, topics))}"
         self._space = space
         start = np.array(topics, dtype=np.int64)
@@ -197,7 +196,6 @@ class PathConstraints:
     """The plans of one graph: a constraint per set of topics, kept for questions that share them."""
 
     def __init__(self, graph: KnowledgeGraph, *, max_hops: int = 3, reenter_topic: bool = False) -> None:
-        """Allow plans of 1..``max_hops`` steps."""
         self.graph, self.max_hops, self.reenter_topic = graph, max_hops, reenter_topic
         steps = all_steps(graph.relation_labels)
         self.ends = [step + END for step in steps]
@@ -222,7 +220,6 @@ class RelationConstraint:
     """Plans of 1..``max_hops`` known steps, whatever is around the topic: where there is no graph."""
 
     def __init__(self, steps: Sequence[str], *, max_hops: int = 3) -> None:
-        """Take the steps as plans hold them (``graph.kg``): "^label" only where plans walk backward."""
         rendered = [render_step(step) for step in dict.fromkeys(steps)]
         self._last = tuple(step + END for step in rendered)
         self._any = self._last + tuple(step + SEPARATOR for step in rendered)
@@ -286,10 +283,7 @@ class PlanAsker:
         return PlanCase(question.text, question.id, paths_allowed=allowed)
 
     def read(self, case: PlanCase, texts: Sequence[Generation]) -> list[Plan]:
-        """Return the distinct plans of a question's texts, best first; equal ones are one, of their probabilities' sum.
-
-        One plan can be written in several ways, token by token.
-        """
+        """Return the distinct plans of a question's texts, best first; equal ones add up their probabilities."""
         found: dict[LabelPath, float] = {}
         for text in texts:
             parsed = self.instruction.parse(text.text, case)
@@ -307,8 +301,7 @@ class PlanAsker:
 def weigh_plans(log_probs: Sequence[float]) -> list[float]:
     """Return the beam probabilities of one question's plans, normalised over them (EPERM Fig. 4).
 
-    Args:
-        log_probs: natural logs; -inf is a plan that weighs nothing, and if all are, all weigh alike.
+    -inf is a plan that weighs nothing, and if all are, all weigh alike.
     """
     most = max(log_probs, default=-math.inf)
     weights = [math.exp(log_prob - most) if most > -math.inf else 1.0 for log_prob in log_probs]
@@ -317,11 +310,7 @@ def weigh_plans(log_probs: Sequence[float]) -> list[float]:
 
 
 def score_paths(weights: Sequence[float], entity_scores: Sequence[Sequence[float]]) -> list[float]:
-    """Return the score of each of one question's reasoning paths: its plan's weight times its entities' scores.
-
-    Args:
-        weights: per path, of the plan that it follows.
-        entity_scores: per path, 0..1 for each entity that was scored; none score 1.
+    """Return the scores of one question's reasoning paths: each plan's weight times its entities' scores, 0..1.
 
     They sum to 1 (EPERM Fig. 4). Where every product is 0 the entities tell nothing: the plans' weights alone count.
     """

@@ -40,14 +40,8 @@ def gather_evidence(
 ) -> Evidence:
     """Return the paths of all plans in turns, one of each plan, so that a cap starves none of them.
 
-    A path's score is its plan's weight shared out over the plan's paths, so that those of a question sum to 1 (EPERM
-    Fig. 4, with all entities on the way scored alike).
-
-    Args:
-        search: what is walked.
-        topics: entity ids.
-        plans: distinct relation paths by label, with weights; those that the graph cannot follow give nothing.
-        max_paths: listed at most.
+    ``plans`` are distinct relation paths with weights; those that the graph cannot follow give nothing. A plan's weight
+    is shared out over its paths, so that a question's sum to 1 (EPERM Fig. 4, all entities on the way scored alike).
     """
     graph, reenter = search.graph, search.reenter_topic
     known = [(relations, weight) for path, weight in plans if (relations := to_relations(graph, path))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgqa_core.config_base import CONF
-from kgqa_core.errors import ConfigError, nearest, shorten
+from kgqa_core.errors import ConfigError, did_you_mean, shorten
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.types import ReasoningPath
@@ -112,9 +112,7 @@ class Prompts:
 def read_prompts(folder: Path | None = None) -> Prompts:
     """Read all prompts: those of ``folder``, and the project's own where it has none.
 
-    Raises:
-        ConfigError: a folder or file that cannot be read, a file of no known instruction, a placeholder that is not
-            legal or is missing.
+    Raises ConfigError for what cannot be read, a file of no instruction, and a placeholder that is wrong or missing.
     """
     files = _files(DEFAULT_FOLDER)
     missing = sorted(name for name in PLACEHOLDERS if name + SUFFIX not in files)
@@ -143,9 +141,8 @@ def _files(folder: Path) -> dict[str, Path]:
     legal = [name + suffix for name in PLACEHOLDERS for suffix in (SUFFIX, SYSTEM_SUFFIX)]
     for name, path in found.items():
         if name not in legal:
-            guess = nearest(name, legal)
-            hint = f" Did you mean {guess[0]}?" if guess else ""
-            raise ConfigError(f"{path} belongs to no instruction.{hint} Legal: {', '.join(legal[::2])}")
+            hint = did_you_mean(name, legal)
+            raise ConfigError(f"{path} belongs to no instruction{hint}. Legal: {', '.join(legal[::2])}")
     return found
 
 
@@ -158,13 +155,10 @@ def _content(path: Path, required: frozenset[str], legal: frozenset[str]) -> tup
     found = _VERSION.match(text)
     body = (text[found.end() :] if found else text).replace("\r\n", "\n").removesuffix("\n")
     used = set(_PLACEHOLDER.findall(body))
-    for problem, one in [("unknown placeholder", one) for one in sorted(used - legal)] + [
-        ("missing placeholder", one) for one in sorted(required - used)
-    ]:
-        guess = nearest(one, sorted(legal)) if problem.startswith("unknown") else []
-        hint = f" Did you mean {{{guess[0]}}}?" if guess else ""
-        shown = ", ".join(f"{{{name}}}" for name in sorted(legal))
-        raise ConfigError(f"{path}: {problem} {shorten(f'{{{one}}}')}.{hint} Legal: {shown}")
+    shown, unknown = ", ".join(f"{{{name}}}" for name in sorted(legal)), sorted(used - legal)
+    if wrong := unknown or sorted(required - used):
+        hint, problem = (did_you_mean(wrong[0], sorted(legal)), "unknown") if unknown else ("", "missing")
+        raise ConfigError(f"{path}: {problem} placeholder {shorten(f'{{{wrong[0]}}}')}{hint}. Legal: {shown}")
     return body, found[1] if found else ""
 
 

@@ -17,15 +17,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pydantic.dataclasses
+from pydantic import TypeAdapter
 
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NOT_UTF8, NUM_SHOWN, rejects_table, too_many_rejects
+from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, rejects_table, too_many_rejects
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
+from kgqa_core.questions import formats
 from kgqa_core.questions.coverage import LintReport, lint_questions, reach_table
-from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format, read_lines
+from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
 from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, load_file, nearest_names
 from kgqa_core.types import SPLITS, Question, Reject, RelationPath, Split
 
@@ -50,15 +53,6 @@ class SubsetReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
-    """A question that a variant leaves out."""
-
-    id: str
-    split: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class VariantReport:
     """What a variant changed, as variant.json holds it."""
 
@@ -68,7 +62,7 @@ class VariantReport:
     num_before: dict[str, int]  # split -> questions that can be read
     num_left: dict[str, int]
     dev_ids: tuple[str, ...]  # training questions that became the dev split
-    dropped: tuple[Dropped, ...]
+    dropped: tuple[dict[str, str], ...]  # id, split and reason of each question that is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +95,7 @@ def build_questions(
     """
     files, variant, format = list_files(section), plan_variant(section), open_format(section.format)
     left_out = variant.dropped if variant else ()
-    to_dev, dropped = set(variant.dev_ids) if variant else set(), {one.id for one in left_out}
+    to_dev, dropped = set(variant.dev_ids) if variant else set(), {one["id"] for one in left_out}
     loaded, resolver = Loaded(), Resolver(graph)
     for file in files:
         load_file(loaded, file, read=format.read, resolver=resolver, to_dev=to_dev, dropped=dropped)
@@ -115,7 +109,7 @@ def build_questions(
         lines = [f"\n  nearest to {shorten(one)}: {', '.join(map(repr, nearest_names(one, graph)))}" for one in unknown]
         raise InputError(f"{error}\nNot in the graph:{''.join(lines)}") from error
     for one in left_out:
-        loaded.note("dropped_by_variant", one.split, f"{one.id}: {one.reason}")
+        loaded.note("dropped_by_variant", one["split"], f"{one['id']}: {one['reason']}")
     if format.finish:
         format.finish(loaded, graph, reenter_topic)
     questions = fill_splits(loaded.questions, graph) if all(file.split is None for file in files) else loaded.questions
@@ -145,10 +139,9 @@ def build_questions(
 
 
 def read_topics(section: QuestionSection) -> list[str]:
-    """Return the distinct topics that the question files name, in byte order, before there is a graph.
+    """Return the distinct topics that the question files name (labels, or names), in byte order, without a graph.
 
-    They are labels, or names where the format has no labels; questions of every variant and split count. Raises
-    InputError where a file is missing or is none of its format, or has too large a share of rejected lines.
+    Questions of every variant and split count. Raises InputError as ``build_questions`` does.
     """
     rejects, topics, num_questions = list[Reject](), set[str](), 0
     for file in list_files(section):
@@ -163,19 +156,16 @@ def read_topics(section: QuestionSection) -> list[str]:
 
 
 def _check_rejects(rejects: Sequence[Reject], num_questions: int, section: QuestionSection) -> None:
-    num_rows, max_ratio = len(rejects) + num_questions, section.max_reject_ratio
-    if len(rejects) > max_ratio * num_rows:
-        key = "dataset.questions.max_reject_ratio"
-        raise too_many_rejects(rejects, num_rejects=len(rejects), num_rows=num_rows, max_ratio=max_ratio, key=key)
+    key, counts = "dataset.questions.max_reject_ratio", {"num_rejects": len(rejects)}
+    counts["num_rows"] = len(rejects) + num_questions
+    if len(rejects) > section.max_reject_ratio * counts["num_rows"]:
+        raise too_many_rejects(rejects, **counts, max_ratio=section.max_reject_ratio, key=key)
     if not num_questions:
         raise InputError("questions: the files hold no question. docs/own-data.md shows what a line looks like.")
 
 
 def fill_splits(questions: list[Question], graph: KnowledgeGraph) -> list[Question]:
-    """Return the questions with no split empty: a file of a few questions is split by the order of their hashes.
-
-    Raises InputError where there are fewer than three different questions to share out.
-    """
+    """Return the questions with no split empty: few are split by the order of their hashes; InputError below three."""
     if {question.split for question in questions} == set(SPLITS):
         return questions
     keys = [(question.masked, question.topics) for question in questions]
@@ -206,9 +196,9 @@ def take_subset(
 ) -> tuple[list[Question], SubsetReport | None]:
     """Return a part of the questions, in their order, and what was left; None where nothing was to be left out.
 
-    ``train_size`` training questions are kept, drawn at random; before that, the share ``hold_out_templates`` of
-    distinct masked texts is held out, which only the test split shall ask. ``draw`` is the seed of both. Raises
-    InputError where a split would be left empty, or training has fewer questions than asked for.
+    The share ``hold_out_templates`` of distinct masked texts is held out, for the test split alone; of the training
+    questions left ``train_size`` are drawn. ``draw`` seeds both. Raises InputError where a split would be left empty,
+    or training has fewer questions than asked for.
     """
     kept, share = list(questions), hold_out_templates
     if train_size is None and share is None:
@@ -243,8 +233,7 @@ def take_subset(
 def _hold_out(questions: Iterable[Question], count: int, *, draw: int) -> set[str]:
     """Return ``count`` masked texts, or fewer, such that every chain type keeps a masked text in training.
 
-    Chain type: the gold chain, where there is none the number of hops. A text that training asks with several chains
-    counts for each; one whose chain type training does not have is never held out.
+    A text that training asks with several chains counts for each; one of a chain that it lacks is never held out.
     """
     types: dict[str, set[ChainType]] = defaultdict(set)  # masked text -> its chain types
     trained: dict[ChainType, set[str]] = defaultdict(set)  # chain type -> masked texts that training asks
@@ -275,7 +264,7 @@ def _count_splits(splits: Iterable[str | None]) -> dict[str, int]:
 
 
 def plan_variant(section: QuestionSection) -> VariantReport | None:
-    """Read the question files and return what the section's variant changes, None where it is the official one.
+    """Return what the section's variant changes, None where it is the official one.
 
     Raises InputError where the files have no splits, or ``section.dev_ids`` lists an id that no training question has.
     """
@@ -307,29 +296,34 @@ def plan_variant(section: QuestionSection) -> VariantReport | None:
         num_before=_count_splits(split for _, split, _ in listed),
         num_left=_count_splits(split for _, split, answered in placed if answered or not drops),
         dev_ids=tuple(sorted(moved)),
-        dropped=tuple(Dropped(id, split, NO_ANSWER_GIVEN) for id, split, answered in placed if drops and not answered),
+        dropped=tuple(
+            {"id": id, "split": split, "reason": NO_ANSWER_GIVEN}
+            for id, split, answered in placed
+            if drops and not answered
+        ),
     )
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class _Listed:
+    id: formats.Text
 
 
 def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
     """Return the ids that a file lists: one per line, or as ``id`` of a JSON object per line."""
-    ids = []
-    for number, line, _ in read_lines(path, what="list of dev questions"):
-        if isinstance(line, bytes):
-            raise InputError(f"{path}:{number}: {NOT_UTF8}")
-        found = line.strip()
-        if found.startswith("{"):
-            try:
-                found = json.loads(found).get("id")
-            except ValueError as error:
-                reason = shorten(str(error))
-                raise InputError(f"{path}:{number}: neither an id nor a JSON object with one ({reason})") from error
-            if not isinstance(found, str):
-                raise InputError(f"{path}:{number}: the object has no field 'id' with a text: {shorten(line)}")
-        if found:
-            ids.append(found)
-    known = set(train)
-    unknown = [id for id in ids if id not in known]
+    adapter, ids = TypeAdapter(_Listed), list[str]()
+
+    def parse(line: str, number: int) -> str | Fault:
+        if not line.lstrip().startswith("{"):
+            return line.strip()
+        read = formats.read_object(adapter, line)
+        return read if isinstance(read, Fault) else read.id
+
+    for number, line, found in formats.parse_lines(path, parse):
+        if isinstance(found, Fault):
+            raise InputError(f"{path}:{number}: neither an id nor an object with one ({found.reason}): {shorten(line)}")
+        ids.append(found)
+    unknown = [id for id in ids if id not in set(train)]
     if unknown:
         raise InputError(
             f"{path}: {len(unknown)} of its {len(ids)} ids are no training question's, {shorten(unknown[0])} first. "
@@ -348,10 +342,7 @@ def questions_table(questions: list[Question]) -> pa.Table:
 
 
 def read_questions(folder: Path, split: Split | None = None) -> list[Question]:
-    """Return the questions of a built artifact, all or one split, in the order of their files.
-
-    Raises ArtifactError where the folder is none or is damaged.
-    """
+    """Return the questions of an artifact, all or one split, in file order; ArtifactError where there are none."""
     try:
         table = pq.read_table(folder / "questions.parquet", schema=schemas.QUESTIONS)
     except (OSError, pa.ArrowInvalid) as error:

@@ -27,27 +27,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.formats import EMPTY_FIELD, WRONG_FIELDS, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.formats import (
-    Fault,
-    Loaded,
-    Placed,
-    QuestionFile,
-    QuestionFormat,
-    RawQuestion,
-    Span,
-    Text,
-    files_by_split,
-    parse_items,
-    parse_lines,
-    read_object,
-)
+from kgqa_core.questions import formats
+from kgqa_core.questions.formats import Fault, Loaded, Placed, QuestionFile, QuestionFormat, RawQuestion, Span, Text
 from kgqa_core.types import SPLITS, Question
 
 # ------ MetaQA.
@@ -77,9 +65,8 @@ def read_metaqa(file: QuestionFile) -> Iterator[Placed]:
     stem = "-".join(["metaqa", *([str(file.hops)] if file.hops is not None else []), file.split or "test"])
     chains: list[str] = []
     for beside in chain_file(file.path):
-        chains, questions = (
-            path.read_bytes().decode(errors="replace").rstrip().split("\n") for path in (beside, file.path)
-        )
+        both = (beside, file.path)
+        chains, questions = (path.read_bytes().decode(errors="replace").rstrip().split("\n") for path in both)
         if len(chains) != len(questions):
             raise InputError(
                 f"{beside} has {len(chains)} lines, {file.path} has {len(questions)}: they must match line by line. "
@@ -98,7 +85,7 @@ def read_metaqa(file: QuestionFile) -> Iterator[Placed]:
         chain = chain_of_type(chains[number - 1]) if chains else None
         return RawQuestion(f"{stem}-{number}", text, answers, topics, mentions, file.hops, chain)
 
-    return parse_lines(file.path, parse)
+    return formats.parse_lines(file.path, parse)
 
 
 def read_brackets(marked: str) -> tuple[str, tuple[Span, ...]]:
@@ -191,7 +178,7 @@ def read_wc2014(file: QuestionFile) -> Iterator[Placed]:
         id = f"wc2014-{file.path.stem}-{number}"
         return RawQuestion(id, text, answers, topics=(steps[0],), hops=len(chain), chain=chain)
 
-    return parse_lines(file.path, parse)
+    return formats.parse_lines(file.path, parse)
 
 
 def list_wc2014(path: Path, hops: Sequence[int] | None) -> list[QuestionFile]:
@@ -248,19 +235,13 @@ class MoocQuestion:
     id: Annotated[Text, Field(coerce_numbers_to_str=True)] | None = None
 
 
-QUESTION = TypeAdapter(MoocQuestion)
-
-
 def read_mooc(file: QuestionFile) -> Iterator[Placed]:
     """Yield the questions of an array or of JSON lines; one without an id is called ``<split or file>-<number>``.
 
     Raises InputError where the file is missing or no JSON.
     """
 
-    def parse(text: str, number: int) -> RawQuestion | Fault:
-        read = read_object(QUESTION, text)
-        if isinstance(read, Fault):
-            return read
+    def make(read: MoocQuestion, number: int) -> RawQuestion | Fault:
         answer = read.answer
         verdict = answer if isinstance(answer, bool) else VERDICTS.get(str(answer).casefold())
         if verdict is not None and not read.triples:
@@ -285,7 +266,8 @@ def read_mooc(file: QuestionFile) -> Iterator[Placed]:
     require_file(file.path, what="question file")
     with file.path.open("rb") as start:
         is_array = start.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
-    return parse_items(file.path, parse) if is_array else parse_lines(file.path, parse)
+    parse = formats.parser_of(MoocQuestion, make)
+    return formats.parse_items(file.path, parse) if is_array else formats.parse_lines(file.path, parse)
 
 
 def walk(triples: list[tuple[str, str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
@@ -310,4 +292,4 @@ def walk(triples: list[tuple[str, str, str]]) -> tuple[tuple[str, ...], tuple[st
 
 METAQA = QuestionFormat(list_metaqa, read_metaqa, beside=chain_file, has_hops=True)
 WC2014 = QuestionFormat(list_wc2014, read_wc2014, finish=merge_repeats, has_hops=True)
-MOOC = QuestionFormat(files_by_split("{split}.jsonl", "{split}.json"), read_mooc)
+MOOC = QuestionFormat(formats.files_by_split("{split}.jsonl", "{split}.json"), read_mooc)

@@ -126,11 +126,10 @@ def question_files(section: QuestionSection) -> dict[str, Path]:
     A name holds the file's own name, which goes into question ids, but no folder above the dataset's. Raises
     ConfigError where a folder has no question files.
     """
-    beside = open_format(section.format).beside
+    beside, folder = open_format(section.format).beside, section.path
     if section.files is not None:
         named = {f"questions/{split}/{path.name}": path for split, path in section.files.items()}
-    elif section.path is not None and section.path.is_dir():
-        folder = section.path
+    elif folder is not None and folder.is_dir():
         try:
             found = [file.path for file in list_files(section)]
         except InputError as error:
@@ -138,8 +137,8 @@ def question_files(section: QuestionSection) -> dict[str, Path]:
         more = [path for file in found for path in beside(file) if path.is_relative_to(folder)]
         named = {f"questions/{path.relative_to(folder).as_posix()}": path for path in sorted({*found, *more})}
     else:
-        assert section.path is not None
-        named = {f"questions/{section.path.name}": section.path}
+        assert folder is not None
+        named = {f"questions/{folder.name}": folder}
     extra = {f"{name} {path.name}": path for name, file in named.items() for path in beside(file)}
     return named | {name: path for name, path in extra.items() if path not in named.values()}
 
@@ -208,10 +207,7 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
 
 
 def read_object(adapter: TypeAdapter[Parsed], text: str) -> Parsed | Fault:
-    """Return the object that a JSON text holds, or the first thing that is wrong with it.
-
-    A field goes by its name, without places in lists.
-    """
+    """Return what a JSON text holds, or the first thing that is wrong with it; places in lists are left out."""
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
@@ -220,6 +216,17 @@ def read_object(adapter: TypeAdapter[Parsed], text: str) -> Parsed | Fault:
         return Fault(NOT_JSON)
     names = [str(part) for part in first["loc"] if isinstance(part, str)]
     return Fault(f"field {'.'.join(names)}: {first['msg']}" if names else NOT_AN_OBJECT)
+
+
+def parser_of(model: type[Parsed], make: Callable[[Parsed, int], RawQuestion | Fault]) -> Parser:
+    """Return what reads a JSON text as a ``model``, and makes a question of it and its number."""
+    adapter = TypeAdapter(model)
+
+    def parse(text: str, number: int) -> RawQuestion | Fault:
+        read = read_object(adapter, text)
+        return read if isinstance(read, Fault) else make(read, number)
+
+    return parse
 
 
 def parse_items(path: Path, parse: Parser, *, key: str | None = None) -> Iterator[Placed]:
@@ -271,16 +278,10 @@ class JsonQuestion:
     verdict: bool | None = None
 
 
-_LINE = TypeAdapter(JsonQuestion)
-
-
 def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
     """Yield the questions of a file; a line without an id is called ``<split or file>-<line number>``."""
 
-    def parse(line: str, number: int) -> RawQuestion | Fault:
-        read = read_object(_LINE, line)
-        if isinstance(read, Fault):
-            return read
+    def make(read: JsonQuestion, number: int) -> RawQuestion | Fault:
         if (read.claim is None) != (read.verdict is None):
             return Fault("claim and verdict belong together")
         if not read.answers and read.claim is None:
@@ -296,7 +297,7 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
             verdict=read.verdict,
         )
 
-    return parse_lines(file.path, parse)
+    return parse_lines(file.path, parser_of(JsonQuestion, make))
 
 
 JSONL = QuestionFormat(files_by_split("{split}.jsonl"), read_jsonl)

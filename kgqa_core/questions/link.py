@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,16 +31,8 @@ NO_CLAIM = "claim not in the graph"
 SHARED_CLAIM = "claim names several entities"
 
 
-@dataclass(frozen=True, slots=True)
-class Mention:
-    """A name that stands in a text."""
-
-    span: Span
-    entities: tuple[int, ...]  # all that bear the name, ascending
-
-
-def find_mention(text: str, graph: KnowledgeGraph) -> Mention | None:
-    """Return the entity name that ``text`` mentions between word boundaries: the longest, of equals the first.
+def find_mention(text: str, graph: KnowledgeGraph) -> tuple[Span, tuple[int, ...]] | None:
+    """Return where the longest, of equals the first, entity name stands between word boundaries, and all who bear it.
 
     Names that stand there letter for letter and hold a capital come first: a graph may well have entities called
     "film" or "director". Without one, case does not count, and all entities whose name differs in case alone are meant.
@@ -51,7 +43,7 @@ def find_mention(text: str, graph: KnowledgeGraph) -> Mention | None:
         return None
     span = max(spans, key=lambda span: (span[1] - span[0], -span[0]))
     name = text[slice(*span)]
-    return Mention(span, graph.ids_of_name(name) if exact else graph.ids_of_folded_name(name))
+    return span, graph.ids_of_name(name) if exact else graph.ids_of_folded_name(name)
 
 
 def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]:
@@ -151,7 +143,7 @@ def load_question_file(
 ) -> tuple[list[Question], list[Reject]]:
     """Return the questions of one file, linked to ``graph``, and the lines that could not be used.
 
-    ``hops`` is for MetaQA files, whose lines do not say. Raises InputError where the file is missing.
+    ``hops`` is for MetaQA files, whose lines do not say.
     """
     loaded = Loaded()
     load_file(loaded, QuestionFile(path, split, hops), read=open_format(format).read, resolver=Resolver(graph))
@@ -193,7 +185,6 @@ class Resolver:
     """Links raw questions to one graph; looks each label or name up once."""
 
     def __init__(self, graph: KnowledgeGraph) -> None:
-        """Keep the graph and an empty memory of look-ups."""
         self.graph = graph
         self.ids_of = lru_cache(maxsize=2**20)(lambda value: ids_of(value, graph))
         self._relations = {label: relation for relation, label in enumerate(graph.relation_labels)}
@@ -243,10 +234,10 @@ class Resolver:
             # "Did Hitchcock direct Vertigo?": what is claimed is no topic
             claimed = [(span, " ") for name in claims for span in spans_of(raw.text, name)]
             mention = find_mention(mask_spans(raw.text, claimed), self.graph)
-            return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention.entities
+            return Fault(NO_MENTION, unknown=raw.text) if mention is None else mention[1]
         topics = {entity for topic in raw.topics for entity in self.ids_of(topic)}
         if not topics and raw.link and (mention := find_mention(raw.text, self.graph)) is not None:
-            return mention.entities
+            return mention[1]
         return tuple(sorted(topics)) or Fault(NO_TOPIC, unknown=next(iter(raw.topics), ""))
 
     def _step(self, label: str) -> int | None:
@@ -277,11 +268,7 @@ class Resolver:
 
 
 def split_of(masked: str, topic_labels: Sequence[str]) -> Split:
-    """Return the split (80/10/10) of a question in a file without splits.
-
-    It depends on the masked text and the topics' labels alone: a repeated question never falls into two splits, and
-    adding lines to the file moves none.
-    """
+    """Return the split (80/10/10) of a question where a file has none: repeats stay together, new lines move none."""
     share = hash_share(masked, topic_labels)
     return "train" if share < TRAIN_SHARE else "dev" if share < TRAIN_SHARE + HELD_SHARE else "test"
 
@@ -296,10 +283,9 @@ def hash_share(masked: str, topic_labels: Sequence[str]) -> float:
 
 
 def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (), id: str = "asked") -> Question:
-    """Return a question without golds from a text alone, as a person asks it.
+    """Return a question without golds, as a person asks it; ``topics``: labels or names, else by ``find_mention``.
 
-    ``topics``: labels or names; empty: all whose name is the longest in the text (see ``find_mention``). Raises
-    LinkError, naming the five nearest entity names, where the text holds none or the graph lacks a topic.
+    Raises LinkError, naming the five nearest entity names, where the text holds none or the graph lacks a topic.
     """
     entities = {entity for topic in topics for entity in require_ids(topic, graph)}
     if not topics:
@@ -311,6 +297,6 @@ def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (
                 "Name the topic yourself: --topic NAME, or the field topic",
                 near,
             )
-        entities = set(mention.entities)
+        entities = set(mention[1])
     question = Question(id=id, text=text, masked=text, topics=tuple(sorted(entities)), answers=(), split="test")
     return replace(question, masked=mask_topics(text, {*topics, *map(graph.name_of, entities)}))

@@ -14,35 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
+from kgqa_core.graph import nsm
 from kgqa_core.graph.formats import require_file
-from kgqa_core.graph.nsm import (
-    Parse,
-    QuestionLine,
-    default_id,
-    nsm_parser,
-    parquet_rows,
-    parse_line,
-    rog_parser,
-    row_text,
-    vocabulary_files,
-)
-from kgqa_core.questions.formats import (
-    Fault,
-    Placed,
-    QuestionFile,
-    QuestionFormat,
-    RawQuestion,
-    Text,
-    files_by_split,
-    parse_items,
-    parse_lines,
-    read_object,
-)
+from kgqa_core.questions import formats
+from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
 
 NO_TEXT = "no question text"
 BAD_TARGET = "field targetValue: not (list (description …))"
@@ -96,17 +76,11 @@ class _WebQspQuestion:
     processed_question: str | None = None
 
 
-WEBQSP_ITEM = TypeAdapter(_WebQspQuestion)
-
-
-def parse_webqsp(text: str, number: int) -> RawQuestion | Fault:
-    """Read one question: topics and answers are those of all its parses together, as in prior work.
+def make_webqsp(read: _WebQspQuestion, number: int) -> RawQuestion | Fault:
+    """Return one question: topics and answers are those of all its parses together, as in prior work.
 
     The gold chain is that of the first complete parse that has one and an answer, else of the first that has one.
     """
-    read = read_object(WEBQSP_ITEM, text)
-    if isinstance(read, Fault):
-        return read
     asked = (read.raw_question or "").strip() or (read.processed_question or "").strip()
     if not asked:
         return Fault(NO_TEXT)
@@ -142,14 +116,8 @@ class _CwqQuestion:
     answers: list[_CwqAnswer] | None = None
 
 
-CWQ_ITEM = TypeAdapter(_CwqQuestion)
-
-
-def parse_cwq(text: str, number: int) -> RawQuestion | Fault:
-    """Read one question: its topics are the entities that its SPARQL query names."""
-    read = read_object(CWQ_ITEM, text)
-    if isinstance(read, Fault):
-        return read
+def make_cwq(read: _CwqQuestion, number: int) -> RawQuestion:
+    """Return one question: its topics are the entities that its SPARQL query names."""
     return RawQuestion(
         id=read.id,
         text=read.question,
@@ -165,7 +133,7 @@ def read_cwq(file: QuestionFile) -> Iterator[Placed]:
     Raises InputError, at its end, where none of them has an answer: there is a test file without answers.
     """
     num_read, num_answered = 0, 0
-    for number, text, parsed in parse_items(file.path, parse_cwq):
+    for number, text, parsed in formats.parse_items(file.path, formats.parser_of(_CwqQuestion, make_cwq)):
         num_read += 1
         num_answered += not isinstance(parsed, RawQuestion) or bool(parsed.answers)
         yield number, text, parsed
@@ -186,17 +154,11 @@ class _WebQuestion:
     url: str | None = None
 
 
-WEBQUESTIONS_ITEM = TypeAdapter(_WebQuestion)
-
-
 def read_webquestions(file: QuestionFile) -> Iterator[Placed]:
     """Yield the questions of a file. Ids are those that WebQSP has for the questions: WebQTrn-0, WebQTest-0."""
     stem = "WebQTest" if file.split == "test" else "WebQTrn"
 
-    def parse(text: str, number: int) -> RawQuestion | Fault:
-        read = read_object(WEBQUESTIONS_ITEM, text)
-        if isinstance(read, Fault):
-            return read
+    def make(read: _WebQuestion, number: int) -> RawQuestion | Fault:
         answers = read_descriptions(read.target)
         if answers is None:
             return Fault(BAD_TARGET)
@@ -204,7 +166,7 @@ def read_webquestions(file: QuestionFile) -> Iterator[Placed]:
         topics = (f"/{key}",) if key else ()
         return RawQuestion(f"{stem}-{number - 1}", read.utterance, answers, topics, keep=True, link=True)
 
-    return parse_items(file.path, parse)
+    return formats.parse_items(file.path, formats.parser_of(_WebQuestion, make))
 
 
 def read_descriptions(target: str) -> tuple[str, ...] | None:
@@ -223,39 +185,39 @@ def read_descriptions(target: str) -> tuple[str, ...] | None:
 # ------ Lines that bring a subgraph: NSM and GraftNet, RoG.
 
 
-def read_lines(file: QuestionFile, parser_of: Callable[[Path], Parse]) -> Iterator[Placed]:
+def read_lines(file: QuestionFile, line_parser: Callable[[Path], nsm.Parse]) -> Iterator[Placed]:
     """Yield the questions of a file of JSON lines, or of Parquet rows."""
-    path, parse = file.path, parser_of(file.path)
+    path, parse = file.path, line_parser(file.path)
 
-    def question(read: QuestionLine | str, number: int) -> RawQuestion | Fault:
+    def question(read: nsm.QuestionLine | str, number: int) -> RawQuestion | Fault:
         if isinstance(read, str):
             return Fault(read)
-        return RawQuestion(read.id or default_id(path, number), read.question, read.answers, read.topics, keep=True)
+        return RawQuestion(read.id or nsm.default_id(path, number), read.question, read.answers, read.topics, keep=True)
 
     if path.suffix != ".parquet":
-        return parse_lines(path, lambda line, number: question(parse_line(line, parse), number))
+        return formats.parse_lines(path, lambda line, number: question(nsm.parse_line(line, parse), number))
     require_file(path, what="question file")
-    rows = ((number, row, question(parse(row), number)) for number, row in enumerate(parquet_rows(path), 1))
-    return ((number, row_text(row) if isinstance(read, Fault) else "", read) for number, row, read in rows)
+    rows = ((number, row, question(parse(row), number)) for number, row in enumerate(nsm.parquet_rows(path), 1))
+    return ((number, nsm.row_text(row) if isinstance(read, Fault) else "", read) for number, row, read in rows)
 
 
 WEBQSP = QuestionFormat(
-    files_by_split("WebQSP.{split}.json"),
-    lambda file: parse_items(file.path, parse_webqsp, key="Questions"),
+    formats.files_by_split("WebQSP.{split}.json"),
+    lambda file: formats.parse_items(file.path, formats.parser_of(_WebQspQuestion, make_webqsp), key="Questions"),
     has_variants=True,
 )
 CWQ = QuestionFormat(
-    files_by_split("ComplexWebQuestions_{split}_wans.json", "ComplexWebQuestions_{split}.json"),
+    formats.files_by_split("ComplexWebQuestions_{split}_wans.json", "ComplexWebQuestions_{split}.json"),
     read_cwq,
     has_variants=True,
 )
-WEBQUESTIONS = QuestionFormat(files_by_split("webquestions.examples.{split}.json"), read_webquestions)
+WEBQUESTIONS = QuestionFormat(formats.files_by_split("webquestions.examples.{split}.json"), read_webquestions)
 NSM = QuestionFormat(
-    files_by_split("{split}.jsonl", "{split}_simple.json", "{split}.json"),
-    partial(read_lines, parser_of=nsm_parser),
-    beside=vocabulary_files,
+    formats.files_by_split("{split}.jsonl", "{split}_simple.json", "{split}.json"),
+    partial(read_lines, line_parser=nsm.nsm_parser),
+    beside=nsm.vocabulary_files,
 )
 ROG = QuestionFormat(
-    files_by_split("{split}.jsonl", "{split}-*.parquet", "{split}.parquet", dev=("dev", "validation")),
-    partial(read_lines, parser_of=rog_parser),
+    formats.files_by_split("{split}.jsonl", "{split}-*.parquet", "{split}.parquet", dev=("dev", "validation")),
+    partial(read_lines, line_parser=nsm.rog_parser),
 )

@@ -105,10 +105,10 @@ def test_other_braces_stand_for_themselves_and_nothing_is_filled_in_twice(tmp_pa
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"plan": "{questoin}"}, r"plan\.txt: unknown placeholder '\{questoin\}'\. Did you mean \{question\}\? Legal:"),
+        ({"plan": "{questoin}"}, r"plan\.txt: unknown placeholder '\{questoin\}'; did you mean 'question'\?\. Legal:"),
         ({"reason": "{question}"}, r"reason\.txt: missing placeholder .\{paths\}.\. Legal: \{paths\}, \{question\}"),
         ({"plan__system": "{nothing}"}, r"plan\.system\.txt: unknown placeholder"),
-        ({"resaon": "{question}"}, r"resaon\.txt belongs to no instruction\. Did you mean reason\.txt\?"),
+        ({"resaon": "{question}"}, r"resaon\.txt belongs to no instruction; did you mean 'reason\.txt'\?"),
     ],
 )
 def test_a_wrong_file_says_what_is_legal(tmp_path: Path, files: dict[str, str], message: str) -> None:

@@ -98,7 +98,7 @@ ASCII_NAMES = [name for name in NAMES if name.isascii()] + ["hub"]
 def test_linking_agrees_with_trying_every_name(named: KnowledgeGraph, words: list[str]) -> None:
     text = " ".join(words)
     mention = find_mention(text, named)
-    assert (mention.span[1] - mention.span[0] if mention else 0) == slow_longest(text, ASCII_NAMES)
+    assert (mention[0][1] - mention[0][0] if mention else 0) == slow_longest(text, ASCII_NAMES)
 
 
 def test_masking_replaces_every_mention_longest_first() -> None:
