@@ -82,12 +82,6 @@ def test_several_plans_come_in_their_order_and_once() -> None:
     assert parse_plans(text) == (("a",), ("b", "^c"))
 
 
-def test_a_failure_keeps_only_the_beginning() -> None:
-    failure = parse_plans("x" * 10_000)
-    assert isinstance(failure, ParseFailure)
-    assert len(failure.text) == 500
-
-
 def test_a_plan_without_steps_is_not_written() -> None:
     for path in ((), ("a", "")):
         with pytest.raises(ValueError, match="non-empty steps"):

@@ -1,21 +1,179 @@
-"""Prompts that would be too long: the weakest paths or candidates go first."""
+"""What holds for every instruction: any text is read, and what is taught is read back, however odd the names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction
-from kgqa_core.instructions.reason import DirectInstruction, ReasonCase, ReasonInstruction
-from kgqa_core.instructions.render import ScoredPath, read_prompts
-from kgqa_core.instructions.types import fit_prompt
+from kgqa_core.instructions import choose, plan, reason, scores
+from kgqa_core.instructions.answers import Answers, Explained, distinct_names
+from kgqa_core.instructions.render import PLACEHOLDERS, ScoredPath, read_prompts
+from kgqa_core.instructions.types import Instruction, ParseFailure, fit_prompt
 from kgqa_core.lm.types import Prompt
 
-REASON, CHOOSE = ReasonInstruction(read_prompts()), ChooseInstruction(read_prompts())
-PATHS = (ScoredPath("a b c", 0.1), ScoredPath("d e", 0.7), ScoredPath("f", 0.2))
-FRAME = len(REASON.render(ReasonCase("who?")).text.split()) - 1  # words of the prompt but for "(none)"
+PROMPTS = read_prompts()
+PATHS = (ScoredPath("Nightfall → made_by → Ida Moon", 0.71), ScoredPath("Nightfall → about → cats", 0.05))
+ODD = ("{question}", "two\nlines", "1. FC Köln", " edge ", "[REC]", "None", "<SEP>", "a = 0.5", "-> b", "")
+NAME = st.sampled_from(ODD[:-1]) | st.text(min_size=1, max_size=12)
+NAMES = st.lists(NAME, min_size=1, max_size=4, unique=True).map(tuple)
+
+WITHOUT_TARGET: list[tuple[Instruction[Any, Any], Any]] = [
+    (reason.ExtractCluesInstruction(PROMPTS), reason.ReasonCase("who?")),
+    (scores.MapRelationsInstruction(PROMPTS), scores.MapCase("who?", ODD, ODD, entity="a\nb")),
+    (scores.MapEntitiesInstruction(PROMPTS), scores.MapCase("who?", ODD, ODD, entity="a\nb", relation="^r")),
+    (reason.ChainOfThoughtInstruction(PROMPTS), reason.ReasonCase("who?")),
+]
+
+
+def taught(names: Sequence[str]) -> list[tuple[Instruction[Any, Any], Any, Any]]:
+    """Every instruction that the graph can give a target, with a case and what its target must be read as."""
+    names = tuple(names)
+    answers = Answers(distinct_names(names), abstained=not distinct_names(names))
+    worth = tuple((len(names) - place) / 4 for place in range(len(names)))
+    entities = tuple(scores.EntityCandidate(name, ("(a, r, b)",)) for name in names)
+    candidates = tuple(choose.Candidate(name, 0.25) for name in names)
+    return [
+        (plan.PlanInstruction(PROMPTS), plan.PlanCase("who?", path=names), (names,)),
+        (reason.ReasonInstruction(PROMPTS), reason.ReasonCase("who?", paths=PATHS, answers=names), answers),
+        (
+            reason.ReasonInstruction(PROMPTS, scored=True),
+            reason.ReasonCase("who?", shown=names, answers=names),
+            answers,
+        ),
+        (reason.DirectInstruction(PROMPTS), reason.ReasonCase("who?", answers=names), answers),
+        (
+            reason.ExplainInstruction(PROMPTS),
+            reason.ReasonCase("who?", explanation="Answers:\nsome text", answers=names),
+            Explained("Answers:\nsome text", answers),
+        ),
+        (
+            choose.ChooseInstruction(PROMPTS),
+            choose.ChooseCase("who?", candidates=candidates, right=(0,)),
+            choose.Choice((0,), "label"),
+        ),
+        (
+            scores.ScoreRelationsInstruction(PROMPTS),
+            scores.RelationsCase("who?", names, scores=worth, budget=4),
+            scores.Scores(tuple(enumerate(worth))),
+        ),
+        (
+            scores.ScoreEntitiesInstruction(PROMPTS),
+            scores.EntitiesCase("who?", entities, scores=worth),
+            scores.Scores(tuple(enumerate(worth))),
+        ),
+        (choose.EnoughInstruction(PROMPTS), choose.EnoughCase("who?", paths=PATHS, enough=False), False),
+    ]
+
+
+@given(NAMES)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_taught_is_read_back(names: tuple[str, ...]) -> None:
+    for instruction, case, result in taught(names):
+        target = instruction.target(case)
+        assert target is not None
+        assert instruction.parse(target, case) == result, instruction.name
+
+
+EVERY = [(instruction, case) for instruction, case, _ in taught(ODD)] + WITHOUT_TARGET
+
+
+@given(st.text() | st.sampled_from(["\x00", "=" * 5000, "(" * 5000, "\ud800", "9" * 5000, "A" * 5000]))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+def test_any_text_gives_a_result_or_a_failure(text: str) -> None:
+    for instruction, case in EVERY:
+        result = instruction.parse(text, case)
+        if isinstance(result, ParseFailure):
+            assert result.text == text[:500]
+
+
+@pytest.mark.parametrize(("instruction", "case"), EVERY, ids=lambda value: getattr(value, "name", ""))
+def test_prompts_hold_the_question_and_are_accounted_for(instruction: Instruction[Any, Any], case: Any) -> None:
+    prompt = instruction.render(case)
+    assert isinstance(prompt, Prompt)
+    assert "who?" in prompt.text
+    assert prompt.instruction == instruction.name
+    assert prompt.constraint is None or prompt.constraint.key
+
+
+def test_what_a_user_asks_is_never_interpreted() -> None:
+    for instruction, case in EVERY:
+        asked = type(case)(**{**{name: getattr(case, name) for name in case.__slots__}, "question": "{paths} {x} {{"})
+        assert "{paths} {x} {{" in instruction.render(asked).text
+
+
+def test_instructions_without_a_target_say_so() -> None:
+    assert [instruction.target(case) for instruction, case in WITHOUT_TARGET] == [None] * 4
+
+
+def test_each_of_the_twelve_has_a_prompt() -> None:
+    names = {instruction.name for instruction, _ in EVERY}
+    assert len(names) == 12
+    assert names == set(PLACEHOLDERS) - {"reason_scored"}
+
+
+def test_weak_paths_show_their_score_to_the_predictor_of_eperm() -> None:
+    prompt = reason.ReasonInstruction(PROMPTS, scored=True).render(reason.ReasonCase("who made it?", paths=PATHS)).text
+    assert "Nightfall → made_by → Ida Moon (score 0.71)\nNightfall → about → cats (score 0.05)\n" in prompt
+    assert "(score" not in reason.ReasonInstruction(PROMPTS).render(reason.ReasonCase("who made it?", paths=PATHS)).text
+
+
+def test_an_empty_plan_set_still_makes_a_prompt() -> None:
+    assert "Paths:\n(none)" in reason.ReasonInstruction(PROMPTS).render(reason.ReasonCase("who?")).text
+
+
+def test_a_single_candidate_is_scored_by_a_bare_number() -> None:
+    instruction = scores.ScoreEntitiesInstruction(PROMPTS)
+    case = scores.EntitiesCase("who?", (scores.EntityCandidate("Ida Moon"),), scores=(0.5,))
+    assert instruction.target(case) == "0.50"
+    assert instruction.parse("I would say 0.93.", case) == scores.Scores(((0, 0.93),))
+    constraint = instruction.constraint(case)
+    assert constraint is not None
+    assert not constraint.may_end(("0",))
+
+
+def test_more_relations_than_the_budget_are_not_read() -> None:
+    instruction = scores.ScoreRelationsInstruction(PROMPTS)
+    case = scores.RelationsCase("who?", ("a", "b", "c"), budget=2, scores=(0.0, 0.5, 1.0))
+    assert instruction.target(case) == "2: c = 1.00\n1: b = 0.50"
+    assert instruction.parse("a = 0.9\nb = 0.8\nc = 0.7", case) == scores.Scores(((0, 0.9), (1, 0.8)))
+    assert instruction.target(scores.RelationsCase("who?", ("a",), scores=(0.0,))) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "clues"),
+    [
+        ("people live\ncity\nNightfall", ("people live", "city", "Nightfall")),
+        ("Clues: people live, city, Nightfall", ("people live", "city", "Nightfall")),
+        ("['people live', 'city']", ("people live", "city")),
+        ("Keywords:\n- city\n- City", ("city",)),
+    ],
+)
+def test_clues_are_found_in_what_models_really_write(text: str, clues: tuple[str, ...]) -> None:
+    assert reason.ExtractCluesInstruction(PROMPTS).parse(text, reason.ReasonCase("how many?")) == clues
+
+
+@pytest.mark.parametrize(("text", "enough"), [("Yes.", True), ("no", False), ("That is not enough.", False)])
+def test_a_verdict_is_found_in_what_models_really_write(text: str, enough: bool) -> None:
+    assert choose.EnoughInstruction(PROMPTS).parse(text, choose.EnoughCase("who?")) is enough
+
+
+def test_an_explanation_ends_with_its_answers() -> None:
+    text = "Lake Ode lies in Freedonia.\nSo the answer is Glory City."
+    explained = reason.ExplainInstruction(PROMPTS).parse(text, reason.ReasonCase("where?"))
+    assert explained == Explained("Lake Ode lies in Freedonia.", Answers(("Glory City",)))
+    rambling = reason.ChainOfThoughtInstruction(PROMPTS).parse("Well, who knows.", reason.ReasonCase("where?"))
+    assert rambling == Explained("Well, who knows.", Answers(()))
+
+
+# ------ Prompts that would be too long: the weakest paths or candidates go first.
+
+
+REASON, CHOOSE = reason.ReasonInstruction(PROMPTS), choose.ChooseInstruction(PROMPTS)
+FRAME = len(REASON.render(reason.ReasonCase("who?")).text.split()) - 1  # words of the prompt but for "(none)"
 
 
 def count_words(prompts: Sequence[Prompt]) -> list[int]:
@@ -26,7 +184,7 @@ def count_words(prompts: Sequence[Prompt]) -> list[int]:
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1)), max_size=9), st.integers(0, 30))
 def test_as_many_as_dropping_one_by_one(sizes: list[tuple[int, float]], room: int) -> None:
     paths = tuple(ScoredPath(" ".join(["w"] * size), score) for size, score in sizes)
-    prompt, case = fit_prompt(REASON, ReasonCase("who?", paths=paths), count_words, limit=FRAME + room)
+    prompt, case = fit_prompt(REASON, reason.ReasonCase("who?", paths=paths), count_words, limit=FRAME + room)
     assert prompt == REASON.render(case)
     left = sorted(range(len(paths)), key=lambda index: (-paths[index].score, index))
     while left and sum(sizes[index][0] for index in left) > room:
@@ -36,13 +194,15 @@ def test_as_many_as_dropping_one_by_one(sizes: list[tuple[int, float]], room: in
 
 def test_candidates_that_do_not_fit_go_least_probable_first() -> None:
     evidence = " ".join(["fact"] * 40)
-    given = ChooseCase("who?", candidates=(Candidate("X", 0.2, evidence), Candidate("Y", 0.8, evidence)))
+    given = choose.ChooseCase(
+        "who?", candidates=(choose.Candidate("X", 0.2, evidence), choose.Candidate("Y", 0.8, evidence))
+    )
     _, case = fit_prompt(CHOOSE, given, count_words, limit=160)
     assert [candidate.name for candidate in case.candidates] == ["Y"]
 
 
 def test_where_nothing_can_be_left_out_the_prompt_is_as_it_is() -> None:
-    direct, case = DirectInstruction(read_prompts()), ReasonCase("who?")
+    direct, case = reason.DirectInstruction(PROMPTS), reason.ReasonCase("who?")
     assert fit_prompt(direct, case, count_words, limit=1) == (direct.render(case), case)
 
 
@@ -53,5 +213,5 @@ def test_a_prompt_that_fits_is_counted_once() -> None:
         counted.append(len(prompts))
         return count_words(prompts)
 
-    fit_prompt(REASON, ReasonCase("who?", paths=PATHS), count, limit=FRAME + 6)
+    fit_prompt(REASON, reason.ReasonCase("who?", paths=PATHS), count, limit=FRAME + 20)
     assert counted == [1]

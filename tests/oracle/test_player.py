@@ -7,27 +7,8 @@ from typing import Any
 
 import pytest
 
-from kgqa_core.instructions.choose import Candidate, ChooseCase, ChooseInstruction, EnoughCase, EnoughInstruction
-from kgqa_core.instructions.plan import PathConstraints, PlanCase, PlanInstruction, RelationConstraint
-from kgqa_core.instructions.reason import (
-    ChainOfThoughtInstruction,
-    DirectInstruction,
-    ExplainInstruction,
-    ExtractCluesInstruction,
-    ReasonCase,
-    ReasonInstruction,
-)
+from kgqa_core.instructions import choose, plan, reason, scores
 from kgqa_core.instructions.render import ScoredPath, read_prompts
-from kgqa_core.instructions.scores import (
-    EntitiesCase,
-    EntityCandidate,
-    MapCase,
-    MapEntitiesInstruction,
-    MapRelationsInstruction,
-    RelationsCase,
-    ScoreEntitiesInstruction,
-    ScoreRelationsInstruction,
-)
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.calls import is_allowed
 from kgqa_core.lm.types import Decoding
@@ -38,21 +19,29 @@ PROMPTS = read_prompts()
 WAYS = ("a → r → b", "a → s → c", "a → r → d", "a → s → e → r → f")
 PATHS = tuple(ScoredPath(way, 1.0, tuple(way.split(" → ")[1::2]), way.split(" → ")[-1]) for way in WAYS)
 NAMES = ("b", "c", "d", "e")
-ENTITIES = tuple(map(EntityCandidate, NAMES))
-CANDIDATES = tuple(Candidate(name, 0.25) for name in NAMES)
+ENTITIES = tuple(map(scores.EntityCandidate, NAMES))
+CANDIDATES = tuple(choose.Candidate(name, 0.25) for name in NAMES)
 BEAM = Decoding(method="beam", num_returns=3, num_beams=3)
 
 FIRST: list[tuple[Any, Any, Any]] = [
-    (ScoreRelationsInstruction(PROMPTS), RelationsCase("who?", NAMES, budget=2), ((0, 0.95), (1, 0.90))),
-    (ScoreEntitiesInstruction(PROMPTS), EntitiesCase("who?", ENTITIES), ((0, 0.95), (1, 0.05), (2, 0.05), (3, 0.05))),
-    (ScoreEntitiesInstruction(PROMPTS), EntitiesCase("who?", ENTITIES[:1]), ((0, 0.95),)),
-    (ReasonInstruction(PROMPTS), ReasonCase("who?", paths=PATHS), ("b", "d")),  # all that the first way ends at
-    (ReasonInstruction(PROMPTS, scored=True), ReasonCase("who?", paths=PATHS), ("b", "d")),
-    (ChooseInstruction(PROMPTS), ChooseCase("who?", candidates=CANDIDATES), (0,)),
-    (ChooseInstruction(PROMPTS, only_candidates=True), ChooseCase("who?", candidates=CANDIDATES), (0,)),
-    (ExtractCluesInstruction(PROMPTS), ReasonCase("who made this film?"), ("who", "made", "this")),
-    (EnoughInstruction(PROMPTS), EnoughCase("who?", paths=PATHS), True),
-    (DirectInstruction(PROMPTS), ReasonCase("who?"), ()),
+    (scores.ScoreRelationsInstruction(PROMPTS), scores.RelationsCase("who?", NAMES, budget=2), ((0, 0.95), (1, 0.90))),
+    (
+        scores.ScoreEntitiesInstruction(PROMPTS),
+        scores.EntitiesCase("who?", ENTITIES),
+        ((0, 0.95), (1, 0.05), (2, 0.05), (3, 0.05)),
+    ),
+    (scores.ScoreEntitiesInstruction(PROMPTS), scores.EntitiesCase("who?", ENTITIES[:1]), ((0, 0.95),)),
+    (
+        reason.ReasonInstruction(PROMPTS),
+        reason.ReasonCase("who?", paths=PATHS),
+        ("b", "d"),
+    ),  # all that the first way ends at
+    (reason.ReasonInstruction(PROMPTS, scored=True), reason.ReasonCase("who?", paths=PATHS), ("b", "d")),
+    (choose.ChooseInstruction(PROMPTS), choose.ChooseCase("who?", candidates=CANDIDATES), (0,)),
+    (choose.ChooseInstruction(PROMPTS, only_candidates=True), choose.ChooseCase("who?", candidates=CANDIDATES), (0,)),
+    (reason.ExtractCluesInstruction(PROMPTS), reason.ReasonCase("who made this film?"), ("who", "made", "this")),
+    (choose.EnoughInstruction(PROMPTS), choose.EnoughCase("who?", paths=PATHS), True),
+    (reason.DirectInstruction(PROMPTS), reason.ReasonCase("who?"), ()),
 ]
 
 
@@ -71,10 +60,10 @@ def test_the_first_of_what_is_shown(instruction: Any, case: Any, picked: Any) ->
 
 
 def test_the_first_clue_goes_to_the_first_option() -> None:
-    relations, entities = MapRelationsInstruction(PROMPTS), MapEntitiesInstruction(PROMPTS)
-    (pair,) = result(open_first(), relations, MapCase("who?", ("x", "y"), NAMES))
+    relations, entities = scores.MapRelationsInstruction(PROMPTS), scores.MapEntitiesInstruction(PROMPTS)
+    (pair,) = result(open_first(), relations, scores.MapCase("who?", ("x", "y"), NAMES))
     assert (pair.clue, pair.option, pair.score) == (0, 0, 9)
-    (pair,) = result(open_first(), entities, MapCase("who?", ("x", "y"), NAMES))
+    (pair,) = result(open_first(), entities, scores.MapCase("who?", ("x", "y"), NAMES))
     assert (pair.clue, pair.option) == (0, 0)
 
 
@@ -88,19 +77,19 @@ def test_chance_picks_differently_by_seed_and_the_same_by_prompt(instruction: An
 
 def test_chance_spreads_over_ways_not_over_paths() -> None:
     """Two of four paths go one way: it is picked a third of the time, as each of the others."""
-    model, instruction = open_random(), ReasonInstruction(PROMPTS)
-    counts = Counter(result(model, instruction, ReasonCase(f"who {at}?", paths=PATHS)) for at in range(600))
+    model, instruction = open_random(), reason.ReasonInstruction(PROMPTS)
+    counts = Counter(result(model, instruction, reason.ReasonCase(f"who {at}?", paths=PATHS)) for at in range(600))
     assert set(counts) == {("b", "d"), ("c",), ("f",)} and min(counts.values()) > 150
 
 
 @pytest.mark.parametrize("model", [open_first(), open_random()], ids=["first", "random"])
 def test_nothing_shown_is_nothing_picked(model: Player) -> None:
-    assert result(model, ReasonInstruction(PROMPTS), ReasonCase("who?")) == ()
-    assert result(model, ChooseInstruction(PROMPTS), ChooseCase("who?")) == ()
-    assert result(model, MapRelationsInstruction(PROMPTS), MapCase("who?", ("x",), ())) == ()
+    assert result(model, reason.ReasonInstruction(PROMPTS), reason.ReasonCase("who?")) == ()
+    assert result(model, choose.ChooseInstruction(PROMPTS), choose.ChooseCase("who?")) == ()
+    assert result(model, scores.MapRelationsInstruction(PROMPTS), scores.MapCase("who?", ("x",), ())) == ()
     for case, instruction in (
-        (ReasonCase("who?"), ChainOfThoughtInstruction(PROMPTS)),
-        (ReasonCase("who?"), ExplainInstruction(PROMPTS)),
+        (reason.ReasonCase("who?"), reason.ChainOfThoughtInstruction(PROMPTS)),
+        (reason.ReasonCase("who?"), reason.ExplainInstruction(PROMPTS)),
     ):
         found = instruction.parse(model.generate([instruction.render(case)])[0][0].text, case)  # type: ignore[arg-type]
         assert not isinstance(found, ParseFailure) and found.answers.abstained
@@ -108,21 +97,21 @@ def test_nothing_shown_is_nothing_picked(model: Player) -> None:
 
 @pytest.mark.parametrize("model", [open_first(), open_random()], ids=["first", "random"])
 def test_plans_are_those_that_exist(model: Player, forty: Forty) -> None:
-    space = PathConstraints(forty.graph)
+    space = plan.PathConstraints(forty.graph)
     for question in forty.questions[:9]:
         around = space.around(question.topics)
-        prompt = PlanInstruction(PROMPTS).render(PlanCase(question.masked, question.id, paths_allowed=around))
+        prompt = plan.PlanInstruction(PROMPTS).render(plan.PlanCase(question.masked, question.id, paths_allowed=around))
         (given,) = model.generate([prompt], BEAM)
         texts = [one.text for one in given if one.text]
         assert texts and len(set(texts)) == len(texts) and all(is_allowed(around, text) for text in texts)
-    nowhere = PlanInstruction(PROMPTS).render(PlanCase("who?", paths_allowed=RelationConstraint(())))
+    nowhere = plan.PlanInstruction(PROMPTS).render(plan.PlanCase("who?", paths_allowed=plan.RelationConstraint(())))
     assert [one.text for one in model.generate([nowhere], BEAM)[0]] == ["", "", ""]
-    free = PlanInstruction(PROMPTS).render(PlanCase("who?"))
+    free = plan.PlanInstruction(PROMPTS).render(plan.PlanCase("who?"))
     assert model.generate([free])[0][0].text == ""  # nothing is shown that a plan could be made of
 
 
 def test_options_are_weighed_by_place_or_by_chance() -> None:
-    prompt = DirectInstruction(PROMPTS).render(ReasonCase("who?"))
+    prompt = reason.DirectInstruction(PROMPTS).render(reason.ReasonCase("who?"))
     first, second, third = open_first().score([prompt], [["x", "y", "z"]])[0]
     assert first > second > third
     drawn = {tuple(open_random(seed).score([prompt], [["x", "y", "z"]])[0]) for seed in range(40)}

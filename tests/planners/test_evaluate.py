@@ -109,18 +109,27 @@ def write(tmp_path: Path):
     return write
 
 
-def test_a_line_is_a_question_with_its_paths(write) -> None:
-    (question,) = read_plan_file(write(GOOD)).questions
-    assert (question.id, question.text) == ("q1", "who directed it")
-    assert question.paths == (("film.directed_by",), ("a", "b"))
-
-
-def test_the_empty_path_is_a_path_and_no_path_at_all_is_none(write) -> None:
-    given = [{"relation_paths": [[]]}, {"relation_paths": []}, {}, {"relation_paths": None}]
-    read = read_plan_file(write(*({"id": n, "question": "why", **more} for n, more in enumerate(given, 1))))
-    assert [question.paths for question in read.questions] == [((),), (), (), ()]
-    assert [question.id for question in read.questions] == ["1", "2", "3", "4"]
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({"id": 7, "relation_paths": [["film.directed_by"], ["a", "b"]]}, (("film.directed_by",), ("a", "b"))),
+        ({"relation_paths": [[]]}, ((),)),  # the empty path is a path, no path at all is none
+        ({"relation_paths": []}, ()),
+        ({"relation_paths": None}, ()),
+        ({}, ()),
+        ({"relation_paths": [["a"], ["a"]]}, (("a",),)),  # counts once
+        ({"relation_paths": [["^odd", "\\odd", "even"]]}, (("\\^odd", "\\\\odd", "even"),)),  # labels, no steps
+    ],
+)
+def test_a_line_is_a_question_with_its_paths(write, given: dict[str, object], paths: tuple[LabelPath, ...]) -> None:
+    read = read_plan_file(write({"question": "who", **given}))
+    assert read.questions == (PlanQuestion(str(given.get("id", "plans-1")), "who", paths=paths),)
     assert not read.rejects
+
+
+def test_paths_may_hold_steps(write) -> None:
+    path = write({"id": "q", "question": "who", "relation_paths": [["^odd", "\\odd", "even"]]})
+    assert read_plan_file(path, signed=True).questions[0].paths == (("^odd", "\\odd", "even"),)
 
 
 @pytest.mark.parametrize(
@@ -150,20 +159,6 @@ def test_a_path_that_is_no_list_of_labels_is_left_out_and_the_line_kept_as_a_rej
     read = read_plan_file(write({**GOOD, "relation_paths": [path, ["a"]]}))
     assert read.questions[0].paths == (("a",),)
     assert read.reject_counts == {"a path that is no list of labels": 1}
-
-
-def test_repeated_paths_count_once_and_ids_may_be_missing(write) -> None:
-    read = read_plan_file(write({"question": "who", "relation_paths": [["a"], ["a"]]}, b"", {"question": "what"}))
-    assert [(question.id, question.paths) for question in read.questions] == [("plans-1", (("a",),)), ("plans-3", ())]
-
-
-def test_plain_labels_that_look_like_steps_are_escaped_and_steps_are_kept(write) -> None:
-    path = write({"id": "q", "question": "who", "relation_paths": [["^odd", "\\odd", "even"]]})
-    (plain,) = read_plan_file(path).questions
-    (signed,) = read_plan_file(path, signed=True).questions
-    assert plain.paths == (("\\^odd", "\\\\odd", "even"),)
-    assert unsigned(plain.paths[0]) == ("^odd", "\\odd", "even")
-    assert signed.paths == (("^odd", "\\odd", "even"),)
 
 
 @given(

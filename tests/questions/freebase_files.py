@@ -9,42 +9,23 @@ from typing import Any
 
 def webqsp_parse(topic: str | None, chain: list[str] | None, answers: list[Any], **more: Any) -> dict[str, Any]:
     """Return one parse. An answer is a MID, ``value:`` and a value, or what the file shall hold instead."""
-    return {
-        "ParseId": "P0",
-        "AnnotatorComment": {"ParseQuality": "Complete", "QuestionQuality": "Good", "Confidence": "Normal"},
-        "Sparql": "SELECT …",
-        "TopicEntityName": "a name",
-        "TopicEntityMid": topic,
-        "InferentialChain": chain,
-        "Constraints": [],
-        "Time": None,
-        "Order": None,
-        "Answers": [_webqsp_answer(answer) for answer in answers],
-        **more,
-    }
+    good = {"ParseQuality": "Complete", "QuestionQuality": "Good", "Confidence": "Normal"}
+    parse = {"ParseId": "P0", "AnnotatorComment": good, "Sparql": "SELECT …", "TopicEntityMid": topic}
+    return {**parse, "InferentialChain": chain, "Answers": list(map(_webqsp_answer, answers)), **more}
 
 
 def _webqsp_answer(answer: Any) -> Any:
     if not isinstance(answer, str):
         return answer
-    kind, _, value = answer.rpartition("value:")
-    is_value = bool(kind or answer.startswith("value:"))
-    return {
-        "AnswerType": "Value" if is_value else "Entity",
-        "AnswerArgument": value if is_value else answer,
-        "EntityName": None if is_value else f"name of {answer}",
-    }
+    if answer.startswith("value:"):
+        return {"AnswerType": "Value", "AnswerArgument": answer.removeprefix("value:"), "EntityName": None}
+    return {"AnswerType": "Entity", "AnswerArgument": answer, "EntityName": f"name of {answer}"}
 
 
 def webqsp_question(id: str, text: str, *parses: Any, **more: Any) -> dict[str, Any]:
     """Return one item of ``Questions``."""
-    return {
-        "QuestionId": id,
-        "RawQuestion": text,
-        "ProcessedQuestion": text.rstrip("?"),
-        "Parses": list(parses),
-        **more,
-    }
+    texts = {"RawQuestion": text, "ProcessedQuestion": text.rstrip("?")}
+    return {"QuestionId": id, **texts, "Parses": list(parses), **more}
 
 
 def write_webqsp(path: Path, questions: list[Any]) -> Path:

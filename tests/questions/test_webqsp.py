@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.config_base import QuestionSection
@@ -16,7 +15,7 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
-from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
+from kgqa_core.questions.build import build_questions
 from kgqa_core.questions.coverage import Coverage
 from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
 from kgqa_core.questions.link import load_question_file
@@ -200,18 +199,10 @@ def test_descriptions_are_read(target: str, names: tuple[str, ...] | None) -> No
 
 
 def test_bad_webquestions_are_rejects(tmp_path: Path, films: KnowledgeGraph) -> None:
-    bad = [
-        1,
-        {"targetValue": "(list)"},
-        {"utterance": "who?"},
-        item("who?", "Alfred"),
-        {**item("who?", "(list)"), "url": 1},
-    ]
-    questions, rejects = load_question_file(
-        write_json(tmp_path / "bad.json", [*bad, item("who directed vertigo", "(list (description 1958))")]),
-        format="webquestions",
-        graph=films,
-    )
+    good = item("who directed vertigo", "(list (description 1958))")
+    bad = [1, {"targetValue": "(list)"}, {"utterance": "?"}, item("?", "Alfred"), {**item("?", "(list)"), "url": 1}]
+    path = write_json(tmp_path / "bad.json", [*bad, good])
+    questions, rejects = load_question_file(path, format="webquestions", graph=films)
     assert [question.id for question in questions] == ["WebQTest-5"]  # the place in the file, as WebQSP counts
     assert [(reject.line, reject.reason) for reject in rejects] == [
         (1, "not a JSON object"),
@@ -229,21 +220,6 @@ def test_bad_webquestions_are_rejects(tmp_path: Path, films: KnowledgeGraph) -> 
 def graph(tmp_path: Path) -> KnowledgeGraph:
     build_graph(write_nsm(tmp_path / "dev.jsonl"), format="nsm", out_dir=tmp_path / "graph")
     return open_graph(tmp_path / "graph")
-
-
-def build(graph: KnowledgeGraph, folder: Path, *, subgraphs: bool, **source: Any) -> QuestionReport:
-    inside = None
-    if subgraphs:
-        build_subgraphs([folder / "dev.jsonl"], graph=graph, out_dir=folder)
-        inside = open_subgraphs(folder)
-    return build_questions(
-        QuestionSection(**{"format": "nsm", "path": folder / "dev.jsonl", **source}),
-        graph=graph,
-        max_steps=2,
-        reenter_topic=False,
-        out_dir=folder / "questions",
-        subgraphs=inside,
-    )
 
 
 def by_id(questions: list[Question]) -> dict[str, Question]:
@@ -294,7 +270,10 @@ def test_lines_that_cannot_be_used_are_rejected_with_their_number(tmp_path: Path
 def test_lint_and_coverage_are_of_what_is_explored(
     tmp_path: Path, graph: KnowledgeGraph, subgraphs: bool, no_answer: int, unreachable: int
 ) -> None:
-    report = build(graph, tmp_path, subgraphs=subgraphs)
+    section, out_dir = QuestionSection(format="nsm", path=tmp_path / "dev.jsonl"), tmp_path / "questions"
+    build_subgraphs([tmp_path / "dev.jsonl"], graph=graph, out_dir=tmp_path)
+    inside = open_subgraphs(tmp_path) if subgraphs else None
+    report = build_questions(section, graph=graph, max_steps=2, reenter_topic=False, out_dir=out_dir, subgraphs=inside)
     assert (report.num_questions, report.num_rejects) == (8, 0)
     found = Counter({finding.kind: 0 for finding in report.lint.findings})
     for finding in report.lint.findings:
@@ -313,15 +292,3 @@ def test_lint_and_coverage_are_of_what_is_explored(
         assert [round(percent / 100) for percent in covered] == [4, 2]
     kept = json.loads((tmp_path / "questions" / "lint.json").read_text(encoding="utf-8"))
     assert [Coverage(**row) for row in kept["coverage"]] == list(rows)
-
-
-def test_files_name_the_splits(tmp_path: Path, graph: KnowledgeGraph) -> None:
-    files = {
-        "train": write_nsm(tmp_path / "a.jsonl", ROWS[:4]),
-        "dev": write_nsm(tmp_path / "b.jsonl", ROWS[4:6]),
-        "test": write_nsm(tmp_path / "c.jsonl", ROWS[6:]),
-    }
-    report = build(graph, tmp_path, subgraphs=True, path=None, files=files)
-    assert report.per_split == {"train": 4, "dev": 2, "test": 2}
-    assert [question.id for question in read_questions(tmp_path / "questions", "test")] == ["q7", "q8"]
-    assert pq.read_table(tmp_path / "questions" / "rejects.parquet").num_rows == 0
