@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -52,20 +52,18 @@ class Knowledge:
     """What is known of many questions; worked out when one is asked about."""
 
     def __init__(self, search: SearchGraph, questions: Sequence[Question], plans: Plans | None = None) -> None:
-        """Take the questions of a run: all that may be asked, as what is known of them is part of the oracle's name.
+        """Take all questions that may be asked, as what is known of them is part of the oracle's name.
 
-        ``plans``: the gold plans (``read_supervision(best_only=True)``); of a question without any the gold chain is
-        taken, else its shortest paths of the highest F1.
+        ``plans``: the gold plans. Without any a question has its gold chain, else its shortest paths of the highest F1.
         """
         self.search = search
         self._plans = plans or {}
         self._questions = {question.id: question for question in questions}
-        self._by_text: dict[str, list[str]] = {}
-        self._by_masked: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-        for id in sorted(self._questions):
-            question = self._questions[id]
-            self._by_text.setdefault(question.text, []).append(id)
-            self._by_masked.setdefault((question.masked, question.topics), []).append(id)
+        self._by_text: dict[str, list[str]] = defaultdict(list)
+        self._by_masked: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
+        for id, question in sorted(self._questions.items()):
+            self._by_text[question.text].append(id)
+            self._by_masked[question.masked, question.topics].append(id)
         self._first_masked = {masked: ids[0] for (masked, _), ids in reversed(self._by_masked.items())}
         self._known: OrderedDict[tuple[str, ...], Known] = OrderedDict()
 
@@ -73,8 +71,7 @@ class Knowledge:
     def key(self) -> str:
         """Return what tells this knowledge from other: a hash of all that it follows from."""
         digest = hashlib.sha256()
-        for id in sorted(self._questions):
-            question = self._questions[id]
+        for id, question in sorted(self._questions.items()):
             golds = sorted(golds_of(question, reenter_topic=True))
             wording = (id, question.text, question.masked)
             digest.update(repr((wording, question.topics, golds, question.chain, self._plans.get(id))).encode())
@@ -86,8 +83,7 @@ class Knowledge:
     def of_prompt(self, prompt: Prompt, question: str) -> Known | None:
         """Return what is known of the question that a prompt shows; None of one that nobody told of.
 
-        A masked question stands for many: a constraint to the plans around topics tells which is meant, else it is
-        the first of them.
+        A masked question stands for many: a constraint to the plans around topics tells which is meant, else the first.
         """
         ids = self._by_text.get(question)
         own = self._questions.get(prompt.question_id)
@@ -108,7 +104,7 @@ class Knowledge:
         names = self.search.entities
         golds = dict.fromkeys(gold for one in questions for gold in sorted(golds_of(one, reenter_topic=True)))
         topics = dict.fromkeys(topic for one in questions for topic in one.topics)
-        placed = []
+        placed, first = [], questions[0]
         for one in questions:
             try:
                 placed += self.search.place([one])
@@ -120,9 +116,9 @@ class Knowledge:
             return tuple(frozenset().union(*layer) for layer in zip(*found, strict=True))
 
         return Known(
-            id=questions[0].id,
-            text=questions[0].text,
-            masked=questions[0].masked,
+            id=first.id,
+            text=first.text,
+            masked=first.masked,
             golds=frozenset(map(names.name_of, golds)),
             topics=tuple(dict.fromkeys(map(names.name_of, topics))),
             plans=tuple(dict.fromkeys(plan for one in placed for plan in self._gold_plans(one))),
@@ -160,14 +156,12 @@ class Knowledge:
         golds = np.fromiter(golds_of(question, reenter_topic=True), dtype=np.int64)
         kept = [np.intersect1d(layers[-1], golds)]
         for relation, layer in zip(reversed(path), reversed(layers[:-1]), strict=True):
-            back = relation - graph.num_relations if relation >= graph.num_relations else relation + graph.num_relations
+            back = (relation + graph.num_relations) % graph.identity
             kept.append(np.intersect1d(layer, leave(graph, kept[-1], back)))
-        name_of = self.search.name_of
-        return tuple(frozenset(name_of(entity) for entity in layer.tolist()) for layer in reversed(kept))
+        return tuple(frozenset(map(self.search.name_of, layer.tolist())) for layer in reversed(kept))
 
 
 # ------ The clues that an oracle takes out of a question: where it starts, and one per step of its gold plan.
-
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _BETWEEN = re.compile(r"[\W_]+")
@@ -188,14 +182,12 @@ def clues_of(known: Known) -> tuple[str, ...]:
 def step_clues(known: Known) -> tuple[str, ...]:
     """Return a clue for every step of the first gold plan, distinct and none of them a topic's name.
 
-    A step's clue is the question's own word where it shares its stem with a word of the relation ("directed" for
-    directed_by), else the relation's words.
+    It is the question's own word of one stem with a word of the relation ("directed" for directed_by), else the latter.
     """
     taken = {name.casefold() for name in known.topics}
     clues: list[str] = []
     for step in known.plans[0] if known.plans else ():
-        label, _ = read_step(step)
-        words, number = relation_words(label), 1
+        words, number = relation_words(read_step(step)[0]), 1
         free = [word for word in _WORD.findall(known.masked) if word.casefold() not in taken]
         parts = words.casefold().split()
         clue = next((word for part in parts for word in free if _same_stem(part, word.casefold())), words)

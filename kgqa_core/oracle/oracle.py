@@ -14,37 +14,18 @@ from kgqa_core.instructions.choose import NO, YES
 from kgqa_core.instructions.plan import render_plan
 from kgqa_core.instructions.render import ARROW
 from kgqa_core.lm.calls import is_allowed
+from kgqa_core.oracle import player
 from kgqa_core.oracle.knowledge import Knowledge, Known, clues_of, step_clues
-from kgqa_core.oracle.player import (
-    CONTEXT,
-    NO_TEXT,
-    VERSION,
-    Call,
-    Options,
-    Player,
-    Said,
-    held_to,
-    near_plans,
-    options_of,
-    say_picks,
-    seed_of,
-    ways_to_say,
-)
+from kgqa_core.oracle.player import Call, Options, Player, Said, options_of, say_picks, seed_of
 from kgqa_core.types import LabelPath
 
 SURE = 0.9  # probability of all that is right together
 
 
-def open_oracle(knowledge: Knowledge, *, settings: OracleSection, context: int = CONTEXT) -> Player:
-    """Return an oracle as a language model.
-
-    Args:
-        knowledge: of all questions that it may be asked.
-        settings: error, share of the questions known without facts, seed.
-        context: tokens that prompt and answer may have together, estimated.
-    """
+def open_oracle(knowledge: Knowledge, *, settings: OracleSection, context: int = player.CONTEXT) -> Player:
+    """Return an oracle as a language model; ``knowledge`` is of all questions that it may be asked."""
     told = f"{settings.error:g}-{settings.knows:g}-{settings.seed}{'-fills' if settings.fill_budget else ''}"
-    return Player(f"oracle-v{VERSION}-{told}-{knowledge.key}", Oracle(knowledge, settings), context)
+    return Player(f"oracle-v{player.VERSION}-{told}-{knowledge.key}", Oracle(knowledge, settings), context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +39,7 @@ class _Asked:
 
     @property
     def chance(self) -> random.Random:
-        """Return its own chance, the same whenever it is asked."""
-        return random.Random(seed_of("which", *self.seed))
+        return random.Random(seed_of("which", *self.seed))  # the same whenever it is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +62,14 @@ class Oracle:
             right = right_options(call, options, asked.known) if asked.known else []
             others = sorted(set(range(len(options.names))).difference(picks, right))
             asked.chance.shuffle(others)
-        return [(held_to(call.prompt.constraint, say_picks(call, options, picks, others)), math.log(SURE))]
+        return [(player.held_to(call.prompt.constraint, say_picks(call, options, picks, others)), math.log(SURE))]
 
     def weigh(self, call: Call, options: Sequence[str]) -> list[float]:
         """Let the options that it would say share ``SURE``, and the others the rest."""
         good = self._good_texts(self._understand(call))
         is_good = [option.strip() in good for option in options]
-        num_good = sum(is_good)
-        num_bad = len(options) - num_good
-        share = SURE if num_good and num_bad else 1.0
-        left = 1 - SURE if num_good else 1.0
+        num_good, num_bad = sum(is_good), len(options) - sum(is_good)
+        share, left = SURE if num_good and num_bad else 1.0, 1 - SURE if num_good else 1.0
         return [math.log(share / num_good if one else left / num_bad) for one in is_good]
 
     def _understand(self, call: Call) -> _Asked:
@@ -102,8 +80,7 @@ class Oracle:
     def _pick(self, asked: _Asked) -> tuple[Options, list[int]]:
         """Return what there is to pick from, and what the oracle picks; of questions alone: what it knows by heart.
 
-        A call that goes wrong picks the other verdict, another option than the right ones, or none; where none is
-        right, one.
+        A call that goes wrong picks the other verdict, another option, or none; where none is right, one.
         """
         call, known, kept = asked.call, asked.known, self.settings
         if call.name in ("direct", "chain_of_thought"):
@@ -130,7 +107,7 @@ class Oracle:
         if call.name == "extract_clues":
             return {_say_clues(asked)}
         options, picks = self._pick(asked)
-        return {say_picks(call, options, picks)}.union(*(ways_to_say(call, options, pick) for pick in picks))
+        return {say_picks(call, options, picks)}.union(*(player.ways_to_say(call, options, pick) for pick in picks))
 
 
 def share_of(*parts: object) -> float:
@@ -182,10 +159,7 @@ def right_options(call: Call, options: Options, known: Known) -> list[int]:
 
 
 def _steps_here(call: Call, known: Known) -> Iterator[tuple[str, str, int]]:
-    """Yield (clue as shown, step, place) of each step of the first gold plan from here on whose clue is left.
-
-    Here is the entity shown, or the end of a path to several.
-    """
+    """Yield (clue as shown, step, place) of each step of the first gold plan from the entity shown on, if left."""
     left, entity = {normalise_name(clue): clue for clue in call.case.clues}, call.case.entity
     for place, (step, own) in enumerate(zip(known.plans[0] if known.plans else (), step_clues(known), strict=True)):
         clue, way = left.get(normalise_name(own)), ARROW.join(("", *known.plans[0][:place]))
@@ -199,19 +173,16 @@ def _steps_here(call: Call, known: Known) -> Iterator[tuple[str, str, int]]:
 
 
 def _say_plans(asked: _Asked, num: int) -> list[Said]:
-    """Return gold plans, then others, the most like a gold one first; of a call that goes wrong others alone.
-
-    Their log-probabilities do not increase: gold plans share ``SURE``, others halve what is left again and again.
-    """
+    """Return gold plans, which share ``SURE``, then others, the most like a gold one first, each half as probable."""
     constraint, golds = asked.call.prompt.constraint, asked.known.plans if asked.known else ()
     allowed = [plan for plan in golds if plan and (constraint is None or is_allowed(constraint, render_plan(plan)))]
     gold = [] if asked.is_wrong else allowed[:num]
     others: dict[LabelPath, None] = {}
-    near = near_plans(constraint, allowed[0] if allowed else (), asked.chance) if constraint else iter(())
+    near = player.near_plans(constraint, allowed[0] if allowed else (), asked.chance) if constraint else iter(())
     while len(others) < num - len(gold) and (plan := next(near, None)):
         if plan not in golds:
             others[plan] = None
     share, left = (SURE / len(gold), 1 - SURE) if gold else (1.0, 1.0)
     log_probs = [math.log(share)] * len(gold)
     log_probs += [math.log(min(share, left / 2 ** (place + 1))) for place in range(len(others))]
-    return list(zip(map(render_plan, (*gold, *others)), log_probs, strict=True)) or [("", NO_TEXT)]
+    return list(zip(map(render_plan, (*gold, *others)), log_probs, strict=True)) or [("", player.NO_TEXT)]

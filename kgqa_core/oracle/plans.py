@@ -78,10 +78,7 @@ class FixedPlans:
 
 @dataclass(frozen=True, slots=True)
 class FixedCandidates:
-    """Proposes where the plans end; the graph is that of the questions (no subgraphs). Implements ``CandidateSource``.
-
-    One candidate of each plan, none better than another.
-    """
+    """Proposes an end of each plan, all as probable, where there are no subgraphs. Implements ``CandidateSource``."""
 
     search: SearchGraph
     plans: PlansOf
@@ -95,8 +92,8 @@ class FixedCandidates:
                 found = gather_evidence(self.search, question.topics, [(plan, 1.0)], max_paths=len(paths) + 1)
                 fresh = [path for path in found.steps if end_of(path) not in paths]
                 paths |= {end_of(path): path for path in fresh[:1]}
-            ends, covered = tuple(paths), not set(question.answers).isdisjoint(paths)
-            scores, ways = tuple(1 / len(ends) for _ in ends), tuple(paths.values())
+            ends, ways, covered = tuple(paths), tuple(paths.values()), not set(question.answers).isdisjoint(paths)
+            scores = tuple(1 / len(ends) for _ in ends)
             predictions.append(Prediction(question.id, ends, scores, (), ways, covered, abstained=not ends))
         return predictions
 
@@ -104,17 +101,10 @@ class FixedCandidates:
 def find_hard_negatives(
     graph: KnowledgeGraph, space: PathConstraints, questions: Sequence[Question], gold_plans: PlansOf, *, seed: int = 0
 ) -> dict[str, tuple[LabelPath, ...]]:
-    """Return the first gold plan of every question that has one, and two wrong plans, shuffled.
+    """Return the first gold plan of every question that has one, and two wrong plans of ``space``, shuffled.
 
     Wrong plans lead from the topics to entities, none of them a gold. Those of the gold plan's length that share most
     of its beginning are taken first, then others; of equals a seed decides that follows from the question's id.
-
-    Args:
-        graph: also a graph of rows, for questions of rows.
-        space: the plans that exist in it.
-        questions: with their golds.
-        gold_plans: of each question, best first.
-        seed: of the draw.
     """
     found = {}
     for question in questions:

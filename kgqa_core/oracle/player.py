@@ -1,7 +1,7 @@
 """Who plays a language model in diagnoses: the contract of a model around something that answers typed cases.
 
-A player never reads a prompt. It gets what the prompt was rendered of (``Prompt.call``), answers from what that shows,
-and says it in the instruction's form, so that its texts are parsed as any model's.
+A player gets what the prompt was rendered of (``Prompt.call``), answers from what that shows, and says it in the
+instruction's form, so that its texts are parsed as any model's.
 """
 
 from __future__ import annotations
@@ -100,9 +100,7 @@ class Player:
 def call_of(prompt: Prompt) -> Call:
     """Return the call that a prompt was rendered of; ConfigError where the prompt does not say."""
     if prompt.call is None:
-        raise ConfigError(
-            f"a prompt of {prompt.instruction!r} came without its case: systems.runner gives it, other callers must"
-        )
+        raise ConfigError(f"a prompt of {prompt.instruction!r} came without its case, which its caller must give")
     return Call(prompt, *prompt.call)
 
 
@@ -166,8 +164,7 @@ def options_of(call: Call) -> Options:
 def say_picks(call: Call, options: Options, picks: Sequence[int], others: Sequence[int] = ()) -> str:
     """Return the text that picks some options, best first, in the instruction's form; without any it abstains.
 
-    Of relations ``others`` are named, too, with low scores, as far as the budget goes; one is always named, with a
-    score of 0 where there is none to name.
+    Of relations ``others`` are named, too, with low scores, as far as the budget goes; one is always named.
     """
     all_names, names = options.names, [options.names[pick] for pick in picks]
     lines = [escape(name) for name in names]
@@ -197,7 +194,7 @@ def say_picks(call: Call, options: Options, picks: Sequence[int], others: Sequen
 
 
 def ways_to_say(call: Call, options: Options, pick: int) -> set[str]:
-    """Return the texts that a caller who weighs options may give for one of them: its line, its name, its label."""
+    """Return the texts that may be weighed for one option: its line, its name, its label."""
     name = options.names[pick]
     return {say_picks(call, options, [pick]), name, escape(name), _label(call, pick)} - {""}
 
@@ -246,7 +243,6 @@ def near_plans(constraint: Constraint, plan: LabelPath, chance: random.Random) -
 
 
 def _read(text: str) -> LabelPath:
-    """Return the plan of a text; none of its steps where there is no plan."""
     found = parse_plans(text)
     return () if isinstance(found, ParseFailure) else found[0]
 
@@ -271,8 +267,8 @@ def open_first(context: int = CONTEXT) -> Player:
 class Control:
     """What a control says. Implements ``Mind``.
 
-    Controls see only what the prompt shows, and answer in the form that the instruction asks for. Among reasoning paths
-    they pick a way, a sequence of relations, and answer with all that it ends at: one end would be easier to beat.
+    Among reasoning paths it picks a way, a sequence of relations, and answers with all that it ends at: one end would
+    be easier to beat.
     """
 
     seed: int | None  # None: always the first
@@ -311,7 +307,6 @@ class Control:
         return say_picks(call, options, picks)
 
     def _order(self, num: int, chance: random.Random) -> list[int]:
-        """Return the places of ``num`` things in the order in which they are picked."""
         places = list(range(num))
         if self.seed is not None:
             chance.shuffle(places)

@@ -50,7 +50,7 @@ class PlanSource:
 
 
 def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:
-    """Return the options of a reply that are worth anything; none where there is no reply, or it could not be read."""
+    """Return the options that a reply scores above 0; none where there is no reply, or it could not be read."""
     scores = reply.result.scores if reply and isinstance(reply.result, Scores) else ()
     return [pair for pair in scores if pair[1] > 0]
 
@@ -59,26 +59,23 @@ def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:
 
 
 def answer_with(question: Question, answers: Sequence[int] = (), paths: Sequence[ReasoningPath] = ()) -> SystemAnswer:
-    """Return a prediction of ``answers``, best first, then all else that the paths end at.
+    """Return a prediction of ``answers``, scored 1, 1/2, 1/3, ..., then all else that the paths end at, scored 0.
 
-    A model gives no probabilities: the answers are scored by their places, 1, 1/2, 1/3, ..., what was retrieved and not
-    taken by 0. Each candidate has the first path that ends in it as evidence. Without an answer the system abstains and
-    nothing is ranked: what was retrieved is not what the model said, and would be a hit where it is a gold; it still
-    counts as covered.
+    Each candidate has the first path that ends in it as evidence. Without an answer the system abstains and nothing is
+    ranked: what was retrieved is not what the model said, and would be a hit where it is a gold. It counts as covered.
     """
     evidence: dict[int, ReasoningPath] = {}
     for path in paths:
         evidence.setdefault(end_of(path), path)
-    taken = dict.fromkeys(answers)
+    taken = tuple(dict.fromkeys(answers))
     reached = (*taken, *(end for end in sorted(evidence) if end not in taken))
     candidates = reached if taken else ()
-    scores = [1 / (place + 1) for place in range(len(taken))] + [0.0] * (len(candidates) - len(taken))
     return SystemAnswer(
         Prediction(
             question_id=question.id,
             candidates=candidates,
-            scores=tuple(scores),
-            answers=tuple(taken),
+            scores=tuple(1 / (place + 1) if place < len(taken) else 0.0 for place in range(len(candidates))),
+            answers=taken,
             paths=tuple(evidence.get(candidate, ()) for candidate in candidates),
             covered=not set(question.answers).isdisjoint(reached),
             verdict=question.claim in taken if question.claim is not None and taken else None,
@@ -92,7 +89,7 @@ def answer_by_name(
 ) -> SystemAnswer:
     """Return what a model's names mean: ends of the paths that it was shown first, then entities of that name.
 
-    A failure to read the text is an abstention. ``on_rows``: as of the system (see ``systems.types.System``).
+    A text that could not be read is an abstention. ``on_rows``: as of the system.
     """
     answers = said.answers if isinstance(said, Explained) else said
     if isinstance(answers, ParseFailure) or answers.abstained:
@@ -118,12 +115,10 @@ def ask_reason(search: SearchGraph, prompts: Prompts, text: str, paths: Sequence
 def list_paths(
     graph: KnowledgeGraph, ways: Sequence[tuple[RelationPath, Sequence[Ints]]], *, max_triples: int
 ) -> list[ReasoningPath]:
-    """Return the reasoning paths of some ways in turns, as many as have ``max_triples`` distinct triples.
+    """Return the reasoning paths of some ways in turns, as many as have ``max_triples`` distinct triples; one at least.
 
-    A way is a relation path and the entities, ascending, after 0, 1, ... of its steps. Of each there is first one path
-    to every end, ends ascending; the first path is always among them.
+    A way is a relation path, and the entities, ascending, after 0, 1, ... steps; its first paths have an end each.
     """
-
     walks = [  # each end needs a triple of its own
         reasoning_paths(graph, (), path, ends=layers[-1][:max_triples].tolist(), layers=layers)
         for path, layers in ways
@@ -141,10 +136,9 @@ def list_paths(
 
 
 def with_stations(search: SearchGraph, paths: Sequence[ReasoningPath]) -> list[ReasoningPath]:
-    """Return the paths, and behind them the ways to entities on them that no path ends at.
+    """Return the paths, and behind them the ways to entities on them that have the name of no end.
 
-    A question that names several things is often answered by what lies between them. What has the name of an end is
-    left out: the end is meant.
+    A question that names several things is often answered by what lies between them.
     """
     names = {search.name_of(end_of(path)) for path in paths}
     ways = (path[:length] for path in paths for length in range(1, len(path)))
@@ -154,10 +148,9 @@ def with_stations(search: SearchGraph, paths: Sequence[ReasoningPath]) -> list[R
 def answer_on_paths(
     search: SearchGraph, question: Question, said: Said, paths: Sequence[ReasoningPath]
 ) -> SystemAnswer:
-    """Return what was answered on ``paths``, for a system that walks itself (``System.on_rows``).
+    """Return what was answered on ``paths``, for a system that walks itself.
 
-    A true/false question may be answered by a name or by a verdict; a verdict means the claim, or all else that the
-    paths end at.
+    A verdict on a true/false question means the claim, or all else that the paths end at.
     """
     if question.claim is not None:  # a path that starts at the claim supports it as well as one that ends there
         turned = [
@@ -174,7 +167,7 @@ def answer_on_paths(
 
 
 def answer_alone(search: SearchGraph, question: Question, said: Said) -> SystemAnswer:
-    """Return what was answered without any path, for a system that walks itself; nothing of it is evidence."""
+    """Return what was answered without any path, for a system that walks itself."""
     said = said.answers if isinstance(said, Explained) else said
     verdict = _read_verdict(question, said)
     if verdict is not None:
@@ -191,7 +184,6 @@ def answer_alone(search: SearchGraph, question: Question, said: Said) -> SystemA
 
 
 def _read_verdict(question: Question, said: Said) -> bool | None:
-    """Return the verdict of a true/false question's answer; None where it is no verdict."""
     if question.claim is None or not isinstance(said, Answers) or len(said.names) != 1:
         return None
     return VERDICTS.get(said.names[0].strip(" .!").casefold())

@@ -108,10 +108,9 @@ class Tog(System):
         return replace(answer, counts={**answer.counts, **counts})
 
     def _search(self, question: Question, calls: CallsLeft) -> Rounds:
-        """Walk the beam step by step.
+        """Return the paths of the beam, the last step's first, without those that another goes on from.
 
-        Returns the paths that were in it, the last step's first, without those that another goes on from; the number of
-        steps; and whether the model was unsure of the paths at the last one.
+        Return also the number of steps, and whether the model was unsure of the paths at the last one.
         """
         beam = [_Item(topic) for topic in question.topics]
         paths: list[ReasoningPath] = []

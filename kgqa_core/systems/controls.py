@@ -1,15 +1,14 @@
 """Controls: what can be had without learning anything from the graph's structure or the question's meaning.
 
-*Template control*: per masked question text, the one relation path that served its training questions best, followed
-from the topics. A dataset whose questions are filled-in templates is solved by it, so a learned model that does not
-beat it has shown nothing. *Ceiling*: the gold relation path followed; what it misses, no explorer of paths can get.
+*Template control*: per masked question text, the relation path that served its training questions best. A learned model
+that does not beat it has shown nothing. *Ceiling*: the gold relation path; what it misses, no explorer can get.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -36,8 +35,8 @@ ROUNDING = 1e-9  # means that differ by less are equal: the sums behind them rou
 class TemplateControl:
     """The best relation path per masked question text, ready to answer questions over one graph.
 
-    A masked text never seen in training gets the path that serves most training questions among those that lead
-    anywhere from its topics: no likeness of wordings is used, which would be the beginning of a model.
+    A text never seen in training gets the path of most training questions among those that lead anywhere from its
+    topics: to use likeness of wordings would be the beginning of a model.
     """
 
     graph: KnowledgeGraph
@@ -83,15 +82,13 @@ def fit_template_control(
     sample: int = 20,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TemplateControl:
-    """Fit the template control on training questions, of which the gold chains are not looked at.
+    """Fit the template control on training questions, whose gold chains are not looked at; see ``score_paths``.
 
-    At most ``sample`` questions per masked text are looked at, on paths of up to ``max_hops`` steps: see
-    ``score_paths``. A masked text none of whose golds can be reached gets no path. ``progress`` is called with (masked
-    texts done, masked texts in all).
+    A masked text none of whose golds can be reached gets no path. ``progress``: (masked texts done, in all).
     """
-    groups: dict[str, list[Question]] = {}
+    groups: dict[str, list[Question]] = defaultdict(list)
     for question in questions:
-        groups.setdefault(question.masked, []).append(question)
+        groups[question.masked].append(question)
     paths: dict[str, RelationPath] = {}
     served: Counter[RelationPath] = Counter()
     for done, (masked, group) in enumerate(groups.items(), start=1):
@@ -123,11 +120,8 @@ def follow_gold_chains(
 ) -> tuple[str, list[Prediction]]:
     """Follow every question's gold chain; where none is given, the single path best by F1 against its own golds.
 
-    ``max_hops`` bounds the search where there is no chain. Such a search sees the golds: a bound, never a system.
-
-    Returns:
-        ``gold-chain ceiling`` only where every question has a gold chain, else ``best-path ceiling``; and a prediction
-        per question.
+    That search, of at most ``max_hops``, sees the golds: a bound, never a system. Returned are a prediction per
+    question, and before them a name: ``gold-chain ceiling`` where all have a gold chain, else ``best-path ceiling``.
     """
     predictions = []
     for question in questions:
@@ -150,8 +144,7 @@ def answer_by_path(
 ) -> Prediction:
     """Answer with all that ``path`` reaches from the topics, at equal scores; ``None`` or nothing reached abstains.
 
-    A true/false question is answered true where its claim is reached. Evidence is found for the first ``num_paths``
-    candidates and for a claim reached; the candidates between them get an empty path.
+    A claim is true where it is reached. It gets evidence, as the first ``num_paths`` candidates do.
     """
     reached: list[int] = []
     if path is not None:
@@ -161,11 +154,9 @@ def answer_by_path(
     found = set(reached)
     shown = {*reached[:num_paths], *(one for one in reached if one == question.claim)}
     paths: list[ReasoningPath] = []
-    for candidate in reached[: max(map(reached.index, shown)) + 1]:
-        walks: Iterator[ReasoningPath] = iter(())
-        if candidate in shown:
-            walks = reasoning_paths(graph, question.topics, path, ends=[candidate], reenter_topic=reenter_topic)
-        paths.append(next(walks, ()))
+    for end in reached[: max(map(reached.index, shown)) + 1]:
+        walks = reasoning_paths(graph, question.topics, path, ends=[end], reenter_topic=reenter_topic)
+        paths.append(next(walks, ()) if end in shown else ())
     return Prediction(
         question_id=question.id,
         candidates=tuple(reached),
@@ -183,11 +174,8 @@ def score_controls(control: TemplateControl, questions: Sequence[Question], *, m
     ceiling, bound = follow_gold_chains(graph, questions, max_hops=max_hops, reenter_topic=reenter)
     answerable = find_answerable(questions, graph)
     answered = score_predictions(questions, control.answer(questions))
-    rows = (
-        report_row("template control", "template control", answered, answerable),
-        report_row(ceiling, "ceiling", score_predictions(questions, bound), answerable),
-    )
-    return [asdict(row) for row in rows]
+    bounds = report_row(ceiling, "ceiling", score_predictions(questions, bound), answerable)
+    return [asdict(report_row("template control", "template control", answered, answerable)), asdict(bounds)]
 
 
 # ------ The relation path that serves a group of questions best: the heart of the controls.
@@ -229,10 +217,9 @@ def score_paths(
     """Return relation paths of 1..``max_hops`` steps for questions of one kind, by mean F1 against their golds.
 
     Best first; ties go to the shorter path, then to the smaller relation ids. At most ``sample`` questions, evenly
-    spaced in the order given, are looked at, and at most ``execute`` paths per length are followed, those first that
-    reach most golds, from fewest entities. Listed are the paths followed on every question looked at, which are only
-    those that could be best at their time, so the head of the list matters most. A perfect path ends the search for
-    longer ones. Empty where no path reaches a gold. With ``reenter_topic=False`` no step may arrive at a topic.
+    spaced, are looked at, and at most ``execute`` paths per length are followed, those first that reach most golds,
+    from fewest entities. Listed are the paths followed on every question looked at: those that could be best at their
+    time. A perfect path ends the search for longer ones. With ``reenter_topic=False`` no step may arrive at a topic.
     """
     num = min(sample, len(questions))
     looked_at = [questions[place * len(questions) // num] for place in range(num)]
@@ -258,10 +245,9 @@ def score_paths(
 def follow_topics(
     graph: KnowledgeGraph, topics: Sequence[int], path: RelationPath, *, reenter_topic: bool = False
 ) -> Ints:
-    """Return the entities, ascending, that ``path`` reaches from all ``topics`` at once; from any where from none.
+    """Return the entities, ascending, that ``path`` reaches from all ``topics`` at once; where from none, from any.
 
-    A question with two topics mostly asks for what they share. With ``reenter_topic=False`` no step may arrive at any
-    of the topics.
+    A question with two topics mostly asks for what they share.
     """
     reached = [follow_path(graph, [topic], path, topics=topics, reenter_topic=reenter_topic) for topic in topics]
     if not reached:
@@ -270,14 +256,19 @@ def follow_topics(
     return shared if len(shared) else sorted_distinct(np.concatenate(reached))
 
 
+def _edges(graph: KnowledgeGraph, entities: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return of each edge that leaves one of ``entities`` its place among them, the relation, and the tail."""
+    first, last = graph.group_ptr[entities], graph.group_ptr[entities + 1]
+    groups, place = expand_ranges(first, last), np.repeat(np.arange(len(entities)), last - first)
+    first, last = graph.edge_ptr[groups], graph.edge_ptr[groups + 1]
+    relation, tail = graph.group_relation[groups].astype(np.int64), graph.edge_tail[expand_ranges(first, last)]
+    return np.repeat(place, last - first), np.repeat(relation, last - first), tail
+
+
 def _extend(graph: KnowledgeGraph, frontiers: _Frontiers, barred: Sequence[int]) -> _Frontiers:
     """Return the frontiers one step further: every path continued by every relation that its entities have."""
-    first, last = graph.group_ptr[frontiers.entity], graph.group_ptr[frontiers.entity + 1]
-    groups = expand_ranges(first, last)
-    owner = np.repeat(frontiers.owner, last - first) * graph.identity + graph.group_relation[groups]
-    first, last = graph.edge_ptr[groups], graph.edge_ptr[groups + 1]
-    tails = graph.edge_tail[expand_ranges(first, last)]
-    rows: Ints = sorted_distinct(np.repeat(owner, last - first) * graph.num_entities + tails)
+    place, relation, tail = _edges(graph, frontiers.entity)
+    rows: Ints = sorted_distinct((frontiers.owner[place] * graph.identity + relation) * graph.num_entities + tail)
     rows = rows[~np.isin(rows % graph.num_entities, barred)]
     reached_by = rows // graph.num_entities
     is_new = np.diff(reached_by, prepend=-1) > 0
@@ -301,30 +292,18 @@ def _rank_by_bound(
 
 
 def _count_golds(graph: KnowledgeGraph, frontier: _Frontiers, golds: frozenset[int]) -> list[tuple[int, int, int]]:
-    """Return (place of the path, last relation, golds reached by it) for every continuation that reaches a gold.
-
-    Edges into the golds are taken from the golds' own side and joined to the frontiers by entity.
-    """
+    """Return (place of the path, last relation, golds reached by it) for every continuation that reaches a gold."""
     ids = np.array(sorted(golds), dtype=np.int64)
-    first, last = graph.group_ptr[ids], graph.group_ptr[ids + 1]
-    groups = expand_ranges(first, last)
-    gold = np.repeat(np.arange(len(ids)), last - first)
-    first, last = graph.edge_ptr[groups], graph.edge_ptr[groups + 1]
-    before = graph.edge_tail[expand_ranges(first, last)]
-    order = np.argsort(before, kind="stable")
-    before = before[order]
+    gold, relation, before = _edges(graph, ids)
     # seen from a gold an edge has the opposite direction of the step that arrives by it
-    arriving = (graph.group_relation[groups].astype(np.int64) + graph.num_relations) % graph.identity
-    into = np.repeat(arriving * len(ids) + gold, last - first)[order]
-
+    arriving = (relation + graph.num_relations) % graph.identity
+    order = np.argsort(before, kind="stable")
+    before, into = before[order], (arriving * len(ids) + gold)[order]
     low, high = np.searchsorted(before, frontier.entity), np.searchsorted(before, frontier.entity, side="right")
     width = graph.identity * len(ids)
     hits = sorted_distinct(np.repeat(frontier.owner, high - low) * width + into[expand_ranges(low, high)])
     keys, counts = np.unique(hits // len(ids), return_counts=True)
-    return [
-        (key // graph.identity, key % graph.identity, num)
-        for key, num in zip(keys.tolist(), counts.tolist(), strict=True)
-    ]
+    return list(zip((keys // graph.identity).tolist(), (keys % graph.identity).tolist(), counts.tolist(), strict=True))
 
 
 def _follow_best(
@@ -339,8 +318,7 @@ def _follow_best(
     best = max((scored.f1 for scored in found), default=0.0)
     followed: list[ScoredPath] = []
     for path, bounds in ranked:
-        left = sum(bounds.values())
-        total = 0.0
+        left, total = sum(bounds.values()), 0.0
         for place, bound in bounds.items():
             if (total + left) / len(cases) < best - ROUNDING:
                 break
@@ -350,8 +328,7 @@ def _follow_best(
             total += 2 * right / (len(reached) + len(golds))
             left -= bound
         else:
-            # what one topic reaches may be lost where several topics share something else: then nothing is right
-            if total:
+            if total:  # nothing is right where topics share something else than what one of them reaches
                 followed.append(ScoredPath(path, total / len(cases)))
                 best = max(best, followed[-1].f1)
     return followed

@@ -24,7 +24,7 @@ from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.types import Ask, CandidateSource, Reply, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, CandidateSource, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 if TYPE_CHECKING:
@@ -47,10 +47,9 @@ class AnswerCost:
         """Add one batch."""
         self.num_questions += num_questions
         self.num_candidates += len(found.entity)
-        for count in found.counts:
-            self.num_nodes += count.nodes
-            self.num_classes += count.classes
-            self.num_edges += count.edges
+        self.num_nodes += sum(count.nodes for count in found.counts)
+        self.num_classes += sum(count.classes for count in found.counts)
+        self.num_edges += sum(count.edges for count in found.counts)
 
     def figures(self) -> dict[str, float]:
         """Return the figures per question; empty where none was explored."""
@@ -100,11 +99,7 @@ class ExplorerSystem:
             [*map(inside.to_rows, questions)] if inside else questions,
             texts=texts,
             text_row={text: row for row, text in enumerate(asked)},
-            options=ExploreOptions(
-                edge_budget=card.edge_budget,
-                reenter_topic=card.reenter_topic,
-                attention_threshold=card.attention_threshold,
-            ),
+            options=ExploreOptions(card.edge_budget, card.reenter_topic, attention_threshold=card.attention_threshold),
             answer_threshold=card.answer_threshold,
             mask_topics=card.mask_topics,
             evidence_paths=self.evidence_paths,
@@ -119,10 +114,7 @@ class ExplorerSystem:
     def limited(
         self, *, edge_budget: int | Literal["all"] | None = None, attention_threshold: float | None = None
     ) -> ExplorerSystem:
-        """Return the same explorer under other limits to its walk; None leaves one as the checkpoint has it.
-
-        ``edge_budget`` is K; with ``all``, every edge of every head may be walked. ``attention_threshold``: 0..1.
-        """
+        """Return the same explorer under another K (``all``: every edge) and threshold (0..1); None leaves it."""
         budget = 2 * self.graph.num_triples + 1 if edge_budget == "all" else edge_budget
         limits = {"edge_budget": budget, "attention_threshold": attention_threshold}
         given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
@@ -157,7 +149,6 @@ EXPLORER = SystemType(lambda parts: ExplorerAlone(parts.explorer()), asks=False,
 
 # ------ EtD and DualR: the explorer's first N candidates in one multiple-choice call.
 
-
 MANY_TIED = 256  # candidates with evidence where those tied with the chosen ones are answers, too
 TIE = 1e-4  # relative difference of probabilities up to which candidates are the same to the explorer
 
@@ -172,7 +163,6 @@ class EtdSection(Section):
     paths: bool = True  # False, w/o paths: no evidence chains
     renormalise: Literal["all", "shown"] = "all"  # Eq. 3 over all candidates, or over those shown
     only_candidates: bool = False  # hold the model to the labels; the paper leaves it free
-    determine: Literal["text", "likelihood"] = "text"  # likelihood: the most probable label line is the choice
     answer_set: Literal["chosen", "tied"] = "chosen"  # tied: with those beyond N that tie with one chosen (ours)
 
 
@@ -186,8 +176,7 @@ class DualrSection(EtdSection):
 class Etd:
     """Candidates, their probabilities and evidence chains in one prompt. Implements ``System``.
 
-    Tied candidates are shown in order of entity id. What is chosen comes first in the prediction, the explorer's other
-    candidates follow in its own order; an answer that cannot be read is none at all.
+    Tied candidates are shown in order of entity id. An answer that cannot be read is none at all.
     """
 
     search: SearchGraph
@@ -212,15 +201,8 @@ class Etd:
         # Without candidates the paper's prompt has neither names nor labels: facts and probabilities alone (Table 14).
         shown = Shown(kept.multiple_choice and kept.candidates, kept.candidates, kept.probabilities, kept.paths)
         instruction = ChooseInstruction(self.prompts, shown, only_candidates=kept.only_candidates)
-        case = self._case(question, prepared)
-        if kept.determine == "likelihood":
-            options = tuple(write_option(instruction, case, index) for index in range(len(case.candidates)))
-            replies = (yield [Ask(instruction, case, options=options)]) if options else []
-            choice = _most_probable(replies)
-        else:
-            (reply,) = yield [Ask(instruction, case)]
-            choice = reply.result
-        return self._answer(question, prepared, choice)
+        (reply,) = yield [Ask(instruction, self._case(question, prepared))]
+        return self._answer(question, prepared, reply.result)
 
     def _case(self, question: Question, explored: Prediction) -> ChooseCase:
         """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
@@ -260,30 +242,10 @@ class Etd:
         return SystemAnswer(_ranked(question, explored, (*answers, *free.entities)), free.unmatched, counts)
 
 
-def write_option(instruction: ChooseInstruction, case: ChooseCase, index: int) -> str:
-    """Return what choosing one candidate alone would read: its label and name, or its name where none has a label."""
-    line = instruction.target(replace(case, right=(index,))) or ""
-    return line if instruction.shown.labels else line.partition(" ")[2]
-
-
-def _most_probable(replies: Sequence[Reply[Any]]) -> Choice | ParseFailure:
-    """Return the choice of the option of highest likelihood, the first of equals."""
-    if not replies:
-        return ParseFailure("no candidates", "")
-    (reply,) = replies
-    if isinstance(reply.result, ParseFailure):
-        return reply.result
-    kept = reply.log_probs[: len(reply.case.candidates)]  # others did not fit the prompt
-    return Choice((max(range(len(kept)), key=kept.__getitem__),), "label") if kept else ParseFailure("too long", "")
-
-
 def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) -> Prediction:
-    """Return a prediction of ``answers``, scored 1, 1/2, ..., then what else was explored, below them.
-
-    Without an answer nothing is ranked: the explorer's first is not what the model said.
-    """
+    """Return a prediction of ``answers``, scored 1, 1/2, ..., then what else was explored, in its order, below them."""
     answers = tuple(dict.fromkeys(answers))
-    if not answers:
+    if not answers:  # nothing is ranked: the explorer's first is not what the model said
         return Prediction(question.id, (), (), (), covered=explored.covered, abstained=True)
     taken = set(answers)
     path_of = dict(zip(explored.candidates, explored.paths, strict=False))

@@ -73,7 +73,7 @@ class DevPoint:
 
     @property
     def objective(self) -> float:
-        """What is maximised: the mean of Hits@1 and F1."""
+        """Return what is maximised: the mean of Hits@1 and F1."""
         return (self.hits1 + self.f1) / 2
 
 
@@ -108,11 +108,10 @@ def disagree(options: Sequence[Option]) -> bool:
 def fuse(
     question: Question, explored: Prediction, options: Sequence[Option], weights: Sequence[float], fusion: Fusion
 ) -> tuple[Prediction, Option | None]:
-    """Return the fused prediction without evidence, and the option it took; None where there is none.
+    """Return the fused prediction without evidence, and the option of the highest score, of equals the first.
 
-    The option of the highest score is taken, of equals the first; ``weights`` are the plans' probabilities. Its
-    entities come first, then the explorer's others, each part by the explorer's probability, ties kept. No other ties
-    with an answer, be it unknown to the explorer: scores are 2/3 to 1, and 0 to 1/3.
+    ``weights`` are the plans' probabilities. The option's entities come first, then the explorer's others, each part by
+    the explorer's probability, ties kept. No other ties with an answer: scores are 2/3 to 1, and 0 to 1/3.
     """
     if not options:
         return explored, None
@@ -143,16 +142,16 @@ def choose_fusion(asked: Sequence[DevQuestion]) -> tuple[Fusion, dict[Fusion, De
     """Return the best fusion on dev, and all that were tried; the model decides only where that is worth its calls."""
     tried: dict[Fusion, DevPoint] = {}
     best: list[Fusion] = []  # of the planner, then of the language model
-    for who in ("planner", "lm") if any(one.lm_weights is not None for one in asked) else ("planner",):
+    deciders: list[Literal["planner", "lm"]] = ["planner", "lm"]
+    for who in deciders if any(one.lm_weights is not None for one in asked) else deciders[:1]:
+        told = [one.lm_weights if who == "lm" else None for one in asked]
+        share = sum(said is not None for said in told) / max(1, len(asked))
         own: dict[Fusion, DevPoint] = {}
-        for weight in WEIGHTS:
-            fusion = Fusion(weight, "lm" if who == "lm" else "planner")
-            told = [one.lm_weights if who == "lm" else None for one in asked]
+        for fusion in (Fusion(weight, who) for weight in WEIGHTS):
             predictions = [
                 fuse(one.question, one.explored, one.options, one.weights if said is None else said, fusion)[0]
                 for one, said in zip(asked, told, strict=True)
             ]
-            share = sum(said is not None for said in told) / max(1, len(asked))
             own[fusion] = judge([one.question for one in asked], predictions, share)
         best.append(max(own, key=lambda fusion: own[fusion].objective))
         tried |= own
@@ -179,18 +178,12 @@ def reached_by(
 
 def first_plan(questions: Sequence[Question], reached: Sequence[Sequence[tuple[int, ...]]]) -> DevPoint:
     """Return the figures of answering all that the first plan reaches."""
-    answers = [own[0] if own else () for own in reached]
-    predictions = [
-        Prediction(question.id, own, (1.0,) * len(own), own) for question, own in zip(questions, answers, strict=True)
-    ]
-    return judge(questions, predictions)
+    pairs = zip(questions, (own[0] if own else () for own in reached), strict=True)
+    return judge(questions, [Prediction(question.id, own, (1.0,) * len(own), own) for question, own in pairs])
 
 
 def describe_choice(asked: Sequence[DevQuestion], alone: dict[str, DevPoint]) -> dict[str, Any]:
-    """Choose, and return the choice, the figures of its parts and all that were tried, as JSON has it.
-
-    ``alone``: the figures of each planner by itself.
-    """
+    """Choose; return as JSON the choice, the figures of its parts (``alone``: the planners) and all that were tried."""
     fusion, tried = choose_fusion(asked)
     explored = judge([one.question for one in asked], [one.explored for one in asked])
     parts = {"explorer": explored, **alone}
@@ -245,13 +238,8 @@ class Ours:
         if chosen is not None and not chosen.explored:  # what the plan does not lead to keeps the explorer's own path
             evidence |= self._along(plans[chosen.plans[0]].path, inside, len(prediction.answers))
         paths = tuple(evidence.get(entity, ()) for entity in prediction.candidates)
-        counts = {
-            "num_plans": len(plans),
-            "num_options": len(options),
-            "disagree": float(apart),
-            "num_paths": sum(map(bool, paths)),
-        }
-        return SystemAnswer(replace(prediction, paths=paths), (), counts)
+        counts = {"num_plans": len(plans), "num_options": len(options), "disagree": float(apart)}
+        return SystemAnswer(replace(prediction, paths=paths), (), {**counts, "num_paths": sum(map(bool, paths))})
 
     def _along(self, plan: LabelPath, inside: Question, num_ends: int) -> dict[int, ReasoningPath]:
         """Return the first path along a plan to each of the ``num_ends`` entities that it reaches."""

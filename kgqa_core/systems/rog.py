@@ -36,10 +36,7 @@ class RogSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class Rog:
-    """Plans followed in the graph; all that they lead along in one prompt. Implements ``System``.
-
-    The beam only picks plans: a path has no score of its own, and all go into the prompt (A.10).
-    """
+    """Plans followed in the graph; all paths along them, unscored, in one prompt (A.10). Implements ``System``."""
 
     search: SearchGraph
     prompts: Prompts

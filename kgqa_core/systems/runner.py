@@ -55,8 +55,6 @@ class Bench:
 
 @dataclass(slots=True)
 class _Run:
-    """One question under way."""
-
     question: Question  # as it was asked
     steps: Steps | None = None  # None: it could not begin
     asks: Sequence[Ask[Any]] = ()  # of the round that waits for replies
@@ -67,14 +65,12 @@ class _Run:
     error: str = ""
 
     def fail(self) -> None:
-        """Keep what was just raised: the question is lost, and no other."""
+        """Keep what was just raised."""
         self.error = traceback.format_exc()[-MAX_KEPT_ERROR:]
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of a question, rendered."""
-
     run: _Run
     place: int  # in its round
     ask: Ask[Any]
@@ -92,17 +88,12 @@ def answer_all(
 ) -> list[Answered]:
     """Return what a system answers to each question, in order.
 
-    Args:
-        system: who answers.
-        questions: linked; without a topic they are skipped where the system needs one.
-        search: what it searches; evidence is checked against it.
-        model: who is asked, metered and held to its budget (``lm.metered``); None for a system that never asks.
-        max_new_tokens: of any text but plans, at most; None: as each system has it.
+    ``model``, metered and held to its budget, may be None for a system that never asks. ``max_new_tokens`` holds for
+    every text but plans.
 
-    A question on which the system raises, or whose answer is no ranking of entities, is a prediction without an answer,
-    with the traceback. Paths that do not stand in the graph are left out of the prediction, and counted: they are no
-    evidence. What stops the model itself (an endpoint that is gone) raises: the calls made so far are in the call
-    cache.
+    A question on which the system raises, or whose answer is no ranking of entities, gets no answer, but a traceback.
+    Paths that do not stand in ``search`` are no evidence: they are left out, and counted. What stops the model itself
+    (an endpoint that is gone) raises: the calls made so far are in the call cache.
     """
     runs = {one.id: _Run(one) for one in questions if one.topics or not system.needs_topic}
     able: list[tuple[_Run, Question]] = []
@@ -129,7 +120,6 @@ def answer_all(
 
 
 def _advance(run: _Run) -> bool:
-    """Take one question to its next round; say whether it has one."""
     if run.error or run.steps is None:
         return False
     try:
@@ -161,11 +151,8 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
         for call in calls:
             groups.setdefault(None if call.ask.options else call.ask.decoding, []).append(call)
     for decoding, group in groups.items():
-        prompts = [call.prompt for call in group]
-        if decoding is None:
-            given: list[Any] = model.score(prompts, [call.ask.options for call in group])
-        else:
-            given = model.generate(prompts, decoding)
+        prompts, options = [call.prompt for call in group], [call.ask.options for call in group]
+        given: Any = model.score(prompts, options) if decoding is None else model.generate(prompts, decoding)
         for call, own_given in zip(group, given, strict=True):
             try:
                 call.run.replies[call.place] = _read(call, own_given)
@@ -174,16 +161,12 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
 
 
 def _render(model: LanguageModel, run: _Run, place: int, ask: Ask[Any], max_new_tokens: int | None) -> _Call:
-    """Return a call with its prompt: as many paths or candidates of its case as fit the model's context.
-
-    A text gets no more tokens than allowed; a plan ends by itself.
-    """
-    decoding = ask.decoding
-    if max_new_tokens is not None and decoding.max_new_tokens > max_new_tokens and ask.instruction.name != "plan":
-        ask = replace(ask, decoding=replace(decoding, max_new_tokens=max_new_tokens))
-    case = ask.case if ask.case.question_id == run.question.id else replace(ask.case, question_id=run.question.id)
-    prompt = ask.instruction.render(case)
+    """Return a call with its prompt: as many paths or candidates of its case as fit the model's context."""
     reserve = ask.decoding.max_new_tokens
+    if max_new_tokens is not None and reserve > max_new_tokens and ask.instruction.name != "plan":  # it ends by itself
+        ask, reserve = replace(ask, decoding=replace(ask.decoding, max_new_tokens=max_new_tokens)), max_new_tokens
+    case = replace(ask.case, question_id=run.question.id)
+    prompt = ask.instruction.render(case)
     # No token is shorter than a byte: most prompts need not be counted.
     if len(prompt.text) * 4 + len(prompt.system) * 4 + FRAME_TOKENS + reserve > model.context:
         prompt, case = fit_prompt(ask.instruction, case, model.count_tokens, limit=model.context - reserve)
@@ -191,7 +174,6 @@ def _render(model: LanguageModel, run: _Run, place: int, ask: Ask[Any], max_new_
 
 
 def _read(call: _Call, given: Any) -> Reply[Any]:
-    """Return a call's reply, and keep the call with it."""
     ask, texts = call.ask, tuple(given)
     if ask.options:
         lost = all(value == float("-inf") for value in given)
@@ -202,10 +184,8 @@ def _read(call: _Call, given: Any) -> Reply[Any]:
         result = ParseFailure(best.problem, "") if best.problem else ask.instruction.parse(best.text, call.case)
         reply, said = Reply(result, call.case, texts), tuple(text.text for text in texts)
     problem = reply.result.reason if isinstance(reply.result, ParseFailure) else ""
-    num_tokens, prompt = sum(text.num_tokens for text in reply.texts), call.prompt
-    call.run.calls.append(
-        AskedCall(call.run.rounds, ask.instruction.name, prompt.text, prompt.system, said, problem, num_tokens)
-    )
+    num_tokens, shown = sum(text.num_tokens for text in reply.texts), (call.prompt.text, call.prompt.system)
+    call.run.calls.append(AskedCall(call.run.rounds, ask.instruction.name, *shown, said, problem, num_tokens))
     return reply
 
 
@@ -234,7 +214,7 @@ def _checked(
 ) -> tuple[SystemAnswer, int]:
     """Return an answer without the paths that are no evidence for their candidates, and how many those were.
 
-    Without an answer, or a ranking of entities of the graph, it raises: that would spoil the figures of all questions.
+    What is no ranking of entities raises: it would spoil the figures of all questions.
     """
     if not isinstance(answer, SystemAnswer):
         raise InputError(f"{system.name} answered {shorten(answer)} to {question.id!r}, which is no SystemAnswer")

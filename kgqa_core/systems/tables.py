@@ -37,16 +37,10 @@ def write_answered(
     usage: pa.Table | None = None,
     stopped: Mapping[str, str] | None = None,
 ) -> None:
-    """Write one row per question, in order.
+    """Write one row per question, in order; the file appears only when it is complete.
 
-    Args:
-        path: the file; it appears only when it is complete.
-        answered: what the runner returned.
-        source: who answered.
-        entity_names: by entity id.
-        render_path: makes an evidence path readable.
-        usage: rows of schemas.METER of this system and these questions, perhaps of more; None: nothing was asked.
-        stopped: questions that a budget stopped, with the limit (``Meter.stopped``).
+    ``usage`` has rows of schemas.METER of these questions, perhaps of more (None: nothing was asked); ``stopped`` the
+    questions that a budget stopped, with the limit.
     """
     spent = sum_usage(usage) if usage is not None else {}
     rows = []
@@ -86,9 +80,9 @@ def write_calls(path: Path, answered: Iterable[Answered]) -> None:
 
 
 def merge_parts(parts: Sequence[Path], path: Path) -> None:
-    """Put files of one schema together, in order; at most a part and ``ROWS_AT_ONCE`` rows are in memory.
+    """Put files of one schema together, in order: the same rows give the same bytes, however they were cut.
 
-    The same rows give the same bytes, however they were cut into parts. Raises ``ValueError`` without any part.
+    At most a part and ``ROWS_AT_ONCE`` rows are in memory. Raises ``ValueError`` without any part.
     """
     if not parts:
         raise ValueError(f"there is no part to make {path.name} of")

@@ -1,8 +1,7 @@
 """What a system is: an order of instructions over the graph and the explorer, question by question.
 
-A system is written for one question, as a generator: it yields what it asks a language model, gets the replies, and
-returns its answer. Whoever runs it (``systems.runner``) takes many questions one step at a time, so that the model
-always gets large batches, and what goes wrong with one question stays with that question.
+A system is a generator over one question: it yields what it asks a language model, gets the replies, and returns its
+answer. ``systems.runner`` takes many questions one step at a time, so that the model always gets large batches.
 
 A new system is a module beside this one, with its settings, its steps and a ``SystemType``, and a line in
 ``config_systems.SYSTEMS``. What it may be made of, ``run.compare.Parts`` opens.
@@ -77,10 +76,7 @@ class System(Protocol):
 
     @property
     def on_rows(self) -> bool:
-        """Say whether it walks itself, and gets questions whose entities are those of ``SearchGraph.graph``.
-
-        That is another graph only where each question has its own subgraph: there an entity has a row per question.
-        """
+        """Say whether it walks ``SearchGraph.graph``: with subgraphs, an entity there has a row per question."""
 
     def prepare(self, questions: Sequence[Question]) -> Sequence[Any]:
         """Return for each question what is found for many at once: the explorer's candidates, a planner's plans."""
