@@ -1,7 +1,6 @@
 """The section about systems: which are compared, how each is set, who answers for them, and under which limits.
 
-The table ``SYSTEMS`` says which systems there are. A system keeps its settings in its own module, which is imported
-only where a configuration names the system.
+A system keeps its settings in its own module, which is imported only where a configuration names the system.
 """
 
 from __future__ import annotations
@@ -155,7 +154,6 @@ class SystemsSection(Section):
         try:
             return kind.model_validate({**own.model_dump(), **variant.settings})
         except ValidationError as problem:
-            first = problem.errors(include_url=False)[0]
+            first, legal = problem.errors(include_url=False)[0], ", ".join(kind.model_fields)
             where = ".".join(map(str, ("variants", row, "settings", *first["loc"])))
-            legal = ", ".join(kind.model_fields)
             raise ValueError(f"{where}: {first['msg']}. Settings of {name}: {legal}") from None

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
             topics=systems.topics if system.needs_topic else "none",
             pool=systems.pool if kind.hard_negatives else "none",
             settings={
-                name.removeprefix("settings."): value for name, value in section.items() if name.startswith("settings.")
+                key.removeprefix("settings."): one for key, one in section.items() if key.startswith("settings.")
             },
         )
         yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, systems.max_new_tokens)
@@ -79,17 +79,16 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
 
 def section_of(pipeline: Pipeline) -> SystemsSection:
     """Return the section about systems; ConfigError where the run compares none."""
-    systems = pipeline.config.systems
-    if systems is None:
-        name = pipeline.config.name
-        raise ConfigError(f"run {name!r} compares no systems: give its configuration a section 'systems'")
-    return systems
+    config = pipeline.config
+    if config.systems is None:
+        raise ConfigError(f"run {config.name!r} compares no systems: give its configuration a section 'systems'")
+    return config.systems
 
 
 def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     """Return the questions that the systems answer: those of the evaluation split, or some of them drawn by seed.
 
-    Where topics are to be linked, theirs are hidden, and found again in the text alone; ``linked=False``: not here.
+    ``linked=False``: with their own topics, also where systems get those found again in the text alone.
     """
     from kgqa_core.questions.build import read_questions
     from kgqa_core.questions.coverage import fill_hops
@@ -100,12 +99,12 @@ def read_asked(pipeline: Pipeline, *, linked: bool = True) -> list[Question]:
     if systems.num_questions is not None and systems.num_questions < len(questions):
         places = random.Random(systems.draw).sample(range(len(questions)), systems.num_questions)
         questions = [questions[place] for place in sorted(places)]
-    entities, reenter = search.entities, search.reenter_topic
-    questions = fill_hops(questions, entities, reenter_topic=reenter, subgraphs=search.subgraphs)
+    reenter = search.reenter_topic
+    questions = fill_hops(questions, search.entities, reenter_topic=reenter, subgraphs=search.subgraphs)
     if linked and systems.topics == "linked":
         from kgqa_core.questions.link_text import link_topics
 
-        questions = link_topics(questions, entities, examples=read_questions(folder, "train"))
+        questions = link_topics(questions, search.entities, examples=read_questions(folder, "train"))
     return questions
 
 
@@ -248,14 +247,13 @@ class Parts:
 
 # ------ The worker cache: the system that a process answers chunks of questions with, opened once.
 
-
 _cached: dict[tuple[str, str, str], tuple[ExitStack, Bench, tuple[Question, ...]]] = {}  # one at most: models are large
 
 
 def cached_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, tuple[Question, ...]]:
     """Return the system of a stage and all questions; another one that this process has open is closed.
 
-    ``fingerprint`` is of the stage's recipe: a worker that outlives a run must not answer the next one from old data.
+    ``fingerprint`` is of the stage's recipe: a worker may outlive a run, whose data are old.
     """
     wanted = (config_json, key, fingerprint)
     if wanted not in _cached:
@@ -272,14 +270,13 @@ def cached_bench(config_json: str, key: str, fingerprint: str) -> tuple[Bench, t
 
 
 def close_bench() -> None:
-    """Close what this process has open: its call store is closed, its model may go."""
+    """Close what this process has open."""
     while _cached:
         _, (stack, _, _) = _cached.popitem()
         stack.close()
 
 
 # ------ Scoring a run's trained planners on any plan file: what ``kgqa score-plans`` prints.
-
 
 FIGURES = ("n", "n_without_paths", "hit@1", "hit@3", "valid")
 NOT_LINKED = "no entity name in the text"
@@ -296,8 +293,8 @@ class PlannerScore:
 def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerScore], list[Reject]]:
     """Score every planner of the run, all its seeds, on a plan file; return also the lines that could not be used.
 
-    Where the run has a graph, topics are found by name in the questions, and paths in the file have directions. Raises
-    ConfigError where the run trains no planner, InputError without any usable question.
+    Where the run has a graph, topics are found by name in the questions, and paths in the file have directions.
+    InputError without any usable question.
     """
     from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
     from kgqa_core.questions.link import link_question
@@ -315,21 +312,15 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
             else:
                 questions.append(replace(question, text=asked.asked(mask), topics=asked.topics))
     if not questions:
-        raise InputError(
-            f"{path} holds no usable question ({len(rejects)} lines are not; the first: {rejects[0].reason})"
-        )
+        raise InputError(f"{path} holds no usable question ({len(rejects)} are not; the first: {rejects[0].reason})")
     is_valid = validity(pipeline, search)
     scores: dict[str, PlannerScore] = {}
     for name in plans.planners:
         seeds = {}
         for seed in plans.seeds:
             with open_planner(pipeline, name, seed) as opened:
-                proposed = ask_planner(
-                    opened.planner,
-                    questions,
-                    num_plans=max(3, plans.num_plans),
-                    progress=lambda done, total: pipeline.progress("planning", done, total),
-                )
+                num, told = max(3, plans.num_plans), partial(pipeline.progress, "planning")
+                proposed = ask_planner(opened.planner, questions, num_plans=num, progress=told)
             figures = planner_figures(questions, proposed, signed=search is not None, is_valid=is_valid)[ALL]
             seeds[seed] = {figure: figures[figure] for figure in FIGURES}
         mean = {figure: sum(one[figure] for one in seeds.values()) / len(seeds) for figure in FIGURES}

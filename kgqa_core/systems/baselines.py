@@ -137,13 +137,9 @@ class Tog(System):
         for item in beam:
             around = relations_around(self.search.graph, np.array([item.entity]), avoided)
             if around:
-                case = RelationsCase(
-                    question.text,
-                    tuple(map(self.search.step_label, around)),
-                    topics=self._topics(question),
-                    path=self._labels(item.path),
-                    budget=self.settings.width,
-                )
+                labels, names = tuple(map(self.search.step_label, around)), self._topics(question)
+                path, width = self._labels(item.path), self.settings.width
+                case = RelationsCase(question.text, labels, topics=names, path=path, budget=width)
                 asks.append(((item, around), Ask(ScoreRelationsInstruction(self.prompts), case)))
         scored = [
             replace(item, relation=around[option], score=score)

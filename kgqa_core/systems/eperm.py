@@ -1,8 +1,8 @@
 """EPERM: retrieve a subgraph, find weighted evidence paths in it, predict from them (Long et al., 2025; §3, Fig. 3).
 
 The retriever (Eq. 2; A.4) walks a beam of relation paths; the edges that it walked are the question's part of the
-graph. That part is told by where each relation was taken from, not edge by edge, so a hub costs no more than any other
-entity. The finder (Eq. 3, Algorithm 1) follows plans in the part; the predictor reads the paths with their scores.
+graph, known by where each relation was taken from: a hub costs no more than any other entity. The finder (Eq. 3,
+Algorithm 1) follows plans in the part; the predictor reads the paths with their scores.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Part:
     def layers(self, topics: Ints, path: RelationPath, *, barred: Ints, look_ahead: bool) -> list[Ints]:
         """Return the entities (ascending) after 0..len(path) steps; no step arrives at one of ``barred``.
 
-        With ``look_ahead`` only those from which the rest of the path leads on: none at all, where it ends.
+        With ``look_ahead`` only those from which the rest of the path leads on.
         """
         found = [topics]
         for relation in path:
@@ -96,9 +96,7 @@ class Part:
 
     def keep(self, found: Ints, here: int, relation: int) -> Ints:
         """Return those of ``found``, ascending, from which a step of ``relation`` to ``here`` is in the part."""
-        if self.starts is None or len(
-            shared_sorted(np.array([here]), self.starts.get(self._inverse(relation), NOTHING))
-        ):
+        if self.starts is None or here in self.starts.get(self._inverse(relation), NOTHING):
             return found
         return shared_sorted(found, self.starts.get(relation, NOTHING))
 
@@ -173,11 +171,9 @@ class Eperm:
     # The retriever: a beam of relation paths from the topics; what they walk is the question's part.
 
     def _retrieve(self, question: Question, calls: CallsLeft) -> Rounds:
-        """Expand the K best relation paths, one relation per round; return what they walk.
+        """Expand the K best relation paths, one relation per round; return what they walk, the whole graph if nothing.
 
-        Where no relation was named at all, that is the whole graph. A path whose call fails, has no room, or names no
-        relation above 0 ends there: that may be where the answer is. Of a single relation there is nothing to choose:
-        it is taken without a call.
+        A path whose call fails, has no room, or names no relation above 0 ends there: that may be where the answer is.
         """
         search, width = self.search, self.settings.retriever_width
         barred, starts = search.avoided(question.topics), dict[int, Ints]()
@@ -205,20 +201,15 @@ class Eperm:
         return Part(search.graph, starts or None)
 
     def _offers(self, branch: _Branch, barred: Ints) -> list[tuple[_Branch, list[int], bool]]:
-        """Return the relations that go on from a path, in calls of about equal size; of one alone nothing is asked."""
+        """Return the relations that go on from a path, in calls of about equal size; one alone is taken unasked."""
         relations = relations_around(self.search.graph, branch.frontier, barred)
         num_calls = -(-len(relations) // self.settings.relation_batch)
         return [(branch, relations[call::num_calls], len(relations) > 1) for call in range(num_calls)]
 
     def _ask_relations(self, question: Question, branch: _Branch, relations: Sequence[int]) -> Ask[Scores]:
-        search, width = self.search, self.settings.retriever_width
-        case = RelationsCase(
-            question.text,
-            tuple(map(search.step_label, relations)),
-            topics=tuple(map(search.name_of, question.topics)),
-            path=tuple(map(search.step_label, branch.path)),
-            budget=width,
-        )
+        names, label = tuple(map(self.search.name_of, question.topics)), self.search.step_label
+        width, path = self.settings.retriever_width, tuple(map(label, branch.path))
+        case = RelationsCase(question.text, tuple(map(label, relations)), topics=names, path=path, budget=width)
         return Ask(ScoreRelationsInstruction(self.prompts), case, room_for(LINES_PER_RELATION * width))
 
     # The finder: plans followed in the part hop by hop, the S best entities of each plan and hop kept.
@@ -226,8 +217,7 @@ class Eperm:
     def _find(self, question: Question, plans: Sequence[Plan], part: Part, calls: CallsLeft) -> Rounds:
         """Return the weighted evidence paths along ``plans`` in ``part``, best first.
 
-        With ``look_ahead`` plans that lead nowhere, and entities from which a plan's rest does, are left out before
-        anybody is asked. Where calls run out, the entities of the lighter plans go unscored first.
+        Where calls run out, the entities of the lighter plans go unscored first.
         """
         trails = self._trails(question, plans, part)
         while walking := [one for one in trails if len(one.scores) < len(one.relations) and len(one.layers[-1])]:
@@ -284,10 +274,7 @@ class Eperm:
         return dict(sorted(scored.items(), key=lambda one: (-one[1], one[0]))[:most])
 
     def _gather(self, trails: Sequence[_Trail], part: Part) -> Evidence:
-        """Return the paths through what was kept, best first; equally good ones of all plans in turns.
-
-        Their ends are in the order of the sums of their paths' scores, of equals the first found.
-        """
+        """Return the paths through what was kept, best first; equally good ones of all plans in turns."""
         distinct: dict[str, _Path] = {}
         for path in chain.from_iterable(zip_longest(*(self._paths(trail, part) for trail in trails))):
             if path is not None:

@@ -5,6 +5,7 @@ No topic entity is given to it. Once a branch has mapped all clues, its paths an
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -84,15 +85,9 @@ class Fiske(System):
         else:
             (reply,) = yield [Ask(DirectInstruction(self.prompts), ReasonCase(text))]
             answer = answer_alone(self.search, question, reply.result)
-        counts = {
-            "num_clues": len(clues.texts),
-            "num_starts": len(clues.starts),
-            "num_rounds": exploration.num_rounds,
-            "num_paths": len(paths),
-            "num_complete": len(exploration.complete),
-            "num_refused_calls": calls.refused,
-        }
-        return replace(answer, counts={**answer.counts, **counts})
+        counts = {"num_clues": len(clues.texts), "num_starts": len(clues.starts), "num_rounds": exploration.num_rounds}
+        counts |= {"num_paths": len(paths), "num_complete": len(exploration.complete)}
+        return replace(answer, counts={**answer.counts, **counts, "num_refused_calls": calls.refused})
 
 
 FISKE = SystemType(
@@ -124,9 +119,9 @@ class Branch:
 
 def merge_branches(branches: Iterable[Branch]) -> list[Branch]:
     """Return one branch for those of equal state: the same clues mapped, the same relation path from the same name."""
-    groups: dict[object, list[Branch]] = {}
+    groups: dict[object, list[Branch]] = defaultdict(list)
     for branch in branches:
-        groups.setdefault((branch.start, branch.mapped, branch.path), []).append(branch)
+        groups[branch.start, branch.mapped, branch.path].append(branch)
     merged = []
     for group in groups.values():
         layers = zip(*(branch.layers for branch in group), strict=True)
@@ -157,9 +152,9 @@ class Clues(NamedTuple):
 def look_up(search: SearchGraph, question_id: str, texts: Sequence[str], settings: FiskeSection) -> Clues:
     """Return the clues of one question, with what they name in its graph, and at most ``max_starts`` starts.
 
-    Starts are named as it is written; only where no clue is a name like that, case does not count. Where there are too
-    many, rare names come first: one that many entities bear says little. With ``proper`` starts names without a capital
-    or a digit give way to those with one: a graph may well have entities called "film" or "director".
+    Starts are named as it is written; only where no clue is a name like that, case does not count. Rare names come
+    first: one that many entities bear says little. With ``proper`` starts names without a capital or a digit give way
+    to those with one: a graph may well have entities called "film" or "director".
     """
     find = partial(search.entities_named, question_id)
     exact = list(map(find, texts))
@@ -189,13 +184,10 @@ class Move:
     named: Named  # of these tails the clues that name them, without asking
 
     def reached(self, named: Named) -> list[Branch]:
-        """Return a branch for each way to map: a clue of the relation (or none) with the clues of an entity.
-
-        Both may be the same clue (case 1 of the paper) or not (case 2).
-        """
-        by_clues: dict[frozenset[int], list[int]] = {}
+        """Return a branch for each way to map: a clue of the relation (or none) with those of an entity (case 1, 2)."""
+        by_clues: dict[frozenset[int], list[int]] = defaultdict(list)
         for entity, clues in named.items():
-            by_clues.setdefault(clues, []).append(entity)
+            by_clues[clues].append(entity)
         return [
             self.branch.step(clues.union(own), self.relation, np.array(entities))
             for own in ([{clue} for clue in sorted(self.clues)] or [set()])
@@ -250,8 +242,7 @@ class Exploration:
     def evidence(self) -> list[Branch]:
         """Return the branches that the answer rests on: the shortest that are complete; without the end flag all.
 
-        Where none is complete, those speak against a claim that have mapped most, and have not found only names that
-        are in the graph.
+        Else those speak against a claim that have mapped most, and lack only names that are in the graph.
         """
         if not self.settings.end_flag:
             return [*chain.from_iterable(self.complete), *self.ended]
@@ -263,18 +254,13 @@ class Exploration:
         return [*chain.from_iterable(shortest), *(one for one in against if len(one.mapped) == most)]
 
     def _missing(self, branch: Branch) -> frozenset[int]:
-        """Return the clues that a branch has no mapping for."""
         return frozenset(range(len(self.clues.texts))) - branch.mapped
 
     def _left(self, branch: Branch) -> frozenset[int]:
-        """Return the clues that a branch is asked about."""
         return self._missing(branch) if self.settings.state else frozenset(range(len(self.clues.texts)))
 
     def _settle(self, branches: Sequence[Branch]) -> list[Branch]:
-        """Keep what is complete; return the other branches, merged or one by one.
-
-        Branches of two starts that stand at one entity are complete where they have all clues mapped between them.
-        """
+        """Keep what is complete, alone or as two that meet; return the other branches, merged or one by one."""
         stops = self.settings.end_flag or self.settings.state  # else a branch with all clues mapped goes on, too
         merges = self.settings.merge_branches
         own = merge_branches(branches) if merges else branches
@@ -291,10 +277,7 @@ class Exploration:
         return going if merges else split_branches(going, self.settings.max_entities)
 
     def _map_relations(self, branches: Sequence[Branch]) -> Rounds:
-        """Ask which clues left each branch's relations stand for; return the moves, and the branches without any.
-
-        Of a branch's relations to named entities those that took a clue rule out the others.
-        """
+        """Ask which clues left each branch's relations stand for; return the moves, and the branches without any."""
         ahead = [self._look_ahead(branch) for branch in branches]
         asks: list[tuple[tuple[list[Move], list[int]], Ask[Any]]] = []
         size = self.settings.relation_batch
@@ -312,7 +295,7 @@ class Exploration:
         mapped: list[Move] = []
         stuck: list[Branch] = []
         for branch, (moves, _) in zip(branches, ahead, strict=True):
-            has_both = any(move.named and move.clues for move in moves)
+            has_both = any(move.named and move.clues for move in moves)  # rules out other ways to named entities
             own = [move for move in moves if move.clues or (move.named and not has_both)]
             avoided = self.search.avoided(branch.layers[0])
             for move in (one for one in own if not one.named):
@@ -322,22 +305,16 @@ class Exploration:
         return mapped, stuck
 
     def _look_ahead(self, branch: Branch) -> tuple[list[Move], frozenset[int]]:
-        """Return the steps ahead of a branch, and the clues left to ask about: neither names nearby nor a label.
-
-        Where branches do not meet, names nearby are all that lies ahead.
-        """
+        """Return the steps ahead of a branch, and the clues left to ask about: neither names nearby nor a label."""
         graph, left = self.search.graph, self._left(branch)
         avoided = self.search.avoided(branch.layers[0])
         targets = sorted_distinct(np.concatenate([NOTHING, *(self.clues.named[place] for place in left)]))
         targets = targets[~np.isin(targets, avoided)]
         links = links_to(graph, branch.frontier, targets) if len(targets) else {}
         near = np.array(sorted(set(chain.from_iterable(links.values()))), dtype=np.int64)
-        named: dict[int, frozenset[int]] = dict.fromkeys(near.tolist(), frozenset())
-        for place in left:
-            for entity in shared_sorted(near, self.clues.named[place]).tolist():
-                named[entity] |= {place}
-        only_named = links and not self.settings.branches_meet
-        relations = list(links) if only_named else relations_around(graph, branch.frontier, avoided)
+        named = {one: frozenset(at for at in left if one in self.clues.named[at]) for one in near.tolist()}
+        is_free = not links or self.settings.branches_meet  # else names nearby are all that lies ahead
+        relations = relations_around(graph, branch.frontier, avoided) if is_free else list(links)
         left = left.difference(*named.values())
         moves = []
         for relation in relations:
@@ -353,8 +330,8 @@ class Exploration:
     def _map_entities(self, moves: Sequence[Move]) -> Rounds:
         """Ask which clues left the tails of each move stand for; return the branches after each move.
 
-        Where no tail takes a clue, a branch keeps all tails if the relation has taken the last one. Of a claim it tells
-        something, too, where all clues but names are mapped and no tail has such a name; that branch goes no further.
+        Where no tail takes a clue, a branch keeps all tails if the relation has taken the last one, else it ends; of a
+        claim that tells something, too.
         """
         asks: list[tuple[tuple[Move, list[list[int]]], Ask[Any]]] = []
         for move in moves:
@@ -386,7 +363,7 @@ class Exploration:
         return reached
 
     def _where(self, branch: Branch) -> str:
-        """Return the name of the entity where a branch stands; of several the path that leads to all of them."""
+        """Return the name of the entity where a branch stands; of several the path to them."""
         names = [self.search.name_of(int(entities[0])) for entities in (branch.frontier, branch.layers[0])]
         is_one = len(branch.frontier) == 1
         return names[0] if is_one else ARROW.join([names[1], *map(self.search.step_label, branch.path)])

@@ -79,79 +79,143 @@ def test_a_whole_run_as_published(forty: Forty) -> None:
     assert (counts["num_clues"], counts["num_starts"], counts["num_rounds"], counts["num_complete"]) == (3, 1, 2, 1)
 
 
-def test_no_entity_is_asked_about_while_relations_take_the_clues(forty: Forty) -> None:
-    model = script(
-        ("extract_clues", "", "Salt Road\ndirector\nborn"),
-        ("map_relations", "Entity: Salt Road\n", "director -> directed_by = 9"),
-        ("map_relations", "Entity: Ida Moon\n", "born -> born_in = 8"),
-        ("reason", BORN, "Port Amber"),
-    )
-    assert answers(forty, run(forty, model, "born")) == ["Port Amber"]
-
-
-def test_a_clue_that_no_relation_takes_is_looked_for_among_the_entities_before(forty: Forty) -> None:
-    model = script(
-        ("extract_clues", "", "films\nstarred\nMara Quill"),
-        ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
-        ("map_relations", "Entity: Mara Quill → ^starred\n", "none"),
-        ("map_entities", "From: Mara Quill\nRelation: ^starred\n", "films -> The Ninth Kite\nfilms -> Salt Road"),
-        ("reason", "Mara Quill → ^starred → Salt Road\nMara Quill → ^starred → The Ninth Kite", "Salt Road"),
-    )
-    answered = run(forty, model, "which films starred Mara Quill?")
-    assert answers(forty, answered) == ["Salt Road"]
-    assert part(model.prompts_of("map_entities")[0], "Clues:", "From") == ["films"]
-
-
+CLUES, RELATIONS, ENTITIES = "extract_clues", "map_relations", "map_entities"
 FILM_OF_1989 = "which film of 1989 starred Mara Quill?"
 TO_1989 = [
-    ("extract_clues", "", "Mara Quill\nstarred\n1989"),
-    ("map_relations", "Entity: Mara Quill\n", "starred -> ^starred = 9"),
-    ("map_relations", "Entity: 1989\n", "none"),
+    (CLUES, "", "Mara Quill\nstarred\n1989"),
+    (RELATIONS, "Entity: Mara Quill\n", "starred -> ^starred = 9"),
+    (RELATIONS, "Entity: 1989\n", "none"),
 ]
+IN_1989 = "Mara Quill → ^starred → Salt Road → year → 1989"
+BOTH = "which film starred both Lev Sand and Oto Brandt?"
+TO_BOTH = [
+    (CLUES, "", "starred\nLev Sand\nOto Brandt"),
+    (RELATIONS, "Entity: Lev Sand\n", "starred -> ^starred = 9"),
+    (RELATIONS, "Entity: Oto Brandt\n", "starred -> ^starred = 9"),
+]
+Calls = list[tuple[str, str, str]]
+FOLLOWED: dict[
+    str, tuple[str, dict[str, object], Calls, str, list[str]]
+] = {  # question, settings, calls, answer, paths
+    "no entity is asked about while relations take the clues": (
+        "born",
+        {},
+        [
+            (CLUES, "", "Salt Road\ndirector\nborn"),
+            (RELATIONS, "Entity: Salt Road\n", "director -> directed_by = 9"),
+            (RELATIONS, "Entity: Ida Moon\n", "born -> born_in = 8"),
+        ],
+        "Port Amber",
+        [BORN],
+    ),
+    "a clue that no relation takes is looked for among the entities before": (
+        "which films starred Mara Quill?",
+        {},
+        [
+            (CLUES, "", "films\nstarred\nMara Quill"),
+            (RELATIONS, "Entity: Mara Quill\n", "starred -> ^starred = 9"),
+            (RELATIONS, "Entity: Mara Quill → ^starred\n", "none"),
+            (
+                ENTITIES,
+                "Clues:\nfilms\nFrom: Mara Quill\nRelation: ^starred\n",
+                "films -> The Ninth Kite\nfilms -> Salt Road",
+            ),
+        ],
+        "Salt Road",
+        ["Mara Quill → ^starred → Salt Road", "Mara Quill → ^starred → The Ninth Kite"],
+    ),
+    "as published each film is a branch of its own, and the one next to the year is complete": (
+        FILM_OF_1989,
+        PUBLISHED,
+        [
+            *TO_1989,
+            (ENTITIES, "From: Mara Quill\n", "starred -> Salt Road\nstarred -> The Ninth Kite"),
+            (RELATIONS, "Entity: The Ninth Kite\n", "none"),
+        ],
+        "Salt Road",
+        [IN_1989],
+    ),
+    "merged branches are asked about together: three calls less": (FILM_OF_1989, {}, TO_1989, "Salt Road", [IN_1989]),
+    "branches of two people meet in the film of both": (
+        BOTH,
+        {},
+        TO_BOTH,
+        "Nightjar",
+        ["Lev Sand → ^starred → Nightjar", "Oto Brandt → ^starred → Nightjar"],
+    ),
+    "as published each ends at the other, and the answer lies between": (
+        BOTH,
+        {"branches_meet": False},
+        TO_BOTH,
+        "Nightjar",
+        [
+            "Lev Sand → ^starred → Nightjar → starred → Oto Brandt",
+            "Oto Brandt → ^starred → Nightjar → starred → Lev Sand",
+        ],
+    ),
+    "branches meet after different numbers of steps": (
+        "which birthplace of those who starred in Nightjar lies in Veria?",
+        {},
+        [
+            (CLUES, "", "Nightjar\nstarred\nborn\nVeria\nlies"),
+            (RELATIONS, "Entity: Nightjar\n", "starred -> starred = 9"),
+            (RELATIONS, "Entity: Veria\n", "lies -> ^located_in = 9"),
+            (RELATIONS, "Entity: Nightjar → starred\n", "born -> born_in = 9"),
+            (RELATIONS, "Entity: Low Ferry\n", "none"),
+            (ENTITIES, "From: Veria\n", "none"),
+        ],
+        "Low Ferry",
+        ["Veria → ^located_in → Low Ferry", "Nightjar → starred → Lev Sand → born_in → Low Ferry"],
+    ),
+    "a last clue that is a relation's label is not asked about": (
+        "born",
+        {},
+        [(CLUES, "", "Salt Road\nmade\nBorn in"), (RELATIONS, "Entity: Salt Road\n", "made -> directed_by = 7")],
+        "Port Amber",
+        [BORN],
+    ),
+}
 
 
-def test_merged_branches_are_asked_about_together(forty: Forty) -> None:
-    """The same question: three calls less, and the same evidence, as only one of the films leads to the year."""
-    model = script(*TO_1989, ("reason", "Mara Quill → ^starred → Salt Road → year → 1989", "Salt Road"))
-    answered = run(forty, model, FILM_OF_1989)
-    assert answers(forty, answered) == ["Salt Road"]
-    assert len(paths_of(answered)) == 1
+@pytest.mark.parametrize("case", FOLLOWED)
+def test_branches_are_followed_call_by_call(forty: Forty, case: str) -> None:
+    question, settings, calls, answer, paths = FOLLOWED[case]
+    answered = run(forty, script(*calls, ("reason", "", answer)), question, **settings)
+    assert (answers(forty, answered), paths_of(answered)) == ([answer], paths)
+    assert answered.faithful == (True,)
+
+
+@pytest.mark.parametrize(("merge", "times"), [(False, 2), (True, 1)])
+def test_two_ways_to_one_entity_are_two_branches_unless_merged(forty: Forty, merge: bool, times: int) -> None:
+    model = ScriptedModel().on(CLUES, "", "comedy\nfilms\nyear\nmayor").on("direct", "", "I do not know")
+    model.on(RELATIONS, "Entity: comedy\n", "films -> ^genre = 9")
+    model.on(ENTITIES, "Relation: ^genre\n", "films -> Glass Harbour\nfilms -> The Ninth Kite")
+    model.on(RELATIONS, "Clues:\nyear\nmayor\n", "year -> year = 9", times=times)
+    model.on(ENTITIES, "Relation: year\n", "year -> 1992", times=times)
+    model.on(RELATIONS, "Clues:\nmayor\nEntity: 1992\n", "none", times=times)
+    run(forty, model, "who was mayor when comedies were made?", **PUBLISHED | {"merge_branches": merge})
 
 
 @pytest.mark.parametrize(
-    ("meet", "paths"),
-    [
-        (True, ["Lev Sand → ^starred → Nightjar", "Oto Brandt → ^starred → Nightjar"]),
-        (
-            False,
-            [
-                "Lev Sand → ^starred → Nightjar → starred → Oto Brandt",
-                "Oto Brandt → ^starred → Nightjar → starred → Lev Sand",
-            ],
-        ),
-    ],
+    ("meet", "around"), [(True, ["directed_by", "genre", "starred", "year"]), (False, ["directed_by"])]
 )
-def test_two_topics(forty: Forty, meet: bool, paths: list[str]) -> None:
-    """Branches of two people meet in the film of both; else each ends at the other, and the answer lies between."""
-    model = script(
-        ("extract_clues", "", "starred\nLev Sand\nOto Brandt"),
-        ("map_relations", "Entity: Lev Sand\n", "starred -> ^starred = 9"),
-        ("map_relations", "Entity: Oto Brandt\n", "starred -> ^starred = 9"),
-        ("reason", "", "Nightjar"),
-    )
-    answered = run(forty, model, "which film starred both Lev Sand and Oto Brandt?", branches_meet=meet)
-    assert answers(forty, answered) == ["Nightjar"]
-    assert answered.faithful == (True,)
-    assert paths_of(answered) == paths
+def test_as_published_a_name_nearby_is_the_only_way(forty: Forty, meet: bool, around: list[str]) -> None:
+    model = ScriptedModel().on(CLUES, "", "Glass Harbour\nmade\nshoe size\nIda Moon").on("direct", "", "no")
+    model.on(RELATIONS, "Entity: Glass Harbour\n", "made -> directed_by = 9").on(RELATIONS, "", "none", times=None)
+    model.on(ENTITIES, "", "none", times=None)
+    question = forty.question("right")
+    answer_all(Fiske(forty.search, read_prompts(), FiskeSection(branches_meet=meet)), [question], forty.search, model)
+    assert part(model.prompts_of(RELATIONS)[0], "Relations:", "none") == around
 
 
-def test_a_last_clue_that_is_a_relations_label_is_not_asked_about(forty: Forty) -> None:
-    model = script(
-        ("extract_clues", "", "Salt Road\nmade\nBorn in"),
-        ("map_relations", "Entity: Salt Road\n", "made -> directed_by = 7"),
-        ("reason", BORN, "Port Amber"),
-    )
-    assert answers(forty, run(forty, model, "born")) == ["Port Amber"]
+def test_without_state_and_end_flag_rounds_go_on_after_a_complete_branch(forty: Forty) -> None:
+    """As many rounds as there are clues: here three, where the first would have been enough."""
+    model = ScriptedModel().on(CLUES, "", "Port Amber\nplace\ncountry").on("reason", "", "Osmania")
+    model.on(RELATIONS, "", "country -> located_in = 9\nplace -> capital = 9", times=None)
+    model.on(ENTITIES, "", "country -> Osmania\nplace -> Osmania\nplace -> Westerby", times=None)
+    answered = run(forty, model, "in which country is Port Amber?", state=False, end_flag=False, **PUBLISHED)
+    assert (answered.answer.counts["num_rounds"], answered.answer.counts["num_complete"]) == (3, 0)
+    assert paths_of(answered)[0] == "Port Amber → located_in → Osmania → capital → Westerby → located_in → Osmania"
 
 
 MISSING = [
