@@ -24,17 +24,10 @@ import pyarrow.parquet as pq
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError, shorten
+from kgqa_core.graph import formats
 from kgqa_core.graph.csr import build_csr, write_csr
-from kgqa_core.graph.formats import (
-    NAME_COLUMNS,
-    TRIPLE_COLUMNS,
-    ChunkReport,
-    list_chunks,
-    listed_part,
-    open_format,
-    require_file,
-)
-from kgqa_core.graph.input_files import collect_rejects, first_rejects, too_many_rejects, write_rejects
+from kgqa_core.graph.formats import NAME_COLUMNS, TRIPLE_COLUMNS, ChunkReport, open_format, require_file
+from kgqa_core.graph.input_files import check_rejects, collect_rejects, write_rejects
 from kgqa_core.graph.strings import write_string_indexes
 
 BATCH_ROWS = 131_072
@@ -103,8 +96,8 @@ def build_graph(
     ``max_reject_ratio``.
     """
     paths = [path] if isinstance(path, Path) else list(path)
-    for each in paths:
-        require_file(each, what="graph file")
+    for file in paths:
+        require_file(file, what="graph file")
     if names is not None:
         require_file(names, what="names file")
     parts = out_dir / "parts"
@@ -113,11 +106,14 @@ def build_graph(
         shard.unlink()
     parts.mkdir(parents=True)
     try:
-        files = [_parse(each, format, TRIPLE_COLUMNS, parts / str(number), limits) for number, each in enumerate(paths)]
+        files = [_parse(file, format, TRIPLE_COLUMNS, parts / str(number), limits) for number, file in enumerate(paths)]
         names_format = "parquet" if names is not None and names.suffix == ".parquet" else "tsv"
         named = [] if names is None else _parse(names, names_format, NAME_COLUMNS, parts, limits)
         for reports in (*files, named):
-            _check_reject_ratio(reports, max_reject_ratio)
+            num_rejects = sum(sum(report.rejects.values()) for report in reports)
+            num_rows = num_rejects + sum(report.num_rows for report in reports)
+            rejects = collect_rejects([reports])
+            check_rejects(rejects, num_rejects=num_rejects, num_rows=num_rows, max_ratio=max_reject_ratio)
         triples = list(chain(*files))
         if not any(report.num_rows for report in triples):
             shown = ", ".join(map(str, paths))
@@ -133,18 +129,10 @@ def build_graph(
 def _parse(path: Path, format: str, columns: tuple[str, ...], parts: Path, limits: BuildLimits) -> list[ChunkReport]:
     parts.mkdir(exist_ok=True)
     # A list, so that whoever maps can tell how much of it is done; 400 GB of text are 50,000 small records.
-    chunks = list(list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes))
+    chunks = list(
+        formats.list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes)
+    )
     return list(limits.map_chunks(open_format(format).parse, chunks))
-
-
-def _check_reject_ratio(reports: Sequence[ChunkReport], max_ratio: float) -> None:
-    """Raise InputError when more than ``max_ratio`` of one file's rows were rejected, showing the first five."""
-    num_rejects = sum(sum(report.rejects.values()) for report in reports)
-    num_rows = num_rejects + sum(report.num_rows for report in reports)
-    if num_rejects > max_ratio * num_rows:
-        first = first_rejects(collect_rejects([reports]))
-        key = "dataset.graph.max_reject_ratio"
-        raise too_many_rejects(first, num_rejects=num_rejects, num_rows=num_rows, max_ratio=max_ratio, key=key)
 
 
 def _write_graph(
@@ -155,7 +143,7 @@ def _write_graph(
     parts = {
         "raw": [report.chunk.part for report in triples],
         "raw_name": [report.chunk.part for report in named],
-        "raw_listed": [place for report in triples if (place := listed_part(report.chunk.part)).is_file()],
+        "raw_listed": [place for report in triples if (place := formats.listed_part(report.chunk.part)).is_file()],
     }
     with connect(limits.memory_limit, limits.temp_directory or out_dir / "parts", parts) as connection:
         num_entities, num_named = _write_entities(connection, parts, entities)

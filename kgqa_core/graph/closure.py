@@ -21,15 +21,13 @@ from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, ConfigError
 from kgqa_core.graph.build import BATCH_ROWS, BuildLimits, GraphReport, connect, rebatch, write_facts, write_ordered
 from kgqa_core.graph.closure_walk import MID, Closure, Query
-from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, plan_layout, write_bucket, write_run
+from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, write_bucket, write_run
 from kgqa_core.graph.input_files import write_rejects
 from kgqa_core.graph.strings import write_string_indexes
 
-MAX_HOPS = 30
 DEFAULT_LIMITS = BuildLimits()
 RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
 NO_NAME = " (no name)"  # shown after the label of a MID that has none
-NAME_FACTS = ("num_named", "num_shared_names", "kinds")  # of both reports
 KINDS = ("entity", "cvt", "foreign", "literal")
 
 
@@ -80,13 +78,11 @@ def build_from_dump(
             end is first in byte order; None: all.
         limits: how it is built.
 
-    Raises ConfigError for a hop or cap below 1, or a cap without hops; InputError where the dumps hold no triple, or
-    none of the topics; ArtifactError where a folder holds no parsed dump.
+    Raises ConfigError for a cap without hops; InputError where the dumps hold no triple, or none of the topics;
+    ArtifactError where a folder holds no parsed dump.
     """
-    if hops is not None and not 1 <= hops <= MAX_HOPS:
-        raise ConfigError(f"hops: {hops} is not between 1 and {MAX_HOPS}; for the whole dump leave it empty")
-    if hub_cap is not None and (hops is None or hub_cap < 1):
-        raise ConfigError(f"hub_cap: {hub_cap} needs hops, and must be at least 1; for no cap leave it empty")
+    if hub_cap is not None and hops is None:
+        raise ConfigError(f"dataset.graph.hub_cap = {hub_cap} needs hops; leave it out for the whole dump")
     work = (limits.temp_directory or out_dir) / "closure.work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -128,21 +124,19 @@ def _write_graph(
     connection = closure.connection
     reached = dict(connection.sql("select level, count(*) from reached group by level").fetchall())
     nodes, num_entities = closure.number()
-    layout = plan_layout(num_entities, len(closure.relations), len(passes) - 1)
+    layout = Layout(num_entities, len(closure.relations), len(passes) - 1)
     pieces, num_rows, per_relation = _write_triples(closure, nodes, layout, out_dir)
     per_hop = np.sum([piece.hops for piece in pieces], axis=0).tolist()
     names = _write_entities(closure, nodes, out_dir)
     connection.register("topic", pa.table({"label": pa.array(sorted(set(topics)), pa.string())}))
-    found_topics = connection.sql(
-        "select label, id as entity_id from topic left join node using (label) order by label"
-    )
-    hubs = connection.sql(
+    found_topics = "select label, id as entity_id from topic left join node using (label) order by label"
+    hubs = (
         "select label, relation, if(backward, 'backward', 'forward') as direction, hop, degree, kept from hub "
         "order by label, relation, backward"
     )
     tables = {
-        "topics": found_topics.to_arrow_table().cast(schemas.REACHED_TOPICS),
-        "hubs": hubs.to_arrow_table().cast(schemas.HUBS),
+        name: connection.sql(sql).to_arrow_table().cast(schema)
+        for name, sql, schema in (("topics", found_topics, schemas.REACHED_TOPICS), ("hubs", hubs, schemas.HUBS))
     }
     for name, table in tables.items():
         pq.write_table(table, out_dir / f"{name}.parquet", compression="zstd")
@@ -166,8 +160,8 @@ def _write_graph(
         num_hubs=tables["hubs"].num_rows,
         hops=tuple(hops) if walked else (),
     )
-    graph = GraphReport(**shared, **{name: names[name] for name in NAME_FACTS}, num_rows=num_rows, num_blank=0)
-    write_facts(graph, out_dir / "graph.json")
+    shared |= {name: names[name] for name in ("num_named", "num_shared_names", "kinds")}
+    write_facts(GraphReport(**shared, num_rows=num_rows, num_blank=0), out_dir / "graph.json")
     write_facts(report, out_dir / "closure.json")
     return report
 

@@ -122,9 +122,9 @@ def _match_entities(connection: duckdb.DuckDBPyConnection) -> tuple[NDArray[np.i
         "create temp table place as select o.entity_id as old, n.entity_id as new, o.name <> n.name as renamed "
         "from old_entity o left join new_entity n using (label)"
     )
-    rows = connection.sql(f"select coalesce(new, {GONE})::int as new from place order by old").to_arrow_table()
-    ((num_renamed,),) = connection.sql("select count(*) filter (renamed) from place").fetchall()
-    return rows["new"].to_numpy(), int(num_renamed)
+    rows = connection.sql(f"select coalesce(new, {GONE})::int, coalesce(renamed, false) from place order by old")
+    new, renamed = (column.to_numpy() for column in rows.to_arrow_table().columns)
+    return new, int(renamed.sum())
 
 
 def _changed_triples(
@@ -178,17 +178,14 @@ def _per_relation(
     old: KnowledgeGraph, new: KnowledgeGraph, gone: NDArray[np.int32], came: NDArray[np.int32]
 ) -> dict[str, Change]:
     """Return the relations whose triples changed, most changed first; given are the changed triples' relations."""
-    before, after = (triples_per_relation(graph.folder) for graph in (old, new))
+    before, after = (Counter(triples_per_relation(graph.folder)) for graph in (old, new))
     num_gone, num_came = (
-        Counter(
-            dict(zip(graph.relation_labels, np.bincount(rows, minlength=graph.num_relations).tolist(), strict=True))
-        )
+        Counter({graph.relation_labels[relation]: count for relation, count in enumerate(np.bincount(rows)) if count})
         for graph, rows in ((old, gone), (new, came))
     )
     changes = {
-        label: Change(before.get(label, 0), after.get(label, 0), num_came[label], num_gone[label])
+        label: Change(before[label], after[label], int(num_came[label]), int(num_gone[label]))
         for label in num_gone | num_came
-        if num_came[label] or num_gone[label]
     }
     return dict(sorted(changes.items(), key=lambda item: (-item[1].came - item[1].gone, item[0].encode())))
 

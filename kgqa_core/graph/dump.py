@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -28,13 +28,13 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import write_json, written_whole
 from kgqa_core.errors import InputError
 from kgqa_core.graph.dump_rows import OUTCOMES, TABLES, USES, DumpOptions, Rows, column, read_rows, strings
-from kgqa_core.graph.input_files import first_rejects, read_blocks, too_many_rejects, write_rejects
+from kgqa_core.graph.input_files import check_rejects, read_blocks, write_rejects
 
 KINDS = {**TABLES, "rejects": schemas.REJECTS}  # files of a part
 GROUP_ROWS = {kind: 2**19 for kind in TABLES} | {"rejects": 2**14}  # rows of a row group, about
 
 Progress = Callable[[int, int], None]  # bytes of the file read, of how many
-Counts = dict[str, Counter[str]]
+Counts = defaultdict[str, Counter[str]]
 """What was counted in a part, by kind: ``text`` (lines, bytes), ``lines`` by outcome, ``rejects`` by reason, ``rows``
 by table, ``relations`` (well-formed lines by label), ``files`` (bytes by name)."""
 
@@ -66,9 +66,8 @@ def parse_dump(
     """Write what is kept of a dump to ``out_dir``.
 
     This existing folder receives ``triples-``, ``types-`` and ``names-NNNNN.parquet``, ``relations.parquet``,
-    ``rejects.parquet`` and ``dump.json``. The dump is N-Triples, as gzip of any number of members or plain. With one of
-    ``threads`` everything happens in the caller's. ``journal``: folder in which finished parts wait and from which a
-    later call goes on; None: none is kept. ``progress`` is called after each block.
+    ``rejects.parquet`` and ``dump.json``. The dump is N-Triples, as gzip of any number of members or plain.
+    ``journal``: folder in which finished parts wait and from which a later call goes on; None: none is kept.
 
     Raises InputError where the file is missing, truncated, damaged or no N-Triples, too many lines are malformed, or no
     triple is kept: nothing is left then. OSError where the disk is full: the journal is left.
@@ -78,7 +77,12 @@ def parse_dump(
         total, num_parts = _open_journal(path, options, folder)
         blocks = _read(path, options, total["text"]["bytes"], threads, progress)
         while True:
-            _check_rejects(total, num_parts, folder, options)
+            check_rejects(
+                _rejects(num_parts, folder),
+                num_rejects=total["lines"]["malformed"],
+                num_rows=total["text"]["lines"] - total["lines"]["blank"],
+                max_ratio=options.max_reject_ratio,
+            )
             counts = _write_part(path, blocks, folder, num_parts, total["text"]["lines"], options.blocks_per_part)
             if counts is None:
                 break
@@ -96,7 +100,7 @@ def parse_dump(
 
 def _open_journal(path: Path, options: DumpOptions, folder: Path) -> tuple[Counts, int]:
     """Return what the finished parts of a journal hold, and how many they are; one of something else is emptied."""
-    total, num_parts = _no_counts(), 0
+    total, num_parts = defaultdict[str, Counter[str]](Counter), 0
     owner = {"options": asdict(options), "file": path.name, "bytes": path.stat().st_size if path.exists() else 0}
     if _read_json(folder / "parse.json") != json.loads(json.dumps(owner)):
         shutil.rmtree(folder, ignore_errors=True)
@@ -120,26 +124,9 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _no_counts() -> Counts:
-    return {kind: Counter() for kind in ("text", "lines", "rejects", "rows", "relations", "files")}
-
-
 def _add(total: Counts, counts: dict[str, Any]) -> None:
     for kind, counted in counts.items():
         total[kind].update(counted)
-
-
-def _check_rejects(total: Counts, num_parts: int, folder: Path, options: DumpOptions) -> None:
-    """Raise InputError where too much of the file so far is malformed."""
-    num_rejects, num_rows = total["lines"]["malformed"], total["text"]["lines"] - total["lines"]["blank"]
-    if num_rejects > options.max_reject_ratio * num_rows:
-        raise too_many_rejects(
-            first_rejects(_rejects(num_parts, folder)),
-            num_rejects=num_rejects,
-            num_rows=num_rows,
-            max_ratio=options.max_reject_ratio,
-            key="dataset.graph.max_reject_ratio",
-        )
 
 
 def _rejects(num_parts: int, folder: Path) -> Iterator[pa.Table]:
@@ -151,27 +138,17 @@ def _rejects(num_parts: int, folder: Path) -> Iterator[pa.Table]:
 
 def _read(path: Path, options: DumpOptions, skip: int, threads: int, progress: Progress | None) -> Iterator[Rows]:
     """Yield the rows of the blocks behind byte ``skip`` of the text, in order."""
-    size = path.stat().st_size if path.exists() else 0
-
-    def read() -> Iterator[tuple[Rows, int]]:
-        blocks = read_blocks(path, options.block_bytes, skip)
-        if threads <= 1:
-            yield from ((read_rows(text, options), at) for text, at in blocks)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            waiting: deque[tuple[Future[Rows], int]] = deque()
-            for text, at in blocks:
-                waiting.append((pool.submit(read_rows, text, options), at))
-                if len(waiting) > threads:
-                    future, read_to = waiting.popleft()
-                    yield future.result(), read_to
-            for future, read_to in waiting:
-                yield future.result(), read_to
-
-    for rows, at in read():
-        yield rows
-        if progress:
-            progress(at, size)
+    blocks, waiting = read_blocks(path, options.block_bytes, skip), deque[tuple[Future[Rows], int]]()
+    with ThreadPoolExecutor(threads) as pool:
+        while True:
+            wanted = threads + (threads > 1) - len(waiting)  # one is read while all are at work
+            waiting.extend((pool.submit(read_rows, text, options), at) for text, at in islice(blocks, wanted))
+            if not waiting:
+                return
+            future, at = waiting.popleft()
+            yield future.result()
+            if progress:
+                progress(at, path.stat().st_size)
 
 
 @contextmanager
@@ -204,7 +181,7 @@ def _write_part(
     first = next(blocks, None)
     if first is None:
         return None
-    counts, files = _no_counts(), {kind: folder / f"{kind}-{number:05d}.parquet" for kind in KINDS}
+    counts, files = Counts(Counter), {kind: folder / f"{kind}-{number:05d}.parquet" for kind in KINDS}
     with ExitStack() as stack:
         add = {
             kind: stack.enter_context(_open_part(file, KINDS[kind], GROUP_ROWS[kind])) for kind, file in files.items()

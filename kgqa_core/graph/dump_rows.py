@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kgqa_core import schemas
-from kgqa_core.errors import InputError, shorten
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED
 
 NS = "http://rdf.freebase.com/ns/"  # left out of labels
@@ -95,7 +94,7 @@ def parse_line(line: bytes) -> Statement | str | None:
 
 
 def _plain_line(found: Statement) -> bytes:
-    """Write a statement as a line of the dump's own form; a blank node stands between brackets, too."""
+    """Write a statement in the plain form; a blank node stands between brackets, too."""
     tag = f"@{found.language}" if found.language else ""
     last = f'"{found.object.translate(_ESCAPED)}"{tag}' if found.is_literal else f"<{found.object}>"
     return f"<{found.subject}>\t<{found.relation}>\t{last}\t.\n".encode()
@@ -182,10 +181,6 @@ class DumpOptions:
     block_bytes: int = 2 * 2**20  # of plain text that are read at once; larger ones cost page faults
     blocks_per_part: int = 512  # 1 GiB of plain text per part
 
-    def __post_init__(self) -> None:
-        if not self.language.isascii() or not self.language.replace("-", "").isalnum():
-            raise InputError(f"language {shorten(self.language)} is no language tag; examples: en, de, pt-br")
-
     def use_of(self, relation: str) -> int:
         """Return what a relation's lines are used for, as a place in USES."""
         return OWN_USES.get(relation, NOISE if relation.startswith(self.noise) else TRIPLE)
@@ -248,7 +243,7 @@ def _are_plain(text: bytes, line_ends: Array) -> NDArray[np.bool_]:
     return plain
 
 
-def _take(text: bytes | bytearray, starts: Array, line_ends: Array, options: DumpOptions, rows: Rows) -> None:
+def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, rows: Rows) -> None:
     """Add the rows of plain lines, given where each starts and where its line end stands."""
     data = np.frombuffer(text, np.uint8)
     closing = np.flatnonzero(data == CLOSE)
@@ -256,7 +251,7 @@ def _take(text: bytes | bytearray, starts: Array, line_ends: Array, options: Dum
     subject_ends, relation_ends = closing[first], closing[first + 1]
     relations = _cut(text, subject_ends + 3, relation_ends).dictionary_encode()
     codes = array_of(relations.indices)
-    known = list(map(_use_of(options), relations.dictionary.to_pylist()))
+    known = [_use_of(options, iri) for iri in relations.dictionary.to_pylist()]
     for (label, _), count in zip(known, np.bincount(codes).tolist(), strict=True):
         rows.relation_lines[label] += count
     outcomes = np.array([use for _, use in known], np.int8)[codes]
@@ -293,20 +288,13 @@ def _take(text: bytes | bytearray, starts: Array, line_ends: Array, options: Dum
 
 
 @cache
-def _use_of(options: DumpOptions) -> Callable[[str], tuple[str, int]]:
-    """Return what tells of a relation's IRI its label, and what its lines are used for; it remembers."""
-
-    @cache
-    def use_of(iri: str) -> tuple[str, int]:
-        label = label_of_iri(iri)
-        return label, options.use_of(label)
-
-    return use_of
+def _use_of(options: DumpOptions, iri: str) -> tuple[str, int]:
+    """Return the label of a relation's IRI, and what its lines are used for."""
+    label = label_of_iri(iri)
+    return label, options.use_of(label)
 
 
-def _read_ends(
-    text: bytes | bytearray, stops: Array, is_literal: Array, language: str
-) -> tuple[Array, NDArray[np.bool_]]:
+def _read_ends(text: bytes, stops: Array, is_literal: Array, language: str) -> tuple[Array, NDArray[np.bool_]]:
     """Return where the closing quote or bracket of each object stands, and which literals are in another language."""
     data = np.frombuffer(text, np.uint8)
     closed = stops - 1
@@ -321,7 +309,7 @@ def _read_ends(
     return closed, is_foreign
 
 
-def _cut_labels(text: bytes | bytearray, starts: Array, stops: Array, is_iri: Array) -> pa.Array:
+def _cut_labels(text: bytes, starts: Array, stops: Array, is_iri: Array) -> pa.Array:
     """Return the labels of terms: of an IRI without Freebase's namespace, of a literal with its escapes decoded."""
     whole = _cut(text, starts, stops)
     for prefix, label in ((NS, ""), (KEY, KEY_LABEL)):
@@ -338,7 +326,7 @@ def _cut_labels(text: bytes | bytearray, starts: Array, stops: Array, is_iri: Ar
     return pc.replace_with_mask(labels, column(escaped), strings(decoded))
 
 
-def _cut(text: bytes | bytearray, starts: Array, stops: Array) -> pa.Array:
+def _cut(text: bytes, starts: Array, stops: Array) -> pa.Array:
     """Return the strings [starts, stops) of a text of valid UTF-8. They follow each other, apart.
 
     The text is looked at as twice as many strings, wanted and unwanted in turn; every other one is copied.
@@ -346,8 +334,8 @@ def _cut(text: bytes | bytearray, starts: Array, stops: Array) -> pa.Array:
     offsets = np.zeros(2 * len(starts) + 1, np.int32)
     offsets[:-1:2], offsets[1::2] = starts, stops
     offsets[-1] = stops[-1] if len(stops) else 0
-    strings = pa.Array.from_buffers(pa.string(), 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
-    return strings.take(column(np.arange(0, 2 * len(starts), 2)))
+    both = pa.Array.from_buffers(pa.string(), 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    return both.take(column(np.arange(0, 2 * len(starts), 2)))
 
 
 def strings(values: Sequence[str]) -> pa.Array:
@@ -355,9 +343,8 @@ def strings(values: Sequence[str]) -> pa.Array:
     pieces = [value.encode() for value in values]
     offsets = np.zeros(len(pieces) + 1, np.int32)
     np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
-    return pa.Array.from_buffers(
-        pa.string(), len(pieces), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))]
-    )
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))]
+    return pa.Array.from_buffers(pa.string(), len(pieces), buffers)
 
 
 def column(values: Array) -> pa.Array:
@@ -370,8 +357,6 @@ def column(values: Array) -> pa.Array:
 
 def array_of(values: pa.Array) -> Array:
     """Return a column of whole numbers or truth values, without nulls, as an array; see ``column``."""
-    numbers = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
-    array = np.frombuffer(
-        numbers.buffers()[1], str(numbers.type), len(numbers), numbers.offset * numbers.type.byte_width
-    )
-    return array.view(np.bool_) if pa.types.is_boolean(values.type) else array
+    if pa.types.is_boolean(values.type):
+        return array_of(values.cast(pa.uint8())).view(np.bool_)
+    return np.frombuffer(values.buffers()[1], str(values.type), len(values), values.offset * values.type.byte_width)

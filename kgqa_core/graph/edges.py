@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,24 +27,16 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.graph.csr import open_array, write_array_header
 
 RANGES = 4096
-I64 = NDArray[np.int64]
 
 
-class Layout(NamedTuple):
+class Layout:
     """How wide the fields of a key are: ``(relation << other_bits | other) << hop_bits | hop``."""
 
-    num_entities: int  # N
-    num_relations: int  # R, those without a triple included
-    max_hop: int
-    other_bits: int
-    hop_bits: int
-    width: int  # owners of a range
-
-
-def plan_layout(num_entities: int, num_relations: int, max_hop: int) -> Layout:
-    """Return the layout of a graph's keys."""
-    other_bits, width = max(num_entities - 1, 0).bit_length(), max(1, -(-num_entities // RANGES))
-    return Layout(num_entities, num_relations, max_hop, other_bits, max_hop.bit_length(), width)
+    def __init__(self, num_entities: int, num_relations: int, max_hop: int) -> None:
+        """Plan the keys of N entities, and R relations, those without a triple included."""
+        self.num_entities, self.num_relations, self.max_hop = num_entities, num_relations, max_hop
+        self.other_bits, self.hop_bits = max(num_entities - 1, 0).bit_length(), max_hop.bit_length()
+        self.width = max(1, -(-num_entities // RANGES))  # owners of a range
 
 
 def write_run(triples: Sequence[NDArray[Any]], layout: Layout, stem: Path) -> Path:
@@ -175,9 +167,8 @@ def _sorted_edges(bucket: Bucket, first: int) -> tuple[NDArray[np.int32], NDArra
 
 def join_pieces(pieces: Sequence[Piece], num_entities: int, folder: Path) -> None:
     """Move the shards to ``folder``, write the four arrays of the CSR there, and remove the pieces and the runs."""
-    num_groups = sum(piece.num_groups for piece in pieces)
-    lengths = {"group_relation": num_groups, "edge_tail": sum(piece.num_edges for piece in pieces)}
-    for (name, length), source in zip(lengths.items(), ("relation", "tail"), strict=True):
+    num_groups, num_edges = sum(piece.num_groups for piece in pieces), sum(piece.num_edges for piece in pieces)
+    for name, source, length in (("group_relation", "relation", num_groups), ("edge_tail", "tail", num_edges)):
         with (folder / f"{name}.npy").open("wb") as stream:
             write_array_header(stream, np.dtype(np.int32), length)
             for piece in pieces:

@@ -20,8 +20,7 @@ from kgqa_core.errors import KgqaError, shorten
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Progress = Callable[[int, int], None]
-"""Called with (done, total)."""
+Progress = Callable[[int, int], None]  # (done, total)
 
 POLL_SECONDS = 5.0  # between two looks at whether there still is a worker
 PATIENCE_SECONDS = 120.0  # without any worker; a killed one is back within a few

@@ -13,25 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import GRAPH_FORMATS, open_entry
 from kgqa_core.errors import InputError, nearest, shorten
-from kgqa_core.graph.input_files import BYTE_ORDER_MARK as BYTE_ORDER_MARK
-from kgqa_core.graph.input_files import MAX_REJECT_TEXT as MAX_REJECT_TEXT
-from kgqa_core.graph.input_files import NOT_UTF8 as NOT_UTF8
-from kgqa_core.graph.input_files import TRUNCATED as TRUNCATED
-from kgqa_core.graph.input_files import unpack
-
-if TYPE_CHECKING:
-    from kgqa_core.graph.nsm import QuestionLine
+from kgqa_core.graph.input_files import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, rejects_table, unpack
+from kgqa_core.types import Reject
 
 TRIPLE_COLUMNS = ("head", "relation", "tail")
 NAME_COLUMNS = ("label", "name")
@@ -97,7 +90,7 @@ class GraphFormat:
     parse: Callable[[Chunk], ChunkReport]  # writes a chunk's rows and rejects
     cut: Callable[[Path, tuple[str, ...], int], Iterator[tuple[int, int]]] = line_cuts  # (file, columns, bytes)
     unpacks: bool = False  # is a gzip unpacked before it is cut?
-    read: Callable[[Chunk], ReadRows[QuestionLine]] | None = None  # of lines that are questions with a subgraph each
+    parser_of: Callable[[Path], Any] | None = None  # (file) -> ``nsm.Parse``, of lines that bring a subgraph each
 
 
 def open_format(name: str) -> GraphFormat:
@@ -139,12 +132,10 @@ def report_chunk(
 ) -> ChunkReport:
     """Write a chunk's rejects, and return what became of it."""
     if rejects:
-        rows = [(chunk.path.name, line, reason, text[:MAX_REJECT_TEXT]) for line, reason, text in rejects]
-        table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=schemas.REJECTS)
+        rows = [Reject(chunk.path.name, line, reason, text[:MAX_REJECT_TEXT]) for line, reason, text in rejects]
         with written_whole(chunk.rejects_part) as part:
-            pq.write_table(table, part, compression="zstd")
-    reasons = dict(Counter(reason for _, reason, _ in rejects))
-    return ChunkReport(chunk, num_lines=num_lines, num_rows=num_rows, num_blank=num_blank, rejects=reasons)
+            pq.write_table(rejects_table(rows), part, compression="zstd")
+    return ChunkReport(chunk, num_lines, num_rows, num_blank, dict(Counter(reason for _, reason, _ in rejects)))
 
 
 def texts_table(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Table:
@@ -188,8 +179,7 @@ def read_slice(path: Path, start: int, end: int) -> bytes:
 
 def split_lines(data: bytes) -> tuple[list[str | bytes], bool]:
     """Return the lines without their ends (undecodable ones as bytes), and whether the last one was ended."""
-    complete = data.endswith(b"\n")
-    data = data.removesuffix(b"\n")
+    complete, data = data.endswith(b"\n"), data.removesuffix(b"\n")
     try:
         # split, not splitlines: a form feed or U+2028 inside a name ends no line
         return [line.removesuffix("\r") for line in data.decode("utf-8").split("\n")], complete
@@ -208,7 +198,7 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
     """Read a chunk line by line.
 
     ``parse``: from a line and its number inside the chunk to what it says, why it cannot be used, or None where nothing
-    is in it. ``unfinished``: the reason that a last line without an end is rejected for where it was cut off.
+    is in it. ``unfinished``: its reason where a last line was cut off.
     """
     lines, complete = split_lines(read_slice(chunk.path, chunk.start, chunk.end))
     usable: list[tuple[int, Value]] = []
@@ -229,19 +219,16 @@ def read_lines(chunk: Chunk, parse: Callable[[int, str], Value | str | None], *,
 def parse_lines(chunk: Chunk, *, separator: str, quotes: bool = False, has_header: bool = True) -> ChunkReport:
     """Parse lines of fields: at once where nothing is wrong with any, else line by line, so that each fault is told.
 
-    Args:
-        chunk: of the file.
-        separator: one character, between the fields.
-        quotes: may fields be quoted, as in CSV? A quoted field ends in its line.
-        has_header: may the first line hold the names of the columns?
+    ``quotes``: may fields be quoted, as in CSV? A quoted field ends in its line. ``has_header``: may the first line
+    hold the names of the columns?
     """
     data = read_slice(chunk.path, chunk.start, chunk.end)
     header = separator.join(chunk.columns)
     begin = int(chunk.start == 0 and has_header and data.split(b"\n", 1)[0].rstrip(b"\r") == header.encode())
     fields = None if quotes and b'"' in data else _read_fields(data, separator, chunk.columns, skip=begin)
     if fields is not None:
-        positions = pa.array(range(chunk.start + begin + 1, chunk.start + begin + 1 + fields.num_rows), pa.int64())
-        table = fields.append_column("position", positions)
+        first = chunk.start + begin + 1
+        table = fields.append_column("position", pa.array(range(first, first + fields.num_rows), pa.int64()))
         return write_rows(chunk, table, [], num_lines=begin + table.num_rows, num_blank=begin)
     split: Callable[[str], list[str] | None] = _split_csv if quotes else partial(str.split, sep=separator)
     return _parse_each(chunk, split, has_header)
@@ -251,29 +238,23 @@ def _read_fields(data: bytes, separator: str, columns: tuple[str, ...], *, skip:
     """Return the fields of all lines after the first ``skip``; None where one has a fault, or is blank."""
     if data.count(b"\r") != data.count(b"\r\n") or data.startswith(BYTE_ORDER_MARK):  # the reader eats these
         return None
+    options = (
+        pacsv.ReadOptions(use_threads=False, block_size=max(len(data), 1), column_names=columns, skip_rows=skip),
+        pacsv.ParseOptions(delimiter=separator, quote_char=False, ignore_empty_lines=False),
+        pacsv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=False),
+    )
     try:
-        table = pacsv.read_csv(
-            pa.BufferReader(data),
-            read_options=pacsv.ReadOptions(
-                use_threads=False, block_size=max(len(data), 1), column_names=columns, skip_rows=skip
-            ),
-            parse_options=pacsv.ParseOptions(delimiter=separator, quote_char=False, ignore_empty_lines=False),
-            convert_options=pacsv.ConvertOptions(
-                column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=False
-            ),
-        ).combine_chunks()
+        table = pacsv.read_csv(pa.BufferReader(data), *options).combine_chunks()
     except pa.ArrowInvalid:
         return None
     return table if pc.all(_are_filled(table)).as_py() else None
 
 
 def _are_filled(table: pa.Table) -> pa.ChunkedArray:
-    """Say of each row whether all fields hold more than white space."""
     return reduce(pc.and_, [pc.not_equal(pc.utf8_trim_whitespace(column), "") for column in table.columns])
 
 
 def _parse_each(chunk: Chunk, split: Callable[[str], list[str] | None], has_header: bool) -> ChunkReport:
-    """Parse line by line."""
     columns = list(chunk.columns)
 
     def parse(number: int, line: str) -> tuple[object, ...] | str | None:
@@ -316,9 +297,7 @@ def open_parquet(path: Path, columns: tuple[str, ...] = ()) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
-        raise InputError(
-            f"{path}: not a readable Parquet file ({shorten(str(error))}). Is its format right?"
-        ) from error
+        raise InputError(f"{path}: no readable Parquet file ({shorten(str(error))}). Is its format right?") from error
     missing = [column for column in columns if column not in file.schema_arrow.names]
     if missing:
         raise InputError(
@@ -350,8 +329,7 @@ def _parse_row_groups(chunk: Chunk) -> ChunkReport:
     kept = _are_filled(texts)
     bad = pc.indices_nonzero(pc.invert(kept)).to_pylist()
     rejects = [(row + 1, EMPTY_FIELD, "\t".join(str(array[row]) for array in arrays)) for row in bad]
-    positions = pa.array(range(before, before + table.num_rows), pa.int64())
-    rows = texts.append_column("position", positions).filter(kept)
+    rows = texts.append_column("position", pa.array(range(before, before + table.num_rows), pa.int64())).filter(kept)
     return write_rows(chunk, rows, rejects, num_lines=table.num_rows)
 
 

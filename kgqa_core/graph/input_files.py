@@ -8,6 +8,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -67,11 +68,9 @@ def unpack(path: Path, folder: Path) -> Path:
 def read_blocks(path: Path, block_bytes: int, skip: int = 0) -> Iterator[tuple[bytes, int]]:
     """Yield the blocks of whole lines of a large file, gzip or plain, and how many of its bytes were read so far.
 
-    A block begins where the one before ends, and ends behind the last line end within ``block_bytes`` (of a longer
-    line: within as many more as it takes). So blocks depend on the text alone, and reading may begin at any of them:
-    at byte ``skip`` of the text.
-
-    Raises InputError where the file is missing, empty, packed otherwise, truncated or damaged, wherever that shows.
+    A block ends behind the last line end within ``block_bytes`` (of a longer line: within as many more as it takes).
+    So blocks depend on the text alone, and reading may begin at any of them: at byte ``skip`` of the text. Raises
+    InputError where the file is missing, empty, packed otherwise, truncated or damaged, wherever that shows.
     """
     try:
         file = path.open("rb")
@@ -129,24 +128,19 @@ def rejects_table(rejects: Sequence[Reject]) -> pa.Table:
     return pa.table(columns, schema=schemas.REJECTS)
 
 
-def first_rejects(tables: Iterable[pa.Table]) -> list[Reject]:
-    """Return the first NUM_SHOWN rejects of some tables, of which no more are read than that takes."""
-    shown: list[Reject] = []
-    for table in tables:
-        shown += [Reject(**row) for row in table.slice(0, NUM_SHOWN - len(shown)).to_pylist()]
-        if len(shown) == NUM_SHOWN:
-            break
-    return shown
+def check_rejects(
+    rejects: Iterable[pa.Table], *, num_rejects: int, num_rows: int, max_ratio: float, section: str = "dataset.graph"
+) -> None:
+    """Raise InputError where a larger share of rows than ``max_ratio`` was rejected: how many, the first, what to do.
 
-
-def too_many_rejects(
-    first: Sequence[Reject], *, num_rejects: int, num_rows: int, max_ratio: float, key: str
-) -> InputError:
-    """Return the error that stops a build: how many, the first five as ``file:line: reason: text``, what to do."""
-    shown = "\n".join(f"  {r.file}:{r.line}: {r.reason}: {shorten(r.text)}" for r in first[:NUM_SHOWN])
-    share, allowed = 100 * num_rejects / num_rows, 100 * max_ratio
-    enough = math.ceil(1000 * num_rejects / num_rows) / 1000
-    return InputError(
-        f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {allowed:.3g} %); the first:\n{shown}\n"
-        f"Mend them, or allow more: --set {key}={enough:g}"
+    Of the tables no more are read than the first rejects take.
+    """
+    if num_rejects <= max_ratio * num_rows:
+        return
+    first = islice((row for table in rejects for row in table.slice(0, NUM_SHOWN).to_pylist()), NUM_SHOWN)
+    shown = "".join(f"\n  {row['file']}:{row['line']}: {row['reason']}: {shorten(row['text'])}" for row in first)
+    share, enough = 100 * num_rejects / num_rows, math.ceil(1000 * num_rejects / num_rows) / 1000
+    raise InputError(
+        f"{num_rejects} of {num_rows} rows rejected ({share:.3g} %, allowed {100 * max_ratio:.3g} %); the first:{shown}"
+        f"\nMend them, or allow more: --set {section}.max_reject_ratio={enough:g}"
     )

@@ -31,25 +31,8 @@ from pydantic import TypeAdapter
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import InputError
-from kgqa_core.graph.formats import (
-    EMPTY_FIELD,
-    NAME_COLUMNS,
-    NOT_AN_OBJECT,
-    NOT_JSON,
-    TRIPLE_COLUMNS,
-    WRONG_FIELDS,
-    Chunk,
-    ChunkReport,
-    GraphFormat,
-    RawReject,
-    ReadRows,
-    line_cuts,
-    listed_part,
-    open_parquet,
-    read_lines,
-    texts_table,
-    write_rows,
-)
+from kgqa_core.graph import formats
+from kgqa_core.graph.formats import Chunk, ChunkReport, GraphFormat, RawReject, ReadRows
 
 NO_QUESTION = "no question text"
 NO_SUBGRAPH = "no subgraph with tuples"
@@ -83,7 +66,6 @@ class QuestionLine:
 
 
 Parse = Callable[[Any], QuestionLine | str]  # of what a line or row holds: what it says, or why it cannot be used
-Fields = tuple[tuple[str, ...], tuple[str, ...], dict[str, str], list[Any]]  # topics, answers, names, subgraph
 
 
 def parse_line(line: str, parse: Parse) -> QuestionLine | str:
@@ -94,32 +76,24 @@ def parse_line(line: str, parse: Parse) -> QuestionLine | str:
     try:
         record = JSON.validate_json(line)
     except ValueError:
-        return NOT_JSON
+        return formats.NOT_JSON
     return parse(record)
 
 
-def parse_nsm(record: Any, vocabulary: Vocabulary = ((), ())) -> QuestionLine | str:
-    """Return what an NSM line holds; ``vocabulary``: see ``vocabulary_of``."""
-    return _parse(record, lambda record: _nsm_fields(record, *vocabulary))
-
-
-def parse_rog(record: Any) -> QuestionLine | str:
-    """Return what a RoG row holds."""
-    return _parse(record, _rog_fields)
-
-
-def _parse(record: Any, read_fields: Callable[[dict[str, Any]], Fields | str]) -> QuestionLine | str:
+def _read_asked(record: Any) -> tuple[str | None, str] | str:
+    """Return id and text of a question, or why there is none."""
     if not isinstance(record, dict):
-        return NOT_AN_OBJECT
+        return formats.NOT_AN_OBJECT
     text, given_id = record.get("question"), record.get("id")
-    if not isinstance(text, str) or not text.strip():
-        return NO_QUESTION
-    fields = read_fields(record)
     has_id = isinstance(given_id, str | int) and str(given_id).strip()
-    return fields if isinstance(fields, str) else QuestionLine(str(given_id) if has_id else None, text, *fields)
+    return (str(given_id) if has_id else None, text) if isinstance(text, str) and text.strip() else NO_QUESTION
 
 
-def _nsm_fields(record: dict[str, Any], entities: Sequence[str], relations: Sequence[str]) -> Fields | str:
+def parse_nsm(record: Any, vocabulary: Vocabulary = ((), ())) -> QuestionLine | str:
+    """Return what an NSM line holds; ``vocabulary``: what its numbers stand for."""
+    asked, (entities, relations) = _read_asked(record), vocabulary
+    if isinstance(asked, str):
+        return asked
     subgraph, topics, answers = record.get("subgraph"), record.get("entities"), record.get("answers")
     tuples = subgraph.get("tuples") if isinstance(subgraph, dict) else None
     if not isinstance(subgraph, dict) or not isinstance(tuples, list):
@@ -130,13 +104,10 @@ def _nsm_fields(record: dict[str, Any], entities: Sequence[str], relations: Sequ
     listed = subgraph.get("entities")
     places = [_spell(one, entities) for one in listed] if isinstance(listed, list) else []
     named = [_spell(_spell(one, entities), places) for one in topics] if isinstance(topics, list) else [None]
-    topic_labels = _labels(named)
-    if topic_labels is None:
-        return BAD_TOPIC
-    answer_labels = _labels(answers)
-    if answer_labels is None:
-        return BAD_ANSWER
-    return topic_labels, answer_labels, _texts([*places, *named, *(answers or ())]), tuples
+    topic_labels, answer_labels = _labels(named), _labels(answers)
+    if topic_labels is None or answer_labels is None:
+        return BAD_TOPIC if topic_labels is None else BAD_ANSWER
+    return QuestionLine(*asked, topic_labels, answer_labels, _texts([*places, *named, *answers]), tuples)
 
 
 def _spell(value: Any, labels: Sequence[Any]) -> Any:
@@ -159,7 +130,11 @@ def _texts(values: Sequence[Any]) -> dict[str, str]:
     return texts
 
 
-def _rog_fields(record: dict[str, Any]) -> Fields | str:
+def parse_rog(record: Any) -> QuestionLine | str:
+    """Return what a RoG row holds."""
+    asked = _read_asked(record)
+    if isinstance(asked, str):
+        return asked
     if not isinstance(record.get("graph"), list):
         return NO_ROG_GRAPH
     topics, linked, given = (_distinct_names(record.get(key)) for key in ("q_entity", "a_entity", "answer"))
@@ -167,7 +142,7 @@ def _rog_fields(record: dict[str, Any]) -> Fields | str:
         return BAD_ROG_TOPIC
     if linked is None and given is None:
         return BAD_ROG_ANSWER
-    return topics, linked or given or (), {}, record["graph"]
+    return QuestionLine(*asked, topics, linked or given or (), {}, record["graph"])
 
 
 def _distinct_names(values: Any) -> tuple[str, ...] | None:
@@ -202,7 +177,7 @@ def read_tuples(values: Sequence[Any]) -> tuple[list[LabelledTriple], list[tuple
             triples.append((head, relation, tail))
         else:
             has_number = is_triple and any(isinstance(part, int) for part in value)
-            reason = NUMBERED if has_number else EMPTY_FIELD if is_triple else WRONG_FIELDS
+            reason = NUMBERED if has_number else formats.EMPTY_FIELD if is_triple else formats.WRONG_FIELDS
             faults.append((reason, json.dumps(value, ensure_ascii=False)))
     return triples, faults
 
@@ -216,11 +191,6 @@ def vocabulary_files(path: Path) -> list[Path]:
     return files if all(file.is_file() for file in files) else []
 
 
-def vocabulary_of(path: Path) -> Vocabulary:
-    """Return what the numbers of a file stand for, nothing where no files beside it say so."""
-    return _read_vocabulary(*((file, file.stat().st_mtime_ns) for file in vocabulary_files(path)))
-
-
 @lru_cache(maxsize=2)
 def _read_vocabulary(*files: tuple[Path, int]) -> Vocabulary:
     texts = [path.read_text(encoding="utf-8", errors="replace").split("\n") for path, _ in files]
@@ -229,8 +199,9 @@ def _read_vocabulary(*files: tuple[Path, int]) -> Vocabulary:
 
 
 def nsm_parser(path: Path) -> Parse:
-    """Return how the lines of an NSM file are parsed."""
-    return partial(parse_nsm, vocabulary=vocabulary_of(path))
+    """Return how the lines of an NSM file are parsed, whose numbers files beside it may explain."""
+    beside = ((file, file.stat().st_mtime_ns) for file in vocabulary_files(path))
+    return partial(parse_nsm, vocabulary=_read_vocabulary(*beside))
 
 
 def rog_parser(path: Path) -> Parse:
@@ -238,11 +209,11 @@ def rog_parser(path: Path) -> Parse:
     return parse_rog
 
 
-def read_chunk(chunk: Chunk, *, parser_of: Callable[[Path], Parse] = nsm_parser) -> ReadRows[QuestionLine]:
+def read_chunk(chunk: Chunk) -> ReadRows[QuestionLine]:
     """Read a chunk of JSON lines, or of the rows of a Parquet file, which count as lines."""
-    parse = parser_of(chunk.path)
+    parse: Parse = (formats.open_format(chunk.format).parser_of or nsm_parser)(chunk.path)
     if chunk.path.suffix != ".parquet":
-        return read_lines(chunk, lambda _, line: parse_line(line, parse), unfinished=NOT_JSON)
+        return formats.read_lines(chunk, lambda _, line: parse_line(line, parse), unfinished=formats.NOT_JSON)
     usable: list[tuple[int, QuestionLine]] = []
     rejects: list[RawReject] = []
     for number, row in enumerate(parquet_rows(chunk.path, chunk.start, chunk.end), 1):
@@ -255,7 +226,7 @@ def read_chunk(chunk: Chunk, *, parser_of: Callable[[Path], Parse] = nsm_parser)
 
 def parquet_rows(path: Path, start: int = 0, end: int | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows ``start`` to ``end`` of a Parquet file; InputError where it is none."""
-    file = open_parquet(path)
+    file = formats.open_parquet(path)
     columns = [name for name in ROG_COLUMNS if name in file.schema_arrow.names]
     stop = file.metadata.num_rows if end is None else end
     at = 0
@@ -275,23 +246,23 @@ def row_text(row: Any) -> str:
     return json.dumps(row, ensure_ascii=False, default=str)
 
 
-def parse_chunk(chunk: Chunk, *, parser_of: Callable[[Path], Parse]) -> ChunkReport:
-    """Write a chunk's triples and rejects, and to ``listed_part`` its topics, answers and names."""
-    usable, rejects, num_lines, num_blank = read_chunk(chunk, parser_of=parser_of)
+def parse_chunk(chunk: Chunk) -> ChunkReport:
+    """Write a chunk's triples and rejects, and to ``formats.listed_part`` its topics, answers and names."""
+    usable, rejects, num_lines, num_blank = read_chunk(chunk)
     rows: list[tuple[object, ...]] = []
     listed: set[str] = set()
     names: set[tuple[str, str]] = set()
     for number, line in usable:
         found, faults = read_tuples(line.subgraph)
         rows += [(*triple, chunk.start + number) for triple in found]
-        rejects += [(number, reason, text) for reason, text in faults]
+        rejects += [(number, *fault) for fault in faults]
         listed.update(line.topics, line.answers)
         names.update(line.names.items())
-    with written_whole(listed_part(chunk.part)) as part:
+    with written_whole(formats.listed_part(chunk.part)) as part:
         beside = [*((label, None) for label in sorted(listed)), *sorted(names)]
-        pq.write_table(texts_table(beside, NAME_COLUMNS), part, compression="zstd")
-    table = texts_table(rows, (*TRIPLE_COLUMNS, "position"))
-    return write_rows(chunk, table, sorted(rejects), num_lines=num_lines, num_blank=num_blank)
+        pq.write_table(formats.texts_table(beside, formats.NAME_COLUMNS), part, compression="zstd")
+    table = formats.texts_table(rows, (*formats.TRIPLE_COLUMNS, "position"))
+    return formats.write_rows(chunk, table, sorted(rejects), num_lines=num_lines, num_blank=num_blank)
 
 
 def cut_rows(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
@@ -299,9 +270,9 @@ def cut_rows(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator
     if path.suffix == ".gz":
         raise InputError(f"{path}: question files are not read from a gzip. Unpack it: gunzip --keep {path.name}")
     if path.suffix != ".parquet":
-        yield from line_cuts(path, columns, chunk_bytes)
+        yield from formats.line_cuts(path, columns, chunk_bytes)
         return
-    metadata = open_parquet(path, ROG_NEEDED).metadata
+    metadata = formats.open_parquet(path, ROG_NEEDED).metadata
     start = 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         end = start + group.num_rows
@@ -310,16 +281,7 @@ def cut_rows(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator
         start = end
 
 
-def _format(example: str, parser_of: Callable[[Path], Parse]) -> GraphFormat:
-    return GraphFormat(
-        example, partial(parse_chunk, parser_of=parser_of), cut_rows, read=partial(read_chunk, parser_of=parser_of)
-    )
-
-
-FORMAT = _format(
-    '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}', nsm_parser
-)
-ROG = _format(
-    '{"question": "…", "q_entity": ["Ada"], "a_entity": ["London"], "graph": [["Ada", "born_in", "London"]]}',
-    rog_parser,
-)
+NSM_LINE = '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}'
+ROG_LINE = '{"question": "…", "q_entity": ["Ada"], "a_entity": ["London"], "graph": [["Ada", "born_in", "London"]]}'
+FORMAT = GraphFormat(NSM_LINE, parse_chunk, cut_rows, parser_of=nsm_parser)
+ROG = GraphFormat(ROG_LINE, parse_chunk, cut_rows, parser_of=rog_parser)

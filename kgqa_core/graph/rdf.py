@@ -22,19 +22,8 @@ import pyarrow.parquet as pq
 import pyoxigraph as ox
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.graph.formats import (
-    EMPTY_FIELD,
-    NAME_COLUMNS,
-    TRIPLE_COLUMNS,
-    Chunk,
-    ChunkReport,
-    GraphFormat,
-    RawReject,
-    line_cuts,
-    listed_part,
-    report_chunk,
-    texts_table,
-)
+from kgqa_core.graph import formats
+from kgqa_core.graph.formats import Chunk, ChunkReport, GraphFormat, RawReject
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED, open_maybe_gzip
 
 SYNTAXES = {
@@ -65,7 +54,7 @@ def suffix_of(path: Path) -> str:
 def _cut(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """Cut at line ends where a file can be; else it is one slice."""
     if path.suffix != ".gz" and suffix_of(path) in BY_LINE:
-        return line_cuts(path, columns, chunk_bytes)
+        return formats.line_cuts(path, columns, chunk_bytes)
     return iter([(0, path.stat().st_size)])
 
 
@@ -90,8 +79,8 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
     with (
         chunk.path.open("rb") as raw,
         open_maybe_gzip(raw, is_gzip=chunk.path.suffix == ".gz") as file,
-        _open_rows(chunk.part, (*TRIPLE_COLUMNS, "position")) as add_triple,
-        _open_rows(listed_part(chunk.part), NAME_COLUMNS) as add_name,
+        _open_rows(chunk.part, (*formats.TRIPLE_COLUMNS, "position")) as add_triple,
+        _open_rows(formats.listed_part(chunk.part), formats.NAME_COLUMNS) as add_name,
     ):
         for num_lines, quads, fault in (_read_lines if by_line else _read_document)(file, chunk):
             num_used += len(quads) + (fault is not None)
@@ -106,11 +95,11 @@ def parse_rdf_chunk(chunk: Chunk) -> ChunkReport:
                     add_triple(label(quad.subject), relation, label(tail), chunk.start + num_lines)
                 elif (tail.language or LANGUAGE).partition("-")[0] == LANGUAGE:
                     add_name(label(quad.subject), tail.value)
-    return report_chunk(chunk, rejects, num_lines=num_lines, num_rows=num_rows, num_blank=num_lines - num_used)
+    return formats.report_chunk(chunk, rejects, num_lines=num_lines, num_rows=num_rows, num_blank=num_lines - num_used)
 
 
 FORMAT = GraphFormat(
-    "<http://example.org/Ada> <http://example.org/bornIn> <http://example.org/London> .", parse_rdf_chunk, _cut
+    "<http://example.org/Ada> <http://example.org/bornIn> <http://x.org/London> .", parse_rdf_chunk, _cut
 )
 
 
@@ -125,10 +114,10 @@ def _open_rows(path: Path, columns: Sequence[str]) -> Iterator[Callable[..., Non
             flush()
 
     def flush() -> None:
-        writer.write_table(texts_table(rows, columns))
+        writer.write_table(formats.texts_table(rows, columns))
         rows.clear()
 
-    with pq.ParquetWriter(path, texts_table([], columns).schema, compression="zstd") as writer:
+    with pq.ParquetWriter(path, formats.texts_table([], columns).schema, compression="zstd") as writer:
         yield add
         flush()
 
@@ -185,4 +174,4 @@ def _why_unusable(quad: ox.Quad) -> str | None:
     tail = quad.object
     if isinstance(tail, ox.Triple) or isinstance(quad.subject, ox.Triple):
         return "a triple inside a triple"
-    return EMPTY_FIELD if isinstance(tail, ox.Literal) and not tail.value.strip() else None
+    return formats.EMPTY_FIELD if isinstance(tail, ox.Literal) and not tail.value.strip() else None

@@ -11,14 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import (
-    Ints,
-    StringTable,
-    open_strings,
-    read_only,
-    sorted_distinct,
-    write_array_header,
-)
+from kgqa_core.graph.csr import Ints, StringTable, open_strings, read_only, sorted_distinct, write_array_header
 
 SLICE_ROWS = 2**20  # strings that are compared at a time
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a, 64 bits

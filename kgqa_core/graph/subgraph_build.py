@@ -23,18 +23,9 @@ import pyarrow.parquet as pq
 from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.csr import (
-    Bools,
-    Ints,
-    StringTable,
-    build_csr,
-    counts_before,
-    open_array,
-    open_strings,
-    sorted_distinct,
-    write_csr,
-)
-from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, open_format, require_file
+from kgqa_core.graph import csr
+from kgqa_core.graph.csr import Bools, Ints, StringTable, counts_before, open_array, sorted_distinct
+from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import QuestionLine, default_id, read_chunk, read_tuples
 from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
@@ -97,13 +88,13 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> tuple[Ints, In
     heads, relations, tails = _sort_distinct(
         np.searchsorted(rows, head_key), block.relations, np.searchsorted(rows, tail_key), len(rows), num_relations
     )
-    csr = build_csr(heads, relations, tails, num_entities=len(rows), num_relations=num_relations)
-    write_csr(csr, folder)
+    arrays = csr.build_csr(heads, relations, tails, num_entities=len(rows), num_relations=num_relations)
+    csr.write_csr(arrays, folder)
     question, entity = np.divmod(rows, num_entities)
     np.save(folder / "entity.npy", entity.astype(np.int32), allow_pickle=False)
     hashes, owner = hash_strings(labels, entity, known), question[heads]
     digests = digest_triples(hashes[heads], relation_hashes[relations], hashes[tails], owner, num)
-    reachable = np.diff(csr.group_ptr)[np.searchsorted(rows, listed_keys[-1])] > 0
+    reachable = np.diff(arrays.group_ptr)[np.searchsorted(rows, listed_keys[-1])] > 0
     columns = [
         np.bincount(question, minlength=num),
         np.bincount(owner, minlength=num),
@@ -118,10 +109,10 @@ def pack_block(block: Block, graph_folder: Path, folder: Path) -> tuple[Ints, In
 
 @lru_cache(maxsize=1)
 def _read_hashed(graph_folder: Path) -> tuple[StringTable, U64, U64]:
-    """Return the labels of the entities, memory-mapped, a table for their hashes, and the hashes of the relations'."""
+    """Return the labels of the entities, memory-mapped, room for their hashes, and the hashes of the relations'."""
     relations = pq.read_table(graph_folder / RELATIONS_FILE, columns=["label"])["label"].combine_chunks()
     table = StringTable(*string_buffers(relations.cast(pa.large_string())))
-    labels = open_strings(graph_folder, "label")
+    labels = csr.open_strings(graph_folder, "label")
     return labels, np.zeros(len(labels), dtype=np.uint64), hash_strings(table, np.arange(len(relations)))
 
 
@@ -135,8 +126,14 @@ def _sort_distinct(heads: Ints, relations: Ints, tails: Ints, num_rows: int, num
     return tuple(triples[:, np.append(True, (triples[:, 1:] != triples[:, :-1]).any(axis=0))])
 
 
-def join_blocks(folders: Sequence[Path], ids: Sequence[str], out_dir: Path) -> SubgraphReport:
-    """Write the graphs of ``folders`` behind one another; ``ids`` are those of all their questions, in order."""
+def join_blocks(
+    folders: Sequence[Path],
+    ids: Sequence[str],
+    graph: KnowledgeGraph,
+    out_dir: Path,
+    unused_filters: Sequence[str] = (),
+) -> SubgraphReport:
+    """Write the blocks of ``folders`` behind one another; ``ids`` are those of all their questions, in order."""
     num_rows, num_groups, num_edges = (
         np.array([len(open_array(folder / f"{name}.npy")) for folder in folders], dtype=np.int64)
         for name in ("entity", "group_relation", "edge_tail")
@@ -167,7 +164,7 @@ def join_blocks(folders: Sequence[Path], ids: Sequence[str], out_dir: Path) -> S
     block_ptr = np.append(0, np.cumsum(blocks["num_entities"].to_numpy())).astype(np.int64)
     np.save(out_dir / "block_ptr.npy", block_ptr, allow_pickle=False)
     num_triples = blocks["num_triples"].to_numpy()
-    return SubgraphReport(
+    report = SubgraphReport(
         num_subgraphs=blocks.num_rows,
         num_with_answer=int(blocks["holds_answer"].to_numpy().sum()),
         num_empty=int((num_triples == 0).sum()),
@@ -176,12 +173,12 @@ def join_blocks(folders: Sequence[Path], ids: Sequence[str], out_dir: Path) -> S
         largest=int(num_triples.max(initial=0)),
         num_stopped=pc.sum(blocks["stopped"]).as_py() or 0,
         num_capped=pc.sum(blocks["num_capped"]).as_py() or 0,
+        unused_filters=list(unused_filters),
     )
-
-
-def write_report(report: SubgraphReport, out_dir: Path) -> None:
-    """Write subgraphs.json: last, as opening reads it first."""
+    shutil.copyfile(graph.folder / RELATIONS_FILE, out_dir / RELATIONS_FILE)
+    # Last: opening reads it first.
     (out_dir / FACTS_FILE).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+    return report
 
 
 # ------ The subgraphs that question files bring.
@@ -216,8 +213,7 @@ def build_subgraphs(
     """
     parts = out_dir / "parts"
     shutil.rmtree(parts, ignore_errors=True)
-    folders: list[Path] = []
-    ids: list[str] = []
+    folders, ids = list[Path](), list[str]()
     try:
         for number, path in enumerate(files):
             require_file(path, what="question file")
@@ -229,18 +225,14 @@ def build_subgraphs(
                 folders.append(packed.folder)
                 ids += [given or default_id(path, before + line) for line, given in packed.usable]
                 before += packed.num_lines
-        shutil.copyfile(graph.folder / RELATIONS_FILE, out_dir / RELATIONS_FILE)
-        report = join_blocks(folders, ids, out_dir)
-        write_report(report, out_dir)
-        return report
+        return join_blocks(folders, ids, graph, out_dir)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
 
 
 def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:
     """Pack the subgraphs of one chunk into a folder beside ``chunk.part``."""
-    read = open_format(chunk.format).read or read_chunk
-    usable, _, num_lines, _ = read(chunk)
+    usable, _, num_lines, _ = read_chunk(chunk)
     folder = chunk.part.with_suffix("")
     with written_whole(folder) as partial_folder:
         partial_folder.mkdir()
@@ -252,23 +244,14 @@ def _number(lines: Sequence[QuestionLine], graph_folder: Path) -> Block:
     """Return the subgraphs of these lines in ids; triples of given inverses are turned round."""
     known_entities, known_relations, relation_id, num_relations = _read_vocabulary(graph_folder)
     owner, triples = flatten([read_tuples(line.subgraph)[0] for line in lines])
-    heads, relations, tails = zip(*triples, strict=True) if triples else ((), (), ())
-    first, second = np.split(_places([*heads, *tails], known_entities), 2)
+    starts, relations, ends = zip(*triples, strict=True) if triples else ((), (), ())
+    first, second = np.split(_places([*starts, *ends], known_entities), 2)
     given = _places(relations, known_relations)
     turned = given >= num_relations
-    topics, answers = (
-        Listed(places, _places(labels, known_entities))
-        for places, labels in (flatten([line.topics for line in lines]), flatten([line.answers for line in lines]))
-    )
-    return Block(
-        num_questions=len(lines),
-        owner=owner,
-        heads=np.where(turned, second, first),
-        relations=relation_id[given],
-        tails=np.where(turned, first, second),
-        topics=topics,
-        answers=answers,
-    )
+    listed = (flatten([line.topics for line in lines]), flatten([line.answers for line in lines]))
+    topics, answers = (Listed(places, _places(labels, known_entities)) for places, labels in listed)
+    heads, tails = np.where(turned, second, first), np.where(turned, first, second)
+    return Block(len(lines), owner, heads, relation_id[given], tails, topics, answers)
 
 
 @lru_cache(maxsize=1)
@@ -290,8 +273,7 @@ def _places(labels: Sequence[str], known: pa.Array) -> Ints:
         raise ArtifactError(
             f"the graph does not know {shorten(label)} of a subgraph: build it again, of the same files"
         )
-    places: Ints = found.to_numpy().astype(np.int64)
-    return places
+    return np.asarray(found.to_numpy(), np.int64)
 
 
 def flatten(groups: Sequence[Sequence[Value]]) -> tuple[Ints, list[Value]]:

@@ -13,12 +13,12 @@ A score is a sum in a fixed order over the edges of its own question, so it has 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,16 +31,7 @@ from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph.csr import Bools, Floats, Ints, sorted_distinct
 from kgqa_core.graph.expand import Expander, Expansion, match_relations, read_cvts
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.graph.search_graph import RELATIONS_FILE
-from kgqa_core.graph.subgraph_build import (
-    Block,
-    Listed,
-    SubgraphReport,
-    flatten,
-    join_blocks,
-    pack_block,
-    write_report,
-)
+from kgqa_core.graph.subgraph_build import Block, Listed, SubgraphReport, flatten, join_blocks, pack_block
 
 RESTART = 0.8
 NUM_STEPS = 8
@@ -55,8 +46,7 @@ WRITTEN = schemas.SUBGRAPH_TRIPLES.set(
 CutMap = Callable[[Callable[["Bucket"], list[Path]], Iterable["Bucket"]], Iterable[list[Path]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """A run of questions."""
 
     number: int
@@ -78,15 +68,9 @@ def cut_subgraphs(
     map_buckets: CutMap = map,
     bucket_questions: int = BUCKET_QUESTIONS,
 ) -> SubgraphReport:
-    """Cut the subgraphs of all questions in ``out_dir``.
+    """Cut the subgraphs of all questions of an artifact, linked to ``graph``, into ``out_dir``.
 
-    Args:
-        questions: folder of a questions artifact, linked to ``graph``.
-        graph: to cut from.
-        cut: what to cut.
-        out_dir: to write to.
-        map_buckets: how buckets are mapped; ``fan_out.fan_out`` gives one over Dask.
-        bucket_questions: questions per bucket.
+    ``map_buckets``: how buckets of ``bucket_questions`` are mapped; ``fan_out.fan_out`` gives one over Dask.
     """
     ids = pq.read_table(questions / QUESTIONS_FILE, columns=["id"])["id"].to_pylist()
     starts = range(0, len(ids), bucket_questions)
@@ -100,11 +84,8 @@ def cut_subgraphs(
         for bucket in buckets:
             done = parts / f"{bucket.number:05d}" / "triples.parquet"
             done.replace(out_dir / f"triples-{bucket.number:05d}.parquet")
-        shutil.copyfile(graph.folder / RELATIONS_FILE, out_dir / RELATIONS_FILE)
         unused = match_relations(graph.relation_labels, cut.drop_relations)[1]
-        report = replace(join_blocks(list(chain.from_iterable(blocks)), ids, out_dir), unused_filters=unused)
-        write_report(report, out_dir)
-        return report
+        return join_blocks(list(chain.from_iterable(blocks)), ids, graph, out_dir, unused)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
 
@@ -141,19 +122,15 @@ def open_expander(graph: KnowledgeGraph, cut: SubgraphSection) -> Expander:
 Cuts = list[tuple[dict[str, Any], Expansion, tuple[Ints, Ints, Ints]]]
 
 
-def _cut_blocks(rows: Iterable[dict[str, Any]], expander: Expander) -> Iterator[tuple[Block, list[str]]]:
+def _cut_blocks(rows: Sequence[dict[str, Any]], expander: Expander) -> Iterator[tuple[Block, list[str]]]:
     """Yield blocks of questions, each with their ids."""
     held: Cuts = []
-    num_walked = 0
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         found = expander.expand(row["topics"])
         held.append((row, found, expander.walked_triples(found)))
-        num_walked += found.num_walked
-        if num_walked >= BLOCK_TRIPLES:
+        if number == len(rows) or sum(found.num_walked for _, found, _ in held) >= BLOCK_TRIPLES:
             yield _block_of(held), [row["id"] for row, _, _ in held]
-            held, num_walked = [], 0
-    if held:
-        yield _block_of(held), [row["id"] for row, _, _ in held]
+            held = []
 
 
 def _block_of(held: Cuts) -> Block:
@@ -195,34 +172,23 @@ def prune_block(block: Block, max_entities: int) -> Block:
     seeds[np.searchsorted(nodes, topic_key)] = 1 / num_topics[topic_key // span]
     kept = choose_best(personal_rank(heads, tails, seeds), question, max_entities)
     stays = kept[heads] & kept[tails]
-    return replace(
-        block,
-        owner=block.owner[stays],
-        heads=block.heads[stays],
-        relations=block.relations[stays],
-        tails=block.tails[stays],
-    )
+    left = {name: getattr(block, name)[stays] for name in ("owner", "heads", "relations", "tails")}
+    return replace(block, **left)
 
 
-def personal_rank(
-    heads: Ints, tails: Ints, seeds: Floats, *, restart: float = RESTART, num_steps: int = NUM_STEPS
-) -> Floats:
-    """Return the personalised PageRank of nodes 0..N-1.
+def personal_rank(heads: Ints, tails: Ints, seeds: Floats) -> Floats:
+    """Return the personalised PageRank of nodes 0..N-1 after ``NUM_STEPS`` terms of the series.
 
-    Args:
-        heads: [E] of each triple; several between two nodes weigh more.
-        tails: [E].
-        seeds: [N] where a walk starts; they sum to one per question.
-        restart: probability of going back to the seeds.
-        num_steps: how many steps are summed.
+    ``heads`` and ``tails`` [E]: of each triple; several between two nodes weigh more. ``seeds`` [N]: where a walk
+    starts, and returns to; they sum to one per question.
     """
     ends = (np.concatenate([heads, tails]), np.concatenate([tails, heads]))
     links = csr_array(coo_array((np.ones(2 * len(heads)), ends), shape=(len(seeds), len(seeds))))
     degree = np.bincount(ends[0], minlength=len(seeds))
-    share = np.divide(1 - restart, degree, out=np.zeros(len(seeds)), where=degree > 0)
-    walking = restart * seeds
+    share = np.divide(1 - RESTART, degree, out=np.zeros(len(seeds)), where=degree > 0)
+    walking = RESTART * seeds
     rank = walking.copy()
-    for _ in range(num_steps):
+    for _ in range(NUM_STEPS):
         walking = links @ (walking * share)  # links are symmetric: what arrives at a node comes from its neighbours
         rank += walking
     return rank

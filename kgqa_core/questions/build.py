@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
-from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, rejects_table, too_many_rejects
+from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, check_rejects, rejects_table
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions import formats
@@ -156,10 +156,13 @@ def read_topics(section: QuestionSection) -> list[str]:
 
 
 def _check_rejects(rejects: Sequence[Reject], num_questions: int, section: QuestionSection) -> None:
-    key, counts = "dataset.questions.max_reject_ratio", {"num_rejects": len(rejects)}
-    counts["num_rows"] = len(rejects) + num_questions
-    if len(rejects) > section.max_reject_ratio * counts["num_rows"]:
-        raise too_many_rejects(rejects, **counts, max_ratio=section.max_reject_ratio, key=key)
+    check_rejects(
+        map(rejects_table, [rejects]),
+        num_rejects=len(rejects),
+        num_rows=len(rejects) + num_questions,
+        max_ratio=section.max_reject_ratio,
+        section="dataset.questions",
+    )
     if not num_questions:
         raise InputError("questions: the files hold no question. docs/own-data.md shows what a line looks like.")
 

@@ -54,7 +54,7 @@ CURVES = {
     "train.coverage": "coverage in training, percent",
     "train.edges_per_question": "edges per question in training",
 }
-SETTINGS = {
+SETTINGS = {  # what is varied, in words; a setting that is not here is called by its key
     "base": "run",
     "point": "",
     "dataset.questions.train_size": "training questions",
@@ -64,7 +64,6 @@ SETTINGS = {
     "explorer.width": "width of the explorer",
     "explorer.init_from": "initial weights",
 }
-"""What is varied, in words; a setting that is not here is called by its key."""
 
 _SCORE = re.compile(r"(?:(?P<control>[a-z_]+)\.)?(?P<score>[a-z0-9_]+)(?:\.hop(?P<hops>\d+))?")
 
@@ -78,9 +77,7 @@ def label_of(name: str) -> str:
         forms = f"{' and '.join(f'{control}.<score>' for control in CONTROLS)}, and <score>.hop<number>"
         legal = with_nearest(name, [*SCORES, *COSTS])
         raise ConfigError(f"no stage records {shorten(name)}; legal: {legal}; scores also as {forms}")
-    label = SCORES[found["score"]]
-    if found["hops"]:
-        label = f"{label}, {found['hops']}-hop"
+    label = SCORES[found["score"]] + (f", {found['hops']}-hop" if found["hops"] else "")
     return f"{CONTROLS[found['control']]}: {label}" if found["control"] else label
 
 

@@ -28,8 +28,7 @@ DEFAULT = "default"  # how a setting without a value is shown
 WHOLE_FROM = 1000.0  # costs are shown without decimals from here on
 
 Key = TypeVar("Key", str, int)
-Place = Mapping[str, Any]
-"""Dimension of a sweep -> value."""
+Place = Mapping[str, Any]  # dimension of a sweep -> value
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,10 @@ class PointRow:
 def read_row(place: Place, run: str, seed: int, folders: Mapping[str, Path]) -> SeedRow:
     """Return the row of one explorer; ArtifactError where a record is missing or damaged.
 
-    ``place``: where in the sweep it stands. ``run``: name of its run. ``folders``: artifact folders of its
-    ``questions``, ``encodings``, ``explorer`` and ``evaluation``.
+    ``folders``: of its ``questions``, ``encodings``, ``explorer`` and ``evaluation``, in this order.
     """
     records = {stage: read_record(folder) for stage, folder in folders.items()}
-    figures: dict[str, float] = {}
-    for stage in ("questions", "encodings", "explorer", "evaluation"):
-        figures |= records[stage].metrics
+    figures = {name: value for record in records.values() for name, value in record.metrics.items()}
     for row in json.loads((folders["evaluation"] / "scores.json").read_text(encoding="utf-8")):
         prefix = CONTROL_ROLES.get(row["role"], "")
         scores = dict(row["overall"])
@@ -100,22 +96,18 @@ def join_repetitions(rows: Iterable[SeedRow], repeated: Sequence[str]) -> list[P
         groups.setdefault(key, {})[row.fingerprints["evaluation"]] = row
     joined = []
     for key, group in groups.items():
-        one, *others = group.values()
-        shared = [name for name in one.curves if all(name in other.curves for other in others)]
-        curves = {name: list(_spreads([dict(row.curves[name]) for row in (one, *others)]).items()) for name in shared}
+        one, shared = next(iter(group.values())), set.intersection(*(set(row.curves) for row in group.values()))
+        points = {name: [dict(row.curves[name]) for row in group.values()] for name in one.curves if name in shared}
+        curves = {name: list(_spreads(tables).items()) for name, tables in points.items()}
         joined.append(PointRow(places[key], _spreads([row.figures for row in group.values()]), curves, len(group)))
     return joined
 
 
 def _spreads(tables: Sequence[Mapping[Key, float]]) -> dict[Key, Spread]:
     """Return the spreads of what all tables have."""
-    shared = [key for key in tables[0] if all(key in table for table in tables)]
-    return {key: spread([table[key] for table in tables]) for key in shared}
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Return mean and sample standard deviation of ``values``."""
-    return Spread(fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
+    shared = {key: [table[key] for table in tables] for key in tables[0] if all(key in table for table in tables)}
+    count = len(tables)
+    return {key: Spread(fmean(one), stdev(one) if count > 1 else 0.0, count) for key, one in shared.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +115,7 @@ class SweepPoint:
     """One run of a sweep."""
 
     label: str  # "metaqa-3hop, train_size=100"
-    place: Mapping[str, Any]  # dimension -> value
+    place: Place
     config: RunConfig
 
 
@@ -146,14 +138,14 @@ def read_sweep(path: Path, overrides: Iterable[str] = ()) -> Sweep:
     """Read a sweep file and every run configuration that it asks for.
 
     ``overrides``: ``section.key=value`` settings for all runs; those that the sweep varies cannot be set. Paths in the
-    file and in them resolve against the file. Raises ConfigError where the sweep file, or a run that it asks for, is
-    not usable; every problem is named.
+    file and in them resolve against the file. Raises ConfigError, naming every problem, where either is not usable.
     """
     path = packaged(path)
     file = validated(SweepFile, read_yaml(path), path, machine_paths(path.parent))
     given = [parse_setting(override, path.parent) for override in overrides]
+    own = (*file.vary, *(key for point in file.points for key in point.set))
     for setting in given:
-        for key in (*file.vary, *(key for point in file.points for key in point.set)):
+        for key in own:
             if f"{setting.key}.".startswith(f"{key}."):
                 raise ConfigError(f"{setting.source}: the sweep itself sets {key}; change it in the sweep's file")
     points = tuple(_points(path, file, given))
@@ -243,8 +235,6 @@ def cells(rows: Sequence[PointRow], dimensions: Sequence[str], figures: Sequence
 
 def show_spread(name: str, found: Spread) -> str:
     """Return a figure as text, ``96.65 ± 0.12`` where there are repetitions."""
-    decimals = 0 if name in COSTS and abs(found.mean) >= WHOLE_FROM else 2
-    if name.startswith("num_"):
-        decimals = 0
+    decimals = 0 if name.startswith("num_") or (name in COSTS and abs(found.mean) >= WHOLE_FROM) else 2
     shown = f"{found.mean:,.{decimals}f}"
     return f"{shown} ± {found.deviation:,.{decimals}f}" if found.count > 1 and found.deviation else shown

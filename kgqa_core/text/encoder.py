@@ -30,8 +30,7 @@ VERSION = 1  # of HashEncoder
 CHUNK_TEXTS = 64  # texts between two progress reports
 PART_TEXTS = 1024  # texts per part: what a kill can lose at most
 STALE_SECONDS = 24 * 3600  # an unfinished part older than this has no living writer
-Progress = Callable[[int, int], None]
-"""Called with (texts encoded so far, texts to encode)."""
+Progress = Callable[[int, int], None]  # (texts encoded so far, texts to encode)
 
 
 class Encoder(Protocol):
@@ -46,16 +45,13 @@ class Encoder(Protocol):
     @property
     def name(self) -> str:
         """Return the identity of the encoder, weights included."""
-        ...
 
     @property
     def dim(self) -> int:
         """Return the width D of the vectors."""
-        ...
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return float32 [len(texts), D], row i for ``texts[i]``; deterministic; an empty list gives [0, D]."""
-        ...
 
 
 class HashEncoder:
@@ -84,7 +80,6 @@ class HashEncoder:
 
 
 def _extract_features(text: str) -> Iterator[str]:
-    """Yield the words and character trigrams of ``text``, each kind with its own prefix."""
     words = re.findall(r"\w+|[^\w\s]", unicodedata.normalize("NFKC", text).casefold())
     yield from (f"w:{word}" for word in words)
     padded = f" {' '.join(words)} "
@@ -142,9 +137,9 @@ class EncodingCache:
             with written_whole(self.folder / _name_part(content)) as partial:
                 partial.write_bytes(content)
         except OSError as error:
+            cure = "free some space or set another cache folder"
             raise ArtifactError(
-                f"the cache of encodings in {self.folder} cannot be written: {error}; free some space or set another "
-                "cache folder"
+                f"the cache of encodings in {self.folder} cannot be written: {error}; {cure}"
             ) from error
 
 
@@ -197,7 +192,4 @@ def encode_cached(
                 progress(begin + start + len(chunk), len(missing))
         cache.write(part, np.concatenate(chunks))
         known.update(zip(part, np.concatenate(chunks), strict=True))
-    result = np.empty((len(texts), encoder.dim), dtype=np.float32)
-    for row, text in enumerate(texts):
-        result[row] = known[text]
-    return result
+    return np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dim)

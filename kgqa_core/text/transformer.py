@@ -52,9 +52,8 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
-        model = transformers.AutoModel.from_pretrained(
-            str(folder), use_safetensors=True, dtype=torch.float32, **options
-        )
+        options |= {"use_safetensors": True, "dtype": torch.float32}
+        model = transformers.AutoModel.from_pretrained(str(folder), **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(
             f"{folder} is not a model folder that transformers can read: {shorten(str(error))}. It must hold "
@@ -125,7 +124,10 @@ def local_encoder(folder: Path, *, pooling: Pooling = "last") -> FolderEncoder:
     Its name holds the SHA-256 over weights, configuration and tokenizer. Raises InputError for a missing folder,
     pickled weights or an unreadable config.json.
     """
-    _check_weights(folder)
+    if not folder.is_dir():
+        raise InputError(f"the encoder folder {shorten(str(folder))} does not exist; give a local transformers folder")
+    if not any(folder.glob("*.safetensors")):
+        raise _no_weights(folder)
 
     def identify() -> str:
         content = "".join(f"{file.name}\0{hash_file(file)}\n" for file in content_files(folder))
@@ -135,16 +137,11 @@ def local_encoder(folder: Path, *, pooling: Pooling = "last") -> FolderEncoder:
     return FolderEncoder(_read_width(folder), lambda: folder, identify, pooling)
 
 
-def _check_weights(folder: Path) -> None:
-    """Raise InputError unless ``folder`` holds safetensors; pickled weights can run code and are never read."""
-    if not folder.is_dir():
-        raise InputError(f"the encoder folder {shorten(str(folder))} does not exist; give a local transformers folder")
-    if any(folder.glob("*.safetensors")):
-        return
+def _no_weights(folder: Path) -> InputError:
     pickled = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLED)
     if not pickled:
-        raise InputError(f"{folder} holds no *.safetensors; give a local transformers folder with its weights")
-    raise InputError(
+        return InputError(f"{folder} holds no *.safetensors; give a local transformers folder with its weights")
+    return InputError(
         f"{folder} holds pickled weights ({shorten(pickled[0])}), which can run code when read and are never loaded "
         "here. If you trust the file, convert it once yourself:\n"
         f"  python -c \"from transformers import AutoModel as M, AutoTokenizer as T; f = '{folder}'; "
@@ -181,7 +178,7 @@ def minilm_encoder(folder: Path | None = None) -> FolderEncoder:
 
 
 def checked_minilm(folder: Path | None = None, package: str = PACKAGE) -> Path:
-    """Return the folder of MiniLM, by default inside the installed ``package``, found by its list of files.
+    """Return the folder of MiniLM, by default inside the installed ``package``.
 
     Raises ArtifactError when the package is not installed, or the weights are missing or not the published ones.
     """

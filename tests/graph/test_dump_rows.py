@@ -21,7 +21,7 @@ from kgqa_core.graph.dump_rows import (
     parse_line,
     read_rows,
 )
-from kgqa_core.graph.formats import NOT_UTF8, TRUNCATED
+from kgqa_core.graph.input_files import NOT_UTF8, TRUNCATED
 from tests.graph import dump_lines as lines
 
 OPTIONS = DumpOptions(types_as_triples=True)

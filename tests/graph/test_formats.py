@@ -157,7 +157,7 @@ def test_a_file_that_is_not_as_its_format_says_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no column 'relation'; the columns are \['head', 'predicate', 'tail'\]"):
         parse(path, "parquet")
     path.write_text("a|r|b\n", encoding="utf-8")
-    with pytest.raises(InputError, match="not a readable Parquet file"):
+    with pytest.raises(InputError, match="no readable Parquet file"):
         parse(path, "parquet")
 
 

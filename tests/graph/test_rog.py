@@ -12,8 +12,8 @@ import pytest
 
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
-from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph, list_chunks
-from kgqa_core.graph.formats import TRIPLE_COLUMNS
+from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph
+from kgqa_core.graph.formats import TRIPLE_COLUMNS, list_chunks
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.nsm import parquet_rows
 from kgqa_core.graph.search_graph import open_subgraphs

@@ -12,20 +12,8 @@ import pytest
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import FileDataset
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.sweeps.points import (
-    SeedRow,
-    Spread,
-    Sweep,
-    cells,
-    header,
-    join_repetitions,
-    read_row,
-    read_sweep,
-    short_names,
-    show_spread,
-    show_value,
-    spread,
-)
+from kgqa_core.sweeps import points
+from kgqa_core.sweeps.points import SeedRow, Spread, Sweep, join_repetitions, read_sweep
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -67,8 +55,8 @@ def test_every_combination_is_a_run_in_the_order_of_the_file(write: Write) -> No
 
 
 def test_points_are_settings_with_a_label_and_are_crossed_with_what_varies(write: Write) -> None:
-    points = "points:\n  - {label: small, set: {encoder: {kind: hash, dim: 16}}}\n  - {label: plain}\n"
-    sweep = read_sweep(write(f"base: ../towns.yaml\n{points}vary: {{explorer.steps: [1, 2]}}\n"))
+    given = "points:\n  - {label: small, set: {encoder: {kind: hash, dim: 16}}}\n  - {label: plain}\n"
+    sweep = read_sweep(write(f"base: ../towns.yaml\n{given}vary: {{explorer.steps: [1, 2]}}\n"))
     assert labels(sweep) == ["small, steps=1", "small, steps=2", "plain, steps=1", "plain, steps=2"]
     assert settings(sweep, "encoder", "dim") == [(16,), (16,), (256,), (256,)]
     # A section set as a whole is not changed by other runs.
@@ -119,7 +107,7 @@ def test_long_labels_make_short_names_that_differ(write: Write) -> None:
 
 def test_settings_are_named_by_the_part_that_tells_them_apart() -> None:
     keys = {"explorer.edge_budget": "explorer.edge_budget", "evaluation.edge_budget": "evaluation.edge_budget"}
-    assert short_names([*keys, "explorer.steps"]) == {**keys, "explorer.steps": "steps"}
+    assert points.short_names([*keys, "explorer.steps"]) == {**keys, "explorer.steps": "steps"}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +124,7 @@ def test_settings_are_named_by_the_part_that_tells_them_apart() -> None:
     ],
 )
 def test_values_are_shown_short(value: object, shown: str) -> None:
-    assert show_value(value) == shown
+    assert points.show_value(value) == shown
 
 
 # What we ship
@@ -160,11 +148,6 @@ def row(seed: int = 0, **given: Any) -> SeedRow:
     return SeedRow(place, "run", seed, made, given.pop("figures", {}), given.pop("curves", {}))
 
 
-def test_a_spread_is_mean_and_sample_deviation() -> None:
-    assert spread([3.0, 5.0, 10.0]) == Spread(6.0, math.sqrt(13), 3)
-    assert spread([7.0]) == Spread(7.0, 0.0, 1)
-
-
 def test_seeds_and_repeated_settings_are_joined_the_rest_is_kept_in_order() -> None:
     rows = [
         row(seed, steps=steps, draw=draw, figures={"hits1": 10.0 * steps + draw + seed})
@@ -184,12 +167,13 @@ def test_seeds_and_repeated_settings_are_joined_the_rest_is_kept_in_order() -> N
 
 def test_figures_and_steps_that_not_all_repetitions_have_are_left_out() -> None:
     rows = [
-        row(0, figures={"hits1": 1.0, "hits1.hop2": 2.0}, curves={"dev.hits1": [(3, 1.0), (6, 2.0)]}),
-        row(1, figures={"hits1": 3.0}, curves={"dev.hits1": [(3, 5.0), (7, 9.0)]}),
+        row(0, figures={"hits1": 3.0, "hits1.hop2": 2.0}, curves={"dev.hits1": [(3, 1.0), (6, 2.0)]}),
+        row(1, figures={"hits1": 5.0}, curves={"dev.hits1": [(3, 5.0), (7, 9.0)]}),
+        row(2, figures={"hits1": 10.0}, curves={"dev.hits1": [(3, 6.0)]}),
     ]
     (joined,) = join_repetitions(rows, [])
-    assert joined.figures.keys() == {"hits1"}
-    assert [(step, found.mean) for step, found in joined.curves["dev.hits1"]] == [(3, 3.0)]
+    assert joined.figures == {"hits1": Spread(6.0, math.sqrt(13), 3)}
+    assert [(step, found.mean) for step, found in joined.curves["dev.hits1"]] == [(3, 4.0)]
 
 
 def test_a_row_is_read_from_the_artifacts_of_a_run(tiny_config: RunConfig) -> None:
@@ -198,7 +182,7 @@ def test_a_row_is_read_from_the_artifacts_of_a_run(tiny_config: RunConfig) -> No
         name: f"{name}-seed0" for name in ("explorer", "evaluation")
     }
     folders = {name: pipeline.artifact(key).folder for name, key in keys.items()}
-    found = read_row({"explorer.steps": 2}, "tiny", 0, folders)
+    found = points.read_row({"explorer.steps": 2}, "tiny", 0, folders)
     assert found.fingerprints == {name: folder.name for name, folder in folders.items()}
     assert 0 <= found.figures["hits1"] <= found.figures["ceiling.hits1"] <= 100
     assert {"template_control.f1.hop1", "hits1.hop2", "num_train", "train.cpu_seconds"} <= found.figures.keys()
@@ -220,10 +204,13 @@ def test_a_row_is_read_from_the_artifacts_of_a_run(tiny_config: RunConfig) -> No
     ],
 )
 def test_figures_are_shown_with_their_spread(name: str, value: Spread, shown: str) -> None:
-    assert show_spread(name, value) == shown
+    assert points.show_spread(name, value) == shown
 
 
 def test_a_table_has_a_line_per_point_and_empty_cells_for_what_a_run_does_not_have() -> None:
     joined = join_repetitions([row(steps=1, figures={"hits1": 50.0}), row(steps=2, figures={"f1": 25.0})], ["draw"])
-    assert header(["explorer.steps"], ["hits1", "f1"]) == ["steps", "n", "Hits@1", "F1"]
-    assert cells(joined, ["explorer.steps"], ["hits1", "f1"]) == [["1", "1", "50.00", ""], ["2", "1", "", "25.00"]]
+    assert points.header(["explorer.steps"], ["hits1", "f1"]) == ["steps", "n", "Hits@1", "F1"]
+    assert points.cells(joined, ["explorer.steps"], ["hits1", "f1"]) == [
+        ["1", "1", "50.00", ""],
+        ["2", "1", "", "25.00"],
+    ]
