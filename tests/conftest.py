@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ tracking: {enabled: false}
 
 Start = Callable[..., "subprocess.Popen[str]"]
 """(code, *arguments): start Python on ``code``."""
+Build = Callable[[Pipeline], list[str]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -77,13 +79,12 @@ def own_home(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_config(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipeline], list[str]]) -> RunConfig:
+def tiny_config(tmp_path_factory: pytest.TempPathFactory, build_stages: Build) -> RunConfig:
     """The embedded dataset, hashed texts and a very small explorer: a run with all stages built. Leave it as it is."""
     folder = tmp_path_factory.mktemp("tiny")
-    (folder / "tiny.yaml").write_text(TINY_RUN, encoding="utf-8")
-    config = read_config(folder / "tiny.yaml", [f"runtime.home={folder / 'home'}"])
-    build_stages(Pipeline(config))
-    return config
+    pipeline = open_run(folder / "tiny.yaml", TINY_RUN)
+    build_stages(pipeline)
+    return pipeline.config
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def build_stages() -> Callable[[Pipeline], list[str]]:
+def build_stages() -> Build:
     """Build what a run lacks, stage by stage but without Prefect, and return the keys of what was built."""
 
     def build(pipeline: Pipeline) -> list[str]:
@@ -144,3 +145,16 @@ def build_stages() -> Callable[[Pipeline], list[str]]:
 def with_home(config: RunConfig, home: Path) -> RunConfig:
     """Return the same run with its artifacts elsewhere."""
     return config.model_copy(update={"runtime": config.runtime.model_copy(update={"home": home})})
+
+
+def open_run(path: Path, text: str, *settings: str) -> Pipeline:
+    """Write a run file and open it, with its home beside it unless a setting says another."""
+    path.write_text(text, encoding="utf-8")
+    return Pipeline(read_config(path, [f"runtime.home={path.parent / 'home'}", *settings]))
+
+
+def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
+    """Write a row per line and return the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path

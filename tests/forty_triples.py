@@ -85,19 +85,15 @@ class Forty:
     questions: tuple[Question, ...]  # nine with a topic and a chain, two true/false, one without a topic
 
     def id_of(self, label: str) -> int:
-        """Return an entity's id by label."""
         return _id(self.graph, label)
 
     def ids(self, *labels: str) -> tuple[int, ...]:
-        """Return entity ids by label, in the order given."""
         return tuple(map(self.id_of, labels))
 
     def labels(self, entities: Sequence[int]) -> list[str]:
-        """Return entities' labels, in the order given."""
         return [self.graph.label_of(entity) for entity in entities]
 
     def question(self, id: str) -> Question:
-        """Return one question."""
         return next(one for one in self.questions if one.id == id)
 
     @cached_property

@@ -31,9 +31,7 @@ class Line:
     num_said: int = 0
 
     def fits(self, prompt: Prompt) -> bool:
-        """Say whether it answers this prompt and has not been said often enough."""
-        if self.times is not None and self.num_said >= self.times:
-            return False
+        """Say whether it answers this prompt."""
         if self.instruction and self.instruction != prompt.instruction:
             return False
         return self.asks in prompt.text if isinstance(self.asks, str) else self.asks(prompt.text)
@@ -61,20 +59,14 @@ class ScriptedModel:
         scores: Sequence[float] | None = None,
         times: int | None = 1,
     ) -> ScriptedModel:
-        """Add a line and return this model.
+        """Add a line and return this model: what is said to prompts that hold (or make true) ``asks``, best text first.
 
-        Args:
-            instruction: by name; empty: of any.
-            asks: what the prompt must hold, or a function that says whether it is meant.
-            texts: what is said, best first; fewer than are asked for are filled up with empty ones.
-            scores: natural logs, per option of a prompt that is scored, else per text.
-            times: how often; None: always.
+        Fewer texts than are asked for are filled up with empty ones.
         """
         self.lines.append(Line(instruction, asks, texts, None if scores is None else tuple(scores), times))
         return self
 
     def prompts_of(self, instruction: str) -> list[str]:
-        """Return the texts of all prompts of one instruction, in order."""
         return [prompt.text for prompt in self.asked if prompt.instruction == instruction]
 
     def check_done(self) -> None:
@@ -85,11 +77,9 @@ class ScriptedModel:
             raise ScriptError(f"{len(left)} of {len(self.lines)} lines were never asked for: {told}")
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
-        """Return an estimate of each prompt's tokens."""
         return [num_tokens(prompt.system + prompt.text) for prompt in prompts]
 
     def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
-        """Return the texts of each prompt's line; ScriptError where there is none."""
         found = []
         for prompt in prompts:
             line = self._line(prompt)
@@ -101,7 +91,6 @@ class ScriptedModel:
         return found
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the scores of each prompt's line, by option; ScriptError where there is none."""
         found = []
         for prompt, own in zip(prompts, options, strict=True):
             self.options.append(tuple(own))

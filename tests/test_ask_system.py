@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError, InputError, LinkError
 from kgqa_core.questions.build import read_questions
-from kgqa_core.run.ask import SystemReply, ask_system
+from kgqa_core.run import compare as module
+from kgqa_core.run.ask import ask_system
+from kgqa_core.run.compare import cached_bench, close_bench
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
@@ -50,17 +53,13 @@ def names(pipeline: Pipeline, entities: tuple[int, ...]) -> set[str]:
     return {graph_of(pipeline).name_of(entity) for entity in entities}
 
 
-def answers(reply: SystemReply) -> set[str]:
-    return {line.name for line in reply.candidates if line.is_answer}
-
-
 def test_rog_plans_and_reasons_and_every_answer_has_its_path(compare: Compare, question: Question) -> None:
     pipeline = compare("rog")
     reply = ask_system(pipeline, question.text)
     assert (reply.system, reply.answered_by, reply.status, reply.error) == ("rog", "oracle", "answered", "")
     assert [(call.round, call.instruction) for call in reply.calls] == [(1, "plan"), (2, "reason")]
     assert set(reply.topics) == names(pipeline, question.topics)
-    assert answers(reply) == names(pipeline, question.answers)
+    assert {line.name for line in reply.candidates if line.is_answer} == names(pipeline, question.answers)
     for line in reply.candidates:
         assert line.supported
         assert next(iter(reply.topics)) in line.path
@@ -69,26 +68,27 @@ def test_rog_plans_and_reasons_and_every_answer_has_its_path(compare: Compare, q
     assert (reply.unmatched, reply.verdict) == ((), None)
 
 
-def test_the_first_system_of_the_run_answers(compare: Compare, question: Question) -> None:
-    assert ask_system(compare("cot", "rog", seeds=[3]), question.text).system == "cot"
+def test_other_systems_of_a_run_answer_too_within_their_budget(compare: Compare, question: Question) -> None:
+    assert ask_system(compare("cot", "rog", seeds=[3]), question.text).system == "cot"  # the first of the run
     variant = {"one plan": {"system": "rog", "settings": {"num_plans": 1}, "answered_by": ["oracle"]}}
     reply = ask_system(compare(answered_by="lm", variants=variant), question.text)
     assert (len(reply.calls[0].texts), reply.answered_by) == (1, "oracle")
     reply = ask_system(compare("explorer"), question.text)  # it asks nobody
     assert (reply.system, reply.answered_by, reply.calls, reply.tokens) == ("explorer", "", (), 0)
     assert reply.candidates
+    reply = ask_system(compare("rog", max_calls=1), question.text)
+    assert [call.problem for call in reply.calls] == ["", "budget"]
+    assert reply.status == "abstained"
 
 
-def test_a_topic_may_be_named_and_an_unknown_one_is_told(compare: Compare, question: Question) -> None:
-    pipeline = compare("rog")
-    (topic,) = names(pipeline, question.topics)
-    assert ask_system(pipeline, question.text, topic).topics == (topic,)
+def test_a_topic_may_be_named_is_told_if_unknown_and_is_needed_by_some_systems_alone(
+    compare: Compare, question: Question, tiny_config: RunConfig
+) -> None:
+    (topic,) = names(compare("rog"), question.topics)
+    assert ask_system(compare("rog"), question.text, topic).topics == (topic,)
     for system in ("rog", "direct"):  # whoever needs it
         with pytest.raises(LinkError, match=r"Nobody At All"):
             ask_system(compare(system), question.text, "Nobody At All")
-
-
-def test_a_question_without_a_topic_is_for_systems_that_need_none(compare: Compare, tiny_config: RunConfig) -> None:
     with pytest.raises(InputError, match="the question is empty"):
         ask_system(compare("direct"), "  ")
     with pytest.raises(ConfigError, match="compares no systems: give its configuration a section 'systems'"):
@@ -99,7 +99,41 @@ def test_a_question_without_a_topic_is_for_systems_that_need_none(compare: Compa
         ask_system(compare("rog"), "who is it?")
 
 
-def test_calls_are_limited_for_one_question_too(compare: Compare, question: Question) -> None:
-    reply = ask_system(compare("rog", max_calls=1), question.text)
-    assert [call.problem for call in reply.calls] == ["", "budget"]
-    assert reply.status == "abstained"
+# What a process keeps between two chunks of questions: one system, of the data that the chunk is about
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Open nothing; tell what is opened and closed."""
+    told: list[str] = []
+
+    @contextmanager
+    def open_nothing(pipeline: Any, key: str) -> Iterator[object]:
+        told.append(f"open {key}")
+        yield object()
+        told.append(f"close {key}")
+
+    monkeypatch.setattr(module, "open_bench", open_nothing)
+    monkeypatch.setattr(module, "read_asked", lambda pipeline: [])
+    yield told
+    close_bench()
+
+
+def test_a_system_is_opened_once_per_data_and_closed_before_the_next(
+    tiny_config: RunConfig, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config.model_dump_json()
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr(module, "read_asked", None)
+        cached_bench(config, "tog", "f1")  # what cannot be opened is not kept
+    told.clear()
+    first = cached_bench(config, "tog", "f1")
+    assert cached_bench(config, "tog", "f1") == first
+    cached_bench(config, "cot", "f2")
+    assert told == ["open tog", "close tog", "open cot"]
+    old, _ = cached_bench(config, "tog", "of the old graph")
+    new, _ = cached_bench(config, "tog", "of the new graph")  # in a worker that outlives the run
+    assert old is not new
+    close_bench()
+    close_bench()
+    assert told[3:] == ["close cot", *["open tog", "close tog"] * 2]

@@ -94,7 +94,7 @@ def test_what_is_left_out_has_a_default_and_the_name_is_the_files(write: Write, 
     assert config.runtime.home == own_home
 
 
-def test_paths_resolve_against_the_run_file_wherever_one_stands(
+def test_paths_resolve_against_the_run_file_and_may_be_absolute_or_of_the_user(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(FILES.replace("questions.jsonl", "../asked/q.jsonl"))
@@ -105,11 +105,6 @@ def test_paths_resolve_against_the_run_file_wherever_one_stands(
         assert source_of(config).graph.path == tmp_path / "triples.tsv"
         assert source_of(config).questions.path == tmp_path / "../asked/q.jsonl"
         assert config.encoding.model_dump()["path"] == tmp_path / "encoders/tiny"
-
-
-def test_absolute_paths_the_users_folder_and_one_file_per_split(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.setenv("KGQA_DATA", str(tmp_path / "data"))
     files = "files: {train: ~/train.jsonl, dev: /srv/dev.jsonl, test: '${KGQA_DATA}/own/test.jsonl'}"
@@ -127,22 +122,19 @@ def test_numbers_are_read_as_people_write_them(write: Write, written: str) -> No
 
 
 def test_settings_of_every_kind_can_be_overridden(write: Write, tmp_path: Path) -> None:
-    config = read_config(
-        write(FILES),
-        [
-            "explorer.epochs=3",
-            "explorer.seeds=[2, 3, 5]",
-            "explorer.learning_rate=5e-4",
-            "dataset.questions={format: metaqa, path: asked, hops: [1, 3]}",
-            "dataset.graph.path=other.tsv",
-            "cluster.address=tcp://127.0.0.1:8786",
-            "name=tried=out",
-            " evaluation.split =dev",
-            "evaluation.edge_budget=all",
-        ],
-    )
+    overrides = {
+        "explorer.epochs": "3",
+        "explorer.seeds": "[2, 3, 5]",
+        "dataset.questions": "{format: metaqa, path: asked, hops: [1, 3]}",
+        "dataset.graph.path": "other.tsv",
+        "cluster.address": "tcp://127.0.0.1:8786",
+        "name": "tried=out",
+        " evaluation.split ": "dev",
+        "evaluation.edge_budget": "all",
+    }
+    config = read_config(write(FILES), [f"{key}={value}" for key, value in overrides.items()])
     explorer, dataset = config.exploration, source_of(config)
-    assert (explorer.epochs, explorer.seeds, explorer.learning_rate) == (3, (2, 3, 5), 5e-4)
+    assert (explorer.epochs, explorer.seeds) == (3, (2, 3, 5))
     assert (dataset.questions.format, dataset.questions.hops) == ("metaqa", (1, 3))
     assert (dataset.questions.path, dataset.graph.path) == (tmp_path / "asked", tmp_path / "other.tsv")
     assert config.cluster.address == "tcp://127.0.0.1:8786"
@@ -243,8 +235,7 @@ def test_our_own_run_files_are_found_by_name_from_anywhere_unless_the_user_has_o
 
 
 def test_many_problems_and_long_values_do_not_flood_the_terminal(write: Write) -> None:
-    keys = "\n".join(f"key{number}: {'x' * 5000}" for number in range(11))
-    message = refused(write(EMBEDDED + keys))
+    message = refused(write(EMBEDDED + "\n".join(f"key{number}: {'x' * 5000}" for number in range(11))))
     assert "… and 6 more" in message
     assert len(message) < 3000
 
@@ -260,20 +251,19 @@ def test_a_file_that_cannot_be_read_is_named_with_its_nearest_sibling(write: Wri
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("path", "parts"),
     [
-        ("'${KGQA_DATA}/kb.tsv'", "= '${KGQA_DATA}/kb.tsv': needs KGQA_DATA, which is not set: .*local.yaml"),
-        ("'${KGQA_DTA}/kb.tsv'", "= '${KGQA_DTA}/kb.tsv': unknown variable 'KGQA_DTA'.*did you mean 'KGQA_DATA'?"),
-        ("~nobody-of-that-name/kb.tsv", "= '~nobody-of-that-name/kb.tsv': "),
+        ("'${KGQA_DATA}/kb.tsv'", ["needs KGQA_DATA, which is not set: ", "local.yaml"]),
+        ("'${KGQA_DTA}/kb.tsv'", ["unknown variable 'KGQA_DTA'", "did you mean 'KGQA_DATA'?"]),
+        ("~nobody-of-that-name/kb.tsv", []),
     ],
 )
 def test_a_path_that_leads_nowhere_is_named(
-    write: Write, monkeypatch: pytest.MonkeyPatch, path: str, message: str
+    write: Write, monkeypatch: pytest.MonkeyPatch, path: str, parts: list[str]
 ) -> None:
     monkeypatch.delenv("KGQA_DATA", raising=False)
     said = refused(write(FILES.replace("triples.tsv", path)))
-    for part in ("dataset.graph.path", *message.split(".*")):
-        assert part in said
+    assert [part for part in (f"dataset.graph.path = {path!r}".replace('"', ""), *parts) if part not in said] == []
 
 
 def test_local_yaml_names_this_machines_folders_and_the_environment_wins(
@@ -376,9 +366,10 @@ def test_no_value_anywhere_ends_in_another_error(
 
 
 def test_settings_of_another_file_have_its_paths_and_later_ones_win(write: Write, tmp_path: Path) -> None:
+    encoder = {"kind": "local", "path": "my encoder"}
     settings = [
         Setting("dataset.questions.path", "own.jsonl", "the sweep", tmp_path / "sweeps"),
-        Setting("encoder", {"kind": "local", "path": "my encoder"}, "the sweep", tmp_path / "sweeps"),
+        Setting("encoder", encoder, "the sweep", tmp_path / "sweeps"),
         Setting("encoder.pooling", "first_last", "the sweep", tmp_path / "sweeps"),
         Setting("explorer.epochs", 3, "the sweep"),
         Setting("explorer.epochs", 5, "the command line"),
@@ -386,10 +377,10 @@ def test_settings_of_another_file_have_its_paths_and_later_ones_win(write: Write
     config = configure(write(FILES), settings)
     assert source_of(config).graph.path == tmp_path / "triples.tsv"
     assert source_of(config).questions.path == tmp_path / "sweeps/own.jsonl"
-    encoder = {"kind": "local", "path": tmp_path / "sweeps/my encoder", "pooling": "first_last"}
-    assert config.encoding.model_dump() == encoder
+    read = {"kind": "local", "path": tmp_path / "sweeps/my encoder", "pooling": "first_last"}
+    assert config.encoding.model_dump() == read
     assert config.exploration.epochs == 5
-    assert settings[1].value == {"kind": "local", "path": "my encoder"}, "a setting is used for several runs"
+    assert encoder == {"kind": "local", "path": "my encoder"}, "a setting is used for several runs"
 
 
 def test_an_error_says_where_a_setting_came_from(write: Write) -> None:

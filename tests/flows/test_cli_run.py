@@ -32,17 +32,6 @@ def test_a_run_prints_results_artifacts_and_how_to_open_mlflow(finished):
     assert str(run.folder / "home") in document["mlflow_ui"]
 
 
-def test_status_says_which_setting_made_a_stage_stale(finished):
-    run, _ = finished
-    stages = json.loads(run.kgqa_here("status", run.conf, "--json").stdout)["stages"]
-    assert {stage["state"] for stage in stages} == {"done"}
-    changed = json.loads(run.kgqa_here("status", run.conf, "--json", "--set", "explorer.epochs=3").stdout)
-    stages = {stage["key"]: stage for stage in changed["stages"]}
-    assert stages["encodings"]["state"] == "done"
-    assert stages["explorer-seed0"]["state"] == "stale"
-    assert "epochs is 3, was 2" in stages["explorer-seed0"]["why"]
-
-
 def test_an_answer_has_scores_in_percent_and_evidence(finished):
     run, _ = finished
     answer = json.loads(run.kgqa_here("ask", run.conf, "which towns does River A flow through?", "--json").stdout)
@@ -58,20 +47,20 @@ def test_an_answer_has_scores_in_percent_and_evidence(finished):
 def test_the_registered_model_answers_as_the_run_does(finished):
     run, _ = finished
     question = "which towns does River A flow through?"
-    by_run = json.loads(run.kgqa_here("ask", run.conf, question, "--json").stdout)
-    by_model = json.loads(run.kgqa("ask", "models:/kgqa-rivers@champion", question, "--json").stdout)
-    assert by_model["candidates"]
-    assert [line["label"] for line in by_model["candidates"]] == [line["label"] for line in by_run["candidates"]]
-    assert [line["path"] for line in by_model["candidates"]] == [line["path"] for line in by_run["candidates"]]
+    by_run, by_model = (
+        json.loads(run.kgqa_here("ask", model, question, "--json").stdout)["candidates"]
+        for model in (run.conf, "models:/kgqa-rivers@champion")
+    )
+    assert by_model
+    for part in ("label", "path"):
+        assert [line[part] for line in by_model] == [line[part] for line in by_run]
 
 
-@pytest.mark.parametrize("topic", [(), ("--topic", "Rover A")])
-def test_an_unknown_topic_is_answered_with_the_nearest_names(finished, topic):
+def test_an_unknown_topic_is_answered_with_the_nearest_names(finished):
     run, _ = finished
-    done = run.kgqa_here("ask", run.conf, "which towns does Rover A flow through?", *topic, "--json", code=4)
+    done = run.kgqa_here("ask", run.conf, "which towns does Rover A flow through?", "--json", code=4)
     assert not done.stdout
-    assert "'River A'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "'River A'" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_file_of_questions_is_scored_beside_the_controls(finished):

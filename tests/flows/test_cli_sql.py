@@ -52,17 +52,14 @@ def rows(*arguments: object) -> list[list[Any]]:
 
 def test_without_a_query_the_views_are_listed_with_columns_and_rows(conf: Path, pipeline: Pipeline) -> None:
     views = {view["name"]: view for view in answer(conf)["views"]}
-    names = (
-        "coverage encodings entities facts graph_rejects predictions_seed0 question_rejects questions relations triples"
-    )
-    assert " ".join(sorted(views)) == names
+    names = "coverage encodings entities facts graph_rejects predictions_seed0 question_rejects questions relations"
+    assert " ".join(sorted(views)) == f"{names} triples"
     assert views["triples"]["columns"] == {"head": "INTEGER", "relation": "INTEGER", "tail": "INTEGER"}
     assert views["facts"]["rows"] == views["triples"]["rows"] == graph_of(pipeline).num_triples
     for name, view in views.items():
         assert rows(conf, f"select count(*) from {name}") == [[view["rows"]]], name
     shown = kgqa_sql(conf).stdout
-    assert "predictions_seed0" in shown
-    assert "head INTEGER" in shown
+    assert "predictions_seed0" in shown and "head INTEGER" in shown
 
 
 def test_facts_are_the_triples_with_labels_and_names(conf: Path, pipeline: Pipeline) -> None:
@@ -86,14 +83,19 @@ def test_questions_have_the_names_of_their_topics_and_answers_in_order(conf: Pat
         assert [graph.name_of(entity) for entity in answers] == answer_names
 
 
-def test_shards_are_one_view_and_stages_of_several_seeds_or_files_have_one_each(tmp_path: Path) -> None:
-    assert view_name("graph", "triples") == "triples"
-    assert view_name("graph", "rejects") == "graph_rejects"
-    assert view_name("subgraphs", "blocks") == "subgraphs"
-    assert view_name("subgraphs", "triples") == "subgraph_triples"
-    assert view_name("evaluation-seed3", "predictions") == "predictions_seed3"
-    assert view_name("dump", "names") == "dump_names"
-    assert view_name("dump-1", "names") == "dump_names_1"
+@pytest.mark.parametrize(
+    ("stage", "table", "view"),
+    [
+        ("graph", "triples", "triples"),
+        ("graph", "rejects", "graph_rejects"),
+        ("subgraphs", "blocks", "subgraphs"),
+        ("evaluation-seed3", "predictions", "predictions_seed3"),
+        ("dump", "names", "dump_names"),
+        ("dump-1", "names", "dump_names_1"),
+    ],
+)
+def test_stages_of_several_seeds_or_files_have_a_view_each(stage: str, table: str, view: str) -> None:
+    assert view_name(stage, table) == view
 
 
 def test_what_lies_in_numbered_files_or_folders_is_one_view(pipeline: Pipeline) -> None:
@@ -177,14 +179,11 @@ def test_a_query_that_is_not_usable_says_why_in_short(conf: Path, query: str, sa
     assert "LINE 1" not in done.stderr
 
 
-def test_too_little_memory_is_said_with_its_setting(conf: Path) -> None:
+def test_too_little_memory_is_said_and_copy_may_be_a_mere_word(conf: Path, pipeline: Pipeline) -> None:
     query = "select length(list(md5(head::text))) from triples, range(100)"  # one list cannot be spilled
+    before = sorted(pipeline.home.rglob("*"))
     done = kgqa_sql(conf, query, "--set", "runtime.memory_limit=20MB")
     assert done.exit_code == 5
     assert "runtime.memory_limit" in done.stderr
-
-
-def test_a_query_leaves_nothing_behind_and_copy_may_be_a_mere_word(conf: Path, pipeline: Pipeline) -> None:
-    before = sorted(pipeline.home.rglob("*"))
     assert rows(conf, "select 'copy' as a, 1 as \"copy\" /* copy */") == [["copy", 1]]
     assert [path for path in sorted(pipeline.home.rglob("*")) if path not in before and path.name != "run"] == []

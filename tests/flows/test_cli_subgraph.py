@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.cli_subgraph import shown
 from kgqa_core import schemas
-from kgqa_core.config_file import read_config
 from kgqa_core.run.ensure import ensure
-from kgqa_core.run.pipeline import Pipeline
+from tests.conftest import open_run
 from tests.nsm import line, write_nsm
 
 RUN = """\
@@ -36,14 +34,12 @@ TUPLES = {
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipeline], list[str]]) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two questions about the same person, each with a subgraph of its own."""
     folder = tmp_path_factory.mktemp("nsm")
     rows = [line(name, "what", ["m.ann"], [tuples[0][2]], tuples) for name, tuples in TUPLES.items()]
     write_nsm(folder / "train.jsonl", rows)
-    (folder / "nsm.yaml").write_text(RUN, encoding="utf-8")
-    pipeline = Pipeline(read_config(folder / "nsm.yaml", [f"runtime.home={folder / 'home'}"]))
-    ensure(pipeline, ["questions"])
+    ensure(open_run(folder / "nsm.yaml", RUN), ["questions"])
     return folder / "nsm.yaml"
 
 
@@ -66,12 +62,9 @@ def triples(*arguments: object) -> list[list[str]]:
     return [[row[0], row[2], row[3]] for row in rows]
 
 
-def test_a_question_shows_its_own_subgraph_nearest_first(conf: Path) -> None:
+def test_a_question_shows_its_own_subgraph_nearest_first_and_with_hops_the_graph_is_walked(conf: Path) -> None:
     assert triples(conf, "--question", "q1") == TUPLES["q1"][::-1]
     assert triples(conf, "--question", "q2") == TUPLES["q2"]
-
-
-def test_with_hops_or_an_entity_the_graph_is_walked(conf: Path) -> None:
     everything = [*TUPLES["q2"], *TUPLES["q1"]]
     assert sorted(triples(conf, "--question", "q1", "--hops", 2)) == sorted(everything)
     assert triples(conf, "--topic", "m.water", "--hops", 1) == [["m.soup", "made of", "m.water"]]

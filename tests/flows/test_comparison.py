@@ -1,9 +1,13 @@
-"""Systems side by side, end to end: what an evaluation leaves, shows, resumes and survives."""
+"""Systems side by side, end to end: what an evaluation leaves, shows, resumes and survives, here and on workers."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +16,31 @@ import pytest
 from typer.testing import CliRunner
 
 import tasks.tracking
+from benchmarks.killed_evaluation import LEDGER, copy_base, evaluate, kill_and_resume
 from flows.cli import app
 from flows.cli_output import MAX_ROWS, print_summary, summary_document
 from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.config_systems import SYSTEMS
 from kgqa_core.errors import KgqaError
 from kgqa_core.oracle.player import Player
+from kgqa_core.run import compare as worker
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
-from kgqa_core.systems.baselines import Direct
+from kgqa_core.run.stages import systems as answers
+from kgqa_core.run.stages.systems import Chunk, answer_chunk
 from tasks.run_content import FlowRun
 from tasks.tracking import publish
+from tests.conftest import Build
 
 pytestmark = pytest.mark.slow
 
-NUM = 23
+NUM, NUM_KILLS = 23, 3
 Configure = Callable[..., Pipeline]
 
 
 def table_of(pipeline: Pipeline, key: str, table: str = "predictions") -> list[dict[str, Any]]:
-    """Return a table of a system's stage."""
-    rows: list[dict[str, Any]] = pq.read_table(pipeline.artifact(key).folder / f"{table}.parquet").to_pylist()
-    return rows
-
-
-def without_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return predictions without what a call took, which no two runs share."""
+    """Return a table of a system's stage, without what a call took, which no two runs share."""
+    rows = pq.read_table(pipeline.artifact(key).folder / f"{table}.parquet").to_pylist()
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
@@ -173,29 +176,6 @@ def test_linked_topics_are_found_in_the_text_alone(places: Configure, compared: 
     assert sum(same) > 0.9 * NUM  # every name stands in its question
 
 
-def test_a_question_on_which_a_system_raises_is_lost_alone(
-    places: Configure, compared: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = table_of(compared, "system-direct-oracle-seed0")
-    victim, steps = usual[11]["question_id"], Direct.steps
-
-    def raise_on_one(system: Direct, question: Any, prepared: Any) -> Any:
-        if question.id == victim:
-            raise ZeroDivisionError("of the test")
-        return steps(system, question, prepared)
-
-    monkeypatch.setattr(Direct, "steps", raise_on_one)
-    broken = places("systems.run=[direct]", "systems.max_calls=7")  # another limit: another stage
-    document = compare(broken)
-    rows = {row["question_id"]: row for row in table_of(broken, "system-direct-oracle-seed0")}
-    failed = rows.pop(victim)
-    assert (failed["status"], failed["prediction"]) == ("failed", [])
-    assert "ZeroDivisionError: of the test" in failed["error"]
-    others = [row for row in usual if row["question_id"] != victim]
-    assert without_seconds(list(rows.values())) == without_seconds(others)
-    assert document["rows"][0]["overall"]["failed"] == pytest.approx(100 / NUM)
-
-
 # Resuming
 
 
@@ -215,27 +195,98 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return batches
 
 
-@pytest.mark.parametrize("chunk", [8, 5])
 def test_where_a_model_was_gone_the_next_run_goes_on_be_it_in_other_chunks(
-    places: Configure, compared: Pipeline, dying: list[int], chunk: int
+    places: Configure, compared: Pipeline, dying: list[int]
 ) -> None:
-    own = ["systems.run=[cot]", f"systems.max_calls={chunk}", f"systems.oracle.seed={chunk}"]
+    own = ["systems.run=[cot]", "systems.max_calls=5", "systems.oracle.seed=5"]
     with pytest.raises(KgqaError, match="the model is gone"):
         compare(places(*own))
     told: list[tuple[str, int, int]] = []
     token = PROGRESS.set(lambda *what: told.append(what))
     try:
-        again = places(*own, f"systems.chunk={chunk}")
+        again = places(*own, "systems.chunk=5")
         compare(again)
     finally:
         PROGRESS.reset(token)
-    assert dying == ([8, 8, 7, 7] if chunk == 8 else [8, 8, 7, 4, 3])  # what was answered is not asked again
-    assert told == [
-        ("system-cot-oracle-seed0", done, -(-NUM // chunk)) for done in ([3] if chunk == 8 else range(1, 6))
-    ]
-    assert without_seconds(table_of(again, "system-cot-oracle-seed0")) == without_seconds(
-        table_of(compared, "system-cot-oracle-seed0")
-    )
+    assert dying == [8, 8, 7, 4, 3]  # what was answered is not asked again
+    assert told == [("system-cot-oracle-seed0", done, 5) for done in range(1, 6)]
+    key = "system-cot-oracle-seed0"
+    assert table_of(again, key) == table_of(compared, key)
+
+
+def test_killed_at_random_points_an_evaluation_ends_with_the_same_table_and_pays_no_completed_call_twice(
+    compared: Pipeline, tmp_path: Path, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    settings = ["systems.run=[fiske,tog,rog]", "systems.rog.plans=lm", "systems.chunk=5", "systems.oracle.error=0.2"]
+    conf, undisturbed = compared.home.parent / "places.yaml", tmp_path / "undisturbed"
+    copy_base(compared.home, undisturbed)
+    evaluate(conf, undisturbed, undisturbed / LEDGER, settings)
+    found = kill_and_resume(conf, undisturbed, tmp_path, settings=settings, kills=NUM_KILLS, seed=3)
+    record_testsuite_property("calls in flight at a kill", found.paid_again)
+    assert (found.kills, found.compared, found.differing) == (NUM_KILLS, 3 * 3 + 2, ())
+    assert found.half_made
+    assert found.calls > 100
+    assert found.kept_and_paid_again == 0
+    assert found.paid_again <= NUM_KILLS  # the one call in flight
+    assert found.paid == found.calls + found.paid_again
+
+
+# On Dask workers
+
+
+def watched(chunk: Chunk, *, notes: Path, victim: int | None) -> int:
+    """Answer a chunk on a worker, note what that worker is like, and end the worker at the victim, once."""
+    mark = notes / "killed"
+    if chunk.number == victim and not mark.exists():
+        mark.touch()
+        import kgqa_core.systems.tables as file
+
+        write = file.write_answered
+
+        def die(path: Path, *arguments: Any, **options: Any) -> None:
+            write(path.with_name(f".{path.name}.partial"), *arguments, **options)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        file.write_answered = die  # all is answered, and the last part about to be there
+    before = list(worker._cached.values())
+    number = answer_chunk(chunk)
+    (kept,) = worker._cached.values()
+    torch = sys.modules.get("torch")
+    seen = {"pid": os.getpid(), "opened": kept not in before, "threads": torch.get_num_threads() if torch else None}
+    with (notes / f"{chunk.number}.json").open("a", encoding="utf-8") as stream:
+        stream.write(f"{json.dumps(seen)}\n")
+    return number
+
+
+@pytest.mark.parametrize(("workers", "system", "victim"), [(1, "tog", None), (2, "etd", 1)])
+def test_workers_answer_as_this_process_does_and_a_killed_one_changes_nothing(
+    places: Configure,
+    compared: Pipeline,
+    build_stages: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    system: str,
+    victim: int | None,
+) -> None:
+    key, notes = f"system-{system}-oracle-seed0", tmp_path / "notes"
+    notes.mkdir()
+    copy_base(compared.home, tmp_path / "home")
+    monkeypatch.setattr(answers, "answer_chunk", partial(watched, notes=notes, victim=victim))
+    here = [f"runtime.home={tmp_path / 'home'}", f"systems.run=[{system}]", "systems.chunk=3"]
+    there = places(*here, "cluster.fan_out_questions=1", f"cluster.workers={workers}")
+    build_stages(there)
+    for table in ("predictions", "calls"):
+        files = (run.artifact(key).folder / f"{table}.parquet" for run in (compared, there))
+        one, other = (pq.read_table(file) for file in files)
+        timed = ["seconds"] if table == "predictions" else []
+        assert one.drop_columns(timed).equals(other.drop_columns(timed), check_metadata=True)
+    seen = [json.loads(line) for file in notes.glob("*.json") for line in file.read_text("utf-8").splitlines()]
+    assert len(seen) >= 8  # chunks
+    assert os.getpid() not in {one["pid"] for one in seen}
+    assert sum(one["opened"] for one in seen) == len({one["pid"] for one in seen})  # once per process
+    assert {one["threads"] for one in seen} == ({1} if system == "etd" else {None})
+    assert (notes / "killed").exists() == (victim is not None)
 
 
 # MLflow

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
+from kgqa_core.tracking import read_record
+from tests.conftest import Build, open_run, write_jsonl
 from tests.nsm import line, write_nsm
 
 RUN = """\
@@ -28,8 +28,6 @@ explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 5}
 """
 DUMPS = ["dump-a.nt.gz", "dump-b.nt"]
 REST = ["topics", "graph", "questions"]
-
-Build = Callable[[Pipeline], list[str]]
 
 
 def iri(label: str) -> str:
@@ -75,23 +73,21 @@ def folder(tmp_path: Path) -> Path:
     for split in ("train", "dev", "test"):
         rows = [line(f"{split}{n}", f"who is the spouse of ann {n}", ["m.0c1"], ["m.0d2"], []) for n in range(3)]
         write_nsm(tmp_path / f"{split}.jsonl", [*rows, line(f"{split}-lost", "who?", ["m.0xyz"], ["m.0d2"], [])])
-    (tmp_path / "small.yaml").write_text(RUN, encoding="utf-8")
     return tmp_path
 
 
-def open_run(folder: Path, *overrides: str) -> Pipeline:
-    home = next((each for each in overrides if each.startswith("runtime.home=")), f"runtime.home={folder / 'home'}")
-    return Pipeline(read_config(folder / "small.yaml", [*overrides, home]))
+def run_of(folder: Path, *settings: str) -> Pipeline:
+    return open_run(folder / "small.yaml", RUN, *settings)
 
 
-def built(build: Build, pipeline: Pipeline) -> list[str]:
+def built(build: Build, folder: Path) -> list[str]:
     """Return which stages up to the questions were built."""
-    return [key for key in build(pipeline) if key in (*DUMPS, *REST)]
+    return [key for key in build(run_of(folder)) if key in (*DUMPS, *REST)]
 
 
 def test_a_run_from_a_dump_reaches_scores_and_knows_its_nodes(folder: Path, build_stages: Build) -> None:
-    run = open_run(folder)
-    assert built(build_stages, run) == [*DUMPS, *REST]
+    run = run_of(folder)
+    assert built(build_stages, folder) == [*DUMPS, *REST]
     graph = open_graph(run.artifact("graph").folder)
     kinds = pq.read_table(graph.folder / "entities.parquet").to_pylist()
     assert {row["label"]: (row["name"], row["kind"]) for row in kinds} == {
@@ -101,60 +97,47 @@ def test_a_run_from_a_dump_reaches_scores_and_knows_its_nodes(folder: Path, buil
         "m.0f7": ("m.0f7 (no name)", "cvt"),
     }  # one step, and the marriage is none
     assert graph.relation_labels == ["people.marriage.spouse", "people.person.birth_date", "people.person.spouse_s"]
-    (missing,) = (row for row in pq.read_table(graph.folder / "topics.parquet").to_pylist() if row["entity_id"] is None)
-    assert missing["label"] == "m.0xyz"
+    topics = pq.read_table(graph.folder / "topics.parquet").to_pylist()
+    assert [row["label"] for row in topics if row["entity_id"] is None] == ["m.0xyz"]
     asked = read_questions(run.artifact("questions").folder, "test")
     assert [bool(question.topics) for question in asked] == [True, True, True, False]  # asked all the same
     (reject,) = pq.read_table(run.artifact("dump-b.nt").folder / "rejects.parquet").to_pylist()
     assert (reject["file"], reject["line"]) == ("b.nt", 3)
-    (scores,) = (
-        row
-        for row in json.loads((run.artifact("evaluation-seed0").folder / "scores.json").read_text())
-        if row["role"] == "ceiling"
-    )
-    assert scores["overall"]["hits1"] == 75.0  # the question whose topic the dump lacks counts as wrong
+    ceiling = read_record(run.artifact("controls").folder).metrics["ceiling.hits1"]
+    assert ceiling == 75.0  # the question whose topic the dump lacks counts as wrong
 
 
-def test_only_what_changed_is_built_again(folder: Path, build_stages: Build) -> None:
-    assert built(build_stages, open_run(folder)) == [*DUMPS, *REST]
-    assert built(build_stages, open_run(folder)) == []
-    write_dump(folder, second=[*SECOND, fact("m.0d2", "common.topic.image", "m.0zz")])
-    assert built(build_stages, open_run(folder)) == ["dump-b.nt", "graph"]  # another dump, the same graph
-    write_nsm(folder / "dev.jsonl", [line("new", "who married ann", ["m.0c1"], ["m.0d2"], [])])
-    assert built(build_stages, open_run(folder)) == ["topics", "questions"]  # other questions, the same topics
-    write_dump(folder, second=[*SECOND, fact("m.0d2", "people.person.spouse_s", "m.0f7")])
-    assert built(build_stages, open_run(folder)) == ["dump-b.nt", "graph", "questions"]
-
-
-def test_whoever_waits_for_a_dump_is_told_how_far_it_is(folder: Path, build_stages: Build) -> None:
+def test_only_what_changed_is_built_again_and_a_truncated_dump_leaves_nothing(
+    folder: Path, build_stages: Build
+) -> None:
+    whole = (folder / "dump" / "a.nt.gz").read_bytes()
+    (folder / "dump" / "a.nt.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"a\.nt\.gz"):
+        build_stages(run_of(folder))
+    assert not list((folder / "home" / "artifacts" / "dump").glob("*/*.parquet"))
+    (folder / "dump" / "a.nt.gz").write_bytes(whole)
     told: list[tuple[str, int, int]] = []
     listening = PROGRESS.set(lambda what, done, total: told.append((what, done, total)))
     try:
-        build_stages(open_run(folder))
+        assert built(build_stages, folder) == [*DUMPS, *REST]
     finally:
         PROGRESS.reset(listening)
-    size = (folder / "dump" / "a.nt.gz").stat().st_size
-    assert ("parsing a.nt.gz", size, size) in told
+    assert ("parsing a.nt.gz", len(whole), len(whole)) in told  # whoever waits hears how far it is
+    assert built(build_stages, folder) == []
+    write_dump(folder, second=[*SECOND, fact("m.0d2", "common.topic.image", "m.0zz")])
+    assert built(build_stages, folder) == ["dump-b.nt", "graph"]  # another dump, the same graph
+    write_nsm(folder / "dev.jsonl", [line("new", "who married ann", ["m.0c1"], ["m.0d2"], [])])
+    assert built(build_stages, folder) == ["topics", "questions"]  # other questions, the same topics
+    write_dump(folder, second=[*SECOND, fact("m.0d2", "people.person.spouse_s", "m.0f7")])
+    assert built(build_stages, folder) == ["dump-b.nt", "graph", "questions"]
 
 
 def test_topics_may_be_names(folder: Path, build_stages: Build) -> None:
     rows = [{"question": f"who is the spouse of [Ann] {n}", "topics": ["Ann"], "answers": ["Bob"]} for n in range(5)]
-    (folder / "own.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    run = open_run(folder, "dataset.questions={format: jsonl, path: own.jsonl}")
+    write_jsonl(folder / "own.jsonl", rows)
+    run = run_of(folder, "dataset.questions={format: jsonl, path: own.jsonl}")
     build_stages(run)
     graph = open_graph(run.artifact("graph").folder)
     assert graph.num_entities == 4
-    assert {graph.label_of(topic) for q in read_questions(run.artifact("questions").folder) for topic in q.topics} == {
-        "m.0c1"
-    }
-
-
-def test_a_truncated_dump_stops_the_build_and_leaves_nothing(folder: Path, build_stages: Build) -> None:
-    whole = (folder / "dump" / "a.nt.gz").read_bytes()
-    (folder / "dump" / "a.nt.gz").write_bytes(whole[: len(whole) // 2])
-    run = open_run(folder)
-    with pytest.raises(InputError, match=r"a\.nt\.gz"):
-        build_stages(run)
-    assert not list((folder / "home" / "artifacts" / "dump").glob("*/*.parquet"))
-    (folder / "dump" / "a.nt.gz").write_bytes(whole)
-    assert built(build_stages, open_run(folder))[-1] == "questions"
+    asked = read_questions(run.artifact("questions").folder)
+    assert {graph.label_of(topic) for question in asked for topic in question.topics} == {"m.0c1"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -19,7 +18,7 @@ import pytest
 
 from benchmarks.freebase.world import World
 from benchmarks.freebase_dump import BYTES_PER_TRIPLE, draw_topics, write_dump
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, write_jsonl
 from tests.nsm import line
 from tests.processes import TIMEOUT, assert_nothing_runs, rubble, visible_files, wait_for_stage
 
@@ -53,12 +52,7 @@ tracking: {enabled: false}
 """
 ON_WORKERS = ["--set", "cluster.fan_out_bytes=1"]
 
-LIMITED = """
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-"""
-
-Build = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def write_triples(folder: Path) -> None:
@@ -67,8 +61,8 @@ def write_triples(folder: Path) -> None:
     lines = (f"e{n % 5_003} {tail}\tr{n % 17}\te{n * n % 7_919} {tail}\n" for n in range(23_999))
     parts = (f"part {n}\tfollowed_by\tpart {n + 1}\n" for n in range(31))
     (folder / "triples.tsv").write_text("".join([*lines, *parts, "no triple\n"]), encoding="utf-8")
-    rows = [{"question": f"what follows part {n} ?", "answers": [f"part {n + 1}"]} for n in range(31)]
-    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    asked = ({"question": f"what follows part {n} ?", "answers": [f"part {n + 1}"]} for n in range(31))
+    write_jsonl(folder / "questions.jsonl", asked)
 
 
 def write_dumps(folder: Path) -> None:
@@ -77,8 +71,8 @@ def write_dumps(folder: Path) -> None:
     for seed in range(2):
         write_dump(folder / "dump" / f"{seed}.nt.gz", plain_bytes=size, seed=seed, malformed_share=1e-3)
     topics = draw_topics(World(size // BYTES_PER_TRIPLE, 0), 31)
-    rows = [line(f"q{n}", f"what is {n} ?", [topic], [topic], []) for n, topic in enumerate(topics)]
-    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    asked = (line(f"q{n}", f"what is {n} ?", [topic], [topic], []) for n, topic in enumerate(topics))
+    write_jsonl(folder / "questions.jsonl", asked)
 
 
 class Run(NamedTuple):
@@ -106,7 +100,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
 
 
 @pytest.fixture
-def build(start: Callable[..., Any], undisturbed: Run, server: str, tmp_path: Path) -> Build:
+def build(start: Callable[..., Any], undisturbed: Run, server: str, tmp_path: Path) -> Start:
     """Start ``kgqa build`` in a home and a process group of its own."""
 
     def start_build(home: Path, *settings: str, code: str = STAGES) -> subprocess.Popen[str]:
@@ -121,19 +115,11 @@ def build(start: Callable[..., Any], undisturbed: Run, server: str, tmp_path: Pa
 
 def finish(run: subprocess.Popen[str], log: Path) -> None:
     """Wait for a build that goes well."""
-    run.wait(TIMEOUT)
-    assert run.returncode == 0, log.read_text()
-
-
-def kill_group(run: subprocess.Popen[str]) -> None:
-    """Kill a process that was started here and whatever it started in its group."""
-    if run.poll() is None:
-        os.killpg(run.pid, signal.SIGKILL)
-        run.wait(20)
+    assert run.wait(TIMEOUT) == 0, log.read_text()
 
 
 def test_killed_at_random_points_a_build_ends_with_the_bytes_of_one_that_was_not(
-    build: Build, undisturbed: Run, tmp_path: Path
+    build: Start, undisturbed: Run, tmp_path: Path
 ) -> None:
     log, expected = tmp_path / "log.txt", undisturbed.expected
     timed = build(tmp_path / "timed", *ON_WORKERS)
@@ -152,7 +138,9 @@ def test_killed_at_random_points_a_build_ends_with_the_bytes_of_one_that_was_not
         while run.poll() is None and time.monotonic() < kill_at:
             time.sleep(0.01)
         assert not run.poll(), log.read_text()  # it runs, or has ended well
-        kill_group(run)
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait(20)
         left_half_made += bool(rubble(home))
         assert_nothing_runs(home)
         visible = visible_files(home)
@@ -168,14 +156,16 @@ def test_killed_at_random_points_a_build_ends_with_the_bytes_of_one_that_was_not
     assert_nothing_runs(home)
 
 
+@pytest.mark.parametrize("undisturbed", ["dump"], indirect=True)
 def test_where_files_may_not_grow_a_build_says_so_and_goes_on_when_they_may(
-    build: Build, undisturbed: Run, tmp_path: Path
+    build: Start, undisturbed: Run, tmp_path: Path
 ) -> None:
     """A full disk that needs no root: no file of the process or its workers may be larger than a limit."""
     log, expected = tmp_path / "log.txt", undisturbed.expected
     largest = max((undisturbed.home / name).stat().st_size for name in expected)
     home, limit = tmp_path / "home", int(4096 * (largest / 4096) ** random.Random(5).random())
-    run = build(home, *ON_WORKERS, code=LIMITED.format(limit=limit) + STAGES)
+    limited = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+    run = build(home, *ON_WORKERS, code=limited + STAGES)
     assert run.wait(TIMEOUT) == 1
     said = log.read_text().splitlines()[-1]
     assert "ArtifactError: cannot write the artifact of stage" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 import flows.pipeline
 from flows.cli import app
 from flows.summary import summarise
-from kgqa_core.config_file import read_config
 from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.run.compare import score_plan_file
@@ -22,6 +20,7 @@ from kgqa_core.run.ensure import work_here
 from kgqa_core.run.open import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_model
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.tracking import read_record
+from tests.conftest import Build, open_run, write_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -39,19 +38,13 @@ reasoner: {objective: rog, max_steps: 3, batch_size: 4, paths_per_question: 1, m
 dense: {max_steps: 2}
 tracking: {enabled: false}
 """
-PLANNING = [
-    "supervision",
-    "instructions",
-    "lm",
-    "reasoner-seed0",
-    "dense-seed0",
-    "plans-generator-seed0",
-    "plans-dense-seed0",
-]
+PLANNING = ["supervision", "instructions", "lm", "reasoner-seed0", "dense-seed0"]
+PLANNING += ["plans-generator-seed0", "plans-dense-seed0"]
 
 
 def write_part(folder: Path) -> None:
     """Write the embedded dataset with some of its questions only, of every type: the text encoder reads them all."""
+    folder.mkdir()
     copy_demo(folder)
     for split, every in (("train", 11), ("dev", 11), ("test", 4)):
         path = folder / "questions" / f"{split}.jsonl"
@@ -59,13 +52,11 @@ def write_part(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Callable[[Pipeline], list[str]]) -> Pipeline:
+def built(tmp_path_factory: pytest.TempPathFactory, build_stages: Build) -> Pipeline:
     """A run with everything in it, built once."""
     folder = tmp_path_factory.mktemp("planning")
-    (folder / "data").mkdir()
     write_part(folder / "data")
-    (folder / "tiny.yaml").write_text(RUN, encoding="utf-8")
-    pipeline = Pipeline(read_config(folder / "tiny.yaml", [f"runtime.home={folder / 'home'}"]))
+    pipeline = open_run(folder / "tiny.yaml", RUN)
     assert build_stages(pipeline)[-7:] == PLANNING
     return pipeline
 
@@ -76,14 +67,12 @@ def test_lm_info_makes_the_model_and_what_it_reads_and_nothing_else(
     monkeypatch.setattr("tasks.server.prefect_server", nullcontext)
     monkeypatch.setattr("flows.pipeline.make_stages", flows.pipeline.make_stages.fn)
     monkeypatch.setattr("flows.pipeline.run_as_task", work_here)
-    (tmp_path / "data").mkdir()
     write_part(tmp_path / "data")
-    conf, settings = tmp_path / "tiny.yaml", [f"runtime.home={tmp_path / 'home'}", "lm.steps=2"]
-    conf.write_text(RUN, encoding="utf-8")
-    options = [text for setting in settings for text in ("--set", setting)]
-    done = CliRunner().invoke(app, ["lm-info", str(conf), *options, "--json"], catch_exceptions=False)
+    pipeline = open_run(tmp_path / "tiny.yaml", RUN, "lm.steps=2")
+    options = ("--set", f"runtime.home={tmp_path / 'home'}", "--set", "lm.steps=2", "--json")
+    done = CliRunner().invoke(app, ["lm-info", str(tmp_path / "tiny.yaml"), *options], catch_exceptions=False)
     assert json.loads(done.stdout)["parameters"] > 0
-    made = [stage.key for stage in Pipeline(read_config(conf, settings)).status() if stage.state == "done"]
+    made = [stage.key for stage in pipeline.status() if stage.state == "done"]
     assert made == ["graph", "questions", "supervision", "instructions", "lm"]
 
 
@@ -110,7 +99,7 @@ def test_scores_are_recorded_per_planner_and_seed(built: Pipeline) -> None:
     assert "| hops | planner |" in summary.markdown
 
 
-def test_the_adapter_loads_in_plain_peft_onto_the_embedded_model(built: Pipeline) -> None:
+def test_the_model_of_a_seed_is_the_base_with_its_adapter_which_loads_in_plain_peft(built: Pipeline) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -119,9 +108,6 @@ def test_the_adapter_loads_in_plain_peft_onto_the_embedded_model(built: Pipeline
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
     assert model.peft_config["default"].r == 2
     assert str(built.home) not in (adapter / "adapter_config.json").read_text(encoding="utf-8")
-
-
-def test_the_model_of_a_seed_is_the_base_with_its_adapter(built: Pipeline) -> None:
     facts = model_facts(built)
     assert facts["kind"] == "embedded"
     assert facts["parameters"] < 300_000
@@ -134,12 +120,12 @@ def test_planners_are_scored_on_any_file_and_what_cannot_be_used_is_said(built: 
     path = pq.read_table(built.artifact("supervision").folder / "paths.parquet")["path"][0].as_py()
     rows = [{"id": "a", "question": text, "relation_paths": [path]}, {"id": "b", "question": text}, {"id": "c"}]
     rows.append({"id": "d", "question": "what of nobody at all?", "relation_paths": [path]})
-    (tmp_path / "plans.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    write_jsonl(tmp_path / "plans.jsonl", rows)
     scores, rejects = score_plan_file(built, tmp_path / "plans.jsonl")
     assert scores.keys() == {"generator", "dense"}
     assert [(score.figures["n"], score.figures["n_without_paths"]) for score in scores.values()] == [(1, 1)] * 2
     assert sorted(reject.reason for reject in rejects) == ["no entity name in the text", "no question text"]
-    (tmp_path / "none.jsonl").write_text('{"id": "d", "question": "what of nobody at all?"}\n', encoding="utf-8")
+    write_jsonl(tmp_path / "none.jsonl", [{"id": "d", "question": "what of nobody at all?"}])
     with pytest.raises(InputError, match="holds no usable question"):
         score_plan_file(built, tmp_path / "none.jsonl")
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,8 @@ import pytest
 
 from kgqa_core.artifacts import MANIFEST
 from kgqa_core.config import RunConfig
-from kgqa_core.config_file import read_config
 from kgqa_core.run.pipeline import Pipeline
+from tests.conftest import PROJECT, with_home
 from tests.processes import TIMEOUT, assert_nothing_runs, rubble, wait_for_stage
 
 pytestmark = pytest.mark.slow
@@ -40,13 +43,8 @@ found = {
 }
 print(json.dumps(found), flush=True)
 """
-# What ends a run, and in which stage. A run that is stopped politely leaves nothing half made; all go on.
-ENDS = [
-    (signal.SIGINT, "encodings"),
-    (signal.SIGKILL, "explorer-seed0"),
-    (signal.SIGTERM, "controls"),
-    (signal.SIGKILL, "evaluation-seed0"),
-]
+# What ends a run, and in which stage (Ctrl-C: test_cli_run). A run that is stopped politely leaves nothing half made.
+ENDS = [(signal.SIGTERM, "encodings"), (signal.SIGKILL, "explorer-seed0"), (signal.SIGKILL, "evaluation-seed0")]
 
 Retrain = Callable[..., "subprocess.Popen[str]"]
 
@@ -57,15 +55,16 @@ def retrain(start: Callable[..., Any], tiny_config: RunConfig, server: str) -> R
 
     def begin(home: Path, *, own_server: bool = False, **options: Any) -> subprocess.Popen[str]:
         environment = {"KGQA_HOME": str(home)} | ({} if own_server else {"PREFECT_API_URL": server})
-        run: subprocess.Popen[str] = start(RETRAIN, file_of(tiny_config), home, env=environment, **options)
+        file = tiny_config.runtime.home.parent / "tiny.yaml"
+        run: subprocess.Popen[str] = start(RETRAIN, file, home, env=environment, **options)
         return run
 
     return begin
 
 
-def file_of(config: RunConfig) -> Path:
-    """Return the file of the run of all tests."""
-    return config.runtime.home.parent / "tiny.yaml"
+def run_in(config: RunConfig, home: Path) -> Pipeline:
+    """Return the run of all tests, in another home."""
+    return Pipeline(with_home(config, home))
 
 
 def finish(run: subprocess.Popen[str]) -> dict[str, Any]:
@@ -77,15 +76,14 @@ def finish(run: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def contents(config: RunConfig, home: Path) -> dict[str, str]:
-    """Return the content hash of every stage of the run of all tests, in another home."""
-    pipeline = Pipeline(read_config(file_of(config), [f"runtime.home={home}"]))
+    """Return the content hash of every stage."""
+    pipeline = run_in(config, home)
     return {key: pipeline.artifact(key).content for key in pipeline.specs}
 
 
 def done_by(config: RunConfig, home: Path) -> dict[str, int]:
     """Return when each stage that is done was done: a stage that is made again has another time."""
-    pipeline = Pipeline(read_config(file_of(config), [f"runtime.home={home}"]))
-    found = {key: pipeline.find(key) for key in KEYS}
+    found = {key: run_in(config, home).find(key) for key in KEYS}
     return {key: (artifact.folder / MANIFEST).stat().st_mtime_ns for key, artifact in found.items() if artifact}
 
 
@@ -173,3 +171,60 @@ def test_ctrl_c_reaches_a_run_that_waits_for_another(
         run.send_signal(signal.SIGINT)
         assert run.wait(60) != 0
     assert_nothing_runs(home)
+
+
+# The scheduled deployment of prefect.yaml, by a started server and a real worker
+
+
+QUICK_RUN = """
+dataset: {name: deployed, source: embedded}
+encoder: {kind: hash}
+explorer: {steps: 2, width: 8, edge_budget: 2, epochs: 1, batch_size: 256}
+tracking: {enabled: false}
+"""
+
+
+def prefect(*arguments: str) -> str:
+    """Run the prefect command of this environment and return what it prints."""
+    command = [str(Path(sys.executable).with_name("prefect")), "--no-prompt", *arguments]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def ask_server(url: str, path: str, body: dict[str, Any]) -> Any:
+    """POST to the server's REST API."""
+    request = urllib.request.Request(
+        f"{url}/{path}", json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def test_a_worker_runs_the_scheduled_retrain_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, run_file = tmp_path / "home", tmp_path / "quick.yaml"
+    run_file.write_text(QUICK_RUN, encoding="utf-8")
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    monkeypatch.setenv("KGQA_HOME", str(home))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
+    ask_server(server, "work_pools/", {"name": "kgqa-cpu", "type": "process"})
+    prefect("deploy", "--all")
+    (deployment,) = ask_server(server, "deployments/filter", {})
+    (schedule,) = deployment["schedules"]
+    assert schedule["active"]
+    assert schedule["schedule"]["cron"] == "0 3 * * *"
+
+    asked = {"parameters": {"config": str(run_file)}, "state": {"type": "SCHEDULED"}}
+    created = ask_server(server, f"deployments/{deployment['id']}/create_flow_run", asked)["id"]
+    prefect("worker", "start", "--pool", "kgqa-cpu", "--run-once")
+
+    begun = {"any_": ["COMPLETED", "FAILED", "CRASHED", "RUNNING"]}
+    mine = {"deployments": {"id": {"any_": [deployment["id"]]}}, "flow_runs": {"state": {"type": begun}}}
+    (run,) = ask_server(server, "flow_runs/filter", mine)
+    assert (run["id"], run["state_type"]) == (created, "COMPLETED"), run["state"]
+    wanted = {"key": {"any_": ["results"]}, "flow_run_id": {"any_": [created]}}
+    (results,) = ask_server(server, "artifacts/filter", {"artifacts": wanted})
+    assert "template control" in str(results["data"])
+    stages = {folder.name for folder in (home / "artifacts").iterdir()}
+    assert stages == {"dataset", "graph", "questions", "encodings", "explorer", "controls", "evaluation"}

@@ -12,14 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.cache_policies import NO_CACHE
 
-from flows.summary import summarise
+from flows.summary import graph_facts, question_facts, summarise
 from kgqa_core.config import RunConfig
-from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.run.cluster import chunk_mapper
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
-from kgqa_core.run.stages import StageSpec, known_stages
+from kgqa_core.run.stages import known_stages
 from kgqa_core.tracking import read_record
 from tasks.runtime import run_as_task
 
@@ -44,11 +43,10 @@ def json_of(pipeline: Pipeline, key: str, name: str) -> Any:
 # The order of the stages
 
 
-@pytest.mark.parametrize(("goal", "num"), [("questions", 3), ("encodings", 4), (KEYS[4], 5), (KEYS[6], 7)])
+@pytest.mark.parametrize(("goal", "num"), [("questions", 3), (KEYS[4], 5), (KEYS[6], 7)])
 def test_what_a_goal_needs_is_made_first_and_what_is_there_is_skipped(tiny: Pipeline, goal: str, num: int) -> None:
     outcomes = ensure(tiny, [goal])
-    assert [outcome.key for outcome in outcomes] == KEYS[:num]
-    assert not any(outcome.built for outcome in outcomes)
+    assert [(outcome.key, outcome.built) for outcome in outcomes] == [(key, False) for key in KEYS[:num]]
     assert [outcome.artifact.folder for outcome in outcomes] == [tiny.artifact(key).folder for key in KEYS[:num]]
 
 
@@ -99,29 +97,21 @@ def test_every_artifact_holds_the_record_of_its_making(tiny: Pipeline, key: str)
     assert record.started_ms <= record.ended_ms
 
 
-def test_the_record_of_the_data_has_its_counts(tiny: Pipeline) -> None:
-    counts = json_of(tiny, "graph", "graph.json")
-    graph = record_of(tiny, "graph")
-    assert {name: graph.metrics[name] for name in ("num_entities", "num_triples")} == {
-        name: counts[name] for name in ("num_entities", "num_triples")
-    }
+def test_records_have_the_counts_curves_and_figures_of_the_reports(tiny: Pipeline) -> None:
+    counts, graph = json_of(tiny, "graph", "graph.json"), record_of(tiny, "graph")
+    assert [graph.metrics[name] - counts[name] for name in ("num_entities", "num_triples")] == [0, 0]
     assert graph.tables == {"rejects": "rejects.parquet"}
     questions = pq.read_table(tiny.artifact("questions").folder / "questions.parquet").to_pylist()
     recorded = record_of(tiny, "questions").metrics
     assert recorded["num_questions"] == len(questions)
     for split in ("train", "dev", "test"):
         assert recorded[f"num_{split}"] == sum(question["split"] == split for question in questions)
-    encodings = record_of(tiny, "encodings").metrics
     rows = pq.read_metadata(tiny.artifact("encodings").folder / "encodings.parquet").num_rows
-    assert encodings == {"num_texts": rows, "encoding_dim": 31}
-
-
-def test_the_record_of_training_has_curves_and_that_of_the_scores_has_the_reports_figures(tiny: Pipeline) -> None:
-    training = record_of(tiny, "explorer-seed0")
-    assert {"train.loss", "train.learning_rate", "dev.hits1"} <= set(training.curves)
+    assert record_of(tiny, "encodings").metrics == {"num_texts": rows, "encoding_dim": 31}
+    assert {"train.loss", "train.learning_rate", "dev.hits1"} <= set(record_of(tiny, "explorer-seed0").curves)
     learned, *controls = json_of(tiny, "evaluation-seed0", "scores.json")
     scores = record_of(tiny, "evaluation-seed0")
-    assert {name: scores.metrics[name] for name in learned["overall"]} == learned["overall"]
+    assert learned["overall"].items() <= scores.metrics.items()
     assert scores.metrics["hits1.hop1"] == learned["by_hops"]["1"]["hits1"]
     assert scores.metrics["f1.answers2-4"] == learned["by_answers"]["2-4"]["f1"]
     assert scores.metrics["em.answers10-up"] == learned["by_answers"][">=10"]["em"]
@@ -131,44 +121,16 @@ def test_the_record_of_training_has_curves_and_that_of_the_scores_has_the_report
     assert record_of(tiny, "controls").metrics["template_control.hits1"] == controls[0]["overall"]["hits1"]
 
 
-def test_a_stage_that_fails_keeps_what_was_made_before_it(tiny_copy: RunConfig) -> None:
-    pipeline = Pipeline(tiny_copy)
-    folder = pipeline.artifact("controls").folder
-    (folder / "scores.json").unlink()
-
-    def no_number(_: Pipeline, __: StageSpec, folder: Path, recorder: Any) -> None:
-        recorder.metric("loss", float("nan"))
-
-    def write(_: Pipeline, __: StageSpec, folder: Path, recorder: Any) -> None:
-        (folder / "half.json").write_text("{")
-        raise InputError("no training question")
-
-    with pytest.raises(Exception, match="loss became nan"):
-        pipeline.make("controls", no_number)
-    with pytest.raises(InputError):
-        pipeline.make("controls", write)
-    assert [path.suffix for path in folder.parent.iterdir()] == [".lock"]
-    assert pipeline.find("explorer-seed0")
-
-
 # The stages in use
 
 
-def test_a_trained_explorer_answers_and_one_that_is_not_trained_says_so(tiny: Pipeline) -> None:
-    system = open_system(tiny)
-    assert system.card.encoder == "hash-v1-d31"
-    assert (system.card.width, system.card.steps, system.card.edge_budget) == (7, 2, 5)
-    other = tiny.config.model_copy(update={"explorer": tiny.config.explorer.model_copy(update={"epochs": 2})})
-    with pytest.raises(ArtifactError, match="'explorer-seed0' of 'tiny' is not done"):
-        open_system(Pipeline(other))
-
-
-def test_a_small_graph_is_parsed_in_this_process(tiny: Pipeline, tmp_path: Path) -> None:
+def test_a_trained_explorer_answers_and_a_small_graph_is_parsed_in_this_process(tiny: Pipeline, tmp_path: Path) -> None:
+    card = open_system(tiny).card
+    assert (card.encoder, card.width, card.steps, card.edge_budget) == ("hash-v1-d31", 7, 2, 5)
     (tmp_path / "triples.tsv").write_text("a\tb\tc\n")
-    with chunk_mapper(tiny, [tmp_path / "triples.tsv"]) as map_chunks:
-        assert map_chunks is map
-    with chunk_mapper(tiny, [tmp_path / "missing.tsv"]) as map_chunks:  # reported where it is read
-        assert map_chunks is map
+    for name in ("triples.tsv", "missing.tsv"):  # that one is reported where it is read
+        with chunk_mapper(tiny, [tmp_path / name]) as map_chunks:
+            assert map_chunks is map
 
 
 # What a flow returns
@@ -190,3 +152,20 @@ def test_the_summary_has_a_row_per_seed_their_mean_and_the_controls(tiny: Pipeli
     assert twice.built == ["evaluation-seed1"]
     data = summarise(tiny, outcomes[:3])
     assert (data.rows, data.markdown, data.name) == ((), "", "tiny")
+
+
+GRAPH = {"num_entities": 12345, "num_relations": 7, "num_triples": 54321, "kinds": {"entity": 12000, "cvt": 345}}
+HOPS = [{"hop": 0, "num_entities": 3, "num_triples": 0}, {"hop": 1, "num_entities": 11, "num_triples": 1300}]
+
+
+def test_the_facts_of_a_graph_and_its_questions_are_told_in_words() -> None:
+    assert list(graph_facts(GRAPH, {"hops": HOPS, "num_topics": 5, "num_topics_missing": 2, "num_hubs": 0})) == [
+        ("graph", "12,345 entities (12,000 named, 345 CVT nodes), 7 relations, 54,321 triples"),
+        ("  step 1", "11 new entities, 1,300 new triples"),
+        ("  topics", "2 of 5 are not in the dump"),
+    ]
+    plain = list(graph_facts({**GRAPH, "kinds": None}, {}))
+    assert plain == [("graph", "12,345 entities, 7 relations, 54,321 triples")]
+    rows = [{"split": "dev", "num_questions": num, "any_gold": share} for num, share in ((30, 50.0), (10, 10.0))]
+    asked = list(question_facts({"max_steps": 3, "coverage": rows}))
+    assert asked == [("questions, dev", "40; an answer within 3 steps for 40.0 %")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgqa_core.config_base import SubgraphSection
-from kgqa_core.config_file import read_config
 from kgqa_core.errors import InputError
-from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ask import open_answerer, score_question_file
 from kgqa_core.run.open import graph_of, open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
+from tests.conftest import Build, open_run, write_jsonl
 from tests.nsm import line, write_nsm
 
 RUN = """\
@@ -31,8 +29,6 @@ explorer: {steps: 1, width: 7, edge_budget: 5, epochs: 2, batch_size: 5}
 """
 STAGES = ["graph", "subgraphs", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
 
-Build = Callable[[Pipeline], list[str]]
-
 
 def likes(split: str, number: int) -> dict[str, Any]:
     """One person likes something else in every subgraph, and every third subgraph lacks the answer."""
@@ -46,8 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, build_stages: Build) -> Pipeli
     folder = tmp_path_factory.mktemp("nsm")
     for split, numbers in {"train": range(13), "dev": range(13, 17), "test": range(17, 24)}.items():
         write_nsm(folder / f"{split}.jsonl", [likes(split, number) for number in numbers])
-    (folder / "nsm.yaml").write_text(RUN, encoding="utf-8")
-    pipeline = Pipeline(read_config(folder / "nsm.yaml", [f"runtime.home={folder / 'home'}"]))
+    pipeline = open_run(folder / "nsm.yaml", RUN)
     assert build_stages(pipeline) == STAGES
     return pipeline
 
@@ -88,16 +83,8 @@ def test_with_one_graph_for_all_the_stage_is_not_there_and_more_is_reached(run: 
     assert read_scores(whole)["template control"]["overall"]["f1"] < 50  # it likes what it likes in all subgraphs
 
 
-def test_training_and_controls_are_handed_rows(run: Pipeline) -> None:
-    search = search_graph(run)
-    questions = read_questions(run.artifact("questions").folder, "train")
-    placed = search.place(questions)
-    assert search.graph.num_entities > graph_of(run).num_entities
-    assert len({question.topics for question in questions}) == 1
-    assert len({question.topics for question in placed}) == len(placed)  # each has an ann of its own
-
-
 def test_a_question_in_words_explores_the_whole_graph(run: Pipeline) -> None:
+    assert search_graph(run).graph.num_entities > graph_of(run).num_entities  # an ann for each question
     answer = open_answerer(run).ask("what does ann like", "m.ann")
     assert {"m.thing1", "m.thing19"} & {line.label for line in answer.candidates}
     assert open_system(run).subgraphs is not None
@@ -128,45 +115,28 @@ dataset:
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 1, width: 7, edge_budget: 5, epochs: 2, batch_size: 5}
 """
-CUT_STAGES = ["graph", "questions", "subgraphs", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
 
 
-@pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory, build_stages: Build) -> Pipeline:
-    folder = tmp_path_factory.mktemp("cut")
+def test_nobody_leaves_what_was_cut_and_every_question_is_scored(tmp_path: Path, build_stages: Build) -> None:
     triples = [f"person{one}\tlikes\tthing{one}\nperson{one}\tborn in\tbergen\n" for one in range(23)]
-    (folder / "triples.tsv").write_text("".join(triples), encoding="utf-8")
-    (folder / "questions").mkdir()
+    (tmp_path / "triples.tsv").write_text("".join(triples), encoding="utf-8")
     for split, numbers in {"train": range(13), "dev": range(13, 17), "test": range(17, 23)}.items():
         said = {n: {"question": f"what does person{n} like", "topics": [f"person{n}"]} for n in numbers}
         rows = [{"id": f"q{n}", **asked, "answers": [f"thing{n}"]} for n, asked in said.items()]
         rows[-1]["answers"] = ["bergen"]  # which is not in the subgraph
-        lines = [json.dumps(row) + "\n" for row in rows]
-        (folder / f"questions/{split}.jsonl").write_text("".join(lines), encoding="utf-8")
-    (folder / "cut.yaml").write_text(CUT_RUN, encoding="utf-8")
-    pipeline = Pipeline(read_config(folder / "cut.yaml", [f"runtime.home={folder / 'home'}"]))
-    assert build_stages(pipeline) == CUT_STAGES
-    return pipeline
-
-
-def test_nobody_leaves_what_was_cut_and_every_question_is_scored(cut: Pipeline) -> None:
-    graph = graph_of(cut)
-    folder = cut.artifact("evaluation-seed0").folder
+        write_jsonl(tmp_path / "questions" / f"{split}.jsonl", rows)
+    pipeline = open_run(tmp_path / "cut.yaml", CUT_RUN)
+    assert build_stages(pipeline) == ["graph", "questions", "subgraphs", *STAGES[3:]]
+    graph = graph_of(pipeline)
+    folder = pipeline.artifact("evaluation-seed0").folder
     reached = {
         row["question_id"]: {graph.label_of(entity) for entity in row["candidate_ids"]}
         for row in pq.read_table(folder / "predictions.parquet").to_pylist()
     }
     assert reached == {f"q{one}": {f"person{one}", f"thing{one}"} for one in range(17, 23)}
-    blocks = pq.read_table(cut.artifact("subgraphs").folder / "blocks.parquet").to_pylist()
+    blocks = pq.read_table(pipeline.artifact("subgraphs").folder / "blocks.parquet").to_pylist()
     assert {row["num_triples"] for row in blocks} == {1}
     assert [row["holds_answer"] for row in blocks].count(False) == 3
-    assert search_graph(cut).subgraphs is not None
-    (learned,) = [row for row in json.loads((folder / "scores.json").read_text()) if row["role"] == "learned"]
+    assert search_graph(pipeline).subgraphs is not None
+    learned = read_scores(pipeline)["learned"]
     assert (learned["overall"]["n"], learned["answerable"]["n"]) == (6, 5)
-
-
-def test_other_settings_of_the_cut_leave_graph_and_questions_alone(cut: Pipeline, build_stages: Build) -> None:
-    dataset = cut.config.dataset
-    wider = dataset.subgraphs.model_copy(update={"drop_relations": ()})
-    other = Pipeline(cut.config.model_copy(update={"dataset": dataset.model_copy(update={"subgraphs": wider})}))
-    assert build_stages(other)[0] == "subgraphs"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,37 +98,24 @@ def test_a_sweep_over_the_walk_trains_nothing_and_shows_what_it_costs(done: flow
     assert edges[0] < edges[-1]
 
 
-def test_tables_hold_every_explorer_every_point_and_every_curve(done: flows.pipeline.SweepSummary) -> None:
+def test_tables_and_plots_hold_every_explorer_point_and_curve_and_one_of_nothing_is_left_out(
+    done: flows.pipeline.SweepSummary,
+) -> None:
     folder = done.artifact.folder
     rows = pq.read_table(folder / "rows.parquet").to_pylist()
-    assert [row["at.evaluation.edge_budget"] for row in rows] == ["1", "3", "all"]
-    assert {row["seed"] for row in rows} == {0}
+    assert [(row["at.evaluation.edge_budget"], row["seed"]) for row in rows] == [("1", 0), ("3", 0), ("all", 0)]
     assert len({row["fingerprint.explorer"] for row in rows}) == 1
     assert len({row["fingerprint.evaluation"] for row in rows}) == 3
     points = pq.read_table(folder / "summary.parquet").to_pylist()
     assert [point["hits1"] for point in points] == [row["hits1"] for row in rows]
     curves = pq.read_table(folder / "curves.parquet").to_pylist()
     assert {"dev.hits1", "train.loss"} <= {line["curve"] for line in curves}
-
-
-def test_a_plot_is_a_picture_and_one_of_nothing_is_left_out(done: flows.pipeline.SweepSummary) -> None:
-    plots = [done.artifact.folder / plot for plot in read_document(done.artifact)["plots"]]
+    plots = [folder / plot for plot in read_document(done.artifact)["plots"]]
     assert [plot.name for plot in plots] == ["1-edge-budget.png", "2-f1.png", "3-dev-hits1.png"]
     assert all(plot.read_bytes().startswith(b"\x89PNG") for plot in plots)
 
 
-def test_the_same_sweep_again_makes_nothing_one_more_value_its_run_and_another_table_no_run(run: RunSweep) -> None:
-    first, again = run(BUDGETS), run(BUDGETS)
-    assert not any(again.built.values())
-    assert again.artifact.folder == first.artifact.folder
-    more = run(BUDGETS.replace("[1, 3, all]", "[1, 2, 3, all]"))
-    assert [label for label, keys in more.built.items() if keys] == ["edge_budget=2"]
-    other = run(BUDGETS.replace("table: [hits1", "table: [f1"))
-    assert not any(other.built.values())
-    assert len({summary.artifact.folder for summary in (first, more, other)}) == 3
-
-
-def test_a_sweep_that_stopped_goes_on_where_it_was(run: RunSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_goes_on_where_it_was_and_makes_nothing_twice(run: RunSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     retrain = flows.pipeline.retrain
 
     def stops_at_the_third(config: RunConfig) -> RunSummary:
@@ -135,12 +123,19 @@ def test_a_sweep_that_stopped_goes_on_where_it_was(run: RunSweep, monkeypatch: p
             raise InputError("the disk is full")
         return retrain(config)
 
+    def built(summary: flows.pipeline.SweepSummary) -> list[str]:
+        return [label for label, keys in summary.built.items() if keys]
+
     with monkeypatch.context() as patch:
         patch.setattr(flows.pipeline, "retrain", stops_at_the_third)
         with pytest.raises(InputError, match=r"run 'edge_budget=all' of the sweep: the disk is full"):
             run(BUDGETS)
-    done = run(BUDGETS)
-    assert [label for label, keys in done.built.items() if keys] == ["edge_budget=all"]
+    first, again = run(BUDGETS), run(BUDGETS)
+    assert (built(first), built(again)) == (["edge_budget=all"], [])
+    assert again.artifact.folder == first.artifact.folder
+    more, other = run(BUDGETS.replace("[1, 3, all]", "[1, 2, 3, all]")), run(BUDGETS.replace("[hits1", "[f1"))
+    assert (built(more), built(other)) == (["edge_budget=2"], [])  # one more value; another table
+    assert len({summary.artifact.folder for summary in (first, more, other)}) == 3
 
 
 def test_seeds_are_repetitions_and_runs_train_only_what_differs(
@@ -150,10 +145,7 @@ def test_seeds_are_repetitions_and_runs_train_only_what_differs(
     assert done.built["width=7"] == ["explorer-seed1", "evaluation-seed1"]
     assert done.built["width=5"] == ["explorer-seed0", "explorer-seed1", "evaluation-seed0", "evaluation-seed1"]
     points = read_document(done.artifact)["points"]
-    assert [(point["place"], point["num_explorers"]) for point in points] == [
-        ({"explorer.width": 7}, 2),
-        ({"explorer.width": 5}, 2),
-    ]
+    assert [(point["place"]["explorer.width"], point["num_explorers"]) for point in points] == [(7, 2), (5, 2)]
     rows = pq.read_table(done.artifact.folder / "rows.parquet").to_pylist()
     for point, pair in zip(points, (rows[:2], rows[2:]), strict=True):
         assert point["figures"]["hits1"]["mean"] == pytest.approx(sum(row["hits1"] for row in pair) / 2)
@@ -204,28 +196,28 @@ def start(sweep: Path, server: str) -> subprocess.Popen[str]:
 def test_a_killed_sweep_goes_on_and_mlflow_shows_it_once(tmp_path: Path, server: str) -> None:
     sweep = write_rivers(tmp_path)
     scores = tmp_path / "home" / "artifacts" / "evaluation"
+
+    def finished() -> dict[str, int]:
+        done = [path for path in scores.glob("*/manifest.json") if path.parent.suffix != ".work"]
+        return {path.parent.name: path.stat().st_mtime_ns for path in done}
+
     process = start(sweep, server)
-    while process.poll() is None and len(list(scores.glob("*/manifest.json"))) < 2:
+    while process.poll() is None and len(finished()) < 2:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    done = [path for path in scores.glob("*/manifest.json") if path.parent.suffix != ".work"]
-    finished = {path.parent.name: path.stat().st_mtime_ns for path in done}
-    assert finished
+    before = finished()
+    assert before
 
     out, errors = (process := start(sweep, server)).communicate()
     assert process.returncode == 0, errors
     document = json.loads(out)
-    kept = {path.parent.name: path.stat().st_mtime_ns for path in scores.glob("*/manifest.json")}
-    assert finished.items() <= kept.items(), "a finished point was run again"
-    assert [point["place"] for point in document["points"]] == [
-        {"dataset.questions.train_size": 3},
-        {"dataset.questions.train_size": None},
-    ]
-    assert [point["num_explorers"] for point in document["points"]] == [2, 1]  # every draw of all is all
+    assert before.items() <= finished().items(), "a finished point was run again"
+    points = [(point["place"], point["num_explorers"]) for point in document["points"]]
+    size = "dataset.questions.train_size"
+    assert points == [({size: 3}, 2), ({size: None}, 1)]  # every draw of all is all
     assert all(Path(plot).is_file() for plot in document["plots"])
     assert "mlflow ui" in document["mlflow_ui"]
-
     check_mlflow(tmp_path / "home", document)
 
 
@@ -238,19 +230,15 @@ def check_mlflow(home: Path, document: dict[str, Any]) -> None:
     assert experiment is not None
     found = client.search_runs([experiment.experiment_id])
     assert {run.info.status for run in found} == {"FINISHED"}
-    (whole,) = [run for run in found if run.data.tags["kind"] == "sweep"]
-    points = [run for run in found if run.data.tags["kind"] == "sweep point"]
-    assert {run.data.tags["mlflow.parentRunId"] for run in points} == {whole.info.run_id}
-    by_size = {run.data.params["dataset.questions.train_size"]: run.data for run in points}
+    kinds = Counter(run.data.tags["kind"] for run in found)
+    assert (kinds["sweep"], kinds["sweep point"], kinds["system"]) == (1, 2, 3)
+    by_size = {run.data.params.get("dataset.questions.train_size"): run.data for run in found}
     for point in document["points"]:
         data = by_size[show_value(point["place"]["dataset.questions.train_size"])]
-        assert data.metrics["hits1"] == pytest.approx(point["figures"]["hits1"]["mean"])
-        assert data.metrics["template_control.f1"] == pytest.approx(point["figures"]["template_control.f1"]["mean"])
-    assert "hits1.deviation" in by_size["3"].metrics
-    assert len([run for run in found if run.data.tags["kind"] == "system"]) == 3
-    files = {file.path for file in client.list_artifacts(whole.info.run_id)}
-    assert {"plots", "tables", "summary.json", "rows.json", "sweep.yaml"} <= files
-    plots = {file.path for file in client.list_artifacts(whole.info.run_id, "plots")}
+        for name in ("hits1", "template_control.f1"):
+            assert data.metrics[name] == pytest.approx(point["figures"][name]["mean"])
+    (whole,) = [run.info.run_id for run in found if run.data.tags["kind"] == "sweep"]
+    plots = {file.path for file in client.list_artifacts(whole, "plots")}
     assert plots == {f"plots/{Path(plot).name}" for plot in document["plots"]}
 
 

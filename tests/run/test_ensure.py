@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from kgqa_core.errors import DriftError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.tracking import read_record
+from tests.conftest import write_jsonl
 
 RUN = """\
 dataset:
@@ -43,7 +43,7 @@ QUESTIONS = {
     "test": {"Switzerland": "Aar", "Bournemouth": "Luzern"},
 }
 
-Build = Callable[..., RunSummary]
+NO_FLOOR = "dataset.drift.min_changed=0"
 
 
 @pytest.fixture
@@ -54,23 +54,25 @@ def towns(tmp_path: Path) -> Path:
     write_triples(conf, TRIPLES)
     (tmp_path / "names.tsv").write_text("Aar\tthe Aare\n", encoding="utf-8")
     for split, asked in QUESTIONS.items():
-        lines = [
+        rows = [
             {"id": f"about-{topic}", "question": f"what of {topic}?", "topics": [topic], "answers": [answer]}
             for topic, answer in asked.items()
         ]
-        (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
     return conf
 
 
-@pytest.fixture
-def build() -> Build:
+def build(conf: Path, *overrides: str, accept: bool = False) -> RunSummary:
     """Build graph and questions, without Prefect."""
+    pipeline = Pipeline(read_config(conf, overrides))
+    return summarise(pipeline, ensure(pipeline, ["questions"], accept=accept))
 
-    def run(conf: Path, *overrides: str, accept: bool = False) -> RunSummary:
-        pipeline = Pipeline(read_config(conf, overrides))
-        return summarise(pipeline, ensure(pipeline, ["questions"], accept=accept))
 
-    return run
+def stopped(conf: Path, *overrides: str) -> str:
+    """Return with which words a build is stopped."""
+    with pytest.raises(DriftError) as raised:
+        build(conf, *overrides)
+    return str(raised.value)
 
 
 def write_triples(conf: Path, triples: list[str]) -> None:
@@ -90,13 +92,10 @@ def changed(summary: RunSummary) -> Any:
     return summary.changes
 
 
-NO_FLOOR = "dataset.drift.min_changed=0"
-
-
 # What is shown
 
 
-def test_the_first_build_and_one_with_nothing_new_show_no_changes(towns: Path, build: Build) -> None:
+def test_the_first_build_and_one_with_nothing_new_show_no_changes(towns: Path) -> None:
     assert build(towns).changes is None
     assert build(towns).changes is None
     write_triples(towns, TRIPLES[::-1])  # another file, the same graph
@@ -104,7 +103,7 @@ def test_the_first_build_and_one_with_nothing_new_show_no_changes(towns: Path, b
     assert (again.changes, again.built) == (None, ["graph"])
 
 
-def test_changes_are_those_worked_out_by_hand(towns: Path, build: Build) -> None:
+def test_changes_are_those_worked_out_by_hand(towns: Path) -> None:
     build(towns)
     write_triples(towns, [*TRIPLES[:4], "Luzern twin_of Bournemouth", "Thur flows_into Rhine", "Thur long 137"])
     edit(towns, "names.tsv", "the Aare", "the river Aare")
@@ -127,7 +126,7 @@ def test_changes_are_those_worked_out_by_hand(towns: Path, build: Build) -> None
     assert (found["num_subgraphs_changed"], found["subgraphs_by"], found["hops"]) == (2, "walk", 2)
 
 
-def test_subgraphs_of_their_own_are_compared_where_both_builds_have_them(towns: Path, build: Build) -> None:
+def test_subgraphs_of_their_own_are_compared_where_both_builds_have_them(towns: Path) -> None:
     build(towns)
     write_triples(towns, [*TRIPLES, "Thur long 137"])
     first = changed(build(towns, "dataset.subgraphs=expand"))
@@ -139,7 +138,7 @@ def test_subgraphs_of_their_own_are_compared_where_both_builds_have_them(towns: 
     assert (second["subgraphs_by"], second["num_subgraphs_changed"]) == ("digest", 2)
 
 
-def test_a_comparison_is_an_artifact_with_tables_and_figures_for_the_tracker(towns: Path, build: Build) -> None:
+def test_a_comparison_is_an_artifact_with_tables_and_figures_for_the_tracker(towns: Path) -> None:
     build(towns)
     write_triples(towns, TRIPLES[:5])
     outcome = build(towns, "dataset.drift=null").outcomes[-1]
@@ -158,7 +157,7 @@ def test_a_comparison_is_an_artifact_with_tables_and_figures_for_the_tracker(tow
     assert (metrics["triples_in"], metrics["triples_out"], metrics["questions_out"]) == (0, 2, 1)
 
 
-def test_people_see_a_line_for_everything_that_changed_and_for_nothing_else(towns: Path, build: Build) -> None:
+def test_people_see_a_line_for_everything_that_changed_and_for_nothing_else(towns: Path) -> None:
     build(towns)
     with (towns.parent / "triples.tsv").open("a") as stream:
         stream.write("half a line\n")
@@ -179,31 +178,20 @@ def test_people_see_a_line_for_everything_that_changed_and_for_nothing_else(town
 # The guard
 
 
-def test_a_change_beyond_a_limit_stops_with_what_moved_and_keeps_what_was_built(towns: Path, build: Build) -> None:
+def test_a_change_beyond_a_limit_stops_with_what_moved_until_it_is_accepted(towns: Path) -> None:
     build(towns, NO_FLOOR)
     write_triples(towns, [line for line in TRIPLES if "flows_into" not in line])
-    with pytest.raises(DriftError) as stopped:
-        build(towns, NO_FLOOR)
-    said = str(stopped.value)
+    said = stopped(towns, NO_FLOOR)
     assert "triples: 7 -> 4 (+0 -3), 42.9 percent changed, max_triples_change allows 20" in said
     assert "entities: 9 -> 6 (+0 -3)" in said
     assert "kgqa build CONF --accept" in said
     assert "relation flows_into" not in said  # it has fewer than a thousand triples
     pipeline = Pipeline(read_config(towns))
-    assert pipeline.find("graph")
-    assert pipeline.find("questions")
-
-
-def test_what_was_stopped_stays_stopped_until_it_is_accepted(towns: Path, build: Build) -> None:
-    build(towns, NO_FLOOR)
-    write_triples(towns, TRIPLES[:4])
-    with pytest.raises(DriftError):
-        build(towns, NO_FLOOR)
+    assert pipeline.find("graph") and pipeline.find("questions")  # what was built is kept
     write_triples(towns, TRIPLES)
     assert build(towns, NO_FLOOR).changes is None  # to go back to the accepted build needs no accepting
-    write_triples(towns, TRIPLES[:4])
-    with pytest.raises(DriftError):
-        build(towns, NO_FLOOR)
+    write_triples(towns, [line for line in TRIPLES if "flows_into" not in line])
+    assert stopped(towns, NO_FLOOR) == said
     accepted = build(towns, NO_FLOOR, accept=True)
     assert changed(accepted)["graph"]["triples"]["gone"] == 3
     assert accepted.built == []  # nothing is made twice, the comparison neither
@@ -221,29 +209,20 @@ def test_what_was_stopped_stays_stopped_until_it_is_accepted(towns: Path, build:
         ("max_name_coverage_drop=10", "entities with a name, percent"),
     ],
 )
-def test_each_limit_guards_one_figure(towns: Path, build: Build, limit: str, what: str) -> None:
-    none = [f"max_{name}_change=null" for name in ("triples", "entities", "relation", "questions")]
-    settings = [
-        *none,
-        "max_coverage_drop=null",
-        "max_name_coverage_drop=null",
-        "min_changed=0",
-        "relation_min_triples=1",
-    ]
-    drift = [f"dataset.drift.{setting}" for setting in settings]
+def test_each_limit_guards_one_figure(towns: Path, limit: str, what: str) -> None:
+    none = ("triples_change", "entities_change", "relation_change", "questions_change", "coverage_drop")
+    settings = [*(f"max_{name}=null" for name in (*none, "name_coverage_drop")), "min_changed=0"]
+    drift = [f"dataset.drift.{setting}" for setting in (*settings, "relation_min_triples=1")]
     build(towns, *drift)
     write_triples(towns, [line for line in TRIPLES if "flows_into" not in line])
     edit(towns, "names.tsv", "Aar", "Inn")
     edit(towns, "test.jsonl", '["Luzern"]', '["Bern"]')
-    with pytest.raises(DriftError) as stopped:
-        build(towns, *drift, f"dataset.drift.{limit}")
-    moved = [line for line in str(stopped.value).splitlines() if line.startswith("  ")]
-    assert len(moved) == 1
-    assert moved[0].startswith(f"  {what}: ")
+    (moved,) = [line for line in stopped(towns, *drift, f"dataset.drift.{limit}").splitlines() if line[:2] == "  "]
+    assert moved.startswith(f"  {what}: ")
     assert build(towns, *drift).changes is not None
 
 
-def test_few_changes_pass_whatever_their_share_and_without_limits_all_do(towns: Path, build: Build) -> None:
+def test_few_changes_pass_whatever_their_share_and_without_limits_all_do(towns: Path) -> None:
     build(towns)
     write_triples(towns, TRIPLES[:5])
     assert changed(build(towns, "dataset.drift.max_coverage_drop=null"))["graph"]["triples"]["gone"] == 2
@@ -251,31 +230,25 @@ def test_few_changes_pass_whatever_their_share_and_without_limits_all_do(towns: 
     assert changed(build(towns, "dataset.drift=null"))["graph"]["triples"]["gone"] == 2
 
 
-def test_what_other_settings_made_is_shown_and_stops_nothing(towns: Path, build: Build) -> None:
+def test_what_other_settings_made_stops_nothing_and_where_the_last_build_is_gone_the_next_is_the_first(
+    towns: Path,
+) -> None:
     build(towns, NO_FLOOR)
     assert build(towns, NO_FLOOR, "dataset.graph.max_reject_ratio=0.1").changes is None
     write_triples(towns, TRIPLES[:3])
     assert changed(build(towns, NO_FLOOR))["graph"]["triples"]["gone"] == 4
-    write_triples(towns, TRIPLES)
-    with pytest.raises(DriftError):  # the settings are the same again
-        build(towns, NO_FLOOR)
-
-
-def test_where_the_last_build_is_gone_the_next_one_is_the_first(towns: Path, build: Build) -> None:
-    build(towns, NO_FLOOR)
     (Pipeline(read_config(towns)).artifact("graph").folder / "manifest.json").unlink()
-    write_triples(towns, TRIPLES[:3])
+    write_triples(towns, TRIPLES[:4])
     assert build(towns, NO_FLOOR).changes is None
     write_triples(towns, TRIPLES)
-    with pytest.raises(DriftError):
-        build(towns, NO_FLOOR)
+    assert stopped(towns, NO_FLOOR)  # the settings are the same again
 
 
 # The command
 
 
 def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
-    towns: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+    towns: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_flow(name: str, config: Any, **options: bool) -> RunSummary:
         assert name == "build_graph"
@@ -289,9 +262,9 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
 
     assert "Changes" not in kgqa().stdout
     write_triples(towns, TRIPLES[:3])
-    stopped = kgqa()
-    assert (stopped.exit_code, stopped.stdout) == (6, "")
-    assert "triples: 7 -> 3" in stopped.stderr
+    refused = kgqa()
+    assert (refused.exit_code, refused.stdout) == (6, "")
+    assert "triples: 7 -> 3" in refused.stderr
     accepted = kgqa("--accept")
     assert accepted.exit_code == 0
     assert "Changes since the last build" in accepted.stdout
@@ -299,3 +272,15 @@ def test_kgqa_build_prints_changes_stops_with_its_own_exit_code_and_accepts(
     document = json.loads(kgqa("--accept", "--json").stdout)
     assert document["changes"]["graph"]["triples"] == {"before": 3, "after": 7, "came": 4, "gone": 0}
     assert json.loads(kgqa("--json").stdout)["changes"] is None
+
+
+def test_the_relations_that_moved_most_are_shown_and_the_others_counted() -> None:
+    def moved(came: int) -> dict[str, int]:
+        return {"before": 10, "after": 10 + came, "came": came, "gone": 0}
+
+    graph = {**dict.fromkeys(("triples", "entities", "relations"), moved(0)), "new_relations": [], "gone_relations": []}
+    graph |= {"per_relation": {f"r{n:02}": moved(n) for n in range(1, 14)}, "num_renamed": 0}
+    graph |= {"named_before": None, "named_after": None}
+    changes = {"graph": graph, "questions": moved(0), "num_reworded": 0, "num_subgraphs_changed": 0, "coverage": []}
+    rows = [row[0] for row in change_rows(changes)]
+    assert rows == [*(f"triples of r{number:02}" for number in range(13, 3, -1)), "triples of 3 more relations"]

@@ -11,34 +11,26 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.stages import StageSpec, known_stages, stage_specs
+from kgqa_core.run.stages import StageSpec, stage_specs
 from tests.run.specs import another, assert_in_order, changed, settings_of, specs_of
 
 STAGES = ["graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
 TRAINED, JUDGED = "explorer-seed0", "evaluation-seed0"
 DUMP, CUT = "dataset.graph={format: freebase, path: data}", "dataset.subgraphs={method: pagerank, hops: 3}"
-SHAPING = {
-    "dataset.reenter_topic": {"questions", TRAINED, "controls"},
-    "dataset.graph.max_reject_ratio": {"graph"},
-    "dataset.graph.inverse_suffix": {"graph"},
-    "dataset.questions.max_reject_ratio": {"questions"},
-    "dataset.questions.train_size": {"questions"},
-    "dataset.questions.hold_out_templates": {"questions"},
-    "dataset.questions.draw": {"questions"},
-    "encoder.dim": {"encodings", TRAINED},
-    "explorer.steps": {"questions", TRAINED, "controls"},
-    "explorer.mask_topics": {TRAINED, "encodings"},
-    "explorer.variant": {TRAINED, "encodings"},
-    "evaluation.split": {"controls", JUDGED},
-} | {
-    f"{section}.{name}": {stage}
-    for section, stage, names in (
-        ("explorer", TRAINED, "width edge_budget epochs batch_size learning_rate warmup_steps weight_decay loss"),
-        ("explorer", TRAINED, "prune_after prune_below patience question_noise precision"),
-        ("evaluation", JUDGED, "evidence_paths edge_budget attention_threshold passes"),
-    )
-    for name in names.split()
+SHAPED_BY: dict[tuple[str, ...], str] = {
+    ("graph",): "dataset.graph.max_reject_ratio dataset.graph.inverse_suffix",
+    ("questions",): " ".join(
+        f"dataset.questions.{name}" for name in ("max_reject_ratio", "train_size", "hold_out_templates", "draw")
+    ),
+    ("questions", TRAINED, "controls"): "dataset.reenter_topic explorer.steps",
+    ("encodings", TRAINED): "encoder.dim explorer.mask_topics explorer.variant",
+    (TRAINED,): "explorer.width explorer.edge_budget explorer.epochs explorer.batch_size explorer.learning_rate "
+    "explorer.warmup_steps explorer.weight_decay explorer.loss explorer.prune_after explorer.prune_below "
+    "explorer.patience explorer.question_noise explorer.precision",
+    (JUDGED,): "evaluation.evidence_paths evaluation.edge_budget evaluation.attention_threshold evaluation.passes",
+    ("controls", JUDGED): "evaluation.split",
 }
+SHAPING = {name: set(stages) for stages, names in SHAPED_BY.items() for name in names.split()}
 OF_DUMP = {
     **dict.fromkeys(("language", "keep_types", "noise", "max_reject_ratio"), "dump"),
     **dict.fromkeys(("hops", "cvt_is_hop", "hub_cap"), "graph"),
@@ -103,9 +95,6 @@ def test_the_embedded_dataset_is_a_stage_with_a_seed(tiny_config: RunConfig) -> 
     assert specs["dataset"].section == {"seed": 0}
     assert (specs["graph"].needs, specs["questions"].needs) == (("dataset",), ("dataset", "graph"))
     assert_in_order(specs)
-    only_of_other_runs = {"subgraphs", "dump", "topics", "fusion", "system", "comparison"}
-    only_of_other_runs |= {"supervision", "candidates", "instructions", "lm", "reasoner", "dense", "plans"}
-    assert {spec.stage for spec in specs.values()} == known_stages().keys() - only_of_other_runs
 
 
 def freebase_specs(films: Path, *more: str) -> dict[str, StageSpec]:
@@ -184,7 +173,7 @@ def metaqa(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
-def test_of_a_metaqa_folder_the_chosen_hops_are_read_with_their_chains(films: Path) -> None:
+def test_of_metaqa_the_chosen_hops_or_files_are_read_with_their_chains(films: Path) -> None:
     folder, splits = films.parent / "asked", ("dev", "test", "train")
     plain = [f"{hop}-hop/qa_{split}{chain}.txt" for hop in (1, 2) for split in splits for chain in ("", "_qtype")]
     official = [f"3-hop/vanilla/qa_{split}.txt" for split in splits]
@@ -196,19 +185,17 @@ def test_of_a_metaqa_folder_the_chosen_hops_are_read_with_their_chains(films: Pa
     assert two.files == {f"questions/{name}": folder / name for name in wanted}
     assert two.section["hops"] == [1, 3]
     assert len(specs_of(films, f"{asked}}}")["questions"].files) == 12 + 4  # none of the last three
-
-
-def test_of_single_metaqa_files_the_chains_are_read_too(films: Path) -> None:
-    folder = films.parent / "asked"
-    metaqa(folder, "qa_train.txt", "qa_train_qtype.txt", "vanilla/qa_test.txt", "qa_test_qtype.txt", "qa_dev.txt")
-    files = "{train: asked/qa_train.txt, test: asked/vanilla/qa_test.txt, dev: asked/qa_dev.txt}"
+    single = films.parent / "single"
+    names = ("qa_train.txt", "qa_train_qtype.txt", "vanilla/qa_test.txt", "qa_test_qtype.txt", "qa_dev.txt")
+    metaqa(single, *names)
+    files = "{train: single/qa_train.txt, test: single/vanilla/qa_test.txt, dev: single/qa_dev.txt}"
     found = specs_of(films, f"dataset.questions={{format: metaqa, files: {files}}}")["questions"].files
-    assert found == {
-        "questions/train/qa_train.txt": folder / "qa_train.txt",
-        "questions/train/qa_train.txt qa_train_qtype.txt": folder / "qa_train_qtype.txt",
-        "questions/test/qa_test.txt": folder / "vanilla/qa_test.txt",
-        "questions/test/qa_test.txt qa_test_qtype.txt": folder / "qa_test_qtype.txt",
-        "questions/dev/qa_dev.txt": folder / "qa_dev.txt",
+    assert {name.removeprefix("questions/"): path for name, path in found.items()} == {
+        "train/qa_train.txt": single / names[0],
+        "train/qa_train.txt qa_train_qtype.txt": single / names[1],
+        "test/qa_test.txt": single / names[2],
+        "test/qa_test.txt qa_test_qtype.txt": single / names[3],
+        "dev/qa_dev.txt": single / names[4],
     }
 
 
@@ -259,19 +246,17 @@ def make_ground(pipeline: Pipeline) -> Pipeline:
 
 
 def test_an_explorer_to_start_from_is_in_the_recipe_by_content_not_by_path(films: Path, tmp_path: Path) -> None:
-    recipes = []
-    for name in (None, "one", "same", "other"):
-        if name:
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "model.json").write_text("{}", "utf-8")
-            (tmp_path / name / "model.safetensors").write_text("other" if name == "other" else "weights", "utf-8")
+    found = {}
+    for name, weights in {"": "", "one": "weights", "same": "weights", "other": "other"}.items():
         overrides = [f"explorer.init_from={tmp_path / name}"] if name else []
+        for file, text in {"model.json": "{}", "model.safetensors": weights}.items() if name else ():
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / file).write_text(text, "utf-8")
         recipe = make_ground(Pipeline(read_config(films, overrides))).recipe(TRAINED)
         assert recipe is not None
-        recipes.append(recipe.fingerprint)
-    fresh, one, same, other = recipes
-    assert one == same
-    assert len({fresh, one, other}) == 3
+        found[name] = recipe.fingerprint
+    assert found["one"] == found["same"]
+    assert len(set(found.values())) == 3
 
 
 def test_a_run_to_start_from_is_waited_for_and_read_by_content(films: Path) -> None:

@@ -1,14 +1,16 @@
-"""What the stages of the comparison are made of, which of them a run has, and what is said of one that cannot be."""
+"""What the stages of planning and of the comparison are made of, which a run has, and what is said of others."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kgqa_core.config_file import read_config
 from kgqa_core.config_systems import SYSTEMS, OracleSection, SystemsSection, system_type
 from kgqa_core.errors import ConfigError
+from kgqa_core.lm.types import EndpointLmSection
 from kgqa_core.run.stages import StageSpec
 from tests.run.specs import another, assert_in_order, changed, specs_of
 
@@ -22,6 +24,14 @@ dense: {}
 """
 RUN = PLANNING + "systems: {}\n"
 BARE = PLANNING.split("plans:", maxsplit=1)[0]  # no model, no plans
+PLAYED = BARE + "systems:\n  run: [explorer]\n  variants:\n    played: {system: direct, answered_by: [%s]}\n"
+TUNED_RUN = RUN.replace("dense]", "dense, mixture]").replace("systems: {}", "reasoner: {}")
+PLANS_ONLY = """\
+dataset: {name: given, source: plans, plan_files: {train: train.jsonl, dev: dev.jsonl}}
+plans: {planners: [dense], seeds: [0, 1]}
+dense: {}
+evaluation: {split: dev}
+"""
 ALL = {f"system-{name}-seed0" for name in SYSTEMS}
 FUSION = "fusion-seed0"
 
@@ -43,54 +53,47 @@ def of(*names: str) -> set[str]:
 # Which stages there are
 
 
-def test_a_run_that_compares_no_systems_has_no_such_stage(run_file: Path) -> None:
-    run_file.write_text(PLANNING, encoding="utf-8")
-    assert not {spec.stage for spec in specs_of(run_file).values()} & {"fusion", "system", "comparison"}
-
-
 def test_each_system_is_a_stage_after_all_that_it_stands_on_and_the_comparison_is_the_last(run_file: Path) -> None:
     specs = specs_of(run_file)
     assert systems_in(specs) == ALL
     assert list(specs)[-1] == "comparison"
     assert set(specs["comparison"].needs) == ALL
     assert_in_order(specs)
+    run_file.write_text(PLANNING, encoding="utf-8")
+    assert not {spec.stage for spec in specs_of(run_file).values()} & {"fusion", "system", "comparison"}
 
 
-@pytest.mark.parametrize(
-    ("system", "needs"),
-    [
-        ("direct", {"lm"}),
-        ("cot", {"lm"}),
-        ("rog", {"lm"}),
-        ("tog", {"lm"}),
-        ("fiske", {"lm"}),
-        ("eperm", {"lm"}),
-        ("etd", {"lm", "encodings", "explorer-seed0"}),
-        ("dualr", {"lm", "encodings", "explorer-seed0"}),
-        ("explorer", {"encodings", "explorer-seed0"}),
-        ("ours", {"lm", "encodings", "explorer-seed0", "dense-seed0", FUSION}),
-    ],
-)
-def test_a_system_waits_for_no_more_than_it_needs(run_file: Path, system: str, needs: set[str]) -> None:
+PLAYERS = ("oracle", "random")
+NEEDS = {name: {"lm"} for name in ("direct", "cot", "rog", "tog", "fiske", "eperm")}
+NEEDS |= {name: {"lm", "encodings", "explorer-seed0"} for name in ("etd", "dualr", "ours")}
+NEEDS["explorer"] = NEEDS["etd"] - {"lm"}
+NEEDS["ours"] |= {"dense-seed0", FUSION}
+OF_PLANS = {name: {"lm"} for name in ("lm", "generator", "random", "none")}
+OF_PLANS |= {name: {"lm", "dense-seed0"} for name in ("dense", "mixture")}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_waits_for_no_more_than_it_needs_wherever_its_plans_come_from(run_file: Path, system: str) -> None:
     specs = specs_of(run_file, f"systems.run=[{system}]")
-    assert set(specs[f"system-{system}-seed0"].needs) - {"graph", "questions"} == needs
+    assert set(specs[f"system-{system}-seed0"].needs) - {"graph", "questions"} == NEEDS[system]
     assert (FUSION in specs) == (system == "ours")
+    for plans, needs in OF_PLANS.items() if system in ("rog", "eperm") else ():
+        specs = specs_of(run_file, f"systems.{system}.plans={plans}")
+        assert set(specs[f"system-{system}-seed0"].needs) - {"graph", "questions"} == needs, plans
 
 
-def test_where_no_model_answers_none_is_needed(run_file: Path) -> None:
+def test_every_answerer_is_a_stage_of_its_own_and_where_no_model_answers_none_is_needed(run_file: Path) -> None:
     run_file.write_text(BARE + "systems: {run: [explorer]}\n", encoding="utf-8")
     assert systems_in(specs_of(run_file)) == of("explorer")
     run_file.write_text(BARE + "systems: {run: [direct, rog, etd], answered_by: [oracle, random]}\n", encoding="utf-8")
     specs = specs_of(run_file)
-    assert systems_in(specs) == {
-        f"system-{name}-{who}-seed0" for name in ("direct", "rog", "etd") for who in ("oracle", "random")
-    }
+    assert systems_in(specs) == of(*(f"{name}-{who}" for name in ("direct", "rog", "etd") for who in PLAYERS))
     assert "lm" not in specs
     assert "supervision" in specs["system-rog-oracle-seed0"].needs  # what is right, an oracle knows
     assert "supervision" not in specs["system-rog-random-seed0"].needs
-
-
-def test_every_answerer_is_a_stage_of_its_own_but_the_explorer_asks_none(run_file: Path) -> None:
+    run_file.write_text(RUN, encoding="utf-8")
+    hard = specs_of(run_file, "systems.pool=hard")  # a wrong path is known by the right ones
+    assert all("supervision" in hard[key].needs for key in ALL)
     specs = specs_of(run_file, "systems.run=[explorer, direct]", "systems.answered_by=[lm, oracle, first]")
     assert systems_in(specs) == of("explorer", "direct", "direct-oracle", "direct-first")
     assert "answered_by" not in specs["system-explorer-seed0"].section
@@ -108,29 +111,10 @@ def test_seeds_are_stages_those_of_the_explorer_unless_told(run_file: Path) -> N
 
 def test_planners_and_adapters_are_of_a_seed_too(run_file: Path) -> None:
     run_file.write_text(RUN + "reasoner: {}\n", encoding="utf-8")
-    specs = specs_of(
-        run_file, "systems={run: [rog], seeds: [0, 1, 2]}", "systems.rog.plans=dense", "plans.seeds=[0, 1]"
-    )
-    wanted = {0: 0, 1: 1, 2: 0}
-    for seed, made in wanted.items():
+    seeds = ("systems={run: [rog], seeds: [0, 1, 2]}", "systems.rog.plans=dense", "plans.seeds=[0, 1]")
+    specs = specs_of(run_file, *seeds)
+    for seed, made in {0: 0, 1: 1, 2: 0}.items():
         assert {f"dense-seed{made}", f"reasoner-seed{made}"} <= set(specs[f"system-rog-seed{seed}"].needs)
-
-
-@pytest.mark.parametrize(
-    ("plans", "needs"),
-    [
-        ("lm", {"lm"}),
-        ("generator", {"lm"}),
-        ("dense", {"lm", "dense-seed0"}),
-        ("mixture", {"lm", "dense-seed0"}),
-        ("random", {"lm"}),
-        ("none", {"lm"}),
-    ],
-)
-@pytest.mark.parametrize("system", ["rog", "eperm"])
-def test_plans_may_come_from_another_model(run_file: Path, system: str, plans: str, needs: set[str]) -> None:
-    specs = specs_of(run_file, f"systems.{system}.plans={plans}")
-    assert set(specs[f"system-{system}-seed0"].needs) - {"graph", "questions"} == needs
 
 
 def test_a_model_that_only_plans_counts_whoever_answers(run_file: Path) -> None:
@@ -138,16 +122,8 @@ def test_a_model_that_only_plans_counts_whoever_answers(run_file: Path) -> None:
     endpoint = "lm={kind: endpoint, url: 'http://127.0.0.1:8000/v1', model: %s}"
     run = ("systems.run=[rog]", "systems.answered_by=[oracle]", "systems.rog.plans=%s")
     for plans, same in (("generator", False), ("lm", True)):
-        one, other = (
-            specs_of(run_file, endpoint % model, *run[:2], run[2] % plans)["system-rog-oracle-seed0"]
-            for model in ("m", "n")
-        )
-        assert (one == other) == same
-
-
-def test_find_hard_negatives_and_oracles_know_the_right_plans(run_file: Path) -> None:
-    specs = specs_of(run_file, "systems.pool=hard")
-    assert all("supervision" in specs[key].needs for key in ALL)
+        one, other = (specs_of(run_file, endpoint % model, *run[:2], run[2] % plans) for model in ("m", "n"))
+        assert (one["system-rog-oracle-seed0"] == other["system-rog-oracle-seed0"]) == same
 
 
 def test_a_system_on_an_explorer_of_another_run_reads_it_by_content(run_file: Path) -> None:
@@ -165,30 +141,18 @@ def test_a_system_on_an_explorer_of_another_run_reads_it_by_content(run_file: Pa
 
 
 EXPLORING = of("etd", "dualr", "explorer", "ours")
-ASKING = ALL - of("explorer")
 OWN = [name for name in SYSTEMS if system_type(name).settings]  # systems that have settings
-WHICH = {"run", "answered_by", "variants", "seeds"}  # settings that say which stages there are
-HOW = {"chunk", "max_traces"}  # settings of how the work is done
-SHAPING: dict[str, set[str]] = {
-    f"systems.{name}": ALL for name in SystemsSection.legal_keys() if name not in {*WHICH, *HOW, *OWN, "oracle"}
-}
-SHAPING |= {
-    "evaluation.split": ALL,
-    "explorer.steps": ALL | {FUSION},
-    "explorer.mask_topics": ALL | {FUSION},
-    "dataset.reenter_topic": ALL | {FUSION},
-    **dict.fromkeys(("evaluation.edge_budget", "evaluation.attention_threshold"), EXPLORING | {FUSION}),
-    "evaluation.evidence_paths": EXPLORING | {FUSION},
-}
-
-
-def only_compared(found: set[str]) -> set[str]:
-    return {key for key in found if key.startswith(("system-", "fusion-"))}
+OTHERS = {"run", "answered_by", "variants", "seeds", "chunk", "max_traces", "oracle", *OWN}  # each tested below
+SHAPING: dict[str, set[str]] = {f"systems.{name}": ALL for name in SystemsSection.legal_keys() if name not in OTHERS}
+SHAPING |= dict.fromkeys(("explorer.steps", "explorer.mask_topics", "dataset.reenter_topic"), ALL | {FUSION})
+EXPLORED = ("edge_budget", "attention_threshold", "evidence_paths")
+SHAPING |= {"evaluation.split": ALL, **{f"evaluation.{name}": EXPLORING | {FUSION} for name in EXPLORED}}
 
 
 @pytest.mark.parametrize("setting", SHAPING)
 def test_a_setting_changes_the_stages_that_it_shapes(run_file: Path, setting: str) -> None:
-    assert only_compared(changed(run_file, another(run_file, setting))) == SHAPING[setting]
+    found = changed(run_file, another(run_file, setting))
+    assert {key for key in found if key.startswith(("system-", "fusion-"))} == SHAPING[setting]
 
 
 @pytest.mark.parametrize("system", OWN)
@@ -197,11 +161,8 @@ def test_a_systems_own_settings_change_that_system_alone(run_file: Path, system:
     for name in system_type(system).settings.model_fields.keys() - {"explorer"}:  # type: ignore[union-attr]
         override = another(run_file, f"systems.{system}.{name}")
         assert changed(run_file, override) == wanted, override
-
-
-@pytest.mark.parametrize("override", ["systems.chunk=7", "systems.max_traces=0", "systems.run=[tog, ours, etd, rog]"])
-def test_how_the_work_is_done_changes_nothing(run_file: Path, override: str) -> None:
-    assert changed(run_file, override) <= {"comparison"}
+    for override in ("systems.chunk=7", "systems.max_traces=0", "systems.run=[tog, ours, etd, rog]"):
+        assert changed(run_file, override) <= {"comparison"}, override  # how the work is done
 
 
 def test_the_oracles_settings_are_its_own(run_file: Path) -> None:
@@ -215,15 +176,10 @@ def test_another_wording_of_a_prompt_is_another_system_but_another_fusion_only_o
     own = run_file.parent / "prompts"
     own.mkdir()
     (own / "reason.txt").write_text("Answer {question} by\n{paths}", encoding="utf-8")
-    found = changed(run_file, "prompts=prompts")
-    assert found >= ASKING
-    assert not {FUSION, "system-explorer-seed0"} & found
+    assert changed(run_file, "prompts=prompts") - {"comparison"} == ALL - of("explorer")
     (own / "plan.txt").write_text("Name the relations that answer {question}", encoding="utf-8")
     assert FUSION in changed(run_file, "prompts=prompts")
-
-
-def test_no_spec_holds_a_path_of_the_machine(run_file: Path) -> None:
-    for spec in specs_of(run_file).values():
+    for spec in specs_of(run_file, "prompts=prompts").values():  # no spec holds a path of the machine
         assert str(run_file.parent) not in str([spec.key, dict(spec.section), list(spec.files)])
 
 
@@ -238,56 +194,42 @@ def variants(run_file: Path, text: str, run: str = "[rog]") -> dict[str, StageSp
 def test_a_variant_is_its_system_under_other_settings(run_file: Path) -> None:
     specs = variants(run_file, "RoG without planning: {system: rog, settings: {plans: none, num_plans: 7}}")
     plain, variant = (specs[f"system-{row}-seed0"].section for row in ("rog", "RoG without planning"))
-    assert {name for name in {**plain, **variant} if plain.get(name) != variant.get(name)} == {
-        "row",
-        "settings.plans",
-        "settings.num_plans",
-    }
+    differing = {name for name in {**plain, **variant} if plain.get(name) != variant.get(name)}
+    assert differing == {"row", "settings.plans", "settings.num_plans"}
     assert (variant["system"], variant["row"]) == ("rog", "RoG without planning")
     assert set(specs["comparison"].needs) == of("rog", "RoG without planning")
 
 
-def test_a_variant_may_have_answerers_of_its_own(run_file: Path) -> None:
+def test_a_variant_may_have_answerers_of_its_own_and_what_they_need_is_made(run_file: Path) -> None:
     assert systems_in(variants(run_file, "a/b: {system: tog, settings: {width: 1}}", "[]")) == of("a/b")
     specs = variants(run_file, "tidy: {system: etd, settings: {paths: false}, answered_by: [oracle, first]}")
     assert systems_in(specs) == of("rog", "tidy-oracle", "tidy-first")
     assert "supervision" in specs["system-tidy-oracle-seed0"].needs
-
-
-def test_a_variant_that_needs_a_model_or_right_plans_makes_them(run_file: Path) -> None:
-    text = BARE + "systems:\n  run: [explorer]\n  variants:\n    played: {system: direct, answered_by: [%s]}\n"
-    run_file.write_text(text % "oracle", encoding="utf-8")
+    run_file.write_text(PLAYED % "oracle", encoding="utf-8")
     assert "supervision" in specs_of(run_file)["system-played-oracle-seed0"].needs
-    run_file.write_text(text % "lm", encoding="utf-8")
-    with pytest.raises(ConfigError, match="give 'lm', the language model that answers"):
-        read_config(run_file)
-
-
-@pytest.mark.parametrize(
-    ("variant", "message"),
-    [
-        ("x: {system: rog, settings: {plan: none}}", r"variants.x.settings.plan: .*Settings of rog: plans, num_plans"),
-        ("x: {system: rog, settings: {plans: gold}}", r"variants.x.settings.plans: .*'lm', 'generator', 'dense'"),
-        ("x: {system: etd, settings: {num_candidates: 99}}", "variants.x.settings.num_candidates: .*less than or"),
-        ("x: {system: direct, settings: {width: 1}}", "variants.x.settings: direct has no settings"),
-        ("x: {system: rgo}", "legal are etd, dualr, rog.*did you mean 'rog'"),
-        ("rog: {system: rog}", "variants.rog: a variant has a name of its own"),
-        ("x-seed1: {system: rog}", "variants.x-seed1: a variant has a name of its own"),
-        ("'x: y': {system: rog}", "should match pattern"),
-        ("x: {system: rog, answered_by: []}", "at least 1"),
-    ],
-)
-def test_a_variant_that_cannot_be_is_named_with_what_is_legal(run_file: Path, variant: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        variants(run_file, variant)
 
 
 # What is missing, or wrong
 
 
+VARIANT = PLANNING + "systems:\n  run: [rog]\n  variants:\n    "
+ORACLE = BARE + "systems: {answered_by: [oracle], "
+NOT_MADE = r"needs 'dense-seed0', which this run does not make: .*leave the system out"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (VARIANT + "x: {system: rog, settings: {plan: none}}", r"x.settings.plan: .*Settings of rog: plans, num_plans"),
+        (VARIANT + "x: {system: rog, settings: {plans: gold}}", r"x.settings.plans: .*'lm', 'generator', 'dense'"),
+        (VARIANT + "x: {system: etd, settings: {num_candidates: 99}}", "x.settings.num_candidates: .*less than or"),
+        (VARIANT + "x: {system: direct, settings: {width: 1}}", "variants.x.settings: direct has no settings"),
+        (VARIANT + "x: {system: rgo}", "legal are etd, dualr, rog.*did you mean 'rog'"),
+        (VARIANT + "rog: {system: rog}", "variants.rog: a variant has a name of its own"),
+        (VARIANT + "x-seed1: {system: rog}", "variants.x-seed1: a variant has a name of its own"),
+        (VARIANT + "'x: y': {system: rog}", "should match pattern"),
+        (VARIANT + "x: {system: rog, answered_by: []}", "at least 1"),
+        (PLAYED % "lm", "give 'lm', the language model that answers"),
         (BARE + "systems: {}\n", "systems.answered_by: give 'lm', .*systems.answered_by: \\[oracle\\]"),
         (BARE + "lm: {kind: embedded}\nsystems: {}\n", "the embedded model is trained on plans: give 'plans'"),
         (PLANNING + "systems: {run: []}\n", "run: name at least one system"),
@@ -296,21 +238,162 @@ def test_a_variant_that_cannot_be_is_named_with_what_is_legal(run_file: Path, va
         (PLANNING + "systems: {answered_by: [orakel]}\n", "legal are lm, oracle, random, first"),
         (PLANNING + "systems: {max_calls: 0}\n", "systems.max_calls = 0"),
         (PLANNING + "systems: {oracle: {error: 2}}\n", "systems.oracle.error = 2"),
-        (
-            "dataset: {name: given, source: plans, plan_files: {train: t.jsonl}}\nplans: {planners: [dense]}\n"
-            "dense: {}\nsystems: {answered_by: [oracle]}\n",
-            "a dataset of plans has no graph to answer from",
-        ),
+        (ORACLE + "run: [rog], rog: {plans: dense}}\n", NOT_MADE),
+        (ORACLE + "run: [ours], ours: {planner: dense}}\n", NOT_MADE),
+        (PLANS_ONLY + "systems: {answered_by: [oracle]}\n", "a dataset of plans has no graph to answer from"),
+        (PLANS_ONLY + "explorer: {steps: 1, edge_budget: 5, epochs: 1}\n", "has no graph to explore"),
+        (PLANS_ONLY.replace("plans: {planners: [dense], seeds: [0, 1]}\n", ""), "missing key 'plans'"),
     ],
 )
 def test_sections_that_do_not_fit_together_are_named(run_file: Path, text: str, message: str) -> None:
     run_file.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
-        read_config(run_file)
-
-
-@pytest.mark.parametrize(("system", "setting"), [("rog", "rog: {plans: dense}"), ("ours", "ours: {planner: dense}")])
-def test_a_planner_that_the_run_does_not_make_is_named(run_file: Path, system: str, setting: str) -> None:
-    run_file.write_text(BARE + f"systems: {{run: [{system}], answered_by: [oracle], {setting}}}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"needs 'dense-seed0', which this run does not make: .*leave the system out"):
         specs_of(run_file)
+
+
+# Planning
+
+
+SCORED = {f"plans-{planner}-seed0" for planner in ("generator", "dense", "mixture")}
+TAUGHT, MODEL, TUNED, DENSE = "instructions", "lm", "reasoner-seed0", "dense-seed0"
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A run that plans and tunes, and compares nothing."""
+    (tmp_path / "tuned.yaml").write_text(TUNED_RUN, encoding="utf-8")
+    return tmp_path / "tuned.yaml"
+
+
+def test_planning_comes_after_graph_and_questions_and_only_what_the_planners_need_is_trained(tuned: Path) -> None:
+    specs = specs_of(tuned)
+    planning = ["supervision", TAUGHT, MODEL, TUNED, DENSE, *(f"plans-{one}-seed0" for one in ("generator", "dense"))]
+    assert list(specs)[-8:] == [*planning, "plans-mixture-seed0"]
+    assert_in_order(specs)
+    assert set(specs["plans-mixture-seed0"].needs) >= {MODEL, TUNED, DENSE}
+    assert not {MODEL, TUNED} & set(specs["plans-dense-seed0"].needs)
+    assert DENSE not in specs_of(tuned, "plans.planners=[generator]")
+    assert not {TAUGHT, MODEL, TUNED} & specs_of(tuned, "plans.planners=[dense]").keys()
+    assert {DENSE, MODEL} <= specs_of(tuned, "plans.planners=[mixture]").keys()
+
+
+def test_given_plans_need_neither_graph_nor_explorer(tmp_path: Path) -> None:
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").touch()
+    (tmp_path / "given.yaml").write_text(PLANS_ONLY, encoding="utf-8")
+    specs = specs_of(tmp_path / "given.yaml")
+    assert list(specs) == [
+        "supervision",
+        *(f"{stage}-seed{seed}" for stage in ("dense", "plans-dense") for seed in (0, 1)),
+    ]
+    assert sorted(specs["supervision"].files) == ["plans/dev", "plans/train"]
+    assert specs["dense-seed1"].needs == ("supervision",)
+    with pytest.raises(ConfigError, match="has no explorer: its dataset holds plans"):
+        _ = read_config(tmp_path / "given.yaml").exploration
+
+
+EXAMPLES = ("paths_per_question", "wrong_plans", "max_paths", "answers", "num_candidates")
+OF_PLANNING: dict[str, set[str]] = {
+    "plans.supervision": {TAUGHT, DENSE},
+    "plans.precision_threshold": {TAUGHT, DENSE},
+    "plans.num_plans": SCORED,
+    "reasoner.objective": {TAUGHT, TUNED},
+    **{f"reasoner.{name}": {TAUGHT} for name in EXAMPLES},
+    "reasoner.shares={reason: 0.5}": {TAUGHT},
+    "reasoner.instructions={plan: 2.0}": {TAUGHT, TUNED},
+    "reasoner.instructions={plan: 2.0, reason: 1.0}": {TAUGHT},  # the rest follows from the examples' weights
+}
+
+
+@pytest.mark.parametrize("setting", OF_PLANNING)
+def test_a_setting_of_planning_changes_the_stages_that_it_shapes(tuned: Path, setting: str) -> None:
+    assert changed(tuned, setting if "=" in setting else another(tuned, setting)) == OF_PLANNING[setting]
+
+
+@pytest.mark.parametrize(("section", "stage"), [("lm", MODEL), ("reasoner", TUNED), ("dense", DENSE)])
+def test_every_number_of_a_training_shapes_it(tuned: Path, section: str, stage: str) -> None:
+    config = getattr(read_config(tuned), section)
+    skipped = {name.partition(".")[2] for name in OF_PLANNING if name.startswith(section)} | {
+        "folds"
+    }  # of choose alone
+    names = [name for name, value in config if isinstance(value, int | float) and not 0 <= value <= 1]
+    assert names
+    for name in set(names) - skipped:
+        given = getattr(config, name)
+        assert stage in changed(tuned, f"{section}.{name}={given * 2 if given * 2 != given else given + 1}"), name
+
+
+def test_weights_and_adapters_of_a_local_model_count_by_content_and_not_by_place(tuned: Path) -> None:
+    model = tuned.parent / "model"
+    model.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
+        (model / name).write_text("{}", encoding="utf-8")
+    specs = specs_of(tuned, "lm={kind: local, path: model}")
+    files = {"lm/config.json", "lm/model.safetensors", "lm/tokenizer.json"}
+    assert MODEL not in specs
+    assert set(specs[TUNED].files) == set(specs["plans-generator-seed0"].files) == files
+    assert str(model) not in str(specs[TUNED].section)
+    with pytest.raises(ConfigError, match=r"lm.path: .*modle is no folder; did you mean 'model'"):
+        specs_of(tuned, "lm={kind: local, path: modle}")
+
+
+def test_of_an_endpoint_only_what_changes_its_answers_counts(tuned: Path) -> None:
+    endpoint = "lm={kind: endpoint, url: 'http://127.0.0.1:8000/v1', model: m"
+    tuned.write_text(TUNED_RUN.replace("reasoner: {}\n", ""), encoding="utf-8")
+    before = specs_of(tuned, endpoint + "}")["plans-generator-seed0"]
+    assert specs_of(tuned, endpoint + ", concurrency: 3, read_timeout: 5.0}")["plans-generator-seed0"] == before
+    assert specs_of(tuned, endpoint + ", api: completions}")["plans-generator-seed0"] != before
+    assert {"url", "key_variable", "attempts"} <= set(EndpointLmSection.model_fields) - EndpointLmSection.ANSWERS
+
+
+def test_another_wording_of_a_prompt_makes_other_instructions(tuned: Path) -> None:
+    own = tuned.parent / "prompts"
+    own.mkdir()
+    (own / "plan.txt").write_text("Name the relations that answer {question}", encoding="utf-8")
+    assert changed(tuned, "prompts=prompts") == {TAUGHT, "plans-generator-seed0", "plans-mixture-seed0"}
+
+
+def test_choose_learns_from_explorers_that_did_not_see_the_question(tuned: Path) -> None:
+    choose = "reasoner.instructions={plan: 1.0, choose: 1.0}"
+    specs = specs_of(tuned, choose)
+    assert "candidates" in specs[TAUGHT].needs
+    assert "encodings" in specs["candidates"].needs
+    assert "explorer-seed0" not in specs["candidates"].needs
+    assert changed(tuned, "reasoner.folds=3", base=(choose,)) == {"candidates"}
+
+
+def test_an_objective_names_its_instructions_and_the_papers_values_are_defaults(tuned: Path) -> None:
+    def reasoner(*overrides: str) -> Any:
+        return read_config(tuned, overrides).reasoner
+
+    assert reasoner().mixture == {"plan": 1.0, "reason": 1.0}  # RoG Eq. 7
+    found = reasoner("reasoner.variant=eperm").mixture.keys()
+    assert found == {"plan", "reason", "score_relations", "score_entities"}  # Eq. 8
+    assert reasoner("reasoner.instructions={explain: 0.5}").mixture == {"explain": 0.5}
+    rog = reasoner("reasoner={variant: rog, epochs: 1.0}")
+    assert (rog.tuning, rog.learning_rate, rog.warmup, rog.batch_size, rog.epochs) == ("full", 2e-5, 0.03, 4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["lm=null", "reasoner=null"], "a generator needs a language model: give 'lm'"),
+        (["dense=null"], "give 'dense'"),
+        (["plans=null"], "missing key 'plans'"),
+        (["lm={kind: endpoint, url: 'http://127.0.0.1:1/v1'}"], "lm.kind embedded or local"),
+        (["lm={kind: endpoint, url: 'http://u:p@host/v1'}"], "lm.url holds a user, a password"),
+        (["lm={kind: endpoint, url: 'http://host/v1', concurrency: 0}"], "lm.concurrency = 0"),
+        (["lm={kind: endpoint, url: 'http://host/v1', extra: {messages: []}}"], "lm.extra = .*without messages"),
+        (["explorer=null"], "missing key 'explorer'"),
+        (["lm.kind=embeded"], "did you mean 'embedded'"),
+        (["lm.width=30"], "width 30 must be an even number for each of 4 heads"),
+        (["reasoner.phases=[{until: 0.5}]"], r"phases end at \[0.5\]: each must end later"),
+        (["reasoner.phases=[{until: 0.6}, {until: 0.5}, {until: 1.0}]"], "each must end later than the one before"),
+        (["reasoner.phases=[{until: 1.0, weights: {plan: 0.0}}]"], "must not be all 0"),
+    ],
+)
+def test_sections_of_planning_that_do_not_fit_together_are_named(
+    tuned: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(tuned, overrides)

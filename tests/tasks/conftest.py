@@ -27,6 +27,13 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "mlflow" / "mlflow.db"
 
 
+def copy_store(empty_store: Path, home: Path) -> Path:
+    """Put the empty store into a home and return that."""
+    (home / "mlflow").mkdir(parents=True)
+    shutil.copy(empty_store, home / "mlflow" / "mlflow.db")
+    return home
+
+
 @dataclass(frozen=True)
 class TinyRun:
     """The built run of all tests, as a flow would publish it."""
@@ -59,9 +66,7 @@ def tiny_run(tiny_config: RunConfig) -> TinyRun:
 @pytest.fixture(scope="session")
 def registered(tiny_run: TinyRun, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a store to which the tiny run is published. Leave it as it is."""
-    home = tmp_path_factory.mktemp("registered")
-    (home / "mlflow").mkdir()
-    shutil.copy(empty_store, home / "mlflow" / "mlflow.db")
+    home = copy_store(empty_store, tmp_path_factory.mktemp("registered"))
     published = publish(home, tiny_run.run, tiny_run.outcomes)
     assert published is not None
     assert published.versions == ("kgqa-tiny/1",)

@@ -27,9 +27,9 @@ from tasks.mlflow_store import tracking_uri
 from tasks.registry import load_answerer, model_name, register_explorers
 from tasks.run_content import read_stages
 from tasks.tracking import Published, publish
-from tests.tasks.conftest import TinyRun
+from tests.tasks.conftest import TinyRun, copy_store
 
-PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")  # and zip files, as torch.save writes
+PICKLES = (*(b"\x80" + bytes([version]) for version in range(2, 6)), b"PK\x03\x04")  # and zip, as torch.save writes
 
 
 @pytest.fixture
@@ -37,14 +37,6 @@ def home(tmp_path: Path, registered: Path) -> Path:
     """A copy of the store to which the tiny run is published, at a place of its own."""
     shutil.copytree(registered / "mlflow", tmp_path / "home" / "mlflow")
     return tmp_path / "home"
-
-
-@pytest.fixture
-def fresh(tmp_path: Path, empty_store: Path) -> Path:
-    """The home of an empty store."""
-    (tmp_path / "fresh" / "mlflow").mkdir(parents=True)
-    shutil.copy(empty_store, tmp_path / "fresh" / "mlflow" / "mlflow.db")
-    return tmp_path / "fresh"
 
 
 def client_of(home: Path) -> MlflowClient:
@@ -109,9 +101,8 @@ def test_a_trained_explorer_is_a_version_that_says_what_it_was_made_of(registere
     run = client.get_run(version.run_id)
     assert run.data.tags["fingerprint.explorer"] == explorer.fingerprint
     assert f"Hits@1 {run.data.metrics['hits1']:.2f}" in version.description
-    # The models page of the experiment shows it with its scores:
     (output,) = run.outputs.model_outputs
-    logged = client.get_logged_model(output.model_id)
+    logged = client.get_logged_model(output.model_id)  # the models page of the experiment shows it with its scores
     assert (logged.status, logged.name, logged.source_run_id) == ("READY", "kgqa-tiny", version.run_id)
     assert json.loads(logged.tags["mlflow.modelVersions"]) == [{"name": "kgqa-tiny", "version": 1}]
     scores = {metric.key: metric.value for metric in logged.metrics}
@@ -120,9 +111,7 @@ def test_a_trained_explorer_is_a_version_that_says_what_it_was_made_of(registere
     assert logged.params["width"] == "7"
 
 
-def test_nothing_that_is_logged_is_pickled_and_no_place_of_the_graph_is_in_it(
-    registered: Path, tiny_run: TinyRun
-) -> None:
+def test_nothing_that_is_logged_is_pickled_or_knows_this_machine(registered: Path, tiny_run: TinyRun) -> None:
     folder = logged_folder(registered)
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     ours = {"MLmodel", "conda.yaml", "input_example.json", "python_env.yaml", "requirements.txt", "served_model.py"}
@@ -139,11 +128,8 @@ def test_nothing_that_is_logged_is_pickled_and_no_place_of_the_graph_is_in_it(
     assert not [line for line in requirements if "+" in line or "cloudpickle" in line]
     assert {line.partition("==")[0] for line in requirements} >= {"mlflow", "numba", "safetensors", "torch"}
     assert [set(row) for row in examples_of(registered)] == [{"question", "topic"}, {"question"}]
-
-
-def test_what_registered_code_imports_of_kgqa_stays_where_it_was(registered: Path) -> None:
-    """Each version carries its code, so one of an earlier kgqa opens only while these names stay."""
-    code = (logged_folder(registered) / "served_model.py").read_text(encoding="utf-8")
+    # Each version carries its code, so one of an earlier kgqa opens only while these names stay where they were.
+    code = (folder / "served_model.py").read_text(encoding="utf-8")
     assert [line for line in code.splitlines() if line.startswith("from kgqa_core")] == [
         "from kgqa_core.ask import Answer, Answerer, Asked",
         "from kgqa_core.config_file import home_folder",
@@ -190,16 +176,20 @@ def test_what_a_kill_left_of_a_registration_is_used_or_removed(
 
 
 def test_a_registration_that_fails_costs_no_run(
-    fresh: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    empty_store: Path,
+    tiny_run: TinyRun,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(*args: object) -> None:
         raise OSError("no space left")
 
+    fresh = copy_store(empty_store, tmp_path / "fresh")
     with monkeypatch.context() as broken, caplog.at_level(logging.WARNING, "tasks.tracking"):
         broken.setattr(tasks.registry, "save_model", fail)
         done = published(fresh, tiny_run)
-    assert len(done.created) == 1
-    assert done.versions == ()
+    assert (len(done.created), done.versions) == (1, ())
     assert "no explorer of this run was registered in MLflow: OSError: no space left" in caplog.text
     assert published(fresh, tiny_run).versions == ("kgqa-tiny/1",)
 
@@ -227,16 +217,15 @@ def test_a_models_name_is_one_that_mlflow_takes(run: str, model: str) -> None:
 def test_a_registered_model_answers_as_its_run_does(
     registered: Path, store: str, tiny_run: TinyRun, version: str
 ) -> None:
+    def rounded(answer: Answer) -> Answer:
+        """Scores differ a little by how texts were batched."""
+        lines = tuple(replace(line, score=round(line.score, 4)) for line in answer.candidates)
+        return replace(answer, candidates=lines)
+
     question = str(examples_of(registered)[1]["question"])
     answer = load_answerer(registered, f"models:/kgqa-tiny{version}").ask(question)
-    expected = open_answerer(Pipeline(tiny_run.config)).ask(question)
     assert answer.candidates
-    assert rounded(answer) == rounded(expected)
-
-
-def rounded(answer: Answer) -> Answer:
-    """Return an answer whose scores are equal where they differ by how texts were batched alone."""
-    return replace(answer, candidates=tuple(replace(line, score=round(line.score, 4)) for line in answer.candidates))
+    assert rounded(answer) == rounded(open_answerer(Pipeline(tiny_run.config)).ask(question))
 
 
 @pytest.mark.parametrize(
@@ -252,5 +241,4 @@ def test_a_model_that_is_not_there_is_answered_with_those_that_are(
 ) -> None:
     with pytest.raises(InputError) as problem:
         load_answerer(registered, uri)
-    assert uri in str(problem.value)
-    assert offered in str(problem.value)
+    assert uri in str(problem.value) and offered in str(problem.value)

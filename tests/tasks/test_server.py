@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +20,9 @@ import pytest
 
 from kgqa_core.errors import KgqaError
 from tasks.leftovers import process_started
-from tasks.runtime import pipeline_task, write_results_artifact
+from tasks.runtime import pipeline_task, quick_imports, write_results_artifact
 from tasks.server import prefect_server
-from tests.conftest import Start
+from tests.conftest import PROJECT, Start
 
 RUN = """
 import sys, time
@@ -60,11 +62,11 @@ def home(prefect_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return home
 
 
-def server_of(home: Path) -> tuple[int, str]:
+def server_of(home: Path, *, running: bool = True) -> tuple[int, str]:
     """Return process id and start of the one server that is recorded in ``home``."""
     (path,) = (home / "run").glob("process-*.json")
     record = json.loads(path.read_text())
-    assert process_started(record["pid"]) == record["started"]
+    assert (process_started(record["pid"]) == record["started"]) == running
     return record["pid"], record["started"]
 
 
@@ -151,17 +153,14 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pytest.fail("there is no home")
 
 
-def test_a_server_that_takes_too_long_is_given_up_and_ended(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_server_that_takes_too_long_is_ended_and_one_that_cannot_start_shows_the_end_of_its_log(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(KgqaError, match=r"did not answer within 0 s.*log"), prefect_server(tmp_path, timeout=0.3):
         pytest.fail("no server is that fast")
-    (path,) = (tmp_path / "run").glob("process-*.json")
-    record = json.loads(path.read_text())
-    assert process_started(record["pid"]) != record["started"]
-
-
-@pytest.mark.slow
-def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
-    (tmp_path / "prefect").mkdir()
+    server_of(tmp_path, running=False)
+    (tmp_path / "prefect").mkdir(exist_ok=True)
     (tmp_path / "prefect" / "prefect.db").write_text("this is no database" * 1000)
     with pytest.raises(KgqaError, match="file is not a database"), prefect_server(tmp_path):
         pytest.fail("there is no database")
@@ -194,11 +193,11 @@ def started_run(start: Start, home: Path) -> tuple[subprocess.Popen[str], int, s
 
 
 @pytest.mark.slow
-def test_a_server_ends_with_its_killed_run_or_is_ended_by_the_next(home: Path, start: Start) -> None:
+def test_a_server_ends_with_its_run_or_is_ended_by_the_next(home: Path, start: Start) -> None:
     run, pid, started = started_run(start, home)
-    run.kill()
-    run.wait()
-    assert wait_for(lambda: process_started(pid) != started)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=30) == 128 + signal.SIGTERM
+    assert_nothing_left(home, pid, started)
     run, pid, started = started_run(start, home)
     os.kill(pid, signal.SIGSTOP)  # it does not even see that its owner is gone
     run.kill()
@@ -209,15 +208,6 @@ def test_a_server_ends_with_its_killed_run_or_is_ended_by_the_next(home: Path, s
         assert process_started(pid) != started
         second, its_start = server_of(home)
     assert_nothing_left(home, second, its_start)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)])
-def test_ctrl_c_and_sigterm_leave_nothing_behind(home: Path, start: Start, sent: signal.Signals, code: int) -> None:
-    run, pid, started = started_run(start, home)
-    run.send_signal(sent)
-    assert run.wait(timeout=30) == code
-    assert_nothing_left(home, pid, started)
 
 
 @pytest.mark.slow
@@ -233,3 +223,29 @@ def test_two_runs_at_once_on_a_fresh_home_have_a_server_each(tmp_path: Path, sta
             states = database.execute(f"select state_type, count(*) from {table} group by state_type").fetchall()
             assert states == [("COMPLETED", count)]
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["prefect.lock"]
+
+
+# Quick imports
+
+
+def test_the_rooms_around_a_run_are_entered_without_loading_what_is_heavy() -> None:
+    program = (
+        "import sys, kgqa_core.run.cluster, tasks.runtime, tasks.server, tasks.tracking, tasks.registry\n"
+        "print([name for name in ('prefect', 'mlflow', 'dask', 'distributed', 'torch', 'matplotlib', 'pandas') "
+        "if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_garbage_collection_pauses_while_importing_and_is_as_it_was_afterwards(was_on: bool) -> None:
+    (gc.enable if was_on else gc.disable)()
+    try:
+        with pytest.raises(ImportError), quick_imports():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()

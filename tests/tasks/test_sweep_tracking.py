@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from kgqa_core.tracking import TrackingRecord, write_record
 from tasks.mlflow_store import tracking_uri
 from tasks.run_content import SweepContent, sweep_content
 from tasks.tracking import publish_sweep
+from tests.tasks.conftest import copy_store
 
 RUN = """\
 dataset: {name: NAME, source: embedded}
@@ -60,29 +60,23 @@ def content(folder: Path, base: str = "a.yaml") -> SweepContent:
     return sweep_content(read(folder, base), artifact, rows, flow_run_id="flow-run-1", git_commit="0123abcd")
 
 
-def test_a_point_shows_its_settings_and_what_the_sweep_shows(tmp_path: Path) -> None:
-    found = content(tmp_path)
-    assert found.whole.params == {"sweep": "widths", "base": "a", "explorer.width": "5, 7"}
-    first, second = found.points
-    assert (first.name, second.name) == ("5", "7")
-    assert first.params == {"explorer.width": "5", "num_explorers": 2}
-    figures = {name: value for name, (_, value, _) in first.metrics.items()}
-    assert figures == {"hits1": 90.0, "hits1.deviation": 0.5, "f1": 70.0, "f1.deviation": 0.5}
-    assert [(step, value) for step, value, _ in second.curves["dev.hits1"]] == [(3, 92.0), (6, 93.0)]
-
-
 @pytest.mark.parametrize(("base", "experiment"), [("a.yaml", "dataset a"), ("[a.yaml, b.yaml]", "widths")])
 def test_a_sweep_stands_beside_its_runs_or_under_its_own_name(tmp_path: Path, base: str, experiment: str) -> None:
-    assert content(tmp_path, base).experiment == experiment
+    found = content(tmp_path, base)
+    assert found.experiment == experiment
+    assert found.whole.params["explorer.width"] == "5, 7"
+    first, second = found.points[:2]
+    figures = {name: value for name, (_, value, _) in first.metrics.items()}
+    assert figures == {"hits1": 90.0, "hits1.deviation": 0.5, "f1": 70.0, "f1.deviation": 0.5}
+    assert first.params["num_explorers"] == 2
+    assert [(step, value) for step, value, _ in second.curves["dev.hits1"]] == [(3, 92.0), (6, 93.0)]
 
 
 def test_a_sweep_is_published_once_and_whole_whatever_a_killed_publisher_left(
     tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home, shown = tmp_path / "home", content(tmp_path)
-    (home / "mlflow").mkdir(parents=True)
-    shutil.copy(empty_store, home / "mlflow" / "mlflow.db")
+    home, shown = copy_store(empty_store, tmp_path / "home"), content(tmp_path)
     set_terminated = MlflowClient.set_terminated
 
     def killed_after_the_first_point(client: MlflowClient, run_id: str, *rest: object, **more: object) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from tasks.mlflow_store import ensure_store, tracking_uri, ui_command
 from tasks.run_content import FlowRun
 from tasks.tracking import Published, git_commit, publish
 from tests.conftest import Start
-from tests.processes import free_port, serving
+from tests.tasks.conftest import copy_store
 
 LOSS: list[Point] = [(20 * step, 3.0 / step, 1_000_000 + 500 * step) for step in range(1, 1100)]  # more than a batch
 TRAINED = {seed: Recipe("explorer", 1, {}, {"seed": str(seed)}).fingerprint for seed in (1, 2)}
@@ -44,19 +42,13 @@ SYSTEMS = ["explorer seed 1", "explorer seed 2"]
 DRAWN = ("draw_learning_curves", "draw_hits_by_hops")
 
 
-def make_home(folder: Path, empty_store: Path) -> Path:
-    (folder / "a home" / "mlflow").mkdir(parents=True)
-    shutil.copy(empty_store, folder / "a home" / "mlflow" / "mlflow.db")
-    return folder / "a home"
-
-
 @pytest.fixture
 def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # where MLflow would like to put its artifacts
     for draw in DRAWN:  # as slow as all the rest; see ``shown``
         monkeypatch.setattr(tasks.tracking, draw, lambda *_: None)
-    return make_home(tmp_path, empty_store)
+    return copy_store(empty_store, tmp_path / "a home")
 
 
 @dataclass
@@ -136,17 +128,14 @@ def told(published: Published | None) -> Published:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A home whose store shows a whole run, plots and all. Leave it as it is."""
-    home = make_home(tmp_path_factory.mktemp("shown"), empty_store)
+    home = copy_store(empty_store, tmp_path_factory.mktemp("shown") / "a home")
     pipeline = Pipeline(home)
     pipeline.explorer(1, loss=LOSS)
     stages = [*pipeline.everything(), pipeline.stage("questions"), pipeline.stage("lint")]
-    before, here = os.getcwd(), home / "here"
+    here = home / "here"
     here.mkdir()
-    os.chdir(here)
-    try:
+    with chdir(here):
         published = told(publish(home, a_run(), stages))
-    finally:
-        os.chdir(before)
     assert (published.created, published.present) == (BOTH, ())
     assert published.parent_run_id == seen(home)[1]["brave-otter-1"].info.run_id
     assert list(here.iterdir()) == []  # nothing is written outside the home
@@ -255,28 +244,30 @@ def test_a_system_trained_in_one_run_and_judged_in_the_next_is_one_run(home: Pat
     assert told(publish(home, a_run(1), [pipeline.explorer(1)])).created == (TRAINED[1],)
     both = [pipeline.explorer(1, built=False), pipeline.evaluation(1)]
     assert told(publish(home, a_run(2), both)).created == (JUDGED[1],)
-    assert seen(home)[1]["explorer seed 1"].data.tags["fingerprint"] == JUDGED[1]
+    tags = seen(home)[1]["explorer seed 1"].data.tags
+    assert (tags["fingerprint"], tags["fingerprint.explorer"]) == (JUDGED[1], TRAINED[1])
     # Training alone again: MLflow has it, inside the run that is also judged.
     assert told(publish(home, a_run(3), [pipeline.explorer(1, built=False)])).present == (TRAINED[1],)
 
 
 def test_a_failed_run_is_shown_with_many_long_parameters_and_a_deleted_experiment_comes_back(home: Path) -> None:
     params = {f"setting {number}": "x" * 7001 for number in range(211)}
-    publish(home, a_run(status="FAILED"), [Pipeline(home).stage("encodings", params=params)])
+    controls = Pipeline(home).stage("controls", system="template control", metrics={"hits1": 80.0})
+    publish(home, a_run(status="FAILED"), [Pipeline(home).stage("encodings", params=params), controls])
     client, runs = seen(home)
-    assert runs["brave-otter-1"].info.status == "FAILED"
-    found = runs["brave-otter-1"].data.params
-    assert len([name for name in found if name.startswith("encodings/setting")]) == 211
-    assert len(found["encodings/setting 210"]) == 6000
-    client.delete_experiment(runs["brave-otter-1"].info.experiment_id)
-    assert publish(home, a_run(2), [Pipeline(home).graph()]) is not None
+    failed = runs["brave-otter-1"]
+    assert failed.info.status == "FAILED"
+    found = [value for name, value in failed.data.params.items() if name.startswith("encodings/setting")]
+    assert (len(found), {len(value) for value in found}) == (211, {6000})
+    assert "seed" not in runs["template control"].data.tags
+    client.delete_experiment(failed.info.experiment_id)
+    assert publish(home, a_run(2), []) is not None  # a run without stages is still a run
 
 
 def test_a_store_that_the_user_names_is_used_and_its_artifacts_still_stay_in_the_home(
     home: Path, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(empty_store, tmp_path / "theirs.db")
-    uri = f"sqlite:///{tmp_path / 'theirs.db'}"
+    uri = f"sqlite:///{copy_store(empty_store, tmp_path / 'theirs') / 'mlflow' / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert told(publish(home, a_run(), [Pipeline(home).graph()])).uri == uri
     run = seen(home, uri=uri)[1]["brave-otter-1"]
@@ -288,8 +279,7 @@ def test_publishing_works_in_a_thread_and_while_a_run_of_the_user_is_active(
     home: Path, tmp_path: Path, empty_store: Path
 ) -> None:
     before = mlflow.get_tracking_uri()
-    shutil.copy(empty_store, tmp_path / "active.db")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'active.db'}")
+    mlflow.set_tracking_uri(f"sqlite:///{copy_store(empty_store, tmp_path / 'theirs') / 'mlflow' / 'mlflow.db'}")
     results: list[Published | None] = []
     try:
         experiment = mlflow.create_experiment("mine", artifact_location=(tmp_path / "mine").as_uri())
@@ -346,29 +336,6 @@ def test_the_command_for_the_ui_can_be_pasted_into_a_shell(home: Path, monkeypat
     assert words[4:] == ["--port", "5013", "--host", "127.0.0.1", "--workers", "1"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example/team")
     assert shlex.split(ui_command(home))[-1] == "https://mlflow.example/team"
-
-
-@pytest.mark.slow
-def test_the_ui_opens_on_what_was_published(shown: Path, tmp_path: Path) -> None:
-    port = free_port()
-
-    def get(path: str, body: dict[str, Any] | None = None) -> bytes:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", data=data, headers=headers)
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.read()
-
-    with serving(shlex.split(ui_command(shown, port=port)), port, tmp_path / "ui.log"):
-        experiments = json.loads(get("api/2.0/mlflow/experiments/search", {"max_results": 10}))["experiments"]
-        (demo,) = [found["experiment_id"] for found in experiments if found["name"] == "demo"]
-        runs = json.loads(get("api/2.0/mlflow/runs/search", {"experiment_ids": [demo]}))["runs"]
-        ids = {run["info"]["run_name"]: run["info"]["run_id"] for run in runs}
-        assert sorted(ids) == ["brave-otter-1", *SYSTEMS]
-        assert get(f"get-artifact?path=config.yaml&run_id={ids['brave-otter-1']}").startswith(b"name: demo")
-        plot = get(f"get-artifact?path=plots%2Fhits_by_hops.png&run_id={ids['explorer seed 1']}")
-        assert plot.startswith(b"\x89PNG")
-        assert b"<html" in get("").lower()
 
 
 def test_the_commit_is_that_of_the_folder_and_unknown_without_git(tmp_path: Path) -> None:
