@@ -52,14 +52,9 @@ def write_supervision(
 ) -> SupervisionReport:
     """Write the shortest relation paths of every question, in the order given; memory does not grow with their number.
 
-    Args:
-        graph: also a graph of rows (``Subgraphs.graph``), for questions of rows (``Subgraphs.to_rows``).
-        questions: those without a path are counted by reason.
-        out: the Parquet file, schemas.SUPERVISION; paths of one question by length, then relation ids.
-        max_hops: longest path looked for.
-        reenter_topic: may a step arrive at a topic, in looking for paths and in following them?
-        max_paths: kept per question.
-        progress: told how many questions are done, now and then.
+    ``graph`` may be one of rows, for questions of rows. Paths of a question (schemas.SUPERVISION) go by length, then
+    relation ids; questions without one are counted by reason. ``reenter_topic``: may a step arrive at a topic, in
+    looking for paths and in following them? ``progress`` is told how many questions are done, now and then.
     """
     finder = PathFinder(graph, max_hops=max_hops, reenter_topic=reenter_topic, max_paths=max_paths)
     follower = Follower(graph, max_steps=max_hops, reenter_topic=reenter_topic)
@@ -130,14 +125,7 @@ def takes(row: TaughtPath, mode: Mode, threshold: float) -> bool:
 def read_supervision(
     path: Path, mode: Mode = "all_shortest", threshold: float = 0.0, *, split: Split | None = None
 ) -> dict[str, tuple[TaughtPath, ...]]:
-    """Return question id -> its paths that count as right, in the table's order; ids without one are not in.
-
-    Args:
-        path: what ``write_supervision`` wrote.
-        mode: see ``takes``.
-        threshold: see ``takes``.
-        split: of the questions; None: all.
-    """
+    """Return question id -> its paths that count as right (``takes``), in the table's order; no id without one."""
     found: dict[str, list[TaughtPath]] = {}
     columns = ["question_id", "split", "path", "num_reached", "num_right", "best"]
     with pq.ParquetFile(path) as file:

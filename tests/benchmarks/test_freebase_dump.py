@@ -8,11 +8,9 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.freebase import facts
 from benchmarks.freebase.parts import write_parts
 from benchmarks.freebase.world import World
 from benchmarks.freebase_dump import (
@@ -81,19 +79,6 @@ def test_the_mixture_is_that_of_freebase(lines: list[bytes]) -> None:
     assert len({tail.rpartition(b"@")[2] for tail in names}) == 11
     subjects = [subject.rpartition(b"/")[2].rstrip(b">") for subject, _, _ in legal]
     assert subjects == sorted(subjects)
-
-
-def test_a_cvt_node_hangs_on_its_owner_and_leads_back() -> None:
-    world = World(20_000, seed=2)
-    triples = [(block, facts.draw_triples(world, block)) for block in facts.blocks(world)]
-    heads = np.concatenate([block.start + part.place for block, part in triples])
-    tails = np.concatenate([part.tail for _, part in triples])
-    cvt = np.arange(world.num_cvt)
-    nodes, owners = world.number_of(world.num_entities + cvt), world.number_of(world.owner_of(cvt))
-    pairs = set(zip(heads.tolist(), tails.tolist(), strict=True))
-    assert all((owner, node) in pairs and (node, owner) in pairs for node, owner in zip(nodes, owners, strict=True))
-    links = np.bincount(heads, minlength=world.num_nodes)[nodes]
-    assert links.min() >= 2 and links.max() <= 8
 
 
 def test_parts_hold_the_triples_names_and_types_of_the_text(lines: list[bytes], tmp_path: Path) -> None:

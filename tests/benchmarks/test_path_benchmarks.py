@@ -34,10 +34,8 @@ multigraphs = st.sets(
 
 
 def graph_of(triples: list[Triple]) -> KnowledgeGraph:
-
     csr = build_csr(*np.array(triples, dtype=np.int32).T, num_entities=LAST + 1, num_relations=NUM_RELATIONS)
-    arrays = (csr.group_ptr, csr.group_relation, csr.edge_ptr, csr.edge_tail)
-    return KnowledgeGraph(Path(), LAST + 1, NUM_RELATIONS, len(triples), *arrays)
+    return KnowledgeGraph(Path(), LAST + 1, NUM_RELATIONS, len(triples), *csr)
 
 
 @pytest.mark.slow

@@ -49,15 +49,6 @@ def graph_of() -> Callable[..., KnowledgeGraph]:
         heads, relations, tails = np.array(sorted(set(triples)), dtype=np.int32).T
         num_entities, num_relations = int(max(heads.max(), tails.max())) + 1 + more, int(relations.max()) + 1
         csr = build_csr(heads, relations, tails, num_entities=num_entities, num_relations=num_relations)
-        return KnowledgeGraph(
-            Path(),
-            num_entities,
-            num_relations,
-            len(heads),
-            csr.group_ptr,
-            csr.group_relation,
-            csr.edge_ptr,
-            csr.edge_tail,
-        )
+        return KnowledgeGraph(Path(), num_entities, num_relations, len(heads), *csr)
 
     return make

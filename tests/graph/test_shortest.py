@@ -68,14 +68,6 @@ def test_hubs_are_looked_at_from_either_side(graph_of: GraphOf) -> None:
     assert [own.tolist() for own in hops_to_many(graph, searches, max_hops=3)] == [[2, 1], [2] + [1] * 1000, [1, 1]]
 
 
-def test_no_step_arrives_at_a_topic_unless_it_may(graph_of: GraphOf) -> None:
-    graph = graph_of([(0, 0, 1), (1, 1, 2)])
-    assert PathFinder(graph, max_hops=3).find([0, 1], [2]).paths == ((1,),)  # not through 1 from 0
-    assert PathFinder(graph, max_hops=3, reenter_topic=True).find([0, 1], [2]).paths == ((1,), (0, 1))
-    assert PathFinder(graph, max_hops=3).find([0], [0]).paths == ()
-    assert PathFinder(graph, max_hops=3, reenter_topic=True).find([0], [0]).paths == ((0, 2),)
-
-
 def test_too_many_paths_are_cut_and_told(graph_of: GraphOf) -> None:
     graph = graph_of([(0, relation, 1) for relation in range(7)] + [(1, relation, 2) for relation in range(7)])
     assert len(PathFinder(graph, max_hops=2).find([0], [2]).paths) == 49

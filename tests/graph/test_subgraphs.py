@@ -27,11 +27,11 @@ Contents = Callable[[Path], dict[str, bytes]]
 
 
 def build(
-    folder: Path, rows: Sequence[dict[str, Any] | str] = ROWS, **options: Any
+    folder: Path, rows: Sequence[dict[str, Any] | str] = ROWS, inverse_suffix: str | None = None, **options: Any
 ) -> tuple[KnowledgeGraph, Subgraphs]:
     """Build graph and subgraphs of one file."""
     path = write_nsm(folder / "dev.jsonl", rows)
-    build_graph(path, format="nsm", out_dir=folder / "graph", max_reject_ratio=1.0)
+    build_graph(path, format="nsm", out_dir=folder / "graph", max_reject_ratio=1.0, inverse_suffix=inverse_suffix)
     graph = open_graph(folder / "graph")
     (folder / "subgraphs").mkdir()
     build_subgraphs([path], graph=graph, out_dir=folder / "subgraphs", **options)
@@ -104,13 +104,11 @@ def test_the_report_says_how_many_subgraphs_hold_an_answer(built: tuple[Knowledg
 
 
 def test_the_bytes_are_the_same_however_the_files_are_cut(tmp_path: Path, contents: Contents) -> None:
-    path = write_nsm(tmp_path / "dev.jsonl")
-    build_graph(path, format="nsm", out_dir=tmp_path / "graph")
+    folders = []
     for name, chunk_bytes in (("whole", 2**20), ("again", 2**20), ("cut", 97)):
         (tmp_path / name).mkdir()
-        graph = open_graph(tmp_path / "graph")
-        build_subgraphs([path], graph=graph, out_dir=tmp_path / name, chunk_bytes=chunk_bytes)
-    assert contents(tmp_path / "whole") == contents(tmp_path / "again") == contents(tmp_path / "cut")
+        folders.append(build(tmp_path / name, chunk_bytes=chunk_bytes)[1].graph.folder)
+    assert contents(folders[0]) == contents(folders[1]) == contents(folders[2])
 
 
 def test_lines_without_id_are_named_by_file_and_line_also_after_a_cut(tmp_path: Path) -> None:
@@ -126,12 +124,7 @@ def test_of_two_lines_with_one_id_the_first_counts(tmp_path: Path) -> None:
 
 def test_given_inverses_are_turned_round_as_in_the_graph(tmp_path: Path) -> None:
     rows = [line("q1", "what", ["m.a"], ["m.b"], [["m.b", "r_inv", "m.a"], ["m.a", "r", "m.c"]])]
-    path = write_nsm(tmp_path / "dev.jsonl", rows)
-    build_graph(path, format="nsm", out_dir=tmp_path / "graph", inverse_suffix="_inv")
-    graph = open_graph(tmp_path / "graph")
-    (tmp_path / "subgraphs").mkdir()
-    build_subgraphs([path], graph=graph, out_dir=tmp_path / "subgraphs")
-    subgraphs = open_subgraphs(tmp_path / "subgraphs")
+    graph, subgraphs = build(tmp_path, rows, inverse_suffix="_inv")
     assert neighbours_in_block(graph, subgraphs, "q1") == read_neighbours([("m.a", "r", "m.b"), ("m.a", "r", "m.c")])
     assert subgraphs.graph.inverse_labels == ["r_inv"]
 

@@ -82,14 +82,6 @@ def test_a_block_is_explored_like_a_graph_of_its_own(world: World, tmp_path: Pat
         assert in_labels(prediction, system.graph) == in_labels(expected, graph)
 
 
-def test_nothing_is_seen_of_the_subgraphs_of_others(world: World) -> None:
-    system, questions = world
-    inside, outside = system.answer([questions[1]])[0], replace(system, subgraphs=None).answer([questions[1]])[0]
-    assert {system.graph.label_of(entity) for entity in inside.candidates} == {"m.ann", "m.rock"}
-    assert set(inside.candidates) < set(outside.candidates)
-    assert system.render(inside.paths[inside.candidates.index(questions[1].answers[-1])]) == "(m.ann, likes, m.rock)"
-
-
 def test_a_question_needs_a_topic_and_a_subgraph(world: World) -> None:
     system, questions = world
     assert system.answer([questions[5]])[0].abstained
