@@ -124,7 +124,7 @@ def test_the_way_of_a_question_is_short(tmp_path: Path) -> None:
     assert row["prediction"] == ["Dan Oak"] and row["paths"] == ["(Ash, directed_by, Dan Oak)"]
     assert row["faithful"] == [True] and row["num_calls"] == 2
     assert {"systems/rog.py", "systems/runner.py", "graph/search_graph.py"} <= found.functions.keys()
-    assert len(found.functions) <= 20 and found.num_functions <= 100
+    assert len(found.functions) <= 20 and found.num_functions <= 110
 
 
 def test_what_the_readme_gives_to_read_is_little() -> None:
