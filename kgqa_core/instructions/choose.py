@@ -147,7 +147,6 @@ def _by_label(text: str, candidates: Sequence[Candidate]) -> Choice | None:
 
 
 def _names_another(rest: str, candidates: Sequence[Candidate], index: int) -> bool:
-    """Does a candidate's name follow the label of another?"""
     names = [normalise_name(escape(candidate.name)) for candidate in candidates]
     said = normalise_name(rest.strip(" .:)-*\"'"))
     own = names[index]

@@ -133,7 +133,6 @@ def read_prompts(folder: Path | None = None) -> Prompts:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return the prompt files of a folder by file name."""
     try:
         found = {path.name: path for path in sorted(folder.iterdir()) if path.name.endswith(SUFFIX)}
     except OSError as error:

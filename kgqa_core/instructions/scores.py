@@ -27,7 +27,6 @@ class Options:
     """Texts to choose from, found by themselves or, where that is no other's, by nearly the same text."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        """Take the texts; of two that are equal the first is found."""
         self.texts = tuple(texts)
         self._exact: dict[str, int] = {}
         folded: dict[str, list[int]] = {}

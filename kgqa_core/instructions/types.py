@@ -88,8 +88,7 @@ def fit_prompt(
     """Return the prompt that shows as many items (``instruction.part``) of a case as fit into ``limit`` tokens.
 
     With it comes the case with those items: the answer is read by that one. The lowest score is left out first, of
-    equals the last; the order stays. A prompt that is too long without any item is returned all the same: the model
-    will say so. The number of items is found by halving.
+    equals the last; the order stays. A prompt that is too long without any item is returned all the same.
     """
     prompt = instruction.render(case)
     items = getattr(case, instruction.part) if instruction.part else ()

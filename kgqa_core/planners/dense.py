@@ -172,17 +172,13 @@ class DensePlanner:
     name = "dense"
 
     def __init__(self, model: DenseModel, encoder: SplitEncoder, *, exists: Exists | None = None) -> None:
-        """Plan with ``model``; ``encoder`` has its lower layers."""
         self._model, self._encoder, self._exists = model, encoder, exists
         self._place = {path: place for place, path in enumerate(model.paths)}
         self._max_hops = max(map(len, model.paths))
         self._texts: dict[LabelPath, Floats] = {}  # vectors of the texts of unseen paths
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
-        """Return up to ``num_plans`` distinct plans per question, best first.
-
-        "Best" is what a further plan adds (setting ``spread``), so ``log_prob`` may rise from one to the next.
-        """
+        """Return up to ``num_plans`` distinct plans per question, that first which adds most (setting ``spread``)."""
         views = self._views(questions)
         return [self._plan(question, view, num_plans) for question, view in zip(questions, views, strict=True)]
 
@@ -228,7 +224,6 @@ class DensePlanner:
         return [Plan(paths[column], float(log_probs[column])) for column in first]
 
     def _candidates(self, view: View, allowed: Callable[[LabelPath], Collection[str]], most: int) -> list[int]:
-        """Return the places of the best training paths that exist, best first."""
         found: list[int] = []
         for place in np.argsort(-view.scores, kind="stable").tolist():
             path = self._model.paths[place]
@@ -251,7 +246,6 @@ class DensePlanner:
         return {path: score for path, score in visited.items() if path not in self._place}
 
     def _unseen(self, view: View, paths: Sequence[LabelPath]) -> dict[LabelPath, float]:
-        """Return the scores of ``paths`` by their texts."""
         if not paths:
             return {}
         new = [path for path in dict.fromkeys(paths) if path not in self._texts]

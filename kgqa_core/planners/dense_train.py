@@ -64,11 +64,10 @@ def fit_dense(
     encoder: Path | None = None,
     progress: Progress = lambda step, total, loss: None,
 ) -> dict[str, float]:
-    """Train a dense planner and write it to the folder ``out``, which must not exist; equal seeds give equal planners.
+    """Train a dense planner and write it to the new folder ``out``; equal seeds give equal planners.
 
-    Returns counts of questions, of those left out because they have no path, and of paths; and CPU seconds. Raises
-    InputError where no question has a path. ``encoder`` is a folder of another BERT-shaped encoder; None: MiniLM.
-    ``progress`` is told (steps done, steps in all, loss) after each step; members one after the other.
+    Returns num_questions, num_without_paths (left out), num_paths and cpu_seconds. Raises InputError where no question
+    has a path. ``encoder`` is a folder of another BERT-shaped encoder; None: MiniLM.
     """
     import torch
 
@@ -301,11 +300,7 @@ def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> Non
 
 
 def read_dense(folder: Path) -> DenseModel:
-    """Read what ``save_dense`` wrote.
-
-    Raises:
-        ArtifactError: it is missing, damaged, or of another version.
-    """
+    """Read what ``save_dense`` wrote; ArtifactError where it is missing, damaged, or of another version."""
     import safetensors
     import safetensors.torch
 

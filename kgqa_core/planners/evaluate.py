@@ -260,11 +260,10 @@ def planner_figures(
     hops: Mapping[str, int | None] | None = None,
     best_f1: Mapping[str, float] | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Return the figures (percent) by number of hops and, with intervals, over ``all``.
+    """Return the figures (percent) by number of ``hops`` and, with intervals, over ``all``.
 
-    ``hops`` holds each question's number by its id. ``f1`` is that of answering with the first plan, where there is a
-    graph; then ``best_f1`` (by id) makes the figure "as_good": first plans that do as well as the question's best
-    shortest path. A gold chain that is not among the shortest paths is no hit, and yet as good.
+    ``f1`` is that of answering with the first plan, where there is a graph; then ``best_f1`` makes the figure
+    "as_good": first plans that do as well as the question's best shortest path. Both mappings go by question id.
     """
     groups: dict[str, list[int]] = {}
     for row, question in enumerate(questions):

@@ -75,7 +75,6 @@ class MixturePlanner:
     name = "mixture"
 
     def __init__(self, dense: Weigher, generator: Weigher, *, weight: float = GENERATOR_WEIGHT) -> None:
-        """Mix; ``weight`` (0..1) is the generator's."""
         self._dense, self._generator, self._weight = dense, generator, weight
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:

@@ -123,10 +123,9 @@ def cover_steps(
     max_steps: int,
     partial: Collection[str] = (),
 ) -> tuple[Reach, ...]:
-    """Return what is within 0..max_steps steps, split by split.
+    """Return what is within 0..max_steps steps, by split, of what ``gold_hops`` and ``find_answerable`` gave.
 
-    ``reached`` and ``answerable``: of ``gold_hops`` and ``find_answerable``. ``partial``: ids of the questions of whose
-    answers some are not in the graph; all of them are never reached.
+    ``partial``: ids of questions of whose answers some are not in the graph; all of them are never reached.
     """
     rows = []
     for split in SPLITS:
@@ -174,22 +173,15 @@ def fill_hops(
 ) -> list[Question]:
     """Return the questions with ``hops`` wherever it can be known.
 
-    What the dataset says stays; then the length of the gold chain; then the shortest path, in any direction along any
-    relations, to the nearest gold, inside the question's subgraph where each has one. ``None`` is left where no gold
-    is within ``MAX_HOPS``, or where there is none.
+    What the dataset says stays; then the length of the gold chain; then the shortest path, in any direction, to the
+    nearest gold within ``MAX_HOPS``, inside the question's subgraph where each has one.
     """
     asked = [question for question in questions if question.hops is None and not question.chain]
     reached = gold_hops(asked, graph, max_steps=MAX_HOPS, reenter_topic=reenter_topic, subgraphs=subgraphs)
-    nearest = {
-        question.id: int(hops[hops > 0].min())
-        for question, hops in zip(asked, reached, strict=True)
-        if (hops > 0).any()
-    }
+    known = {one.id: int(hops[hops > 0].min()) for one, hops in zip(asked, reached, strict=True) if (hops > 0).any()}
     return [
-        question
-        if question.hops is not None
-        else replace(question, hops=len(question.chain) if question.chain else nearest.get(question.id))
-        for question in questions
+        replace(one, hops=len(one.chain) if one.chain else known.get(one.id)) if one.hops is None else one
+        for one in questions
     ]
 
 
@@ -214,10 +206,7 @@ def lint_questions(
     notes: dict[tuple[str, str], list[str]] | None = None,
     subgraphs: Subgraphs | None = None,
 ) -> LintReport:
-    """Check linked questions against their graph, or each against its subgraph.
-
-    ``notes`` are the doubts that loading the questions already raised.
-    """
+    """Check linked questions against their graph, or subgraphs; ``notes`` are the doubts that loading raised."""
     reached = gold_hops(questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, subgraphs=subgraphs)
     answerable = find_answerable(questions, graph, subgraphs=subgraphs)
     doubts: dict[tuple[str, str], list[str]] = defaultdict(list, notes or {})

@@ -64,15 +64,9 @@ class BuildDiff:
 
 
 def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.Table]:
-    """Compare two builds.
+    """Return the difference, and the questions that it concerns: question_id, change (new, gone, reworded, subgraph).
 
-    Args:
-        old: the earlier one.
-        new: the later one.
-        hops: of the neighbourhood that counts as a question's subgraph where it has none of its own.
-
-    Returns:
-        the difference, and the questions that it concerns: question_id, change (new, gone, reworded, subgraph).
+    Where questions have no subgraph of their own, the triples within ``hops`` of their topics count as one.
     """
     graphs = compare_graphs(open_graph(old.graph), open_graph(new.graph))
     before, after = ({one.id: one for one in read_questions(build.questions)} for build in (old, new))
@@ -109,7 +103,6 @@ def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.
 
 
 def _read_digests(folder: Path | None) -> dict[str, str] | None:
-    """Return each question's digest of its subgraph; None where there are none."""
     if folder is None or DIGEST not in pq.read_schema(folder / BLOCKS_FILE).names:
         return None
     table = pq.read_table(folder / BLOCKS_FILE, columns=["question_id", DIGEST])
@@ -117,7 +110,6 @@ def _read_digests(folder: Path | None) -> dict[str, str] | None:
 
 
 def _coverage(old: Path, new: Path) -> tuple[CoverageChange, ...]:
-    """Return the coverage of both builds, for the groups of questions that both have."""
     before, after = (
         {(row["hops"], row["split"]): row for row in json.loads((folder / "lint.json").read_text("utf-8"))["coverage"]}
         for folder in (old, new)
@@ -154,11 +146,8 @@ def find_drift(
 ) -> list[Moved]:
     """Return what moved beyond the limits.
 
-    Args:
-        diff: what differs.
-        limits: what passes.
-        guard_graph: whether triples, entities, relations and names count; not where other settings made the graph.
-        guard_questions: whether questions and coverage count.
+    ``guard_graph`` False: triples, entities, relations and names do not count, as other settings made the graph;
+    ``guard_questions`` False: nor do questions and coverage.
     """
     found: list[Moved] = []
     drops: list[Moved] = []

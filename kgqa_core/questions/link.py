@@ -64,7 +64,6 @@ def _name_spans(text: str, graph: KnowledgeGraph, *, folded: bool) -> list[Span]
 
 
 def _is_boundary(text: str, place: int) -> bool:
-    """Is ``place`` not inside a word?"""
     return not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum())
 
 
@@ -247,7 +246,6 @@ class Resolver:
         return None if relation is None else (relation + self.graph.num_relations) % (2 * self.graph.num_relations)
 
     def _note(self, raw: RawQuestion, question: Question, loaded: Loaded) -> None:
-        """Note what is doubtful about a question that is used."""
         for value in (*raw.topics, *raw.answers):
             ids = self.ids_of(value)
             if len(ids) != 1:

@@ -72,7 +72,6 @@ class HashedRows:
     """Rows of a NameIndex by a 64-bit hash, 12 bytes each; found by binary search. Another process hashes otherwise."""
 
     def __init__(self, keyed: Iterable[tuple[int, int]]) -> None:
-        """Keep (hash, row) pairs; a hash may have many rows."""
         keys, rows = array("Q"), array("i")
         for key, row in keyed:
             keys.append(key)
@@ -166,7 +165,6 @@ class NameIndex:
 
     @cached_property
     def _vocabulary(self) -> dict[int, list[str]]:
-        """The words of all names, by number of letters."""
         by_length: dict[int, list[str]] = defaultdict(list)
         for word in sorted({word for _, name in self.names() for word in plain_words(name)}):
             by_length[len(word)].append(word)

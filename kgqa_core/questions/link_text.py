@@ -69,10 +69,7 @@ class Surroundings:
 
 
 def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
-    """Return what training questions teach; a text counts once per set of relations around its topic.
-
-    Texts, masked texts and topics are read: no answer, no gold chain.
-    """
+    """Return what texts, masked texts and topics teach; a text counts once per set of relations around its topic."""
     linked = [question for question in examples if question.topics]
     if not linked:
         return Wording()
@@ -98,7 +95,6 @@ def learn_wording(index: NameIndex, examples: Sequence[Question]) -> Wording:
 
 
 def _relations_around(graph: KnowledgeGraph, entity: int) -> frozenset[int]:
-    """Return the relations of an entity, with direction: 0..2R-1."""
     return frozenset(graph.group_relation[graph.group_ptr[entity] : graph.group_ptr[entity + 1]].tolist())
 
 
@@ -129,7 +125,6 @@ class TextLinker:
     """Links texts to one graph."""
 
     def __init__(self, index: NameIndex, wording: Wording) -> None:
-        """Keep the names, and what training questions taught."""
         self.index, self.wording = index, wording
 
     def link(self, texts: Sequence[str]) -> list[list[LinkedMention]]:
@@ -139,10 +134,7 @@ class TextLinker:
         return [self._choose(text, own, runs) for text, own, runs in zip(texts, words, found, strict=True)]
 
     def _choose(self, text: str, words: Words, runs: Iterable[Run]) -> list[LinkedMention]:
-        """Take the best names; where a word is left unexplained, also names that the text does not quite have.
-
-        A word that is neither wording nor part of a name may be a misspelt part of a longer one.
-        """
+        """Take the best names; where a word is neither wording nor of a name, also names that are not quite there."""
         known = self.wording.words
         options = [option for option in (self._option(text, words, run) for run in runs) if not option.wording]
         chosen = self._best(options, words)
@@ -224,12 +216,10 @@ def _apart(span: Span, other: Span) -> bool:
 def link_topics(
     questions: Sequence[Question], graph: KnowledgeGraph, *, examples: Sequence[Question] = ()
 ) -> list[Question]:
-    """Return the questions with their topics hidden, and linked again by the text alone.
+    """Return the questions with their topics hidden, and linked again by the text alone; some then have none.
 
     ``masked`` goes by the names that were found, right or wrong. What a true/false question claims stays known, and is
-    no topic. A question in which no name is found has no topics. ``examples`` are training questions: they tell names
-    from wording, and bearers of one name from each other. Without any a graph's entity "director" is found wherever
-    the word stands.
+    no topic. ``examples`` are training questions: they tell names from wording, and bearers of one name apart.
     """
     index = NameIndex(graph)
     return link_with(TextLinker(index, learn_wording(index, examples)), questions)

@@ -174,11 +174,8 @@ def test_enough_information_sees_both_verdicts_over_questions(world: Any) -> Non
 
 
 def test_direct_teaches_the_answers_without_the_graph(world: Any) -> None:
-    assert [(example.question_id, example.target) for example in make(world, "direct")] == [
-        ("q1", "1989\n1992"),
-        ("q2", "Port Amber"),
-        ("q3", "Glory City"),
-    ]
+    targets = {example.question_id: example.target for example in make(world, "direct")}
+    assert targets == {"q1": "1989\n1992", "q2": "Port Amber", "q3": "Glory City"}
 
 
 def test_draws_depend_on_the_question_alone(world: Any) -> None:

@@ -162,29 +162,21 @@ def load(tmp_path: Path, films: KnowledgeGraph, write_jsonl: Write) -> Callable[
     """Load a file of one line that must be usable."""
 
     def load_one(**row: Any) -> Question:
-        questions, rejects = load_question_file(
-            write_jsonl(tmp_path / "test.jsonl", [row]), format="jsonl", graph=films, split="test"
-        )
+        path = write_jsonl(tmp_path / "test.jsonl", [row])
+        (question,), rejects = load_question_file(path, format="jsonl", graph=films, split="test")
         assert rejects == []
-        return questions[0]
+        return question
 
     return load_one
 
 
 def test_a_line_with_all_fields(load: Callable[..., Question], films: KnowledgeGraph, ids: Ids) -> None:
-    question = load(
-        id="q7",
-        question="Which films did the director of Vertigo make?",
-        topics=["f2"],
-        answers=["Rear Window", "f2"],
-        hops=2,
-        chain=["directed_by", "~directed_by"],
-        note="keys that we do not know are ignored",
-    )
+    text, chain = "Which films did the director of Vertigo make?", ["directed_by", "~directed_by"]
+    more = {"topics": ["f2"], "hops": 2, "chain": chain, "note": "keys that we do not know are ignored"}
     directed_by = films.relation_labels.index("directed_by")
-    assert question == Question(
+    assert load(id="q7", question=text, answers=["Rear Window", "f2"], **more) == Question(
         id="q7",
-        text="Which films did the director of Vertigo make?",
+        text=text,
         masked="Which films did the director of [topic] make?",
         topics=ids("f2"),
         answers=ids("f1", "f2", "f3"),
@@ -217,12 +209,7 @@ def test_a_line_with_all_fields(load: Callable[..., Question], films: KnowledgeG
         ),
         # a true/false question; what is claimed is no topic
         (
-            {
-                "question": "Was Vertigo by Grace Kelly?",
-                "topics": ["Vertigo"],
-                "claim": "Grace Kelly",
-                "verdict": False,
-            },
+            {"question": "Was Vertigo by Grace Kelly?", "topics": ["f2"], "claim": "Grace Kelly", "verdict": False},
             {"masked": "Was [topic] by [claim]?", "claim": "p2", "verdict": False, "answers": []},
         ),
         (
@@ -278,12 +265,7 @@ def test_lines_that_are_no_json_objects(tmp_path: Path, films: KnowledgeGraph) -
     path.write_bytes(b'[1]\n{"question": \n\n{"question": "caf\xe9"}\n"text"\n{"question": "Vertigo?", "ans')
     questions, rejects = load_question_file(path, format="jsonl", graph=films)
     assert questions == []
-    assert [(reject.line, reject.reason) for reject in rejects] == [
-        (1, "not a JSON object"),
-        (2, "not JSON"),
-        (4, "not UTF-8"),
-        (5, "not a JSON object"),
-        (6, "truncated last line"),
-    ]
+    reasons = {1: "not a JSON object", 2: "not JSON", 4: "not UTF-8", 5: "not a JSON object", 6: "truncated last line"}
+    assert {reject.line: reject.reason for reject in rejects} == reasons
     path.write_text('{"question": "Vertigo?", "ans\n', encoding="utf-8")  # a last line that was ended is not cut off
     assert [reject.reason for reject in load_question_file(path, format="jsonl", graph=films)[1]] == ["not JSON"]

@@ -111,13 +111,8 @@ def test_an_alias_is_a_name_of_its_entity(index: NameIndex) -> None:
 
 
 def test_case_accents_and_form_of_letters_do_not_count() -> None:
-    assert [fold_word(word) for word in ("ÖDÖN", "Straße", "STRASSE", "ﬁlm", "Ⅷ")] == [
-        "odon",
-        "strasse",
-        "strasse",
-        "film",
-        "viii",
-    ]
+    folded = ["odon", "strasse", "strasse", "film", "viii"]
+    assert [fold_word(word) for word in ("ÖDÖN", "Straße", "STRASSE", "ﬁlm", "Ⅷ")] == folded
     decomposed = unicodedata.normalize("NFD", "Zoë")
     assert [word for word, _, _ in words_of(decomposed)] == ["zoe"]
     assert words_of("a_B-c") == [("a", 0, 1), ("b", 2, 3), ("c", 4, 5)]
