@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import httpx
@@ -47,7 +48,6 @@ class Endpoint:
         """Read the key from the environment; raises ConfigError where it is not set."""
         self._section, self._server = section, Server(section)
         self._root = section.url.removesuffix("/v1")  # where servers keep what is their own
-        self._served_model: Served | None = None
         self._counting: bool | None = None  # does the server count tokens? None: not known yet
         self._counts: dict[tuple[str, str], int] = {}
 
@@ -55,7 +55,7 @@ class Endpoint:
     def name(self) -> str:
         """Where, which model, and the settings that shape its texts."""
         section = self._section
-        model = section.model if section.model and section.identity else self._served().name
+        model = section.model if section.model and section.identity else self._served.name
         shape = json.dumps([section.api, section.choices, section.extra], sort_keys=True, default=repr)
         digest = hashlib.sha256(shape.encode()).hexdigest()[:8]
         return f"endpoint {section.identity or section.url} {model} {section.api}-{digest}"
@@ -63,12 +63,12 @@ class Endpoint:
     @property
     def model(self) -> str:
         """The model's id."""
-        return self._section.model or self._served().model
+        return self._section.model or self._served.model
 
     @property
     def context(self) -> int:
         """How many tokens prompt and answer may have together, as set or as the server tells."""
-        return self._section.context or self._served().context
+        return self._section.context or self._served.context
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
         """Return the tokens of each prompt: counted by vLLM, else estimated, rather too many.
@@ -206,10 +206,9 @@ class Endpoint:
             )
         return reply
 
+    @cached_property
     def _served(self) -> Served:
-        if self._served_model is None:
-            self._served_model = next(self._server.each([None], self._ask_served))
-        return self._served_model
+        return next(self._server.each([None], self._ask_served))
 
     async def _ask_served(self, client: httpx.AsyncClient, _: None) -> Served:
         """Ask ``/models`` which model is served; EndpointError where that is not known or not the one that is named."""

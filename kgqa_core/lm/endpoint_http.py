@@ -54,13 +54,11 @@ class Server:
     def __init__(self, section: EndpointLmSection) -> None:
         self._section, self._warned = section, set[str]()
         self._key = os.environ.get(section.key_variable, "").strip() if section.key_variable else ""
-        if section.key_variable and not self._key:
+        if section.key_variable and not (self._key and self._key.isascii() and self._key.isprintable()):
             raise ConfigError(
-                f"lm.key_variable = {shorten(section.key_variable)}: this environment variable is not set. Put the key "
-                f"of {section.url} there"
+                f"lm.key_variable = {shorten(section.key_variable)}: this environment variable is not set, or holds "
+                f"characters that no HTTP header can have. Put the key of {section.url} there"
             )
-        if not (self._key.isascii() and self._key.isprintable()):
-            raise ConfigError(f"the key in {section.key_variable} holds characters that no HTTP header can have")
         plain = section.url.startswith("http:")  # certificates are read once, which takes longer than a request
         self._trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx.create_ssl_context()
 

@@ -40,34 +40,21 @@ LLAMA_2 = (
 
 def make_llama(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
     """Llama-2's kind: blanks as letters, byte fallback, a begin token before every text."""
-    tokenizer = sentencepiece_like(template)
-    config = transformers.LlamaConfig(
-        **{**_sizes(len(tokenizer)), "num_key_value_heads": 1, **sizes}, bos_token_id=1, eos_token_id=2
-    )
-    return _save(folder, tokenizer, transformers.LlamaForCausalLM, config)
+    return _save(folder, "llama", sentencepiece_like(template), bos_token_id=1, eos_token_id=2, **sizes)
 
 
 def make_qwen2(folder: Path, *, template: str | None = None, **sizes: int) -> Path:
     """Qwen2's kind: byte-level tokens, nothing before a text, <|im_end|> or <|endoftext|> after."""
-    tokenizer = byte_level(
-        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokenizer = byte_level(special, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.chat_template = template
-    config = transformers.Qwen2Config(
-        **{**_sizes(len(tokenizer)), "num_key_value_heads": 1, **sizes}, eos_token_id=[2, 0]
-    )
-    return _save(folder, tokenizer, transformers.Qwen2ForCausalLM, config)
+    return _save(folder, "qwen2", tokenizer, eos_token_id=[2, 0], **sizes)
 
 
-def make_gpt2(folder: Path, **sizes: int) -> Path:
+def make_gpt2(folder: Path) -> Path:
     """GPT-2's kind: byte-level tokens, no padding token, learned positions."""
     tokenizer = byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
-    config = transformers.GPT2Config(
-        **{"vocab_size": len(tokenizer), "n_positions": 257, "n_embd": 24, "n_layer": 2, "n_head": 2, **sizes},
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return _save(folder, tokenizer, transformers.GPT2LMHeadModel, config)
+    return _save(folder, "gpt2", tokenizer, bos_token_id=0, eos_token_id=0)
 
 
 ARCHITECTURES = (
@@ -81,30 +68,19 @@ def make_any(folder: Path, kind: str) -> Path:
     tokenizer = byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
     narrow = {"head_dim": 16, "rotary_dim": 8, "query_pre_attn_scalar": 16, "ffn_dim": 40, "word_embed_proj_dim": 32}
     experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-    sizes = {**_sizes(len(tokenizer)), "hidden_size": 32, "intermediate_size": 40, "num_key_value_heads": 1,
-             **narrow, **experts}  # fmt: skip
-    if kind in ("gemma2", "mistral"):
-        sizes["sliding_window"] = 7  # tokens; others see all
-    config = transformers.AutoConfig.for_model(kind, **sizes, bos_token_id=0, eos_token_id=0, pad_token_id=0)
-    return _save(folder, tokenizer, transformers.AutoModelForCausalLM.from_config, config)
+    window = {"sliding_window": 7} if kind in ("gemma2", "mistral") else {}  # tokens; others see all
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    return _save(folder, kind, tokenizer, hidden_size=32, intermediate_size=40, **narrow, **experts, **window, **ends)
 
 
-def _sizes(vocab_size: int) -> dict[str, int]:
-    return {
-        "vocab_size": vocab_size,
-        "hidden_size": 24,
-        "intermediate_size": 37,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 257,
-    }
-
-
-def _save(folder: Path, tokenizer: Any, kind: Any, config: Any) -> Path:
+def _save(folder: Path, kind: str, tokenizer: Any, **settings: Any) -> Path:
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 24, "intermediate_size": 37, "num_hidden_layers": 2,
+             "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 257}  # fmt: skip
+    config = transformers.AutoConfig.for_model(kind, **{**sizes, **settings})
     with torch.random.fork_rng():
         torch.manual_seed(5)
         config.initializer_range = 0.6  # far from uniform, so that answers differ and ties do not occur
-        model = kind(config)
+        model = transformers.AutoModelForCausalLM.from_config(config)
     model.generation_config.eos_token_id = config.eos_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
