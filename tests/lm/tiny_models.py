@@ -54,7 +54,7 @@ def make_qwen2(folder: Path, *, template: str | None = None, **sizes: int) -> Pa
 def make_gpt2(folder: Path) -> Path:
     """GPT-2's kind: byte-level tokens, no padding token, learned positions."""
     tokenizer = byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
-    return _save(folder, "gpt2", tokenizer, bos_token_id=0, eos_token_id=0)
+    return _save(folder, "gpt2", tokenizer, num_key_value_heads=2, bos_token_id=0, eos_token_id=0)
 
 
 ARCHITECTURES = (
