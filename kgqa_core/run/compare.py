@@ -24,18 +24,8 @@ from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion, weigh_plans
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
-from kgqa_core.run.open import (
-    has_generator,
-    metered,
-    open_model,
-    open_planner,
-    open_system,
-    path_constraints,
-    plan_graph,
-    planner_seed,
-    search_graph,
-    validity,
-)
+from kgqa_core.run import open as opening
+from kgqa_core.run.open import open_planner, path_constraints, planner_seed, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.systems.answering import PlanSource
@@ -137,7 +127,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
     options = [options_of(one, own) for one, own in zip(explored, reached, strict=True)]
     alone = {settings.planner: first_plan(questions, reached)}
     lm_weights: dict[int, list[float]] = {}
-    if has_generator(pipeline.config):
+    if opening.has_generator(pipeline.config):
         apart = [place for place, own in enumerate(options) if disagree(own)]
         with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as opened:
             generator: Any = opened.planner
@@ -155,7 +145,7 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
 
 def _open_explorer(pipeline: Pipeline, seed: int) -> ExplorerSystem:
     """Open the explorer that a seed's systems use."""
-    return open_system(pipeline, int(explorer_key(pipeline.config, seed).rpartition("seed")[2]))
+    return opening.open_system(pipeline, int(explorer_key(pipeline.config, seed).rpartition("seed")[2]))
 
 
 class Parts:
@@ -234,13 +224,13 @@ class Parts:
 
         player: LanguageModel = open_random(self.seed) if answerer == "random" else open_first()
         if answerer == "lm":
-            player = open_model(self.pipeline, planner_seed(self.pipeline.config, self.seed))
+            player = opening.open_model(self.pipeline, planner_seed(self.pipeline.config, self.seed))
         if answerer == "oracle":
             oracle = self.systems.oracle
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
             player = open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
         budget = Budget(calls=self.max_calls)
-        model = self.stack.enter_context(metered(self.pipeline, player, system=self.name, budget=budget))
+        model = self.stack.enter_context(opening.metered(self.pipeline, player, system=self.name, budget=budget))
         self.meters.append(model.meter)
         return model
 
@@ -299,7 +289,7 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
     from kgqa_core.planners.evaluate import ALL, ask_planner, planner_figures, read_plan_file
     from kgqa_core.questions.link import link_question
 
-    plans, search, mask = plans_of(pipeline), plan_graph(pipeline), pipeline.config.exploration.mask_topics
+    plans, search, mask = plans_of(pipeline), opening.plan_graph(pipeline), pipeline.config.exploration.mask_topics
     found = read_plan_file(path, signed=search is not None)
     questions, rejects = list(found.questions), list(found.rejects)
     if search is not None:
@@ -313,7 +303,7 @@ def score_plan_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, PlannerSc
                 questions.append(replace(question, text=asked.asked(mask), topics=asked.topics))
     if not questions:
         raise InputError(f"{path} holds no usable question ({len(rejects)} are not; the first: {rejects[0].reason})")
-    is_valid = validity(pipeline, search)
+    is_valid = opening.validity(pipeline, search)
     scores: dict[str, PlannerScore] = {}
     for name in plans.planners:
         seeds = {}

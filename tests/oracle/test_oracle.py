@@ -91,17 +91,14 @@ def test_it_plans_the_gold_plan_first_then_others_that_exist(oracle: Open, forty
         assert log_probs == sorted(log_probs, reverse=True) and log_probs[0] == pytest.approx(math.log(0.9))
 
 
-def test_a_gold_plan_that_is_not_allowed_is_not_planned(oracle: Open, forty: Forty) -> None:
+def test_a_gold_plan_is_held_to_a_constraint_alone(oracle: Open, forty: Forty) -> None:
     only = RelationConstraint(["starred"], max_hops=1)
     case = PlanCase(forty.question("directed").text, "directed", paths_allowed=only)
     (given,) = oracle().generate([PlanInstruction(PROMPTS).render(case)], BEAM)
     assert [one.text for one in given] == [render_plan(("starred",)), "", "", ""]
-
-
-def test_without_a_constraint_any_gold_plan_is_planned(oracle: Open, forty: Forty) -> None:
-    prompt = PlanInstruction(PROMPTS).render(PlanCase(forty.question("born").text))
+    free = PlanInstruction(PROMPTS).render(PlanCase(forty.question("born").text))
     stopped = Decoding(method="beam", num_returns=1, num_beams=1, stop=("</PATH>",))
-    assert oracle().generate([prompt], stopped)[0][0].text == "<PATH>directed_by<SEP>born_in"
+    assert oracle().generate([free], stopped)[0][0].text == "<PATH>directed_by<SEP>born_in"
 
 
 RELATIONS = ("^directed_by", "born_in", "directed_by", "starred")
@@ -152,9 +149,6 @@ def test_it_answers_with_the_golds_that_paths_end_at_and_nothing_else(say: Say, 
         assert say(reason.ReasonCase, "years", form=instruction).abstained
     way = paths(forty, "Salt Road", ("directed_by", "born_in", "located_in"))
     assert say(reason.ReasonCase, "born", paths=way).abstained  # a gold on the way is no answer
-
-
-def test_it_explains_as_it_reasons(say: Say, forty: Forty) -> None:
     shown = paths(forty, "Salt Road", ("directed_by", "born_in"), ("starred", "born_in"))
     found = say(reason.ReasonCase, "born", paths=shown, form=reason.ExplainInstruction(PROMPTS))
     assert isinstance(found, Explained) and found.explanation and found.answers.names == ("Port Amber",)
@@ -166,12 +160,8 @@ def test_it_explains_as_it_reasons(say: Say, forty: Forty) -> None:
 )
 def test_it_chooses_the_golds_among_the_candidates(say: Say, shown: choose.Shown) -> None:
     candidates = (
-        choose.Candidate(
-            "Westerby", 0.6, "(Salt Road, starred, Mara Quill), (Mara Quill, born_in, Westerby)", "Westerby"
-        ),
-        choose.Candidate(
-            "Port Amber", 0.4, "(Salt Road, directed_by, Ida Moon), (Ida Moon, born_in, Port Amber)", "Port Amber"
-        ),
+        choose.Candidate("Westerby", 0.6, "(Mara Quill, born_in, Westerby)", "Westerby"),
+        choose.Candidate("Port Amber", 0.4, "(Ida Moon, born_in, Port Amber)", "Port Amber"),
     )
     instruction = choose.ChooseInstruction(PROMPTS, shown)
     assert say(choose.ChooseCase, "born", candidates=candidates, form=instruction).chosen == (1,)
@@ -221,7 +211,9 @@ def test_entities_take_their_relations_clue(say: Say) -> None:
     assert mapped(("salt road", "director"), "directed_by") == [("salt road", "Salt Road"), ("director", "Ida Moon")]
 
 
-def test_of_a_question_alone_it_knows_a_share_by_heart(say: Say, forty: Forty) -> None:
+def test_of_a_question_alone_it_knows_a_share_by_heart(say: Say, oracle: Open, forty: Forty) -> None:
+    stranger = reason.DirectInstruction(PROMPTS).render(reason.ReasonCase("who shot the sheriff?"))
+    assert oracle(knows=1.0).generate([stranger])[0][0].text == "I do not know"
     assert all(say(reason.ReasonCase, one.id, form=DIRECT).abstained for one in forty.questions)
     assert say(reason.ReasonCase, "years", form=DIRECT, by={"knows": 1.0}) == Answers(("1989", "1992"))
     thinking = reason.ChainOfThoughtInstruction(PROMPTS)
@@ -229,11 +221,6 @@ def test_of_a_question_alone_it_knows_a_share_by_heart(say: Say, forty: Forty) -
     half = [{"knows": 0.5, "seed": seed} for seed in (0, 1)]
     told = [[say(reason.ReasonCase, one.id, form=DIRECT, by=by).abstained for one in forty.questions] for by in half]
     assert told[0] != told[1] and 0 < sum(told[0]) < len(told[0])
-
-
-def test_of_a_question_that_nobody_told_of_it_knows_nothing(oracle: Open) -> None:
-    prompt = reason.DirectInstruction(PROMPTS).render(reason.ReasonCase("who shot the sheriff?"))
-    assert oracle(knows=1.0).generate([prompt])[0][0].text == "I do not know"
 
 
 def prompts_of(forty: Forty, num: int) -> list[Prompt]:
@@ -266,13 +253,7 @@ def test_wrong_answers_have_the_form_of_the_instruction(say: Say, oracle: Open, 
     shown = paths(forty, "Salt Road", ("directed_by", "born_in"))
     wrong = {"error": 1.0}
     assert say(choose.EnoughCase, "born", paths=shown, by=wrong) is False
-    found = say(
-        scores.EntitiesCase,
-        "born",
-        (scores.EntityCandidate("Ida Moon"),),
-        by=wrong,
-    )
-    assert found.scores == ((0, 0.05),)
+    assert say(scores.EntitiesCase, "born", (scores.EntityCandidate("Ida Moon"),), by=wrong).scores == ((0, 0.05),)
     clues = say(reason.ReasonCase, "born", form=CLUES, by=wrong)
     assert len(clues) == 2 and set(clues) < {"Salt Road", "director", "born"}
     for seed in range(5):

@@ -49,26 +49,24 @@ def test_one_call_names_entities_of_the_graph_without_any_evidence(forty: Forty,
 
 
 @both
-def test_a_name_is_found_whatever_its_case_and_an_unknown_one_is_told(forty: Forty, name: str) -> None:
-    answered = ask_alone(forty, name, "port amber\nAtlantis", "born")
-    assert forty.labels(answered.answer.prediction.answers) == ["Port Amber"]
-    assert answered.answer.unmatched == ("Atlantis",)
-
-
-@both
 @pytest.mark.parametrize(
-    ("text", "thought"),
-    [("I do not know", THOUGHT), ("Atlantis", THOUGHT), ("It was someone called Ida Moon, if I am right.", "")],
+    ("id", "text", "thought", "found", "unmatched"),
+    [
+        ("born", "port amber\nAtlantis", THOUGHT, ["Port Amber"], ("Atlantis",)),  # whatever its case
+        ("directed", "I do not know", THOUGHT, [], ()),
+        ("directed", "Atlantis", THOUGHT, [], ("Atlantis",)),
+        ("directed", "It was someone called Ida Moon, if I am right.", "", [], None),
+        ("no topic", "Ida Moon", THOUGHT, ["Ida Moon"], ()),  # none is needed
+    ],
 )
-def test_whoever_does_not_know_has_no_answer(forty: Forty, name: str, text: str, thought: str) -> None:
-    answered = ask_alone(forty, name, text, thought=thought)
-    assert answered.status == "abstained"
-    assert answered.answer.prediction.abstained
-
-
-@both
-def test_no_topic_is_needed(forty: Forty, name: str) -> None:
-    assert ask_alone(forty, name, "Ida Moon", "no topic").status == "answered"
+def test_what_is_no_name_is_no_answer(
+    forty: Forty, name: str, id: str, text: str, thought: str, found: list[str], unmatched: tuple[str, ...] | None
+) -> None:
+    answered = ask_alone(forty, name, text, id, thought)
+    assert forty.labels(answered.answer.prediction.answers) == found
+    assert answered.answer.prediction.abstained == (not found)
+    assert answered.status == ("answered" if found else "abstained")
+    assert unmatched is None or answered.answer.unmatched == unmatched
 
 
 @both
@@ -149,39 +147,47 @@ def test_without_any_path_the_model_thinks_for_itself(forty: Forty, said: str) -
     assert answered.answer.counts["num_paths"] == 0
 
 
-def test_a_branch_ends_where_a_reply_cannot_be_read(forty: Forty) -> None:
-    """Of two relations the entities of one are lost; of two entities the relations of one."""
-    model = script(
-        FIRST_STEP[0],
-        ("score_entities", "Plan: starred\n", "who knows"),
-        ("enough_information", "Facts:\nSalt Road → directed_by → Ida Moon", "hard to say"),  # so: no
-        ("score_relations", "Path so far: directed_by\n", "who knows"),
-        ("reason", "Paths:\nSalt Road → directed_by → Ida Moon\n", "Ida Moon"),
-    )
-    assert answers(forty, run(forty, model, "directed", **TWO)) == ["Ida Moon"]
+TOLD: dict[str, tuple[dict[str, object], list[tuple[str, str, str]]]] = {  # settings, calls; the answer is Ida Moon
+    "a branch ends where a reply cannot be read: the entities of one relation, the relations of one entity": (
+        TWO,
+        [
+            FIRST_STEP[0],
+            ("score_entities", "Plan: starred\n", "who knows"),
+            ("enough_information", "Facts:\nSalt Road → directed_by → Ida Moon", "hard to say"),  # so: no
+            ("score_relations", "Path so far: directed_by\n", "who knows"),
+            ("reason", "Paths:\nSalt Road → directed_by → Ida Moon\n", "Ida Moon"),
+        ],
+    ),
+    "earlier paths stay in evidence unless they go on": (
+        TWO,
+        [
+            *FIRST_STEP,
+            ("enough_information", "", "no"),
+            ("score_relations", "Path so far: directed_by\n", "2: born_in = 0.00"),
+            ("score_relations", "Path so far: starred\n", "2: born_in = 0.50"),
+            ("enough_information", "", "yes"),
+            (
+                "reason",
+                "Paths:\nSalt Road → starred → Oto Brandt → born_in → Port Amber\nSalt Road → directed_by → Ida Moon\n",
+                "Ida Moon",
+            ),
+        ],
+    ),
+    "entities may be kept without a call, in order of id and within the width": (
+        {"width": 1, "entity_prune": "none"},
+        [
+            ("score_relations", "", "1: starred = 1.00"),
+            ("enough_information", "", "yes"),
+            ("reason", "Paths:\nSalt Road → starred → Mara Quill\n\n", "Ida Moon"),
+        ],
+    ),
+}
 
 
-def test_earlier_paths_stay_in_evidence_unless_they_go_on(forty: Forty) -> None:
-    model = script(
-        *FIRST_STEP,
-        ("enough_information", "", "no"),
-        ("score_relations", "Path so far: directed_by\n", "2: born_in = 0.00"),
-        ("score_relations", "Path so far: starred\n", "2: born_in = 0.50"),
-        ("enough_information", "", "yes"),
-        (
-            "reason",
-            "Paths:\nSalt Road → starred → Oto Brandt → born_in → Port Amber\nSalt Road → directed_by → Ida Moon\n",
-            "Ida Moon",
-        ),
-    )
-    assert answers(forty, run(forty, model, "directed", **TWO)) == ["Ida Moon"]
-
-
-def test_entities_may_be_kept_without_a_call(forty: Forty) -> None:
-    """In order of id, and within the width."""
-    lines = [("score_relations", "", "1: starred = 1.00"), ("enough_information", "", "yes"), ("reason", "", "x")]
-    answered = run(forty, script(*lines), "directed", width=1, entity_prune="none")
-    assert lines_under(answered.calls[-1].prompt, "Paths:") == ["Salt Road → starred → Mara Quill"]
+@pytest.mark.parametrize("case", TOLD)
+def test_the_beam_call_by_call(forty: Forty, case: str) -> None:
+    settings, calls = TOLD[case]
+    assert answers(forty, run(forty, script(*calls), "directed", **settings)) == ["Ida Moon"]
 
 
 def test_the_model_sees_so_many_candidates(forty: Forty) -> None:

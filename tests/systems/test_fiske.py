@@ -426,18 +426,19 @@ def test_relations_are_asked_about_in_batches(crowded: SearchGraph) -> None:
     assert [call.round for call in answered.calls] == [1, 2, 2, 2, 3, 4]
 
 
-def test_names_that_many_things_bear_come_last_among_the_starts(crowded: SearchGraph) -> None:
-    starts = look_up(crowded, "q", ["film", "Hub"], FiskeSection(max_starts=4, starts="all")).starts
-    assert [sorted(branch.mapped) for branch in starts] == [[0], [0], [0], [1]]
-    assert len(merge_branches(starts)) == 2
-    assert [sorted(branch.mapped) for branch in look_up(crowded, "q", ["film", "Hub"], FiskeSection()).starts] == [[1]]
-
-
-def test_case_counts_where_some_clue_is_a_name_as_it_is_written(crowded: SearchGraph) -> None:
-    clues = look_up(crowded, "q", ["hub", "Film"], FiskeSection(starts="all"))
-    assert [sorted(branch.mapped) for branch in clues.starts] == [[1]]  # the one called "Film"
-    assert len(look_up(crowded, "q", ["hub", "FILM"], FiskeSection(max_starts=50, starts="all")).starts) == 14
-    assert [len(own) for own in clues.named] == [1, 1]
+@pytest.mark.parametrize(
+    ("texts", "settings", "mapped"),
+    [
+        (["film", "Hub"], {"max_starts": 4, "starts": "all"}, [0, 0, 0, 1]),  # names that many things bear come last
+        (["film", "Hub"], {}, [1]),
+        (["hub", "Film"], {"starts": "all"}, [1]),  # where some clue is a name as it is written, case counts
+        (["hub", "FILM"], {"starts": "all", "max_starts": 50}, [0] + [1] * 13),
+    ],
+)
+def test_starts(crowded: SearchGraph, texts: list[str], settings: dict[str, object], mapped: list[int]) -> None:
+    clues = look_up(crowded, "q", texts, FiskeSection.model_validate(settings))
+    assert [min(branch.mapped) for branch in clues.starts] == mapped
+    assert len(merge_branches(clues.starts)) == len(set(mapped))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from kgqa_core.errors import EndpointError
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.choose import Candidate, ChooseInstruction
+from kgqa_core.instructions.choose import ChooseInstruction
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import DirectInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import ScoredPath, read_prompts
@@ -118,7 +118,10 @@ def statuses(answered: Sequence[Answered]) -> list[str]:
 
 def test_all_questions_go_one_round_at_a_time_so_that_a_model_gets_large_batches(forty: Forty) -> None:
     model = Batches()
-    run(forty, asks_in_turns(1, 2, 1), model)
+    call = run(forty, asks_in_turns(1, 2, 1), model)[0].calls[0]
+    assert (call.round, call.instruction, call.texts) == (1, "direct", ("Ida Moon",))
+    assert (call.problem, call.num_tokens) == ("", 2)
+    assert call.prompt.endswith("Question: 0.0 who directed Salt Road?")
     assert model.asked() == [[ONE, TWO, THREE], [ONE, ONE, TWO, TWO, THREE, THREE], [ONE, TWO, THREE]]
 
 
@@ -170,6 +173,11 @@ def test_what_is_prepared_for_many_reaches_each_its_own(forty: Forty) -> None:
 # Failures
 
 
+class Picky(DirectInstruction):
+    def parse(self, text: str, case: ReasonCase) -> Any:
+        raise ZeroDivisionError
+
+
 def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
     """Return a plot that goes wrong on one question."""
 
@@ -182,6 +190,8 @@ def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
             raise KeyError("no such thing")
         if here == "prompt":
             yield [Ask(ChooseInstruction(PROMPTS), ReasonCase("of another instruction"))]  # type: ignore[arg-type]
+        if here == "reply":
+            yield [Ask(Picky(PROMPTS), ReasonCase("cannot be read"))]
         if here == "no calls":
             yield [42]  # type: ignore[list-item]
         return answer_with(question, (0,), ()) if here != "no answer" else None  # type: ignore[return-value]
@@ -195,6 +205,7 @@ def fails_at(bad: str, place: str) -> Callable[[Question], Steps]:
         ("first step", "KeyError: 'no such thing'", 0),
         ("second step", "KeyError: 'no such thing'", 1),
         ("prompt", "'ReasonCase' object has no attribute", 1),
+        ("reply", "ZeroDivisionError", 1),
         ("no calls", "'int' object has no attribute", 1),
         ("no answer", "steered answered None to 'starred', which is no SystemAnswer", 1),
     ],
@@ -209,22 +220,6 @@ def test_a_question_that_goes_wrong_is_lost_alone_with_its_traceback(
     assert "Traceback" in lost.error
     assert lost.answer.prediction == Prediction(TWO, (), (), (), abstained=True)
     assert len(lost.calls) == num_calls  # those that were made are kept
-
-
-def test_a_reply_that_its_instruction_cannot_read_loses_one_question(forty: Forty) -> None:
-    class Picky(DirectInstruction):
-        def parse(self, text: str, case: ReasonCase) -> Any:
-            if case.question_id == TWO:
-                raise ZeroDivisionError
-            return super().parse(text, case)
-
-    def plot(question: Question) -> Steps:
-        yield [Ask(Picky(PROMPTS), ReasonCase(question.text))]
-        return answer_with(question)
-
-    answered = run(forty, plot, Batches())
-    assert statuses(answered) == ["abstained", "failed", "abstained"]
-    assert "ZeroDivisionError" in answered[1].error
 
 
 @pytest.mark.parametrize(
@@ -316,14 +311,6 @@ def test_options_are_weighed_and_shown_with_their_logs(forty: Forty) -> None:
     assert lost.result == ParseFailure("no likelihood", "")
 
 
-def test_a_call_is_kept_as_it_was_asked(forty: Forty) -> None:
-    (answered,) = run(forty, asks_in_turns(1), Batches(), ONE)
-    (call,) = answered.calls
-    assert (call.round, call.instruction, call.texts) == (1, "direct", ("Ida Moon",))
-    assert (call.problem, call.num_tokens) == ("", 2)
-    assert call.prompt.endswith("Question: 0.0 who directed Salt Road?")
-
-
 def test_texts_may_be_limited_but_plans_end_by_themselves(forty: Forty) -> None:
     asks = (
         direct(decoding=Decoding(max_new_tokens=200)),
@@ -337,13 +324,7 @@ def test_texts_may_be_limited_but_plans_end_by_themselves(forty: Forty) -> None:
 
 
 PATHS = tuple(ScoredPath(f"Salt Road → way {place} → " + "far " * 20, score) for place, score in enumerate((3, 1, 2)))
-CANDIDATES = tuple(Candidate(f"name {place} " + "far " * 20, share) for place, share in enumerate((0.5, 0.2, 0.3)))
 SHORT = Decoding(max_new_tokens=16)
-
-
-def context_for(prompt: Prompt) -> int:
-    """Return the smallest context that this prompt and a short text fit."""
-    return Batches().count_tokens([prompt])[0] + SHORT.max_new_tokens
 
 
 @pytest.mark.parametrize("kept", [(0, 1, 2), (0, 2), (0,), ()])
@@ -352,13 +333,11 @@ def test_of_a_prompt_that_is_too_long_the_paths_of_the_lowest_scores_are_left_ou
 ) -> None:
     instruction, case = ReasonInstruction(PROMPTS), ReasonCase("who?", ONE, PATHS)
     shown = tuple(PATHS[place] for place in kept)
-    model = Batches(context=context_for(instruction.render(replace(case, paths=shown))))
+    num_tokens = Batches().count_tokens([instruction.render(replace(case, paths=shown))])[0]
+    model = Batches(context=num_tokens + SHORT.max_new_tokens)
     _, (reply,) = hear(forty, model, Ask(instruction, case, SHORT))
     assert reply.case.paths == shown
     assert [f"way {place}" in model.together[0][0].text for place in range(3)] == [at in kept for at in range(3)]
-
-
-# Evidence
 
 
 # Where each question has a subgraph of its own
