@@ -73,11 +73,9 @@ def compare(
 
 
 def side_by_side_of(named: Mapping[str, Sequence[EvaluatedRun]]) -> dict[str, Any] | None:
-    """Return the comparison of systems as a document; None where no run is a system's.
+    """Return the comparison of systems as a document, from the runs of each of the user's words; None without systems.
 
-    Args:
-        named: the runs that each of the user's words stands for. Rows are named by the systems; where there are several
-            words, by letters too, since runs of two configurations are never seeds of one row.
+    Where there are several words, rows have letters: runs of two configurations are never seeds of one row.
     """
     from kgqa_core.evaluation.compare import side_by_side
     from kgqa_core.evaluation.runs import group_runs
@@ -168,12 +166,7 @@ def find_predictions(run: str) -> list[tuple[str, Path]]:
 
     One run is named by the folder of an evaluation, by a predictions table, or as CONF@SEED (of the explorer). A
     configuration that compares systems stands for all of them, CONF@SYSTEM for the seeds of one; any other for its
-    explorer of the first seed.
-
-    Raises:
-        ConfigError: a configuration that cannot be read, or has no such seed or system.
-        ArtifactError: a configuration whose evaluation is not done.
-        InputError: no such file or folder.
+    explorer of the first seed. Raises ConfigError, ArtifactError or InputError where there is no such run.
     """
     path = Path(run)
     if path.is_dir():
@@ -205,8 +198,7 @@ def _evaluations(conf: Path, part: str | None) -> list[tuple[str, Path]]:
     pipeline = open_run(conf, ())
     # A user writes a stage's key without its kind, with or without the seed: etd-oracle-seed0, etd-oracle.
     systems = [key.removeprefix("system-") for key, spec in pipeline.specs.items() if spec.stage == "system"]
-    chosen = [name for name in systems if part in (None, name, name.rpartition("-seed")[0])]
-    if chosen:
+    if chosen := [name for name in systems if part in (None, name, name.rpartition("-seed")[0])]:
         return [(f"{conf}@{name}", pipeline.artifact(f"system-{name}").folder / PREDICTIONS) for name in chosen]
     seeds = [str(number) for number in pipeline.config.exploration.seeds]
     seed = seeds[0] if part is None else part

@@ -109,9 +109,8 @@ def print_lint(report: Mapping[str, Any]) -> None:
         for row in report["names"]
     ]
     print_table("Entities with a name", ("split", "topics", "answers"), names, figures_from=1)
-    rejects = [
-        (kind, reason, str(count)) for kind, reasons in report["rejects"].items() for reason, count in reasons.items()
-    ]
+    reasons = [(kind, *item) for kind, found in report["rejects"].items() for item in found.items()]
+    rejects = [(kind, reason, str(count)) for kind, reason, count in reasons]
     print_table("Lines that were not used", ("of", "reason", "lines"), rejects, figures_from=2)
 
 

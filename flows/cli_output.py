@@ -71,10 +71,7 @@ def print_status(stages: Sequence[StageStatus], home: Path) -> None:
 
 
 def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> None:
-    """Print the main results of a run, or what it made of the data, and up to three lines of what to do next.
-
-    Everything else is in the report and in MLflow.
-    """
+    """Print the main results of a run, or what it made of the data, and up to three lines of what to do next."""
     from flows.summary import RESULTS
 
     if summary.changes:
@@ -106,15 +103,8 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
 
 def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, Any]:
     """Return what ``print_summary`` prints as one document."""
-    stages = [
-        {
-            "key": one.key,
-            "built": one.built,
-            "fingerprint": one.artifact.fingerprint,
-            "folder": str(one.artifact.folder),
-        }
-        for one in summary.outcomes
-    ]
+    made = [(one.key, one.built, one.artifact.fingerprint, str(one.artifact.folder)) for one in summary.outcomes]
+    stages = [dict(zip(("key", "built", "fingerprint", "folder"), one, strict=True)) for one in made]
     return {
         "run": summary.name,
         "results": [asdict(row) for row in summary.rows],
@@ -146,21 +136,16 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
     if trace:
         for number, call in enumerate(reply.calls, start=1):
             typer.echo(f"--- call {number} (round {call.round}): {call.instruction}")
-            for part in (call.system_prompt, call.prompt):
-                if part:
-                    typer.echo(part)
-            for text in call.texts:
-                typer.echo(f">>> {text}")
-            if call.problem:
-                typer.echo(f"!!! {call.problem}")
+            problem = [f"!!! {call.problem}"] if call.problem else []
+            for line in (call.system_prompt, call.prompt, *(f">>> {text}" for text in call.texts), *problem):
+                if line:
+                    typer.echo(line)
         typer.echo("---")
     topics = ", ".join(reply.topics) or "no topic"
     spent = f"{len(reply.calls)} calls, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
     title = f"{reply.system} from {topics}: {reply.status}; {spent} (* an answer)"
-    rows = [
-        ("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path)
-        for one in reply.candidates[:NUM_CANDIDATES]
-    ]
+    shown = reply.candidates[:NUM_CANDIDATES]
+    rows = [("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path) for one in shown]
     print_table(title, ("", "candidate", "score", "evidence"), rows)
     if reply.verdict is not None:
         typer.echo(f"verdict: {'true' if reply.verdict else 'false'}")
@@ -195,11 +180,10 @@ def show_percent(value: float | None) -> str:
 
 def print_changes(changes: Mapping[str, Any]) -> None:
     """Print a BuildDiff; one line where nothing changed."""
-    rows = list(change_rows(changes))
-    if not rows:
+    if rows := list(change_rows(changes)):
+        print_table("Changes since the last build", ("of", "before", "now", "in", "out"), rows, figures_from=1)
+    else:
         typer.echo("Nothing changed since the last build.")
-        return
-    print_table("Changes since the last build", ("of", "before", "now", "in", "out"), rows, figures_from=1)
 
 
 def change_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

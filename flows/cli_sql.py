@@ -53,12 +53,7 @@ def sql(
 
 
 def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path | None) -> dict[str, Any]:
-    """Return what a query finds, or where it was written; without a query, the views.
-
-    Raises:
-        ArtifactError: nothing of the run is built.
-        ConfigError: a file among the artifacts.
-    """
+    """Return what a query finds, or where it was written; without a query, the views. The run must have artifacts."""
     from tempfile import TemporaryDirectory
 
     from kgqa_core.errors import ArtifactError, ConfigError
@@ -92,17 +87,16 @@ def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path |
 def print_answer(document: dict[str, Any]) -> None:
     """Print views, rows, or where the rows are."""
     if "views" in document:
+        columns = [", ".join(" ".join(column) for column in view["columns"].items()) for view in document["views"]]
         rows = [
-            (view["name"], str(view["rows"]), ", ".join(f"{name} {kind}" for name, kind in view["columns"].items()))
-            for view in document["views"]
+            (view["name"], str(view["rows"]), shown) for view, shown in zip(document["views"], columns, strict=True)
         ]
         print_table("Views", ("view", "rows", "columns"), rows)
     elif "file" in document:
         typer.echo(f"{document['rows']} rows in {document['file']}")
     else:
-        header = [column["name"] for column in document["columns"]]
-        shown = document["rows"]
-        print_table(f"{len(shown)} rows", header, ([show_cell(value) for value in row] for row in shown))
+        header, shown = [column["name"] for column in document["columns"]], document["rows"]
+        print_table(f"{len(shown)} rows", header, (map(show_cell, row) for row in shown))
         if document["more"]:
             typer.echo("There are more: --limit N prints more of them, --out FILE writes all.")
 

@@ -28,14 +28,11 @@ def subgraph(
         str | None, typer.Option(metavar="NAME", help="Name or label of an entity; all that share a name.")
     ] = None,
     hops: Annotated[
-        int | None,
-        typer.Option(min=0, max=9, metavar="K", help="Steps from the topics. Default: as the run cuts, or 2."),
+        int | None, typer.Option(min=0, max=9, metavar="K", help="Steps from the topics. Default: as the run, or 2.")
     ] = None,
     cap: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Triples of one entity, relation and direction. Default: as the run, or 200."
-        ),
+        typer.Option(min=1, metavar="N", help="Triples per entity, relation and direction; as the run, or 200."),
     ] = None,
     format: Annotated[Format, typer.Option(help="How to write it; parquet needs --out.")] = "table",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file.")] = None,

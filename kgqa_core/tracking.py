@@ -36,11 +36,7 @@ HOP_METRIC = re.compile(r"(?:(?P<series>.+)[./])?(?P<metric>[^./]+)[./]hop(?P<ho
 
 @dataclass(frozen=True, slots=True)
 class TrackingRecord:
-    """Everything one stage has to say about itself.
-
-    ``system`` and ``seed`` are set where the figures belong to one trained or evaluated system; a stage that works for
-    all systems (graph, questions, encodings) leaves both None.
-    """
+    """Everything one stage has to say about itself; ``system`` and ``seed`` are None where it works for all systems."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 
@@ -163,10 +159,7 @@ def _finite(name: str, value: float) -> float:
 
 
 def hop_metric(metric: str, hops: int | str) -> str:
-    """Return the name of ``metric`` over the questions of ``hops`` hops; ``HOP_METRIC`` takes such names apart.
-
-    A control beside the system has its name before it: ``template_control.hits1.hop2``.
-    """
+    """Return the name of ``metric`` over the questions of ``hops`` hops; ``HOP_METRIC`` takes such names apart."""
     return f"{metric}.hop{hops}"
 
 

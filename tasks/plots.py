@@ -8,17 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kgqa_core.sweeps.config import (
-    BASE,
-    CONTROLS,
-    POINT,
-    SETTINGS,
-    PlotSection,
-    curve_label,
-    is_number,
-    is_score,
-    label_of,
-)
+from kgqa_core.sweeps import config as sweeps
+from kgqa_core.sweeps.config import PlotSection
 from kgqa_core.sweeps.points import WHOLE_FROM, PointRow, Spread, short_names, show_spread, show_value
 from kgqa_core.tracking import HOP_METRIC, Point
 
@@ -139,10 +130,15 @@ def draw_sweep(plot: PlotSection, rows: Sequence[PointRow], sweep: str) -> Figur
     for place in axes[len(panels) :]:
         place.set_axis_off()
     shown = axes[: len(panels)]
-    title = "\n".join(filter(None, (_note(plot, rows), _legend_title(plot, rows))))
-    has_legend = _add_legend(figure, shown, title, plot)
+    note, dimensions = _note(plot, rows), _line_dimensions(plot, rows[0])
+    named = sweeps.SETTINGS.get(dimensions[0], dimensions[0]) if len(dimensions) == 1 else ""
+    has_legend = _add_legend(figure, shown, "\n".join(filter(None, (note, named))), plot)
+    label = "training step"
+    if plot.x is not None:
+        varied = all(plot.x in row.place for row in rows)
+        label = sweeps.SETTINGS.get(plot.x, plot.x) if varied else sweeps.label_of(plot.x)
     for place in shown[-columns:]:
-        place.set_xlabel("\n".join(filter(None, (_x_label(plot, rows), "" if has_legend else _note(plot, rows)))))
+        place.set_xlabel("\n".join(filter(None, (label, "" if has_legend else note))))
     return figure
 
 
@@ -153,45 +149,35 @@ def _panels(plot: PlotSection, rows: Sequence[PointRow]) -> Iterable[Panel]:
         shown = [row for row in rows if not plot.panels or show_value(row.place[plot.panels]) == value]
         if plot.kind == "curves":
             curves = {_line_name(plot, row): [Dot(step, y) for step, y in row.curves.get(figure, ())] for row in shown}
-            yield Panel(value, curve_label(figure), figure, curves, {})
+            yield Panel(value, sweeps.curve_label(figure), figure, curves, {})
         else:
-            beside: dict[tuple[str, str], list[Dot]] = {
-                (line, control): dots
-                for control in plot.beside
-                if is_score(figure)
-                for line, dots in _lines(plot, shown, rows, f"{control}.{figure}").items()
-            }
-            yield Panel(value, label_of(figure), figure, _lines(plot, shown, rows, figure), beside)
+            beside: dict[tuple[str, str], list[Dot]] = {}
+            for control in plot.beside if sweeps.is_score(figure) else ():
+                found = _lines(plot, shown, rows, f"{control}.{figure}")
+                beside |= {(line, control): dots for line, dots in found.items()}
+            yield Panel(value, sweeps.label_of(figure), figure, _lines(plot, shown, rows, figure), beside)
 
 
 def _lines(plot: PlotSection, shown: Sequence[PointRow], rows: Sequence[PointRow], figure: str) -> dict[str, list[Dot]]:
     """Return the dots of each line, by ascending x; ``rows`` are those of all panels, which share their x axis."""
     ticks = _ticks(plot, rows)
     lines: dict[str, list[Dot]] = {}
+    name = plot.x or ""
     for row in shown:
         line = lines.setdefault(_line_name(plot, row), [])
-        x = _x_value(plot, row, ticks)
+        x = row.place[name] if name in row.place else row.figures[name].mean if name in row.figures else None
         if x is not None and figure in row.figures:
-            line.append(Dot(x, row.figures[figure]))
+            line.append(Dot(float(ticks.index(show_value(x)) if ticks else x), row.figures[figure]))
     return {name: sorted(dots, key=lambda dot: dot.x) for name, dots in lines.items()}
 
 
 def _ticks(plot: PlotSection, rows: Sequence[PointRow]) -> list[str]:
-    """Return the names along the x axis, empty where it has numbers."""
     if plot.x is None or not all(plot.x in row.place for row in rows):
         return []
     values = [row.place[plot.x] for row in rows]
-    if plot.kind == "lines" and not plot.even_x and all(map(is_number, values)):
+    if plot.kind == "lines" and not plot.even_x and all(map(sweeps.is_number, values)):
         return []
     return list(dict.fromkeys(map(show_value, values)))
-
-
-def _x_value(plot: PlotSection, row: PointRow, ticks: Sequence[str]) -> float | None:
-    x = plot.x or ""
-    if x in row.place:
-        return float(ticks.index(show_value(row.place[x]))) if ticks else float(row.place[x])
-    found = row.figures.get(x)
-    return None if found is None else found.mean
 
 
 def _line_dimensions(plot: PlotSection, row: PointRow) -> list[str]:
@@ -203,11 +189,9 @@ def _line_name(plot: PlotSection, row: PointRow) -> str:
     dimensions = _line_dimensions(plot, row)
     if len(dimensions) == 1:
         return show_value(row.place[dimensions[0]])
-    short = short_names(name for name in dimensions if name not in (BASE, POINT))
-    return ", ".join(
-        f"{short[name]}={show_value(row.place[name])}" if name in short else show_value(row.place[name])
-        for name in dimensions
-    )
+    short = short_names(name for name in dimensions if name not in (sweeps.BASE, sweeps.POINT))
+    starts = {name: f"{shown}=" for name, shown in short.items()}
+    return ", ".join(starts.get(name, "") + show_value(row.place[name]) for name in dimensions)
 
 
 def _draw_panel(axes: Axes, panel: Panel, plot: PlotSection, lines: Sequence[str], ticks: Sequence[str]) -> None:
@@ -295,7 +279,10 @@ def _set_x_axis(axes: Axes, panel: Panel, plot: PlotSection, ticks: Sequence[str
     if plot.log_x:
         axes.set_xscale("log")
         if whole:
-            axes.set_xticks(_apart({dot.x for dots in panel.lines.values() for dot in dots}))
+            kept: list[float] = []
+            for value in sorted({dot.x for dots in panel.lines.values() for dot in dots}):
+                kept += [value] if not kept or value >= APART * kept[-1] else []
+            axes.set_xticks(kept)
         else:
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
@@ -304,35 +291,12 @@ def _set_x_axis(axes: Axes, panel: Panel, plot: PlotSection, ticks: Sequence[str
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}" if whole else "{x:,g}"))
 
 
-def _apart(values: Iterable[float]) -> list[float]:
-    """Return the values that are far enough from the one before to be printed side by side on a logarithmic axis."""
-    kept: list[float] = []
-    for value in sorted(values):
-        if not kept or value >= APART * kept[-1]:
-            kept.append(value)
-    return kept
-
-
-def _x_label(plot: PlotSection, rows: Sequence[PointRow]) -> str:
-    if plot.x is None:
-        return "training step"
-    if not all(plot.x in row.place for row in rows):
-        return label_of(plot.x)
-    return SETTINGS.get(plot.x, plot.x)
-
-
 def _note(plot: PlotSection, rows: Sequence[PointRow]) -> str:
-    """Say what bars and bands are, where there are any."""
     counts = sorted({row.count for row in rows})
     if counts[-1] == 1:
         return ""
     several = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"mean of {several} explorers; {'bands' if plot.kind == 'curves' else 'bars'}: ± one standard deviation"
-
-
-def _legend_title(plot: PlotSection, rows: Sequence[PointRow]) -> str:
-    dimensions = _line_dimensions(plot, rows[0])
-    return SETTINGS.get(dimensions[0], dimensions[0]) if len(dimensions) == 1 else ""
 
 
 def _add_legend(figure: Figure, panels: Sequence[Axes], title: str, plot: PlotSection) -> bool:
@@ -344,18 +308,11 @@ def _add_legend(figure: Figure, panels: Sequence[Axes], title: str, plot: PlotSe
         handles, labels = axes.get_legend_handles_labels()
         found |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in found}
     for control in plot.beside:
-        found[CONTROLS[control]] = Line2D([], [], color="0.4", **_control_style(plot, control))
+        found[sweeps.CONTROLS[control]] = Line2D([], [], color="0.4", **_control_style(plot, control))
     if len(found) < 2:
         return False
     longest = (max(map(len, found)) + 6) * LEGEND_FONT
-    figure.legend(
-        found.values(),
-        found.keys(),
-        loc="outside lower center",
-        ncols=max(1, min(len(found), int(figure.get_figwidth() / longest))),
-        title=title or None,
-        fontsize="small",
-        title_fontsize="small",
-        frameon=False,
-    )
+    columns = max(1, min(len(found), int(figure.get_figwidth() / longest)))
+    style = {"loc": "outside lower center", "fontsize": "small", "title_fontsize": "small", "frameon": False}
+    figure.legend(found.values(), found.keys(), ncols=columns, title=title or None, **style)
     return True

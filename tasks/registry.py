@@ -128,9 +128,7 @@ def example_rows(stages: Sequence[Stage]) -> list[dict[str, str]]:
 def load_answerer(home: Path, uri: str) -> Answerer:
     """Load a registered model, ``models:/kgqa-demo@champion`` or ``models:/kgqa-demo/1``, to ask it questions.
 
-    Raises:
-        InputError: no such model, version or alias, with those that there are.
-        ArtifactError: graph or encoder are not here.
+    Raises InputError, with those that there are, for no such model, version or alias; ArtifactError as ``open_served``.
     """
     store = tracking_uri(home)
     import_mlflow()
@@ -141,9 +139,8 @@ def load_answerer(home: Path, uri: str) -> Answerer:
     try:
         loaded = mlflow.pyfunc.load_model(uri, suppress_warnings=True)
     except MlflowException as problem:
-        raise InputError(
-            f"cannot load {uri} from MLflow ({store}): {problem.message.rstrip('.')}. {_offer(uri)}"
-        ) from problem
+        why = problem.message.rstrip(".")
+        raise InputError(f"cannot load {uri} from MLflow ({store}): {why}. {_offer(uri)}") from problem
     answerer: Answerer = loaded.unwrap_python_model().answerer
     return answerer
 
@@ -163,7 +160,6 @@ def _offer(uri: str) -> str:
 
 
 def _make_model(client: MlflowClient, name: str, run: FlowRun) -> None:
-    """Make the registered model that versions belong to."""
     if name in {model.name for model in client.search_registered_models(f"name = '{name}'")}:
         return  # all its versions were deleted, or a publisher was killed here
     client.create_registered_model(
@@ -179,16 +175,9 @@ def _make_model(client: MlflowClient, name: str, run: FlowRun) -> None:
 def _register(client: MlflowClient, source: Source, example: list[dict[str, str]]) -> int:
     """Log one explorer as a model, make it a version, and return the version's number."""
     model_id = _find_logged(client, source) or _log_model(client, source, example)
-    made = client.create_model_version(
-        source.name,
-        client.get_logged_model(model_id).artifact_location,  # not models:/ID, which is looked up in the global store
-        source.run_id,
-        source.tags,
-        description=source.description,
-        await_creation_for=0,
-        model_id=model_id,
-    )
-    version = int(made.version)
+    place = client.get_logged_model(model_id).artifact_location  # not models:/ID: looked up in the global store
+    told = {"description": source.description, "await_creation_for": 0, "model_id": model_id}
+    version = int(client.create_model_version(source.name, place, source.run_id, source.tags, **told).version)
     client.set_logged_model_tags(model_id, {VERSIONS_TAG: json.dumps([{"name": source.name, "version": version}])})
     return version
 
@@ -205,7 +194,6 @@ def _find_logged(client: MlflowClient, source: Source) -> str | None:
 
 
 def _log_model(client: MlflowClient, source: Source, example: list[dict[str, str]]) -> str:
-    """Log the explorer as a model of its run, and return the model's id."""
     from mlflow.entities import LoggedModelOutput, Metric
 
     run = client.get_run(source.run_id)
@@ -237,13 +225,12 @@ def save_model(folder: Path, source: Source, logged: LoggedModel, example: list[
 
         from tasks import served_model
     write_served(folder / served_model.EXPLORER, source.card, source.stage.outcome.artifact)
+    same = {"model_id": logged.model_id, "model_uuid": logged.model_id}
     mlflow.pyfunc.save_model(
         str(folder / "model"),
         python_model=str(Path(served_model.__file__)),
         artifacts={served_model.EXPLORER: str(folder / served_model.EXPLORER)},
-        mlflow_model=Model(
-            logged.artifact_location, source.run_id, model_id=logged.model_id, model_uuid=logged.model_id
-        ),
+        mlflow_model=Model(logged.artifact_location, source.run_id, **same),
         signature=served_model.SIGNATURE,
         input_example=example,
         pip_requirements=requirements(source.card),  # given, else MLflow loads the model to find them out

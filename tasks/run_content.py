@@ -121,7 +121,12 @@ def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
         if record.stage == COMPARISON:
             report = stage.outcome.artifact.folder / "comparison.md"
             content.texts[report.name] = report.read_text(encoding="utf-8")
-    content.add_metrics(_means_over_seeds(stages), content.ended_ms)
+    groups: dict[tuple[str, str], list[TrackingRecord]] = {}
+    for record in (stage.record for stage in stages):
+        if record.system is not None:
+            groups.setdefault((record.system, record.stage), []).append(record)
+    for (system, _), group in groups.items():  # means over the seeds
+        content.add_metrics(_under(system, mean_metrics(group)), content.ended_ms)
     return content
 
 
@@ -161,7 +166,6 @@ def _system_content(
 
 
 def _shared_tags(run: FlowRun, stages: Sequence[Stage]) -> dict[str, str]:
-    """Return the tags of every run."""
     return {
         "flow_run_id": run.id,
         "dataset": run.dataset,
@@ -173,18 +177,6 @@ def _shared_tags(run: FlowRun, stages: Sequence[Stage]) -> dict[str, str]:
 
 def _data(stages: Sequence[Stage]) -> dict[str, str]:
     return {stage.outcome.key: stage.outcome.artifact.content for stage in stages if stage.outcome.key in DATA_STAGES}
-
-
-def _means_over_seeds(stages: Sequence[Stage]) -> dict[str, float]:
-    """Return ``system/metric`` -> mean over the seeds."""
-    groups: dict[tuple[str, str], list[TrackingRecord]] = {}
-    for record in (stage.record for stage in stages):
-        if record.system is not None:
-            groups.setdefault((record.system, record.stage), []).append(record)
-    means: dict[str, float] = {}
-    for (system, _), group in groups.items():
-        means |= _under(system, mean_metrics(group))
-    return means
 
 
 def _under(prefix: str, values: Mapping[str, T]) -> dict[str, T]:

@@ -58,7 +58,6 @@ def pipeline_task(
 
 
 def _is_io_failure(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Is this failure one that trying again may mend?"""
     return isinstance(state.result(raise_on_failure=False), OSError)
 
 

@@ -69,8 +69,7 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
     """
     home = home.resolve()  # the server runs in another folder
     quiet = {name: os.environ.get(name, value) for name, value in CLIENT_SETTINGS.items()}
-    given = os.environ.get("PREFECT_API_URL")
-    if given:
+    if given := os.environ.get("PREFECT_API_URL"):
         with _environment(quiet):
             yield given
         return
@@ -88,7 +87,6 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
 
 @contextmanager
 def _server_process(home: Path, timeout: float) -> Iterator[str]:
-    """Run a server process while the context lasts; yield the URL of its API."""
     run = home / "run"
     try:
         for folder in (run, home / "prefect"):
@@ -137,7 +135,6 @@ def _start_server(home: Path, bound: socket.socket, log: Path) -> subprocess.Pop
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path, timeout: float) -> None:
-    """Return once the server answers; raise ``KgqaError`` where it ends or takes longer than ``timeout`` seconds."""
     until = time.monotonic() + timeout
     while time.monotonic() < until and process.poll() is None:
         # http.client, not urllib: a proxy from the environment must not be asked for a local port.
@@ -214,7 +211,6 @@ def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def _set_environment(values: Mapping[str, str | None]) -> None:
-    """Set or remove environment variables and let an imported Prefect read its settings anew."""
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)

@@ -14,18 +14,9 @@ import pyarrow.parquet as pq
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, Recipe, write_json
 from kgqa_core.run.pipeline import StageOutcome
+from kgqa_core.sweeps import points as rowing
 from kgqa_core.sweeps.config import SweepFile
-from kgqa_core.sweeps.points import (
-    PointRow,
-    SeedRow,
-    Sweep,
-    SweepPoint,
-    cells,
-    header,
-    join_repetitions,
-    read_row,
-    show_value,
-)
+from kgqa_core.sweeps.points import PointRow, SeedRow, Sweep, SweepPoint, show_value
 from kgqa_core.tracking import Recorder, write_record
 from tasks.plots import draw_sweep
 from tasks.runtime import pipeline_task
@@ -42,7 +33,7 @@ def read_point(point: SweepPoint, outcomes: Sequence[StageOutcome]) -> list[Seed
     rows = []
     for seed in point.config.exploration.seeds:
         own = {name: folders[name if name in folders else f"{name}-seed{seed}"] for name in READ}
-        rows.append(read_row(point.place, point.config.name, seed, own))
+        rows.append(rowing.read_row(point.place, point.config.name, seed, own))
     return rows
 
 
@@ -74,21 +65,16 @@ def compare_runs(sweep: Sweep, rows: Sequence[SeedRow]) -> Artifact:
 
 def write_comparison(folder: Path, name: str, file: SweepFile, rows: Sequence[SeedRow]) -> None:
     """Write tables, plots and a document with both into an empty ``folder``, from a row per explorer of the sweep."""
-    joined = join_repetitions(rows, file.repeat)
-    _write_table(
-        folder / ROWS,
-        [{**_own(row), **{f"fingerprint.{k}": row.fingerprints[k] for k in READ}, **row.figures} for row in rows],
-    )
+    joined = rowing.join_repetitions(rows, file.repeat)
+    lines, steps = [], []
+    for row in rows:
+        own = {**_place(row), "run": row.run, "seed": row.seed}
+        lines.append({**own, **{f"fingerprint.{name}": row.fingerprints[name] for name in READ}, **row.figures})
+        points = [(curve, *point) for curve, points in row.curves.items() for point in points]
+        steps += [{**own, "curve": curve, "step": step, "value": value} for curve, step, value in points]
+    _write_table(folder / ROWS, lines)
     _write_table(folder / SUMMARY, list(map(_summary_line, joined)))
-    _write_table(
-        folder / CURVES,
-        [
-            {**_own(row), "curve": curve, "step": step, "value": value}
-            for row in rows
-            for curve, points in row.curves.items()
-            for step, value in points
-        ],
-    )
+    _write_table(folder / CURVES, steps)
     plots = []
     for number, plot in enumerate(file.plots, start=1):
         if figure := draw_sweep(plot, joined, name):
@@ -96,21 +82,17 @@ def write_comparison(folder: Path, name: str, file: SweepFile, rows: Sequence[Se
             title = re.sub(r"[^a-z0-9]+", "-", (plot.title or "-".join(plot.y)).lower()).strip("-")[:60]
             plots.append(f"{PLOTS}/{number}-{title}.png")
             figure.savefig(folder / plots[-1], metadata={"Software": None})  # the same bytes from the same figures
-    points = [
-        {
-            "place": dict(row.place),
-            "num_explorers": row.count,
-            "figures": {k: asdict(v) for k, v in row.figures.items()},
-        }
-        for row in joined
-    ]
     document = {
         "sweep": name,
         "dimensions": file.compared,
         "repeated": [*file.repeat, "explorer.seeds"],
-        "points": points,
-        "header": header(file.compared, file.table),
-        "cells": cells(joined, file.compared, file.table),
+        "points": [
+            {"place": dict(row.place), "num_explorers": row.count, "figures": figures}
+            for row in joined
+            for figures in [{name: asdict(found) for name, found in row.figures.items()}]
+        ],
+        "header": rowing.header(file.compared, file.table),
+        "cells": rowing.cells(joined, file.compared, file.table),
         "plots": plots,
     }
     write_json(folder / DOCUMENT, document)
@@ -122,16 +104,14 @@ def read_document(artifact: Artifact) -> dict[str, Any]:
     return document
 
 
-def _own(row: SeedRow) -> dict[str, Any]:
-    """Return the columns that name an explorer: where it stands in the sweep, its run and its seed."""
-    return {**{f"at.{name}": value for name, value in row.place.items()}, "run": row.run, "seed": row.seed}
+def _place(row: SeedRow | PointRow) -> dict[str, Any]:
+    return {f"at.{name}": value for name, value in row.place.items()}
 
 
 def _summary_line(row: PointRow) -> dict[str, Any]:
-    place = {f"at.{name}": value for name, value in row.place.items()}
     means = {name: found.mean for name, found in row.figures.items()}
     deviations = {f"{name}.deviation": found.deviation for name, found in row.figures.items() if found.count > 1}
-    return {**place, "num_explorers": row.count, **means, **deviations}
+    return {**_place(row), "num_explorers": row.count, **means, **deviations}
 
 
 def _write_table(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:

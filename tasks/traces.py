@@ -52,15 +52,7 @@ def traced_questions(predictions: Path, calls: Path, *, limit: int) -> list[Trac
     """Return at most ``limit`` questions: those that failed first, then stopped, wrong and right ones.
 
     Among those of a kind, questions that made calls come first, then they go by their ids. Skipped questions, of which
-    there is nothing to see, are left out.
-
-    Args:
-        predictions: schemas.SYSTEM_PREDICTIONS.
-        calls: schemas.SYSTEM_CALLS of the same questions.
-        limit: how many; 0 for none.
-
-    Raises:
-        InputError: predictions that are damaged or empty.
+    there is nothing to see, are left out. Raises InputError where the predictions are damaged or empty.
     """
     if not limit:
         return []
@@ -81,11 +73,8 @@ def traced_questions(predictions: Path, calls: Path, *, limit: int) -> list[Trac
 
 
 def _kind(row: dict[str, Any], right: bool) -> Kind:
-    if row["status"] == "failed":
-        return "failed"
-    if row["stopped"]:
-        return "stopped"
-    return "right" if right else "wrong"
+    judged: Kind = "right" if right else "wrong"
+    return "failed" if row["status"] == "failed" else "stopped" if row["stopped"] else judged
 
 
 def _rows_of(path: Path, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -268,5 +257,4 @@ def _usage(row: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _digest(*parts: str) -> str:
-    """Return 32 hexadecimal digits that stand for ``parts``."""
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]

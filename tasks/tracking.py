@@ -17,27 +17,15 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.run.pipeline import StageOutcome
+from tasks import run_content
 from tasks.mlflow_store import LOCK_SECONDS, import_mlflow, is_server, store_folder, tracking_uri
 from tasks.plots import draw_hits_by_hops, draw_learning_curves
 from tasks.registry import register_explorers
-from tasks.run_content import (
-    FLOW_KIND,
-    POINT_KIND,
-    SWEEP_KIND,
-    SYSTEM_KIND,
-    FlowRun,
-    RunContent,
-    Stage,
-    SweepContent,
-    SystemContent,
-    flow_content,
-    read_stages,
-    system_contents,
-)
+from tasks.run_content import FlowRun, RunContent, Stage, SweepContent, SystemContent
 from tasks.traces import delete_traces, log_traces
 
 if TYPE_CHECKING:
@@ -73,7 +61,7 @@ def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Publi
     ``outcomes`` are in the order of the flow. Nothing is raised: the figures are safe in the artifacts, and the next
     run publishes what is missing.
     """
-    return _tell(home, lambda uri: _publish(home, uri, run, read_stages(outcomes)))
+    return _tell(home, lambda uri: _publish(home, uri, run, run_content.read_stages(outcomes)))
 
 
 def publish_sweep(home: Path, sweep: SweepContent) -> str | None:
@@ -109,14 +97,13 @@ def git_commit(folder: Path) -> str:
 
 
 def _publish(home: Path, uri: str, run: FlowRun, stages: Sequence[Stage]) -> Published:
-    """Publish the run of the flow, then the systems that MLflow lacks."""
     client, experiment, publisher = _open(home, uri, run.dataset)
     ours = {"publisher": publisher, "mlflow.source.name": run.config_name, "mlflow.source.git.commit": run.git_commit}
     parent = _publish_flow(client, experiment, run, stages, ours)
     created, present, shown_by = [], [], {}
-    for system in system_contents(run, stages):
+    for system in run_content.system_contents(run, stages):
         tags = system.content.tags
-        found = _find(client, experiment, {**dict([system.identity]), "kind": SYSTEM_KIND}, "FINISHED")
+        found = _find(client, experiment, {**dict([system.identity]), "kind": run_content.SYSTEM_KIND}, "FINISHED")
         (present if found else created).append(tags["fingerprint"])
         child = {**ours, "mlflow.parentRunId": parent}
         run_id = found[0] if found else _publish_system(client, experiment, system, child, max_traces=run.max_traces)
@@ -130,9 +117,10 @@ def _publish_sweep(home: Path, uri: str, sweep: SweepContent) -> str:
     """Publish a sweep with its points, or return the id of its run where MLflow has it."""
     client, experiment, publisher = _open(home, uri, sweep.experiment)
     known = {"fingerprint": sweep.fingerprint}
-    if found := _find(client, experiment, {**known, "kind": SWEEP_KIND}, "FINISHED"):
+    if found := _find(client, experiment, {**known, "kind": run_content.SWEEP_KIND}, "FINISHED"):
         return found[0]
-    for orphan in _find(client, experiment, {**known, "kind": POINT_KIND}, "FINISHED"):  # of a publisher killed here
+    orphans = _find(client, experiment, {**known, "kind": run_content.POINT_KIND}, "FINISHED")
+    for orphan in orphans:  # of a publisher killed here
         client.delete_run(orphan)
     tags = sweep.whole.tags
     ours = {"publisher": publisher, "mlflow.source.name": tags["sweep"], "mlflow.source.git.commit": tags["git_commit"]}
@@ -195,7 +183,6 @@ def _experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
 
 
 def _find(client: MlflowClient, experiment: str, tags: Mapping[str, str], status: str) -> list[str]:
-    """Return the ids of the runs with these tags and this status."""
     conditions = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
     found = client.search_runs([experiment], " and ".join([*conditions, f"attributes.status = '{status}'"]))
     return [run.info.run_id for run in found]
@@ -212,11 +199,9 @@ def _publish_flow(
     client: MlflowClient, experiment: str, run: FlowRun, stages: Sequence[Stage], ours: Mapping[str, str]
 ) -> str:
     """Publish the run of the flow and return its id. It is finished before its children begin: a kill loses less."""
-    again = _find(client, experiment, {"flow_run_id": run.id, "kind": FLOW_KIND}, run.status)
-    if again:  # this publication is tried a second time
-        return again[0]
-    content = flow_content(run, stages)
-    run_id = _start(client, experiment, content, ours)
+    if again := _find(client, experiment, {"flow_run_id": run.id, "kind": run_content.FLOW_KIND}, run.status):
+        return again[0]  # this publication is tried a second time
+    run_id = _start(client, experiment, run_content.flow_content(run, stages), ours)
     client.set_terminated(run_id, status=run.status)
     return run_id
 
@@ -237,7 +222,8 @@ def _publish_system(
         log_traces(client, experiment, run_id, predictions, calls, limit=max_traces)
     client.set_terminated(run_id, end_time=content.ended_ms)
     for fingerprint in system.partial:
-        for partial in _find(client, experiment, {"fingerprint": fingerprint, "kind": SYSTEM_KIND}, "FINISHED"):
+        known = {"fingerprint": fingerprint, "kind": run_content.SYSTEM_KIND}
+        for partial in _find(client, experiment, known, "FINISHED"):
             client.delete_run(partial)
     return run_id
 
@@ -282,10 +268,8 @@ def _log_table(client: MlflowClient, run_id: str, name: str, path: Path) -> None
     client.log_artifact(run_id, str(path), "tables")
     batch = next(pq.ParquetFile(path).iter_batches(batch_size=ROWS_SHOWN), None)
     if batch is not None:
-        columns = {name: [_cell(value) for value in batch[name].to_pylist()] for name in batch.schema.names}
-        client.log_table(run_id, pd.DataFrame(columns, dtype=object), f"{name}.json")
-
-
-def _cell(value: Any) -> Any:
-    """Return a table's value as MLflow's UI can show it: lists as one line of text."""
-    return " | ".join(map(str, value)) if isinstance(value, list) else value
+        rows = [  # a list is one line of text
+            {key: " | ".join(map(str, value)) if isinstance(value, list) else value for key, value in row.items()}
+            for row in batch.to_pylist()
+        ]
+        client.log_table(run_id, pd.DataFrame(rows, columns=batch.schema.names, dtype=object), f"{name}.json")

@@ -225,10 +225,7 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
 
 
 def record_scores(recorder: Recorder, row: Mapping[str, Any], controls: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Record a system's figures, and those of its controls beside them, so that every chart of its run can show them.
-
-    Rows are those of the report as plain dictionaries.
-    """
+    """Record a system's figures and its controls' (rows of the report), so that its charts can show them."""
     for name, value in row["overall"].items():
         recorder.metric(name, value)
     for metric in SHOWN:

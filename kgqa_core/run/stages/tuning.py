@@ -172,7 +172,6 @@ def _answer_unseen(
 
 
 def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Render the examples of all instructions that the model is tuned on, for training and dev questions."""
     from kgqa_core.graph.supervision import read_supervision
     from kgqa_core.instructions.examples import make_examples, write_examples
     from kgqa_core.planners.evaluate import PATHS_FILE
