@@ -49,7 +49,7 @@ class Closure:
     ) -> None:
         self.dumps, self.work, self.connection, self.limits = dumps, work, connection, limits
         self.files = {kind: _files(dumps, kind) for kind in ("triples", "types", "names")}
-        self.relations = _relations(dumps)
+        self.relations = sorted({label for dump in dumps for label in _read_relations(dump)}, key=str.encode)
         self.num_repeats = 0  # under a cap
         self.kept: list[Path] = []  # under a cap: files of triples, with the hop that walked them
         self._num_files = 0
@@ -198,15 +198,11 @@ def _files(dumps: Sequence[Path], kind: str) -> list[Path]:
     return [path for dump in dumps for path in sorted(dump.glob(f"{kind}-*.parquet"))]
 
 
-def _relations(dumps: Sequence[Path]) -> list[str]:
-    """Return the labels of all relations, in byte order."""
-    found: set[str] = set()
-    for dump in dumps:
-        try:
-            found.update(pq.read_table(dump / "relations.parquet", columns=["label"])["label"].to_pylist())
-        except (OSError, pa.ArrowInvalid) as error:
-            raise ArtifactError(f"{dump} holds no parsed dump ({error}). Build it again: kgqa build CONF") from error
-    return sorted(found, key=str.encode)
+def _read_relations(dump: Path) -> list[str]:
+    try:
+        return list(pq.read_table(dump / "relations.parquet", columns=["label"])["label"].to_pylist())
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ArtifactError(f"{dump} holds no parsed dump ({error}). Build it again: kgqa build CONF") from error
 
 
 def labels_named(

@@ -289,7 +289,6 @@ def _take(text: bytes, starts: Array, line_ends: Array, options: DumpOptions, ro
 
 @cache
 def _use_of(options: DumpOptions, iri: str) -> tuple[str, int]:
-    """Return the label of a relation's IRI, and what its lines are used for."""
     label = label_of_iri(iri)
     return label, options.use_of(label)
 

@@ -105,7 +105,6 @@ def name_of(item: object) -> str:
 
 
 def _wait_for_some(client: Any, futures: list[Any], patience: float) -> Iterable[Any]:
-    """Return those futures that are done, once there is one."""
     from distributed import wait
 
     alive = monotonic()

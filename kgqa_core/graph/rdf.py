@@ -147,7 +147,6 @@ def _read_lines(file: IO[bytes], chunk: Chunk) -> Iterator[Found]:
 
 
 def _lines(file: IO[bytes], chunk: Chunk) -> Iterator[bytes]:
-    """Yield the chunk's lines with their ends."""
     file.seek(chunk.start)
     left = chunk.end - chunk.start
     for line in file:

@@ -123,7 +123,6 @@ Cuts = list[tuple[dict[str, Any], Expansion, tuple[Ints, Ints, Ints]]]
 
 
 def _cut_blocks(rows: Sequence[dict[str, Any]], expander: Expander) -> Iterator[tuple[Block, list[str]]]:
-    """Yield blocks of questions, each with their ids."""
     held: Cuts = []
     for number, row in enumerate(rows, 1):
         found = expander.expand(row["topics"])

@@ -104,7 +104,6 @@ def join_repetitions(rows: Iterable[SeedRow], repeated: Sequence[str]) -> list[P
 
 
 def _spreads(tables: Sequence[Mapping[Key, float]]) -> dict[Key, Spread]:
-    """Return the spreads of what all tables have."""
     shared = {key: [table[key] for table in tables] for key in tables[0] if all(key in table for table in tables)}
     count = len(tables)
     return {key: Spread(fmean(one), stdev(one) if count > 1 else 0.0, count) for key, one in shared.items()}

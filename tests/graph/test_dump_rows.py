@@ -16,7 +16,6 @@ from kgqa_core.graph.dump_rows import (
     DumpOptions,
     Rows,
     Statement,
-    decode,
     label_of_iri,
     parse_line,
     read_rows,
@@ -112,17 +111,14 @@ def test_rows_of_a_block_are_those_of_its_lines(text: bytes) -> None:
     assert_same(text)
 
 
-def test_cut_at_every_byte() -> None:
-    """All in one text where the cut lines are neighbours; and the text itself cut where a line is."""
+def test_cut_or_changed_at_every_byte() -> None:
+    """All in one text, so that lines are neighbours; and the text itself cut where a line is."""
     for ones in KINDS.values():
         assert_same(b"\n".join(one[:end] for one in ones for end in range(1, min(len(one), 200))))
         for one in ones:
             for end in range(1, min(len(one), 200), 7):
                 assert_same(one[:end])
 
-
-def test_every_byte_changed() -> None:
-    """Each byte of three lines to each of sixteen others; all in one text, so that lines are neighbours too."""
     texts = []
     for one in (lines.WELL_FORMED["triple"][21], lines.WELL_FORMED["name"][2], lines.WELL_FORMED["triple"][18]):
         texts += [
@@ -158,16 +154,9 @@ def test_lines_of_the_usual_forms_are_read_without_a_call_per_line(
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_texts_come_back(name: str, value: str) -> None:
     """What is written with the fewest escapes that the grammar allows is read as it was."""
-
-    def quoted(text: str) -> str:
-        for character, escape in (("\\", r"\\"), ('"', r"\""), ("\n", r"\n"), ("\r", r"\r")):
-            text = text.replace(character, escape)
-        return f'"{text}"'
-
-    assert decode(quoted(name)[1:-1]) == name
-    text = (
-        lines.line(lines.HEAD, lines.NAME, quoted(name)) + b"\n" + lines.line(lines.HEAD, lines.PARENT, quoted(value))
-    )
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"})
+    said = ((lines.NAME, name), (lines.PARENT, value))
+    text = b"\n".join(lines.line(lines.HEAD, relation, f'"{one.translate(escapes)}"') for relation, one in said)
     rows = contents(read_rows(text, OPTIONS))
     assert rows["names"] == ({("m.0bcd1", 0, name): 1} if name else {})
     assert rows["triples"] == ({("m.0bcd1", "people.person.parents", value): 1} if value else {})

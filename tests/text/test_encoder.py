@@ -186,22 +186,17 @@ def test_a_damaged_part_is_reported_recomputed_and_healed(tmp_path: Path, damage
             assert encode(tmp_path, ["a", "bb"]) == []
 
 
-def test_duplicate_keys_are_harmless(tmp_path: Path) -> None:
-    cache = EncodingCache(tmp_path, "counting")
-    for texts in (["a", "bb"], ["bb", "ccc"], ["bb", "ccc"]):
-        cache.write(texts, HashEncoder(11).encode(texts))
-    assert len(list(cache.folder.iterdir())) == 2
-    assert encode(tmp_path, ["ccc", "bb", "a"]) == []
-
-
-def test_only_old_unfinished_files_are_removed(tmp_path: Path) -> None:
+def test_duplicate_keys_are_harmless_and_only_old_unfinished_files_are_removed(tmp_path: Path) -> None:
     cache = EncodingCache(tmp_path, "counting")
     cache.folder.mkdir(parents=True)
     for name in (".old.partial", ".young.partial"):
         (cache.folder / name).write_text("half")
     os.utime(cache.folder / ".old.partial", (0, 0))
-    cache.write(["a"], np.ones((1, 3)))
+    for texts in (["a", "bb"], ["bb", "ccc"], ["bb", "ccc"]):
+        cache.write(texts, HashEncoder(11).encode(texts))
     assert [path.name for path in cache.folder.glob(".*.partial")] == [".young.partial"]
+    assert len(list(cache.folder.glob("part-*"))) == 2
+    assert encode(tmp_path, ["ccc", "bb", "a"]) == []
 
 
 def test_a_cache_that_cannot_be_written_is_an_artifact_error(tmp_path: Path) -> None:
