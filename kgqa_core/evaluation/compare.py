@@ -273,11 +273,9 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
         if (
             one.player not in CHANCE
         ):  # the row of a system whose answers are joined by those of ``direct``, seed by seed
-            by_seed = {run.about.seed: run for run in direct.runs if run.about is not None}
-            seeds = [run.about.seed if run.about is not None else None for run in one.runs]
-            runs = [
-                with_direct(run, by_seed.get(seed, direct.runs[0])) for run, seed in zip(one.runs, seeds, strict=True)
-            ]
+            by_seed = {run.about.seed if run.about else None: run for run in direct.runs}
+            pairs = [(run, by_seed.get(run.about.seed if run.about else None, direct.runs[0])) for run in one.runs]
+            runs = [with_direct(run, other) for run, other in pairs]
             united.append(system_row(f"{one.name} + {DIRECT}", runs, grouped=False))
     best: dict[str, frozenset[str]] = {metric: frozenset() for metric in INTERVAL_METRICS}
     rivals = [one for one in entrants if one.player not in CHANCE]

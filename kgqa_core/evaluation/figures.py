@@ -133,10 +133,8 @@ def _matches(run: EvaluatedRun) -> Floats:
 def _record_figures(record: Record, some: Mask, correct: float) -> dict[str, float]:
     """Return how questions ended, what they cost and how far answers are supported, over ``some`` questions [B].
 
-    Costs are per question, and per ``correct`` question (the sum of their Hits@1) where there is one.
-    ``supported_answers``: of all answers, names that nothing in the graph bears among them, the share whose path stands
-    in the graph and ends in the answer. ``supported_questions``: of the questions answered, the share all of whose
-    answers are supported.
+    Costs are per question, and per ``correct`` question (the sum of their Hits@1). An answer is supported where its
+    path stands in the graph and ends in it, a question where all its answers are; names that nothing bears never are.
     """
     status = np.array(record.status, dtype=object)[some]
     figures = {end: 100 * float((status == end).mean()) for end in STATUSES[1:]}

@@ -234,10 +234,8 @@ def score_file(path: Path) -> dict[str, Any]:
     """Return ``{"n", "rog": {...}, "strict": {...}}`` of a predictions file, every figure but ``n`` in percent.
 
     Our Parquet is judged strictly by entity id, JSON lines of other systems by equality of names. Both get the
-    published evaluator's figures too; it knows no true/false questions and judges their names all the same. Beside the
-    strict figures that have a 95 % interval stand its bounds: ``hits1.low``, ``hits1.high``.
-
-    Raises ``InputError`` for a missing, empty or damaged file, an unknown format, or a bad line (with its number).
+    published evaluator's figures too; it knows no true/false questions. Strict figures have their 95 % interval beside
+    them (``hits1.low``). Raises ``InputError`` for a missing, empty or damaged file, or a bad line (with its number).
     """
     require_file(path)
     try:

@@ -266,7 +266,7 @@ def require_comparable(runs: Sequence[EvaluatedRun]) -> None:
 def find_differences(first: EvaluatedRun, second: EvaluatedRun) -> Iterator[str]:
     """Yield in words how the graphs, the sets of questions, their texts and their golds differ."""
 
-    def told(found: Sequence[str], what: str, examples: Sequence[str]) -> str:
+    def told(found: Sequence[object], what: str, examples: Sequence[str]) -> str:
         num = f"{len(found)} question{'' if len(found) == 1 else 's'}"
         return f"{num} {what}: {', '.join(examples)}"
 
@@ -280,10 +280,9 @@ def find_differences(first: EvaluatedRun, second: EvaluatedRun) -> Iterator[str]
             yield told(missing, f"only in {one.name}, not in {other.name}", examples)
     both = [(id, first.asked[id], second.asked[id]) for id in sorted(first.asked.keys() & second.asked.keys())]
     names = f"{first.name} and {second.name}"
-    if texts := [id for id, a, b in both if a.text != b.text]:
-        pairs = [(id, first.asked[id].text, second.asked[id].text) for id in texts[:NUM_EXAMPLES]]
-        examples = [f"{id} {shorten(one, TEXT_SHOWN)} / {shorten(other, TEXT_SHOWN)}" for id, one, other in pairs]
-        yield told(texts, f"with another text in {names}", examples)
+    if texts := [(id, a.text, b.text) for id, a, b in both if a.text != b.text]:
+        pairs = [(id, *(shorten(text, TEXT_SHOWN) for text in own)) for id, *own in texts[:NUM_EXAMPLES]]
+        yield told(texts, f"with another text in {names}", [f"{id} {one} / {other}" for id, one, other in pairs])
     golds = [
         id
         for id, a, b in both

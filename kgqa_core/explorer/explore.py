@@ -264,14 +264,11 @@ def _tensor(array: Ints, like: Tensor) -> Tensor:
 
 
 def loss_sum(found: Exploration, batch: Batch, num_entities: int, *, per_answer: bool = False) -> tuple[Tensor, Bool]:
-    """Return the cross-entropy summed over the batch's questions, and which of them have a gold among the candidates.
+    """Return the cross-entropy summed over the batch's questions, and which [B] have a gold among the candidates.
 
     One target per question, uniform over its golds among the candidates: minus the log of the *summed* probability
     would be content with one gold of many and ruins F1. With ``per_answer`` every (question, gold) pair is a term of
-    its own, as the papers write it, divided by the golds per question of the batch so that it stays one loss per
-    question on average.
-
-    Returns a scalar, and [B] bool.
+    its own, as the papers write it, divided by the golds per question of the batch: one loss per question on average.
     """
     gold = np.flatnonzero(gold_mask(found, batch, num_entities))
     golds_of = np.bincount(found.question[gold], minlength=len(batch))

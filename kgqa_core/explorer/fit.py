@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from kgqa_core.artifacts import hash_json
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import InputError
 from kgqa_core.explorer.batch import explorer_golds, question_arrays
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, gold_mask
+from kgqa_core.explorer.explore import ExploreOptions, gold_mask
 from kgqa_core.explorer.model import Card, Explorer, look_up, save_explorer, start_from, texts_of
 from kgqa_core.explorer.predict import TIE, explore_all
 from kgqa_core.explorer.train import Journal, Lessons, Trainer, TrainStep
@@ -58,7 +57,10 @@ def measure(model: Explorer, dev: Lessons, attention_threshold: float = 0.0) -> 
     hits = covered = 0.0
     totals = np.zeros(len(ANSWER_THRESHOLDS))
     for rows, batch, found in explore_all(model, dev.graph, asked, texts=dev.texts, options=options):
-        share, gold = share_of_best(found, len(batch)), gold_mask(found, batch, dev.graph.num_entities)
+        gold = gold_mask(found, batch, dev.graph.num_entities)
+        log_p, best = found.log_probability(len(batch)).cpu().numpy(), np.full(len(batch), -np.inf)
+        np.maximum.at(best, found.question, log_p)
+        share = np.exp(log_p - best[found.question])  # [N] of the probability of the question's best
         top = share >= 1 - TIE
         num_tied = np.bincount(found.question[top], minlength=len(batch))
         hits += (np.bincount(found.question[top & gold], minlength=len(batch)) / num_tied).sum()
@@ -86,15 +88,6 @@ def choose_thresholds(model: Explorer, dev: Lessons) -> tuple[float, DevFigures]
     best = max(figures.hits1 + figures.best_f1 for figures in tried.values())
     chosen = max(at for at, figures in tried.items() if figures.hits1 + figures.best_f1 >= best)
     return chosen, tried[chosen]
-
-
-def share_of_best(found: Exploration, num_questions: int) -> npt.NDArray[np.floating]:
-    """Return [N] the probability of each candidate as a share of its question's best."""
-    log_p = found.log_probability(num_questions).cpu().numpy()
-    best = np.full(num_questions, -np.inf)
-    np.maximum.at(best, found.question, log_p)
-    share: npt.NDArray[np.floating] = np.exp(log_p - best[found.question])
-    return share
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,21 +193,15 @@ def load_explorer(folder: Path, *, encoder: str) -> tuple[Explorer, Card]:
 def start_from(model: Explorer, folder: Path, *, encoder: str, attention: float = 1.0) -> list[str]:
     """Give a fresh model the weights of a trained one, of whatever graph: no weight belongs to an entity or relation.
 
-    Steps that both have are shared; steps that only ``model`` has keep their fresh weights.
-
+    Steps that both have are shared; steps that only ``model`` has keep their fresh weights, whose names are returned.
     ``attention`` is a factor on the attention weights. Trained attention is near 0 or 1, where the sigmoid has no
     gradient: what it wrongly leaves out of another graph it would never learn to enter. Scaled down it keeps its order.
 
-    Returns the names of the fresh weights, with their steps. Raises ``ArtifactError`` for a missing or damaged file,
-    and for an explorer of another encoder or width.
+    Raises ``ArtifactError`` for a missing or damaged file, and for an explorer of another encoder or width.
     """
     card, weights = _read(folder)
-    for name, theirs, ours in (
-        ("encoder", card.encoder, encoder),
-        ("encoding_dim", card.encoding_dim, model.encoding_dim),
-        ("width", card.width, model.width),
-    ):
-        if theirs != ours:
+    for name, ours in (("encoder", encoder), ("encoding_dim", model.encoding_dim), ("width", model.width)):
+        if (theirs := getattr(card, name)) != ours:
             raise ArtifactError(
                 f"explorer.init_from: the explorer in {folder} has {name} {theirs!r}, this one {ours!r}; "
                 "start from one that agrees, or from none"

@@ -76,10 +76,8 @@ class TrainState:
 class Trainer:
     """One training, step by step; the same arguments give the same weights on one kind of machine.
 
-    The papers: Adam at 1e-4, weight decay 1e-3, batches of 20, up to 30 epochs (EtD C.1).
-
-    Questions without golds are left out (a false claim teaches no path), and so are those without topics. Adam, linear
-    warm-up, linear decay to zero. Batches of several lessons come in random order.
+    Adam, linear warm-up, linear decay to zero (the papers: 1e-4, weight decay 1e-3, batches of 20, up to 30 epochs; EtD
+    C.1). Questions without golds or topics are left out. Batches of several lessons come in random order.
     """
 
     def __init__(self, model: Explorer, lessons: Sequence[Lessons], settings: ExplorerSection, *, seed: int) -> None:
@@ -210,8 +208,7 @@ class Trainer:
 class Journal:
     """Saves a training now and then, and sets a new trainer to where the last one was killed.
 
-    ``folder`` is made when it is first needed; None: nothing is kept. ``identity`` says what the training is made of;
-    the state of another one is never gone on with.
+    Where ``folder`` is None nothing is kept. The state of a training of another ``identity`` is never gone on with.
     """
 
     def __init__(self, folder: Path | None, identity: str) -> None:

@@ -37,7 +37,6 @@ class Reply:
     error: str = ""
 
     def answered(self, question: Question) -> Answered:
-        """Return it as a runner would."""
         path = (Step(0, 0, 1),)
         prediction = Prediction(
             question.id,
@@ -59,7 +58,6 @@ class Reply:
         )
 
     def usage(self, question: Question) -> dict[str, Any]:
-        """Return the row of the meter."""
         nothing = {one.name: 0 for one in METER if pa.types.is_integer(one.type) or pa.types.is_floating(one.type)}
         return {
             **nothing,
@@ -76,7 +74,6 @@ class Reply:
 
 
 def ask(id: str, *golds: int, **more: Any) -> Question:
-    """Return a question about entity 0."""
     return Question(id, f"what is {id}?", f"what is {id}?", (0,), golds, "test", **more)
 
 
@@ -103,5 +100,4 @@ def write_system(
 def make_system(
     folder: Path, system: str, questions: Sequence[Question], replies: Sequence[Reply], **about: Any
 ) -> EvaluatedRun:
-    """Write the predictions of a made-up system, and read them as a run."""
     return read_system_run(write_system(folder, system, questions, replies, **about))

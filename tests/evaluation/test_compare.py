@@ -44,13 +44,6 @@ def test_bounds_are_those_of_drawing_one_question_at_a_time(values: list[float])
     assert fast == pytest.approx(slow, abs=1.5)  # 20,000 draws place a percentile about this well
 
 
-def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
-    chance = np.random.default_rng(3)
-    samples = [100.0 * chance.binomial(1, 0.7, size=(211, 1)) for _ in range(300)]
-    bounds = [bootstrap_bounds(sample, resamples=400, seed=seed)[:, 0] for seed, sample in enumerate(samples)]
-    assert 0.92 < fmean(low <= 70 <= high for low, high in bounds) < 0.98
-
-
 @given(st.lists(st.tuples(PERCENT, PERCENT, PERCENT), min_size=1, max_size=23), st.randoms())
 def test_bounds_hold_the_mean_whatever_the_order_of_the_questions(
     rows: list[tuple[float, ...]], shuffler: random.Random
@@ -109,12 +102,6 @@ def test_mcnemar_is_the_exact_binomial_test(only_first: int, only_second: int) -
     num = only_first + only_second
     expected = binomtest(only_first, num).pvalue if num else 1.0
     assert mcnemar(only_first, only_second) == pytest.approx(expected, rel=1e-9, abs=1e-300)
-
-
-def test_mcnemar_by_hand() -> None:
-    assert mcnemar(0, 0) == mcnemar(1, 0) == mcnemar(3, 3) == 1.0
-    assert mcnemar(5, 0) == 2 / 2**5
-    assert mcnemar(1, 5) == 2 * (1 + 6) / 2**6
 
 
 def every_sign(differences: list[float]) -> float:
@@ -203,17 +190,10 @@ def test_a_clear_lead_is_better_and_seen_from_the_other_side_worse() -> None:
         assert (found.low, found.high) == pytest.approx((-row.metrics[name].high, -row.metrics[name].low), abs=1.5)
 
 
-def test_a_lead_within_noise_is_a_tie() -> None:
-    row = overall(make_run("one", set(range(63))), make_run("other", set(range(10, 70))))
-    assert row.metrics["hits1"].difference > 0
-    assert verdicts(row) == {"tie"}
-
-
 def test_five_questions_that_all_went_one_way_are_still_a_tie() -> None:
-    """The interval alone would call it: hardly any resample misses all five."""
     row = overall(make_run("one", set(range(65))), make_run("other", set(range(60))))
-    assert row.metrics["hits1"].low > 0
-    assert row.metrics["hits1"].p == 2 / 2**5
+    hits = row.metrics["hits1"]
+    assert (hits.low > 0, hits.p) == (True, 2 / 2**5)  # the interval alone would call it
     assert verdicts(row) == {"tie"}
 
 
@@ -287,12 +267,3 @@ def test_a_verdict_needs_test_and_interval() -> None:
         judge(*one) for one in ((0.01, 0.5, 2.0), (0.01, -2.0, -0.5), (0.05, 0.5, 2.0), (0.01, 0, 2), (0.01, -2, 0))
     ]
     assert found == ["better", "worse", "tie", "tie", "tie"]
-
-
-def test_chance_alone_is_hardly_ever_called_a_difference() -> None:
-    chance = random.Random(1)
-    called = 0
-    for _ in range(100):
-        one, other = ({n for n in range(NUM) if chance.random() < 0.7} for _ in range(2))
-        called += overall(make_run("one", one), make_run("other", other)).metrics["hits1"].verdict != "tie"
-    assert called <= 8

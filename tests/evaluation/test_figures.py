@@ -34,7 +34,6 @@ ASKED = st.tuples(st.lists(ENTITY, unique=True, min_size=1, max_size=3), st.inte
 
 
 def slow_figures(questions: Sequence[Question], replies: Sequence[Reply]) -> dict[str, float]:
-    """Return figures by going from question to question."""
     pairs = list(zip(questions, replies, strict=True))
     golds = [{*question.answers} for question in questions]
     answers = [{*reply.answers} for reply in replies]

@@ -314,13 +314,6 @@ def test_strict_equality_keeps_what_tells_entities_apart(one: str, other: str, e
     assert (normalise_name(one) == normalise_name(other)) is equal
 
 
-@given(st.text(max_size=30))
-def test_published_result_has_no_outer_or_double_space(text: str) -> None:
-    result = normalise_published(text)
-    assert result == " ".join(result.split())
-    assert not {"a", "an", "the"} & set(result.split(" "))
-
-
 @pytest.mark.realdata
 @pytest.mark.skipif("KGQA_DATA" not in os.environ, reason="KGQA_DATA does not name the folder of real data")
 def test_authors_printed_figures_are_reproduced_to_the_last_digit() -> None:

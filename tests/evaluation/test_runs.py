@@ -34,8 +34,6 @@ Write = Callable[..., EvaluatedRun]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write predictions and read them back as a run."""
-
     def write(
         name: str, questions: list[Question], predictions: list[Prediction], *, graph: str = "a" * 64
     ) -> EvaluatedRun:
@@ -53,10 +51,10 @@ QUESTIONS = [ask("q1", 3, 5), ask("q2", 7), ask("q3", 11, 2, 3)]
 def test_questions_are_in_the_order_of_their_ids_whatever_the_file(write: Write) -> None:
     found = Prediction("q2", (7,), (1.0,), (7,))
     one, other = write("one", QUESTIONS, [found]), write("other", QUESTIONS[::-1], [found])
-    assert one.scores.question_ids == other.scores.question_ids == ("q1", "q2", "q3")
-    assert one.scores.values["hits1"].tolist() == other.scores.values["hits1"].tolist() == [0, 100, 0]
-    assert one.picked_right.tolist() == [False, True, False]
-    assert one.scores.num_answers == (2, 1, 3)
+    for run in (one, other):
+        assert (run.scores.question_ids, run.scores.num_answers) == (("q1", "q2", "q3"), (2, 1, 3))
+        assert run.scores.values["hits1"].tolist() == [0, 100, 0]
+        assert run.picked_right.tolist() == [False, True, False]
     require_comparable([one, other])
 
 

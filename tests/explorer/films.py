@@ -30,12 +30,10 @@ WHO, WHEN, SAME = (
 
 
 def director(film: int) -> int:
-    """Directors take turns."""
     return DIRECTOR_0 + film % NUM_DIRECTORS
 
 
 def year(film: int) -> int:
-    """Films share years otherwise than directors."""
     return YEAR_0 + film // NUM_YEARS
 
 
@@ -60,7 +58,6 @@ def section(**changes: object) -> ExplorerSection:
 
 
 def questions() -> list[Question]:
-    """Three questions about every film."""
     return [
         question
         for film in FILMS
@@ -75,12 +72,10 @@ def questions() -> list[Question]:
 
 
 def lessons(asked: Sequence[Question] | None = None, **options: bool | float) -> Lessons:
-    """The films as something to learn from."""
     arrays = question_arrays(questions() if asked is None else asked, TEXT_ROW)
     return Lessons(GRAPH, arrays, TEXTS, replace(OPTIONS, **options))  # type: ignore[arg-type]
 
 
 def fresh_model(seed: int = 0, *, width: int = 17) -> Explorer:
-    """An explorer that knows nothing yet."""
     torch.manual_seed(seed)
     return Explorer(encoding_dim=ENCODER.dim, width=width, steps=2)

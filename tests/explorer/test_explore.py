@@ -148,14 +148,6 @@ def test_a_step_too_large_for_memory_is_refused_unless_it_is_of_one_question(way
     assert len(world.explore(model, walk=way, max_edges=1).entity) == 99
 
 
-def test_a_topic_without_edges_keeps_itself_as_its_only_candidate() -> None:
-    questions = [make_question([2], masked="0"), make_question([0], masked="0")]
-    world = replace(star(1), triples=[(0, 0, 1)], questions=questions, steps=2)
-    found = world.explore(make_model(steps=2))
-    assert found.entity[found.question == 0].tolist() == [2]
-    assert found.log_probability(2)[0].item() == 0.0
-
-
 @both_ways
 def test_questions_without_topics_have_no_candidates(way: Walk | None) -> None:
     nowhere, somewhere = make_question([], [5], masked="0"), make_question([0], [5], masked="0")
@@ -170,41 +162,6 @@ def test_questions_without_topics_have_no_candidates(way: Walk | None) -> None:
         loss.backward()
         assert covered.tolist() == [question is somewhere for question in questions]
         assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
-
-
-def test_no_edge_arrives_at_a_topic_unless_allowed() -> None:
-    world = replace(star(5), questions=[make_question([0, 2], masked="0")], steps=2)
-    for allowed in (False, True):
-        found = replace(world, reenter_topic=allowed).explore(make_model(steps=2), trace=True)
-        arrivals = [edge for edges in edges_of(found) for edge in edges if edge[1] < 4 and edge[2] in (0, 2)]
-        assert bool(arrivals) is allowed
-
-
-def test_an_edge_back_to_a_topic_uses_up_budget_though_it_is_not_walked() -> None:
-    # The film has one edge back to the topic and two others; which group comes first is up to the attention.
-    graph = make_graph([(1, 0, 0), (1, 1, 2), (1, 2, 3)], num_entities=5, num_relations=3)
-    sizes = set()
-    for seed in range(11):
-        found = explore(
-            make_model(steps=2, seed=seed),
-            graph,
-            make_batch([make_question([0])], {"what of [topic]": 0}),
-            texts=Texts(unit_vectors(1), unit_vectors(3, seed=1)),
-            options=ExploreOptions(edge_budget=1),
-        )
-        sizes.add(len(found.entity))
-    assert sizes == {2, 3}  # topic and film, and one more where the edge back is not the film's best
-
-
-def test_questions_do_not_feel_each_other() -> None:
-    world = replace(star(17), questions=[make_question([topic], masked="0") for topic in (0, 3, 1, 0)])
-    model = make_model(steps=3)
-    together = scores_of(world.explore(model))
-    for index, question in enumerate(world.questions):
-        alone = scores_of(replace(world, questions=[question]).explore(model))
-        expected = {entity: score for (_, entity), score in alone.items()}
-        mine = {entity: score for (asked, entity), score in together.items() if asked == index}
-        assert mine == pytest.approx(expected, rel=TOLERANCE)
 
 
 def test_a_hub_of_thousands_stays_finite_in_single_precision() -> None:

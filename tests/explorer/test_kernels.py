@@ -27,7 +27,6 @@ inboxes = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size
 
 
 def classes_of(received: Inboxes) -> list[int]:
-    """Number the multisets in order of first appearance."""
     seen: dict[tuple[int, ...], int] = {}
     return [seen.setdefault(tuple(sorted(messages)), len(seen)) for messages in received]
 
@@ -100,7 +99,6 @@ def test_nodes_of_a_question_are_visited_class_by_class(nodes: list[tuple[int, i
 
 
 def relations_of(graph: KnowledgeGraph, entity: int) -> list[int]:
-    """The relations of an entity's groups."""
     return graph.group_relation[graph.group_ptr[entity] : graph.group_ptr[entity + 1]].tolist()
 
 
@@ -152,19 +150,8 @@ def test_groups_enter_as_in_numpy(num_groups: int, budget: int, num_values: int,
     may, sizes = preference[message] >= least, sizes[::-1].flatten()
     expected = np.zeros(2 * num_groups, dtype=bool)
     expected[may] = select_groups(owner[may], sizes[may], preference[message][may], budget)
-    assert entered.tolist() == expected.tolist() == take_groups(sizes, preference[message], may, budget)
+    assert entered.tolist() == expected.tolist()
     assert num_edges == sizes[expected].sum()
-
-
-def take_groups(sizes: np.ndarray, preference: np.ndarray, may: np.ndarray, budget: int) -> list[bool]:
-    """Head by head: whole groups by attention, then relation, while fewer edges than the budget are taken."""
-    entered = [False] * len(sizes)
-    for head in np.split(np.arange(len(sizes)), 2):
-        taken = 0
-        for group in sorted(head[may[head]], key=lambda group: (-preference[group], group)):
-            entered[group] = taken < budget
-            taken += sizes[group] if entered[group] else 0
-    return entered
 
 
 def fan(num_leaves: int) -> World:

@@ -29,7 +29,6 @@ from tests.explorer.worlds import World, make_model, make_question, walks_of, wo
 
 @pytest.fixture(scope="module")
 def trained() -> Explorer:
-    """An explorer that knows the films."""
     model = films.fresh_model()
     settings = films.section(epochs=30)
     list(Trainer(model, [films.lessons()], settings, seed=0).steps())
@@ -37,7 +36,6 @@ def trained() -> Explorer:
 
 
 def ask(model: Explorer, questions: Sequence[Question], **options: object) -> list[Prediction]:
-    """Answer questions on films."""
     settings = {"answer_threshold": 0.5, "texts": films.TEXTS, "text_row": films.TEXT_ROW, "options": films.OPTIONS}
     return predict(model, films.GRAPH, questions, **(settings | options))  # type: ignore[arg-type]
 
@@ -250,7 +248,6 @@ def trace(heads: list[int], edges: list[tuple[int, int, int, float]]) -> StepTra
 
 
 def found(entities: list[int], *traces: StepTrace) -> Exploration:
-    """The outcome of one question."""
     each = np.arange(len(entities))
     return Exploration(each * 0, np.array(entities), each, torch.zeros(len(entities)), traces=list(traces))
 

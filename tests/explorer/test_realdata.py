@@ -28,7 +28,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
-    """The WikiMovies graph."""
     folder = tmp_path_factory.mktemp("wikimovies")
     build_graph(Path(os.environ["KGQA_DATA"]) / "metaqa" / "kb.txt", format="wikimovies", out_dir=folder)
     return open_graph(folder)

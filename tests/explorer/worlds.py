@@ -31,7 +31,6 @@ def make_graph(triples: Iterable[Triple], *, num_entities: int, num_relations: i
 
 
 def unit_vectors(count: int, *, dim: int = DIM, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """``count`` random directions."""
     vectors = np.random.default_rng(seed).normal(size=(count, dim))
     return torch.tensor(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=dtype)
 
@@ -51,7 +50,6 @@ def make_question(
     verdict: bool | None = None,
     id: str = "",
 ) -> Question:
-    """A linked question."""
     topics, answers = tuple(topics), tuple(answers)
     return Question(
         id=id or f"{masked} {topics} {claim}",
@@ -66,7 +64,6 @@ def make_question(
 
 
 def make_batch(questions: Sequence[Question], text_row: dict[str, int]) -> Batch:
-    """All of the questions in one batch."""
     return question_arrays(questions, text_row).batch(np.arange(len(questions)))
 
 
@@ -86,12 +83,10 @@ class World:
 
     @property
     def graph(self) -> KnowledgeGraph:
-        """The graph of the triples."""
         return make_graph(self.triples, num_entities=self.num_entities, num_relations=len(self.relation_vectors))
 
     @property
     def batch(self) -> Batch:
-        """The questions as one batch."""
         return make_batch(self.questions, {str(row): row for row in range(len(self.question_vectors))})
 
     def on(self, device: str) -> World:
@@ -102,11 +97,9 @@ class World:
 
     @property
     def options(self) -> ExploreOptions:
-        """How to walk."""
         return ExploreOptions(self.edge_budget, self.reenter_topic)
 
     def explore(self, model: Explorer, **options: bool | float) -> Exploration:
-        """Run the explorer under test."""
         return explore(
             model,
             self.graph,
@@ -117,7 +110,6 @@ class World:
 
 
 def walks_of(world: World, model: Explorer, attention_threshold: float = 0.0) -> list[Walk]:
-    """What the oracle finds for each question."""
     return [
         explore_one(
             model,
