@@ -308,9 +308,9 @@ def collect_inbox(target: I32, sent: I32, num_nodes: int, representative: I64, n
         if used == len(keys):
             table, keys = _grow(table, keys)
             counts = np.append(counts, np.zeros(used, np.int64))
-        number = _number(table, keys, used, owner * num_messages + sent[edge])
-        if number == used:
+        entry = _number(table, keys, used, owner * num_messages + sent[edge])
+        if entry == used:
             used += 1
-        counts[number] += 1
-        last[owner], last_entry[owner] = sent[edge], number
+        counts[entry] += 1
+        last[owner], last_entry[owner] = sent[edge], entry
     return keys[:used].copy(), counts[:used].copy()
