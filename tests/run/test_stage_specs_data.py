@@ -19,9 +19,8 @@ TRAINED, JUDGED = "explorer-seed0", "evaluation-seed0"
 DUMP, CUT = "dataset.graph={format: freebase, path: data}", "dataset.subgraphs={method: pagerank, hops: 3}"
 SHAPED_BY: dict[tuple[str, ...], str] = {
     ("graph",): "dataset.graph.max_reject_ratio dataset.graph.inverse_suffix",
-    ("questions",): " ".join(
-        f"dataset.questions.{name}" for name in ("max_reject_ratio", "train_size", "hold_out_templates", "draw")
-    ),
+    ("questions",): "dataset.questions.max_reject_ratio dataset.questions.train_size dataset.questions.draw "
+    "dataset.questions.hold_out_templates",
     ("questions", TRAINED, "controls"): "dataset.reenter_topic explorer.steps",
     ("encodings", TRAINED): "encoder.dim explorer.mask_topics explorer.variant",
     (TRAINED,): "explorer.width explorer.edge_budget explorer.epochs explorer.batch_size explorer.learning_rate "

@@ -41,9 +41,7 @@ def orphan(folder: Path, process: subprocess.Popen[bytes], **changes: Any) -> Pr
 
 
 def test_a_running_process_keeps_its_start_and_an_ended_one_has_none(child: subprocess.Popen[bytes]) -> None:
-    started = process_started(child.pid)
-    assert started is not None
-    assert process_started(child.pid) == started
+    assert process_started(child.pid) == process_started(child.pid) is not None
     child.kill()
     deadline = time.monotonic() + 5
     while process_started(child.pid) is not None and time.monotonic() < deadline:
