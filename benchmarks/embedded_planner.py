@@ -94,10 +94,7 @@ def report(whole: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]) -> s
         hits.append(f"| {hops} | >= {ASKED[hops]} | {each} | {_means(whole, hops)} |")
         questions = sum(run["hops"][str(hops)]["n"] for run in held) / len(held)
         unseen.append(f"| {hops} | {questions:.0f} | {_means(held, hops)} |")
-    times = [
-        "| beam search of 3 plans, held to | questions per CPU s: median (least to most) |",
-        "|---|---:|",
-    ]
+    times = ["| beam search of 3 plans, held to | questions per CPU s: median (least to most) |", "|---|---:|"]
     for name in one["speed"]:
         values = [value for run in [*whole, *held] for value in run["speed"][name]]
         times.append(f"| {name} | {median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f}) |")

@@ -20,10 +20,7 @@ from kgqa_core.questions.build import read_questions
 from kgqa_core.types import Question, RelationPath
 
 HOPS, NUM_PLANS, ASKED_TIMES = 3, 3, 100
-WAYS = {
-    "simple": "simple graph, no directions (as published)",
-    "multi": "multigraph, directions, topic not re-entered",
-}
+WAYS = {"simple": "simple graph, no directions (as published)", "multi": "multigraph, directions, topic not re-entered"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +146,7 @@ def walk(
             for number, found in enumerate(walks)
         )
     compared = count * NUM_PLANS
-    return {
-        **spent,
-        "walked": count,
-        "compared": compared,
-        "walks": num_walks / compared,
-        "different": different,
-    }
+    return {**spent, "walked": count, "compared": compared, "walks": num_walks / compared, "different": different}
 
 
 def cpu_of(call: Callable[[], object]) -> float:

@@ -85,10 +85,7 @@ def run(home: Path, size: Size = FULL) -> None:
         each.ends = [len(each.tokenizer) - 1]  # a token that no prompt has: texts go on to the last token
         silence(each, each.ends[0])
     prompts = [Prompt(text) for text in texts]
-    rows = [
-        *generation_rows(model, single, prompts, size),
-        *score_rows(model, prompts[: size.scored], names, size),
-    ]
+    rows = [*generation_rows(model, single, prompts, size), *score_rows(model, prompts[: size.scored], names, size)]
     parameters = sum(weight.numel() for weight in model.model.parameters()) / 1e6
     head = ["| what | tokens/s | against | tokens/s | ratio (range) |", "|---|---:|---|---:|---:|"]
     note = (

@@ -7,14 +7,7 @@ from pathlib import Path
 
 from benchmarks.measure import data_folder, kgqa_json, write_section
 
-NAMES = {
-    "accuracy": "Accuracy",
-    "hit": "Hit",
-    "hit1": "Hit1",
-    "f1": "F1",
-    "precision": "Precision",
-    "recall": "Recall",
-}
+NAMES = {"accuracy": "Accuracy", "hit": "Hit", "hit1": "Hit1", "f1": "F1", "precision": "Precision", "recall": "Recall"}
 
 
 def run(home: Path) -> None:

@@ -21,11 +21,7 @@ def make_dump(path: str, plain_bytes: int, malformed_share: float = 0.0, blanks:
     dump = write_dump(Path(path), plain_bytes=plain_bytes, malformed_share=malformed_share)
     if blanks:
         Path(path).write_bytes(gzip.compress(gzip.decompress(Path(path).read_bytes()).replace(b"\t", b" "), 1))
-    return {
-        "lines": dump.lines,
-        "plain_bytes": dump.plain_bytes,
-        "malformed": [one.line for one in dump.malformed],
-    }
+    return {"lines": dump.lines, "plain_bytes": dump.plain_bytes, "malformed": [one.line for one in dump.malformed]}
 
 
 def parse(path: str, out: str, threads: int = 1) -> dict[str, Any]:

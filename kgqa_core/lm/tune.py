@@ -199,9 +199,7 @@ def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
 
 
 def tune(
-    job: TuneJob,
-    on_point: OnPoint = lambda name, step, value: None,
-    progress: Progress = lambda done, total: None,
+    job: TuneJob, on_point: OnPoint = lambda name, step, value: None, progress: Progress = lambda done, total: None
 ) -> TuneReport:
     """Fine-tune a local model on instruction data (RoG Eq. 7, EPERM Eq. 8) and save it as ``job.tuned``.
 

@@ -88,10 +88,7 @@ def done_by(config: RunConfig, home: Path) -> dict[str, int]:
 
 
 def test_retrain_builds_every_stage_once_and_a_second_run_does_nothing(
-    retrain: Retrain,
-    tiny_config: RunConfig,
-    used_home: Path,
-    record_testsuite_property: Callable[[str, object], None],
+    retrain: Retrain, tiny_config: RunConfig, used_home: Path, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     first = finish(retrain(used_home, own_server=True))
     assert first["built"] == KEYS

@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.csr import SortedIndex
-from kgqa_core.graph.kg import (
-    KnowledgeGraph,
-    open_graph,
-    read_step,
-    to_labels,
-    to_relations,
-    unsigned,
-    write_step,
-)
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph, read_step, to_labels, to_relations, unsigned, write_step
 from kgqa_core.graph.strings import write_string_indexes
 
 

@@ -178,8 +178,7 @@ def test_a_question_over_its_budget_of_calls_is_stopped_and_the_others_go_on() -
 
 
 @pytest.mark.parametrize(
-    ("budget", "limit"),
-    [(Budget(tokens=5), "tokens"), (Budget(money=2e-5), "money"), (Budget(seconds=0.0), "seconds")],
+    ("budget", "limit"), [(Budget(tokens=5), "tokens"), (Budget(money=2e-5), "money"), (Budget(seconds=0.0), "seconds")]
 )
 def test_the_call_that_passes_a_limit_is_the_last(budget: Budget, limit: str) -> None:
     metered = around(FakeModel(), budget=budget, price=PRICE)

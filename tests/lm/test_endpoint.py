@@ -319,12 +319,7 @@ def test_the_context_is_what_the_server_tells(
 
 
 @pytest.mark.parametrize(
-    ("flavour", "api", "counts"),
-    [
-        ("vllm", "chat", [9, 8]),
-        ("vllm", "completions", [9, 8]),
-        ("plain", "chat", [3, 1]),
-    ],
+    ("flavour", "api", "counts"), [("vllm", "chat", [9, 8]), ("vllm", "completions", [9, 8]), ("plain", "chat", [3, 1])]
 )
 def test_tokens_are_counted_by_the_server_where_it_does_and_once(
     server: Script, opened: Open, flavour: str, api: str, counts: list[int]

@@ -18,24 +18,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.supervision import Mode
 from kgqa_core.instructions.plan import Plan, PlanQuestion
-from kgqa_core.planners.evaluate import (
-    ALL,
-    PATHS_FILE,
-    ask_planner,
-    f1_of_first,
-    leads_somewhere,
-    made_of,
-    planner_cells,
-    planner_figures,
-    read_best_f1,
-    read_cases,
-    read_hops,
-    read_plan_file,
-    render_planners,
-    score_plans,
-    write_asked,
-    write_given,
-)
+from kgqa_core.planners import evaluate
 from kgqa_core.schemas import SUPERVISION
 from kgqa_core.types import LabelPath, Question
 
@@ -52,13 +35,13 @@ def row(path: LabelPath, *, reached: int, right: int, best: bool) -> dict[str, o
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_asked(QUESTIONS, tmp_path, mask_topics=True)
+    evaluate.write_asked(QUESTIONS, tmp_path, mask_topics=True)
     rows = [
         row(("made_by",), reached=2, right=2, best=True),
         row(("^made", "made_by"), reached=4, right=2, best=False),
         row(("seen_by",), reached=10, right=1, best=False),
     ]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SUPERVISION), tmp_path / PATHS_FILE)
+    pq.write_table(pa.Table.from_pylist(rows, schema=SUPERVISION), tmp_path / evaluate.PATHS_FILE)
     return tmp_path
 
 
@@ -72,27 +55,29 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_the_mode_says_which_paths_teach(folder: Path, mode: Mode, threshold: float, paths: list[LabelPath]) -> None:
-    assert read_cases(folder, "train", mode, threshold) == [PlanQuestion("q1", "who made []?", (3,), tuple(paths))]
+    assert evaluate.read_cases(folder, "train", mode, threshold) == [
+        PlanQuestion("q1", "who made []?", (3,), tuple(paths))
+    ]
 
 
 def test_questions_without_paths_are_asked_too(folder: Path) -> None:
-    assert read_cases(folder, "test") == [PlanQuestion("q2", "who else?", (2, 7))]
-    assert read_cases(folder, "dev") == []
-    assert read_hops(folder) == {"q1": 1, "q2": None}
+    assert evaluate.read_cases(folder, "test") == [PlanQuestion("q2", "who else?", (2, 7))]
+    assert evaluate.read_cases(folder, "dev") == []
+    assert evaluate.read_hops(folder) == {"q1": 1, "q2": None}
 
 
 def test_given_paths_all_count(tmp_path: Path) -> None:
     asked = PlanQuestion("a", "what?", paths=(("r1",), ("r2", "r3")))
-    write_given([("train", asked), ("dev", PlanQuestion("b", "why?"))], tmp_path)
-    assert read_cases(tmp_path, "train", "precise", 1.0) == [asked]
-    assert read_cases(tmp_path, "dev") == [PlanQuestion("b", "why?")]
+    evaluate.write_given([("train", asked), ("dev", PlanQuestion("b", "why?"))], tmp_path)
+    assert evaluate.read_cases(tmp_path, "train", "precise", 1.0) == [asked]
+    assert evaluate.read_cases(tmp_path, "dev") == [PlanQuestion("b", "why?")]
 
 
 def test_the_best_shortest_path_of_a_question_is_what_a_plan_is_compared_with(folder: Path, tmp_path: Path) -> None:
-    assert read_best_f1(folder) == {"q1": 50.0}
+    assert evaluate.read_best_f1(folder) == {"q1": 50.0}
     (tmp_path / "given").mkdir()
-    write_given([("train", PlanQuestion("a", "what?", paths=(("r1",),)))], tmp_path / "given")
-    assert read_best_f1(tmp_path / "given") == {}
+    evaluate.write_given([("train", PlanQuestion("a", "what?", paths=(("r1",),)))], tmp_path / "given")
+    assert evaluate.read_best_f1(tmp_path / "given") == {}
 
 
 GOOD = {"id": "q1", "question": "who directed it", "relation_paths": [["film.directed_by"], ["a", "b"]]}
@@ -122,14 +107,14 @@ def write(tmp_path: Path):
     ],
 )
 def test_a_line_is_a_question_with_its_paths(write, given: dict[str, object], paths: tuple[LabelPath, ...]) -> None:
-    read = read_plan_file(write({"question": "who", **given}))
+    read = evaluate.read_plan_file(write({"question": "who", **given}))
     assert read.questions == (PlanQuestion(str(given.get("id", "plans-1")), "who", paths=paths),)
     assert not read.rejects
 
 
 def test_paths_may_hold_steps(write) -> None:
     path = write({"id": "q", "question": "who", "relation_paths": [["^odd", "\\odd", "even"]]})
-    assert read_plan_file(path, signed=True).questions[0].paths == (("^odd", "\\odd", "even"),)
+    assert evaluate.read_plan_file(path, signed=True).questions[0].paths == (("^odd", "\\odd", "even"),)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +133,7 @@ def test_paths_may_hold_steps(write) -> None:
     ],
 )
 def test_a_line_that_cannot_be_used_is_kept_with_its_reason(write, row: object, reason: str) -> None:
-    read = read_plan_file(write(GOOD, row))
+    read = evaluate.read_plan_file(write(GOOD, row))
     assert [question.text for question in read.questions] == ["who directed it"]
     assert [(reject.line, reject.reason) for reject in read.rejects] == [(2, reason)]
     assert read.reject_counts == {reason: 1}
@@ -156,7 +141,7 @@ def test_a_line_that_cannot_be_used_is_kept_with_its_reason(write, row: object, 
 
 @pytest.mark.parametrize("path", ["film.directed_by", [1], [None], [""], [" "], ["a", ["b"]], {"a": 1}])
 def test_a_path_that_is_no_list_of_labels_is_left_out_and_the_line_kept_as_a_reject(write, path: object) -> None:
-    read = read_plan_file(write({**GOOD, "relation_paths": [path, ["a"]]}))
+    read = evaluate.read_plan_file(write({**GOOD, "relation_paths": [path, ["a"]]}))
     assert read.questions[0].paths == (("a",),)
     assert read.reject_counts == {"a path that is no list of labels": 1}
 
@@ -167,19 +152,19 @@ def test_a_path_that_is_no_list_of_labels_is_left_out_and_the_line_kept_as_a_rej
 def test_any_label_survives(tmp_path_factory, paths: list[list[str]]) -> None:
     path = tmp_path_factory.mktemp("plans") / "plans.jsonl"
     path.write_text(json.dumps({"id": "q", "question": "who", "relation_paths": paths}) + "\n", encoding="utf-8")
-    (question,) = read_plan_file(path).questions
+    (question,) = evaluate.read_plan_file(path).questions
     assert [unsigned(found) for found in question.paths] == [tuple(labels) for labels in paths]
 
 
 def test_a_file_without_any_question_says_what_is_expected(write, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"not JSON.*relation_paths"):
-        read_plan_file(write(b"<html>"))
+        evaluate.read_plan_file(write(b"<html>"))
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     with pytest.raises(InputError, match="it is empty"):
-        read_plan_file(empty)
+        evaluate.read_plan_file(empty)
     with pytest.raises(InputError, match=r"does not exist\. Nearest beside it: plans\.jsonl"):
-        read_plan_file(tmp_path / "plan.jsonl")
+        evaluate.read_plan_file(tmp_path / "plan.jsonl")
 
 
 # ------ Plans scored against a slow count, figures by hops, and what plans reach when they are followed.
@@ -201,7 +186,7 @@ def entity(graph: KnowledgeGraph, name: str) -> int:
 
 
 def test_a_plan_is_valid_where_it_leads_somewhere_and_ends_in_time(graph: KnowledgeGraph) -> None:
-    is_valid = leads_somewhere(SearchGraph(graph, graph, None, 2, False))
+    is_valid = evaluate.leads_somewhere(SearchGraph(graph, graph, None, 2, False))
     question = PlanQuestion("q", "who made []?", (entity(graph, "Heat"),))
     assert is_valid(question, ("by",))
     assert is_valid(question, ("by", "^by"))
@@ -215,7 +200,7 @@ def test_following_the_first_plan_is_scored_against_the_golds(graph: KnowledgeGr
     heat, pacino = entity(graph, "Heat"), entity(graph, "Pacino")
     asked = Question("q", "who plays?", "who plays in []?", (heat,), (pacino,), "test")
     plans: list[list[Plan]] = [[Plan(("with",), -0.1)], [Plan(("by",), -0.1)], [], [Plan(("no",), 0.0)]]
-    f1 = f1_of_first(SearchGraph(graph, graph, None, 2, False), [asked] * 4, plans)
+    f1 = evaluate.f1_of_first(SearchGraph(graph, graph, None, 2, False), [asked] * 4, plans)
     assert f1 == pytest.approx([200 / 3, 0.0, 0.0, 0.0])  # one of two reached is right: precision 1/2, recall 1
 
 
@@ -234,7 +219,9 @@ class Oracle:
 
 def test_a_planner_never_sees_the_paths_that_count_as_right() -> None:
     oracle = Oracle()
-    assert ask_planner(oracle, [PlanQuestion("q", "by", (1,), (("with",),))], num_plans=1) == [[Plan(("by",), -1.0)]]
+    assert evaluate.ask_planner(oracle, [PlanQuestion("q", "by", (1,), (("with",),))], num_plans=1) == [
+        [Plan(("by",), -1.0)]
+    ]
     assert oracle.seen == [PlanQuestion("q", "by", (1,))]
 
 
@@ -245,7 +232,7 @@ def test_figures_stand_by_hops_and_over_all_and_a_longer_plan_can_be_as_good() -
         PlanQuestion("c", "?"),  # no path: asked, not scored
     ]
     plans = [[Plan(("by",), 0.0)], [Plan(("by", "^by"), 0.0)], [Plan(("by",), 0.0)]]
-    figures = planner_figures(
+    figures = evaluate.planner_figures(
         questions,
         plans,
         signed=True,
@@ -258,9 +245,9 @@ def test_figures_stand_by_hops_and_over_all_and_a_longer_plan_can_be_as_good() -
     assert figures["2"] == pytest.approx(
         {"n": 1, "n_without_paths": 1, "hit@1": 0.0, "hit@3": 0.0, "valid": 50.0, "f1": 50.0, "as_good": 100.0}
     )
-    assert figures[ALL]["hit@1"] == 50.0
-    assert figures[ALL]["as_good"] == 50.0
-    assert {"hit@1.low", "hit@1.high"} <= figures[ALL].keys()
+    assert figures[evaluate.ALL]["hit@1"] == 50.0
+    assert figures[evaluate.ALL]["as_good"] == 50.0
+    assert {"hit@1.low", "hit@1.high"} <= figures[evaluate.ALL].keys()
 
 
 def test_the_table_shows_the_mean_of_the_seeds() -> None:
@@ -268,9 +255,11 @@ def test_the_table_shows_the_mean_of_the_seeds() -> None:
         {"planner": "dense", "seed": seed, "figures": {"all": {"n": 2, "hit@1": hit, "hit@3": 100.0, "valid": 100.0}}}
         for seed, hit in ((0, 50.0), (1, 100.0))
     ]
-    assert planner_cells(scores) == [("all", "dense (mean of 2 seeds)", "2", "75.00", "100.00", "", "100.00", "")]
-    assert render_planners(scores).splitlines()[2].startswith("| all | dense (mean of 2 seeds) | 2 | 75.00 |")
-    assert render_planners([]) == ""
+    assert evaluate.planner_cells(scores) == [
+        ("all", "dense (mean of 2 seeds)", "2", "75.00", "100.00", "", "100.00", "")
+    ]
+    assert evaluate.render_planners(scores).splitlines()[2].startswith("| all | dense (mean of 2 seeds) | 2 | 75.00 |")
+    assert evaluate.render_planners([]) == ""
 
 
 def as_plans(paths: Sequence[LabelPath]) -> list[Plan]:
@@ -285,24 +274,24 @@ def test_a_hit_is_any_of_the_questions_paths_among_the_first_plans() -> None:
     right = asked(("a",), ("b", "c"))
     none = asked(name="no paths")
     plans = [[("b", "c")], [("x",), ("y",), ("a",)], [("x",)] * 3 + [("a",)], [], [("z",)]]
-    known = made_of({"a", "b", "c", "z"})
-    scores = score_plans([right] * 4 + [none], list(map(as_plans, plans)), is_valid=known)
+    known = evaluate.made_of({"a", "b", "c", "z"})
+    scores = evaluate.score_plans([right] * 4 + [none], list(map(as_plans, plans)), is_valid=known)
     counts = {"n": 4, "n_without_paths": 1}
     assert scores == {**counts, "hit@1": 25, "hit@3": 50, "valid": pytest.approx(100 * 4 / 9)}
 
 
 def test_directions_count_only_where_the_file_has_them() -> None:
     backward = [as_plans([("^a",)])]
-    assert score_plans([asked(("a",))], backward)["hit@1"] == 100
-    assert score_plans([asked(("a",))], backward, signed=True)["hit@1"] == 0
-    assert score_plans([asked(("\\^a",))], [as_plans([("\\^a",)])], signed=True)["hit@1"] == 100
+    assert evaluate.score_plans([asked(("a",))], backward)["hit@1"] == 100
+    assert evaluate.score_plans([asked(("a",))], backward, signed=True)["hit@1"] == 0
+    assert evaluate.score_plans([asked(("\\^a",))], [as_plans([("\\^a",)])], signed=True)["hit@1"] == 100
 
 
 def test_without_questions_everything_is_zero() -> None:
     zeros = {"n": 0, "n_without_paths": 0, "hit@1": 0, "hit@3": 0, "valid": 0}
-    assert score_plans([], []) == score_plans([], [], bounds=True) == zeros
+    assert evaluate.score_plans([], []) == evaluate.score_plans([], [], bounds=True) == zeros
     with pytest.raises(ValueError, match="longer"):  # as many lists of plans as questions
-        score_plans([], [[]])
+        evaluate.score_plans([], [[]])
 
 
 PATHS = st.lists(st.lists(st.sampled_from(["a", "^a", "b", "\\^a"]), max_size=2).map(tuple), max_size=4, unique=True)
@@ -312,7 +301,7 @@ PATHS = st.lists(st.lists(st.sampled_from(["a", "^a", "b", "\\^a"]), max_size=2)
 def test_equals_the_slow_count(rows: list[tuple[list[LabelPath], list[LabelPath]]]) -> None:
     questions = [asked(*paths, name=str(number)) for number, (paths, _) in enumerate(rows)]
     plans = [[Plan(path, 0.0) for path in proposed] for _, proposed in rows]
-    summary = score_plans(questions, plans)
+    summary = evaluate.score_plans(questions, plans)
 
     def plain(path: LabelPath) -> list[str]:
         return ["^a" if step == "\\^a" else step.replace("^", "") for step in path]

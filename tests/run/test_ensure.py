@@ -38,10 +38,7 @@ TRIPLES = [
     "Luzern twin_of Bournemouth",
     "Thur flows_into Rhine",
 ]
-QUESTIONS = {
-    "train": {"Bern": "Aar", "Luzern": "Reuss"},
-    "test": {"Switzerland": "Aar", "Bournemouth": "Luzern"},
-}
+QUESTIONS = {"train": {"Bern": "Aar", "Luzern": "Reuss"}, "test": {"Switzerland": "Aar", "Bournemouth": "Luzern"}}
 
 NO_FLOOR = "dataset.drift.min_changed=0"
 

@@ -14,14 +14,7 @@ from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.answering import list_paths
-from kgqa_core.systems.fiske import (
-    Branch,
-    Fiske,
-    FiskeSection,
-    look_up,
-    merge_branches,
-    split_branches,
-)
+from kgqa_core.systems.fiske import Branch, Fiske, FiskeSection, look_up, merge_branches, split_branches
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question

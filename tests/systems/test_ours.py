@@ -334,12 +334,7 @@ def label_paths(draw: st.DrawFn) -> str:
 )
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=35)
 def test_every_answer_has_a_path_that_stands_in_the_graph_and_calls_are_rare(
-    forty: Forty,
-    id: str,
-    explored: list[str],
-    plans: list[tuple[str, float]],
-    fusion: Fusion,
-    log_probs: list[float],
+    forty: Forty, id: str, explored: list[str], plans: list[tuple[str, float]], fusion: Fusion, log_probs: list[float]
 ) -> None:
     plans = sorted(plans, key=lambda one: -one[1])
     model = ScriptedModel().on("plan", scores=log_probs[: len(plans)], times=None)
