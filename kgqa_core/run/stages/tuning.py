@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 INSTRUCTIONS_FILE = "instructions.parquet"
 TAUGHT: tuple[Split, ...] = ("train", "dev")
+GGUF_DTYPE = "bfloat16"  # of the folder that is made of a GGUF file: what has four or eight bits fits into it
 CURVE_EVERY = 10  # steps of the embedded model per point
 # Settings of a reasoner that shape its examples.
 HOW_ASKED = {"objective", "instructions", "shares", "paths_per_question", "wrong_plans", "max_paths", "answers"}
@@ -48,10 +49,9 @@ def model_recipe(config: RunConfig) -> dict[str, Any]:
 def model_files(config: RunConfig) -> dict[str, Path]:
     """Return the files of a model that is on this machine, and of its adapter."""
     weights = config.lm.weights(None) if config.lm else None
-    if weights is None:
-        return {}
-    files = folder_files(weights.folder, "lm.path", "lm")
-    return files | (folder_files(weights.adapter, "lm.adapter", "adapter") if weights.adapter else {})
+    adapter = getattr(config.lm, "adapter", None)  # also beside a model that stage ``lm`` makes
+    files = folder_files(weights.folder, "lm.path", "lm") if weights else {}
+    return files | (folder_files(adapter, "lm.adapter", "adapter") if adapter else {})
 
 
 def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
@@ -65,7 +65,7 @@ def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
 
 def model_stages(config: RunConfig, seed: int) -> list[str]:
     """Return the stages that the run's own language model is made in."""
-    made = ["lm"] if opening.is_made_here(config) else []
+    made = ["lm"] if opening.has_model_stage(config) else []
     return [*made, *([f"reasoner-seed{opening.planner_seed(config, seed)}"] if config.reasoner else [])]
 
 
@@ -113,7 +113,9 @@ def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if config.lm is not None and opening.has_generator(config) and opening.is_made_here(config):
+    if config.lm is not None and config.lm.gguf is not None:
+        yield StageSpec("lm", {"dtype": GGUF_DTYPE}, files={"lm.gguf": config.lm.gguf})
+    elif config.lm is not None and opening.has_generator(config) and opening.is_made_here(config):
         yield StageSpec("lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
 
 
@@ -121,7 +123,7 @@ def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
     reasoner, plans = config.reasoner, config.plans
     if reasoner is None or plans is None or not _is_tuned(config):
         return
-    read = ("instructions", "lm") if opening.is_made_here(config) else ("instructions",)
+    read = ("instructions", "lm") if opening.has_model_stage(config) else ("instructions",)
     section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **model_recipe(config)}
     section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
     for seed in plans.seeds:
@@ -226,10 +228,14 @@ def _questions_to_teach(run: Pipeline) -> Iterator[Question]:
 
 
 def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    """Make the embedded model and train it on planning; it is saved as an ordinary transformers folder."""
+    """Make an ordinary transformers folder: of a GGUF file, or the embedded model, trained on planning."""
     from kgqa_core.instructions.plan import END, SEPARATOR, START
     from kgqa_core.lm.embedded import make_embedded
+    from kgqa_core.lm.gguf import write_folder
 
+    if "lm.gguf" in spec.files:
+        write_folder(spec.files["lm.gguf"], folder / opening.MODEL_FOLDER, dtype=spec.section["dtype"])
+        return
     section, search = run.config.lm, opening.plan_graph(run)
     assert isinstance(section, EmbeddedLmSection)
 
@@ -284,6 +290,6 @@ GENERATOR = "give the sections 'plans' with planners: [generator] and 'lm'"
 STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
     Stage("instructions", 1, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
-    Stage("lm", 3, "make embedded language model", _lm_specs, _make_model, asked_for=GENERATOR),
+    Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=GENERATOR),
     Stage("reasoner", 3, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
 )

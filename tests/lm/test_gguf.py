@@ -1,0 +1,114 @@
+"""GGUF files become ordinary transformers folders: one that is written here, and the packaged model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from kgqa_core.errors import InputError
+from kgqa_core.lm import gguf as module
+from kgqa_core.lm.gguf import SMOLLM2, find_packaged, write_folder
+
+WIDTH, HEADS, LAYERS, MIDDLE = 32, 2, 2, 64
+TEMPLATE = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+
+
+def make_gguf(file: Path, *, architecture: str = "llama") -> dict[str, np.ndarray]:
+    """Write a llama of random weights with a tokenizer of letters; return its tensors."""
+    tokens = ["<unk>", "<s>", "</s>", "Ġ", *LETTERS, "ab"]
+    draw = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(file, architecture)
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(MIDDLE)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3, 3, 3, *[1] * (len(tokens) - 3)])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+    shapes = {"token_embd": (len(tokens), WIDTH), "output_norm": (WIDTH,)}
+    for layer in range(LAYERS):
+        shapes |= {f"blk.{layer}.{name}": (WIDTH, WIDTH) for name in ("attn_q", "attn_k", "attn_v", "attn_output")}
+        shapes |= {f"blk.{layer}.{name}": (MIDDLE, WIDTH) for name in ("ffn_gate", "ffn_up")}
+        shapes |= {f"blk.{layer}.{name}": (WIDTH,) for name in ("attn_norm", "ffn_norm")}
+        shapes[f"blk.{layer}.ffn_down"] = (WIDTH, MIDDLE)
+    tensors = {f"{name}.weight": draw.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tensors
+
+
+def test_a_file_becomes_a_folder_with_its_weights_tokenizer_and_template(tmp_path: Path) -> None:
+    tensors = make_gguf(tmp_path / "tiny.gguf")
+    for name in ("one", "two"):
+        write_folder(tmp_path / "tiny.gguf", tmp_path / name, dtype="float32")
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "one")
+    embeddings = model.get_input_embeddings().weight
+    assert torch.equal(embeddings, torch.from_numpy(tensors["token_embd.weight"]))
+    assert torch.equal(model.model.layers[1].mlp.up_proj.weight, torch.from_numpy(tensors["blk.1.ffn_up.weight"]))
+    assert tokenizer.decode(tokenizer("cab").input_ids, skip_special_tokens=True) == "cab"
+    assert tokenizer.apply_chat_template([{"content": "ab", "role": "user"}], tokenize=False) == "<s>ab</s>"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()
+    }
+
+
+@pytest.mark.parametrize("content", ["no gguf", "another architecture"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "odd.gguf"
+    if content == "no gguf":
+        file.write_bytes(b"GGUF" + bytes(100))
+    else:
+        make_gguf(file, architecture="stone")
+    with pytest.raises(InputError, match=re.escape(str(file))):
+        write_folder(file, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_packaged_model_that_is_missing_or_another_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=re.escape(SMOLLM2.install)):
+        find_packaged()
+    make_gguf(tmp_path / SMOLLM2.file)
+    with pytest.raises(InputError, match=SMOLLM2.sha256):
+        write_folder(tmp_path / SMOLLM2.file, tmp_path / "folder")
+
+
+@pytest.mark.slow
+def test_the_packaged_model_answers(tmp_path: Path) -> None:
+    write_folder(find_packaged(), tmp_path / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    reply = model.generate(**asked, max_new_tokens=12, do_sample=False)[0, asked["input_ids"].shape[1] :]
+    assert model.dtype == torch.bfloat16
+    assert "Paris" in tokenizer.decode(reply)
