@@ -74,16 +74,17 @@ def enter(ledger: Path, key: str) -> None:
 def main(ledger: Path, seconds: float, conf: Path, settings: Sequence[str]) -> None:
     """Make the comparison."""
     from kgqa_core.config_file import read_config
-    from kgqa_core.run import compare as comparing
+    from kgqa_core.run import open as opening
     from kgqa_core.run.ensure import ensure
-    from kgqa_core.run.open import metered
     from kgqa_core.run.pipeline import Pipeline
     from kgqa_core.run.stages.systems import COMPARISON
+
+    metered = opening.metered
 
     def metered_and_paid(pipeline: Pipeline, model: LanguageModel, **options: Any) -> AbstractContextManager[Any]:
         return metered(pipeline, Paid(model, ledger, seconds), **options)
 
-    comparing.metered = metered_and_paid
+    opening.metered = metered_and_paid
     ensure(Pipeline(read_config(conf, settings)), [COMPARISON])  # Prefect takes longer than so small a run
 
 

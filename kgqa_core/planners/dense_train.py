@@ -151,19 +151,8 @@ def train_vectors(
         "bias": torch.zeros(num_paths, requires_grad=True),
     }
     upper = list(encoder.upper.parameters())
-    decay, rate = settings.weight_decay, settings.learning_rate
-    groups: list[dict[str, Any]] = [  # the free parts of the path vectors have a rate of their own
-        {"params": upper, "lr": rate, "weight_decay": decay},
-        {"params": [parts["map"]], "lr": rate, "weight_decay": 0.0},
-        {"params": [parts["free"], parts["bias"]], "lr": settings.path_learning_rate, "weight_decay": 0.0},
-    ]
-    optimiser = torch.optim.AdamW(groups)
     num_steps = count_steps(len(states), settings)
-    shares = [  # of the learning rate: up, then linearly down
-        min(1.0, (step + 1) / max(1.0, settings.warmup * num_steps)) * max(LAST_RATE, 1 - step / num_steps)
-        for step in range(num_steps + 1)
-    ]
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, shares.__getitem__)
+    optimiser, schedule = _plan_updates(upper, parts, settings, num_steps)
     num_taught = np.maximum(np.asarray(targets.sum(axis=1)).ravel(), 1)  # paths of each question
     bank = encoder.encode_all(states) if settings.neighbour_loss else None
     encoder.upper.train()
@@ -188,6 +177,24 @@ def train_vectors(
         progress(step + 1, num_steps, float(loss.detach()))
     encoder.upper.eval()
     return {name: part.detach() for name, part in parts.items()}
+
+
+def _plan_updates(upper: list[Any], parts: Parts, settings: DensePlannerSection, num_steps: int) -> tuple[Any, Any]:
+    """Return the optimiser, and its learning rates by step: up, then linearly down."""
+    import torch
+
+    decay, rate = settings.weight_decay, settings.learning_rate
+    groups: list[dict[str, Any]] = [  # the free parts of the path vectors have a rate of their own
+        {"params": upper, "lr": rate, "weight_decay": decay},
+        {"params": [parts["map"]], "lr": rate, "weight_decay": 0.0},
+        {"params": [parts["free"], parts["bias"]], "lr": settings.path_learning_rate, "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.AdamW(groups)
+    shares = [
+        min(1.0, (step + 1) / max(1.0, settings.warmup * num_steps)) * max(LAST_RATE, 1 - step / num_steps)
+        for step in range(num_steps + 1)
+    ]
+    return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, shares.__getitem__)
 
 
 def path_vectors(path_texts: Tensor, parts: Parts) -> Tensor:
