@@ -146,15 +146,15 @@ def _make(recipe: Recipe, final: Path, write: Callable[[Path], None]) -> Artifac
         paths = sorted(work.rglob("*"))
         files = [_entry(work, path) for path in paths if path.is_file()]
         for path in paths:  # the manifest is written once all that it names is on the disk
-            _sync(path)
+            sync(path)
         listed = [asdict(entry) for entry in files]
         write_json(work / MANIFEST, {"recipe": asdict(recipe), "content": _hash_content(files), "files": listed})
-        _sync(work)
+        sync(work)
     except BaseException:
         _empty(work)
         raise
     work.rename(final)
-    _sync(final.parent)
+    sync(final.parent)
     made = read_artifact(final)
     assert made is not None
     return made
@@ -266,7 +266,8 @@ def write_json(path: Path, value: object) -> None:
         os.fsync(stream.fileno())
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Return once a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -42,6 +42,8 @@ def _resolved(given: Any, info: ValidationInfo) -> Any:
     places = info.context
     if not isinstance(places, Places) or not isinstance(given, str):
         return given
+    if not given:  # else it would be the folder of the file
+        raise ValueError("must be a path")
 
     def fill(found: re.Match[str]) -> str:
         name = found[1]

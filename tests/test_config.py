@@ -297,6 +297,7 @@ def test_the_environment_is_relative_to_the_current_folder_and_the_default_home_
         ("dta: /x", r"(?s)local.yaml.*unknown key 'dta' \(value '/x'\); legal keys: data, home; did you mean 'data'\?"),
         ("data:", r"(?s)local.yaml.*data = None: must be a path"),
         ("home: 3", r"home = 3: must be a path"),
+        ('home: ""', r"home = '': must be a path"),
         ("- x", r"must be a mapping"),
         ("data: /x\ndata: /y", r"the key 'data' is given twice"),
     ],

@@ -15,7 +15,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def copy_demo(out_dir: Path) -> None:
-    """Write the dataset's files into ``out_dir``; ArtifactError where that cannot be written."""
+    """Write the dataset's files into ``out_dir``, a stage's work folder; ArtifactError where that cannot be written."""
     try:
         for source in (path for path in DATA.rglob("*") if path.is_file()):
             target = out_dir / source.relative_to(DATA)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kgqa_core.errors import InputError, did_you_mean, shorten
+from kgqa_core.errors import InputError, nearest_beside, shorten
 from kgqa_core.evaluation import metrics
 from kgqa_core.evaluation.metrics import Outcome
 from kgqa_core.schemas import PREDICTIONS
@@ -160,10 +160,8 @@ def readable(path: Path) -> Iterator[None]:
 
 def require_file(path: Path, hint: str = "") -> None:
     """Raise ``InputError`` unless ``path`` exists, with the nearest name beside it or else ``hint``."""
-    if path.exists():
-        return
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise InputError(f"there is no predictions file {shorten(str(path))}{did_you_mean(path.name, beside) or hint}")
+    if not path.exists():
+        raise InputError(f"there is no predictions file {shorten(str(path))}{nearest_beside(path) or hint}")
 
 
 def read_source(path: Path) -> Source | None:

@@ -238,7 +238,7 @@ class _Watch:
         """Note an epoch's figure; of equal ones the later is the best: its learning rate was lower."""
         if figure > self.best_figure:
             self.gained_epoch = epoch
-        if figure < self.best_figure:
+        if not figure >= self.best_figure:  # NaN is never the best
             return False
         self.best_figure, self.best_epoch = figure, epoch
         return True

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kgqa_core.artifacts import written_whole
+from kgqa_core.artifacts import sync, written_whole
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.explorer.batch import Int, QuestionArrays
@@ -153,7 +153,7 @@ class Trainer:
         if again:
             state.hopeless[lesson] += self._backward(lesson, np.array(again), size, 0.0, seen)
         uncovered = self._backward(lesson, rows, size, self.threshold, seen)
-        if self.threshold:
+        if self.threshold and uncovered:
             hopeless = set(state.hopeless[lesson])
             state.lost[lesson] += [row for row in uncovered if row not in hopeless]
         if seen["covered"]:
@@ -224,6 +224,7 @@ class Journal:
         with written_whole(self._folder / STATE) as partial:
             arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
             save_file(arrays, partial, metadata={"state": state})
+            sync(partial)  # after a power cut, too, the file that has the name is whole
         self._saved = time.monotonic()
 
     def go_on(self, trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

@@ -268,20 +268,25 @@ def _leave(csr: CsrArrays, here: I64, relation: int, barred: I64) -> I64:
 
 
 @njit(cache=True, nogil=True)
-def find_leading(csr: CsrArrays, here: I64, barred: I64, num_steps: int) -> U8:
-    """Return [2R]: LEADS and LEADS_ON, of each relation from any of ``here``; ``barred`` may not be entered."""
+def find_leading(csr: CsrArrays, here: I64, barred: I64, num_steps: int, wanted: int) -> U8:
+    """Return [2R]: those of LEADS and LEADS_ON that are wanted, of each relation from any of ``here``.
+
+    ``barred`` may not be entered. A group of edges is left as soon as all that is wanted of its relation is known.
+    """
     group_ptr, group_relation, edge_ptr, edge_tail = csr
     found = np.zeros(num_steps, dtype=np.uint8)
     for entity in here:
         for group in range(group_ptr[entity], group_ptr[entity + 1]):
             relation = group_relation[group]
             for edge in range(edge_ptr[group], edge_ptr[group + 1]):
-                if found[relation] == LEADS | LEADS_ON:
+                if found[relation] == wanted:
                     break
                 tail = edge_tail[edge]
                 if is_among(tail, barred):
                     continue
                 found[relation] |= LEADS
+                if wanted == LEADS:
+                    break
                 for back in range(edge_ptr[group_ptr[tail]], edge_ptr[group_ptr[tail + 1]]):
                     if not is_among(edge_tail[back], barred):
                         found[relation] |= LEADS_ON

@@ -239,6 +239,8 @@ def parquet_rows(path: Path, start: int = 0, end: int | None = None) -> Iterator
             first, last = max(start - at, 0), min(stop - at, batch.num_rows)
             yield from batch.slice(first, max(last - first, 0)).to_pylist()
             at += batch.num_rows
+            if at >= stop:
+                return
 
 
 def row_text(row: Any) -> str:

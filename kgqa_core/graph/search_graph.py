@@ -193,8 +193,8 @@ def is_evidence(graph: KnowledgeGraph, path: ReasoningPath, answer: int) -> bool
 
 def relations_around(graph: KnowledgeGraph, frontier: Ints, avoided: Ints) -> list[int]:
     """Return the relation ids, ascending, that lead from any of ``frontier`` to an entity that is not ``avoided``."""
-    leading = find_leading(graph.arrays, as_ids(frontier), as_ids(avoided), graph.identity)
-    found: list[int] = np.flatnonzero(leading & LEADS).tolist()
+    leading = find_leading(graph.arrays, as_ids(frontier), as_ids(avoided), graph.identity, LEADS)
+    found: list[int] = np.flatnonzero(leading).tolist()
     return found
 
 

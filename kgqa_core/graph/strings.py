@@ -101,8 +101,8 @@ def hash_strings(strings: StringTable, which: Ints, known: U64 | None = None) ->
     longest_first = np.argsort(-lengths, kind="stable")
     new, lengths = new[longest_first], lengths[longest_first]
     starts, hashes = strings.offsets[new], np.full(len(new), FNV_START)
-    for at in range(lengths.max(initial=0)):
-        count = int(np.searchsorted(-lengths, -at))  # strings longer than this
+    longer = np.searchsorted(-lengths, -np.arange(lengths.max(initial=0)))  # how many strings have a byte there
+    for at, count in enumerate(longer.tolist()):
         hashes[:count] = (hashes[:count] ^ strings.data[starts[:count] + at]) * FNV_PRIME
     known[new] = _mix(hashes)
     return known[which]

@@ -189,7 +189,7 @@ class PathConstraint:
         for end in range(1, len(path) + 1):
             if path[:end] not in frontiers:
                 frontiers[path[:end]] = leave(graph, frontiers[path[: end - 1]], path[end - 1], self._barred)
-        return find_leading(graph.arrays, frontiers[path], self._barred, len(self._space.ends))
+        return find_leading(graph.arrays, frontiers[path], self._barred, len(self._space.ends), LEADS | LEADS_ON)
 
 
 class PathConstraints:

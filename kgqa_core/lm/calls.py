@@ -103,7 +103,7 @@ class Meter:
         own = [usage for account, usage in self._accounts.items() if where.items() <= account._asdict().items()]
         return Usage(**{name: sum(getattr(usage, name) for usage in own) for name in FIGURES})
 
-    def take(self, *, begin_anew: bool = True) -> tuple[pa.Table, dict[str, str]]:
+    def take(self) -> tuple[pa.Table, dict[str, str]]:
         """Return a row per account, and the questions that a budget stopped with the limit; all accounts begin anew.
 
         Rows are sorted, as schemas.METER has them; money is null where nobody knows the price.
@@ -117,8 +117,7 @@ class Meter:
                 figures["paid_money"] = price.of(usage.paid_prompt_tokens, usage.paid_tokens) if price else None
                 rows.append(account._asdict() | figures)
             taken = pa.Table.from_pylist(rows, schema=METER), self._stopped
-            if begin_anew:
-                self._accounts, self._spent, self._stopped = defaultdict(Usage), {}, {}
+            self._accounts, self._spent, self._stopped = defaultdict(Usage), {}, {}
         return taken
 
 

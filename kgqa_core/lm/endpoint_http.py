@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -198,7 +199,8 @@ def _retry_after(value: str) -> float:
     with contextlib.suppress(ValueError):
         return max(0.0, float(value))
     with contextlib.suppress(ValueError):
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        moment = parsedate_to_datetime(value)
+        return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - time.time())
     return 0.0
 
 

@@ -22,7 +22,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-from kgqa_core.errors import InputError, did_you_mean, shorten
+from kgqa_core.errors import InputError, did_you_mean, nearest_beside, shorten
 from kgqa_core.lm.types import Prompt
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -46,9 +46,11 @@ def _refused(message: str) -> Iterator[None]:
         raise InputError(message.replace("SAID", shorten(str(error)))) from error
 
 
-def hash_model(folder: Path, hash_file: HashFile) -> str:
-    """Return the hash of a model's weights, or an adapter's, with configuration, tokenizer and chat template."""
-    is_adapter = (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
+def hash_model(folder: Path, hash_file: HashFile, *, is_adapter: bool = False) -> str:
+    """Return the hash of a model's weights, or an adapter's, with configuration, tokenizer and chat template.
+
+    Some adapters lie beside a model's ``config.json``, so the folder does not tell which of the two is meant.
+    """
     own = {"adapter_config.json", "adapter_model.safetensors"}
     if not is_adapter:
         weights = {file.name for file in folder.glob("*.safetensors")}
@@ -72,14 +74,11 @@ def read_json(file: Path) -> dict[str, Any]:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return config.json of a folder that holds a causal language model in safetensors. Raises InputError."""
     if not folder.is_dir():
-        hint = (
-            did_you_mean(folder.name, (one.name for one in folder.parent.iterdir())) if folder.parent.is_dir() else ""
-        )
-        raise InputError(f"{folder} is not a folder{hint}. A local model is a transformers folder: config.json, "
-                         "a tokenizer and *.safetensors")  # fmt: skip
+        raise InputError(f"{folder} is not a folder{nearest_beside(folder)}. A local model is a transformers folder: "
+                         "config.json, a tokenizer and *.safetensors")  # fmt: skip
     other = ""
     if any(folder.glob("*.gguf")):
-        other = " but GGUF files: serve them with llama.cpp or Ollama and name that endpoint"
+        other = " but GGUF files: give one of them itself, not its folder"
     elif any(folder.glob("consolidated*")):
         other = " but weights in their maker's own format: convert them with transformers first"
     if not (folder / "config.json").is_file():

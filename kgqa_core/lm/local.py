@@ -9,20 +9,22 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 
 from kgqa_core.artifacts import hash_file, written_whole
-from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, shorten
 from kgqa_core.lm import folders
 from kgqa_core.lm.constraints import start_state
 from kgqa_core.lm.folders import ABOUT, Dtype, Ending, HashFile, Loaded, Quantise, load, load_tokenizer
 from kgqa_core.lm.generate import Batcher, generate_batch, read_prompts, score_batch
-from kgqa_core.lm.tune_data import TuneJob
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
+
+if TYPE_CHECKING:  # whoever only asks a model does not load what trains one
+    from kgqa_core.config_lm import ReasonerSection
+    from kgqa_core.lm.tune_data import TuneJob
 
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
 VERSION = 2  # of how texts are made from weights; part of a model's name
@@ -121,7 +123,7 @@ def open_local(
     loaded = load(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
     name = f"local-v{VERSION}-{loaded.dtype}-{quantise}-{base}"
     if adapter is not None:
-        name += f"+{folders.hash_model(adapter, hash_file)}"
+        name += f"+{folders.hash_model(adapter, hash_file, is_adapter=True)}"
     is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
     return LocalModel(loaded, name, batch_size=batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE))
 
@@ -140,6 +142,8 @@ def describe(
     Speeds are None where it was not loaded; ``free_bytes`` is 0 where the system does not tell. Raises as ``load``.
     """
     folders.read_config(folder)
+    if adapter is not None:
+        folders.check_adapter(adapter, folder)
     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     text = config.get_text_config(decoder=True)
     tokenizer, shapes = load_tokenizer(folder, adapter), folders.tensor_shapes(folder)

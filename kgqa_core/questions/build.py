@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
+from kgqa_core.graph.formats import require_file
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, check_rejects, rejects_table
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
@@ -279,8 +280,12 @@ def plan_variant(section: QuestionSection) -> VariantReport | None:
             f"dataset.questions.variant {section.variant!r} needs a file per split: name the folder of the official "
             "files as dataset.questions.path, or each file under dataset.questions.files."
         )
-    parsed = [(one, file.split) for file in files for _, _, one in read(file)]
-    listed = [(one.id, split, bool(one.answers)) for one, split in parsed if isinstance(one, RawQuestion)]
+    listed = [
+        (one.id, file.split, bool(one.answers))
+        for file in files
+        for _, _, one in read(file)
+        if isinstance(one, RawQuestion)
+    ]
     train = [id for id, split, _ in listed if split == "train"]
     moved: set[str] = set()
     how = "their own file"
@@ -314,6 +319,7 @@ class _Listed:
 
 def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
     """Return the ids that a file lists: one per line, or as ``id`` of a JSON object per line."""
+    require_file(path, what="list of dev questions")
     adapter, ids = TypeAdapter(_Listed), list[str]()
 
     def parse(line: str, number: int) -> str | Fault:
@@ -326,7 +332,8 @@ def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
         if isinstance(found, Fault):
             raise InputError(f"{path}:{number}: neither an id nor an object with one ({found.reason}): {shorten(line)}")
         ids.append(found)
-    unknown = [id for id in ids if id not in set(train)]
+    known = set(train)
+    unknown = [id for id in ids if id not in known]
     if unknown:
         raise InputError(
             f"{path}: {len(unknown)} of its {len(ids)} ids are no training question's, {shorten(unknown[0])} first. "

@@ -7,6 +7,7 @@ rejects, lint and coverage are the same for all of them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
             tried = (sorted(place.glob(name)) for place in (path, path / "data") for name in names)
             found += [QuestionFile(file, split) for file in next(filter(None, tried), [])]
         if not found:
-            names = [min(patterns, key=len).format(split=split) for split in SPLITS]
+            names = [patterns[0].format(split=split) for split in SPLITS]
             folder, wanted = (path, names[0]) if path.is_dir() else (path.parent, path.name)
             near = nearest(wanted, [entry.name for entry in folder.iterdir()] if folder.is_dir() else [])
             hint = f" Nearest there: {near[0]}." if near else ""
@@ -236,29 +237,73 @@ def parse_items(path: Path, parse: Parser, *, key: str | None = None) -> Iterato
     the file is missing, or is no such JSON, with the line and character where it stops being.
     """
     require_file(path, what="question file")
-    content, place, reason = path.read_bytes(), "", ""
+    content = path.read_bytes()
     try:
-        found = json.loads(content.decode("utf-8-sig"))
-        if key is not None:
-            found = found.get(key) if isinstance(found, dict) else None
-        if not isinstance(found, list):
-            reason = f"no list in field {key!r}: is this the right file?" if key else "no list"
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}: not UTF-8 in line {line} ({shorten(str(error))})") from error
-    except json.JSONDecodeError as error:
-        place, reason = f", line {error.lineno}, character {error.colno}", error.msg
-    except RecursionError:
-        reason = "nested too deeply"
-    if reason:
-        raise InputError(
-            f"{path}{place}: not the expected JSON ({shorten(reason)}). "
-            "Was the file copied whole, and is dataset.questions.format the right one?"
-        )
     del content
-    for number, item in enumerate(found, 1):
-        text = json.dumps(item, ensure_ascii=False).encode(errors="backslashreplace").decode()  # half a pair: an escape
-        yield number, text, parse(text, number)
+    try:
+        for number, item in enumerate(_json_items(text, key), 1):
+            yield number, item, parse(item, number)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {error.lineno}, character {error.colno}: not the expected JSON ({shorten(error.msg)}). "
+            "Was the file copied whole, and is dataset.questions.format the right one?"
+        ) from error
+
+
+def _json_items(text: str, key: str | None) -> Iterator[str]:
+    """Yield the text of each item. The items are not kept as objects: official files are arrays of up to 100 MB."""
+    decode, blanks, at = json.JSONDecoder().raw_decode, re.compile(r"[ \t\n\r]*"), 0
+
+    def peek() -> str:
+        nonlocal at
+        at = blanks.match(text, at).end()  # type: ignore[union-attr] # it matches nothing, too
+        return text[at : at + 1]
+
+    def step_over(character: str, else_say: str = "") -> None:
+        nonlocal at
+        if peek() != character:
+            found = f"{peek()!r} found" if peek() else "the file ends too early"
+            raise json.JSONDecodeError(else_say or f"{character!r} expected, {found}", text, at)
+        at += 1
+
+    def value() -> str:
+        nonlocal at
+        peek()
+        start = at
+        try:
+            _, at = decode(text, start)
+        except RecursionError:
+            raise json.JSONDecodeError("nested too deeply", text, start) from None
+        return text[start:at]
+
+    if key is not None:
+        missing = f"no field {key!r}: is this the right file?"
+        step_over("{", missing)
+        while value() != json.dumps(key):
+            step_over(":")
+            value()
+            step_over(",", missing)
+        step_over(":")
+    step_over("[", "no list")
+    more = peek() != "]"
+    while more:
+        yield value()
+        if more := peek() == ",":
+            step_over(",")
+    step_over("]")
+    while key is not None and peek() == ",":
+        step_over(",")
+        value()
+        step_over(":")
+        value()
+    if key is not None:
+        step_over("}")
+    if peek():
+        raise json.JSONDecodeError("something follows the end of the JSON", text, at)
 
 
 # ------ Own questions, one JSON object per line; docs/own-data.md lists the fields.

@@ -185,7 +185,7 @@ def read_descriptions(target: str) -> tuple[str, ...] | None:
 # ------ Lines that bring a subgraph: NSM and GraftNet, RoG.
 
 
-def read_lines(file: QuestionFile, line_parser: Callable[[Path], nsm.Parse]) -> Iterator[Placed]:
+def read_subgraph_lines(file: QuestionFile, line_parser: Callable[[Path], nsm.Parse]) -> Iterator[Placed]:
     """Yield the questions of a file of JSON lines, or of Parquet rows."""
     path, parse = file.path, line_parser(file.path)
 
@@ -214,10 +214,10 @@ CWQ = QuestionFormat(
 WEBQUESTIONS = QuestionFormat(formats.files_by_split("webquestions.examples.{split}.json"), read_webquestions)
 NSM = QuestionFormat(
     formats.files_by_split("{split}.jsonl", "{split}_simple.json", "{split}.json"),
-    partial(read_lines, line_parser=nsm.nsm_parser),
+    partial(read_subgraph_lines, line_parser=nsm.nsm_parser),
     beside=nsm.vocabulary_files,
 )
 ROG = QuestionFormat(
     formats.files_by_split("{split}.jsonl", "{split}-*.parquet", "{split}.parquet", dev=("dev", "validation")),
-    partial(read_lines, line_parser=nsm.rog_parser),
+    partial(read_subgraph_lines, line_parser=nsm.rog_parser),
 )

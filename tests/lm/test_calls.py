@@ -69,7 +69,7 @@ def texts(results: list[list[Generation]]) -> list[list[str]]:
 
 
 def rows(meter: Meter) -> list[dict[str, Any]]:
-    table = meter.take(begin_anew=False)[0]
+    table = meter.take()[0]
     assert table.schema.equals(schemas.METER)
     found: list[dict[str, Any]] = table.to_pylist()
     return found

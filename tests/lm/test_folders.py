@@ -81,6 +81,12 @@ def test_names_tell_base_and_adapter(qwen2: Path, adapter: Path, tmp_path: Path)
     assert open_local(copied, adapter=shutil.copytree(adapter, tmp_path / "copied")).name == name
     (copied / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     assert open_local(copied, adapter=adapter).name != name
+    other = make_adapter(qwen2, tmp_path / "other", seed=1)
+    assert open_local(qwen2, adapter=other).name != name
+    named = shutil.copytree(adapter, tmp_path / "named"), shutil.copytree(other, tmp_path / "other-named")
+    for folder in named:  # some adapters lie beside a model's config.json
+        shutil.copy(qwen2 / "config.json", folder)
+    assert len({open_local(qwen2, adapter=folder).name for folder in named}) == 2
 
 
 def test_an_adapter_of_another_base(gpt2: Path, qwen2: Path, adapter: Path, tmp_path: Path) -> None:
@@ -164,7 +170,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
                      "no tokenizer"),
     "no end token": (change("tokenizer_config.json", eos_token=None), "names no end token"),
     "GGUF": (lambda folder: [folder.joinpath("config.json").unlink(), folder.joinpath("llama.gguf").touch()],
-             r"GGUF.*llama\.cpp"),
+             "GGUF.*itself"),
 }  # fmt: skip
 
 

@@ -154,12 +154,12 @@ def make_job(base: Path, examples: Path, out: Path, **changed: Any) -> TuneJob:
     return TuneJob(base=base, examples=(examples,), out=out, section=ReasonerSection(**section), **own)
 
 
-def make_adapter(base: Path, folder: Path, **options: Any) -> Path:
+def make_adapter(base: Path, folder: Path, *, seed: int = 3, **options: Any) -> Path:
     """Save a LoRA adapter of ``base`` with random weights."""
     import peft
 
     with torch.random.fork_rng():
-        torch.manual_seed(3)
+        torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_pretrained(base)
         how = {"target_modules": "all-linear", **options}
         config = peft.LoraConfig(r=3, init_lora_weights=False, task_type="CAUSAL_LM", **how)

@@ -68,6 +68,16 @@ def test_a_folder_with_three_files_is_read_back_as_it_was(
     }  # fmt: skip
 
 
+def test_a_rebuild_is_byte_identical(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
+    path = write_jsonl(tmp_path / "own.jsonl", [*rows(29, "q"), {"bad": 1}])
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        build(path, out_dir=folder, max_reject_ratio=0.1)
+    first, second = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders)
+    assert first == second
+    assert sorted(first) == ["coverage.parquet", "lint.json", "questions.parquet", "rejects.parquet"]
+
+
 def test_one_file_is_split_by_hash_and_repeats_stay_together(tmp_path: Path, build: Build, write_jsonl: Write) -> None:
     repeated = [row | {"id": f"again-{row['id']}"} for row in rows(211, "q")]
     build(write_jsonl(tmp_path / "own.jsonl", rows(211, "q") + repeated))

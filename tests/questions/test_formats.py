@@ -52,9 +52,10 @@ BAD: dict[str | bytes, str] = {
     '[{"a": 1},\n {"a": }]': "bad.json, line 2, character 8: .*Expecting value",
     '[{"a": 1},\n {"a": 2}': "line 2, character 10: ",  # truncated between items
     '[{"a": 1},\n {"a": "half of a te': "line 2, character 8: .*Unterminated string",  # truncated inside one
-    '{"a": 1}\n{"a": 2}': "line 2, character 1: ",  # JSON lines
+    '{"a": 1}\n{"a": 2}': "line 1, character 1: .*no list",  # JSON lines
     "[1, 2]\n[3]": "line 2, character 1: ",
-    "[1 2]": "line 1, character 4: ",
+    "[1 2]": "line 1, character 4: .*']' expected, '2' found",
+    "[1,]": "line 1, character 4: ",
     "": "line 1, character 1: ",
     "[" * 100_000: "nested too deeply",
     '{"Version": "1.0"}': "no list",

@@ -72,7 +72,8 @@ def test_what_a_question_spent_is_the_sum_over_instructions_and_models(tmp_path:
     for question, models in (("q1", ("dear", "dear")), ("q2", ("dear", "unknown"))):
         for model, instruction in zip(models, ("plan", "reason"), strict=True):
             meter.charge(Account("rog", model, instruction, question), spent)
-    totals = sum_usage(meter.take(begin_anew=False)[0])
+    usage, _ = meter.take()
+    totals = sum_usage(usage)
     assert totals["q1"] == {
         "num_calls": 4,
         "num_prompt_tokens": 600,
@@ -82,9 +83,7 @@ def test_what_a_question_spent_is_the_sum_over_instructions_and_models(tmp_path:
     }
     assert totals["q2"]["money"] is None  # of one of its models nobody knows the price
     other = Question("q2", "what?", "what?", (), (1,), "test")
-    first, second = write(
-        tmp_path / "p.parquet", [an_answer(), an_answer(other)], usage=meter.take()[0], stopped={"q2": "calls"}
-    )
+    first, second = write(tmp_path / "p.parquet", [an_answer(), an_answer(other)], usage=usage, stopped={"q2": "calls"})
     assert (first["num_calls"], first["num_tokens"], first["stopped"]) == (4, 100, None)
     assert (second["num_calls"], second["money"], second["stopped"]) == (4, None, "calls")
 
