@@ -72,7 +72,7 @@ def enter(ledger: Path, key: str) -> None:
 
 
 def main(ledger: Path, seconds: float, conf: Path, settings: Sequence[str]) -> None:
-    """Make the comparison."""
+    """Make the comparison, in which no planner has a language model of its own: its calls would be paid, too."""
     from kgqa_core.config_file import read_config
     from kgqa_core.run import open as opening
     from kgqa_core.run.ensure import ensure

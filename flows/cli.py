@@ -305,9 +305,10 @@ def open_and_ask(
     conf: Path, settings: list[str], question: str, topic: str | None, *, system: str, answered_by: str | None
 ) -> SystemReply:
     """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
+    from kgqa_core.config_file import read_config
     from kgqa_core.run.ask import ask_system, torch_threads
 
-    systems = open_run(conf, settings).config.systems
+    systems = read_config(conf, [*settings, *system_settings(None, answered_by)]).systems
     is_variant = systems is not None and system in systems.variants
     pipeline = open_run(conf, [*settings, *system_settings(None if is_variant else system, answered_by)])
     with torch_threads(1):

@@ -116,7 +116,7 @@ def read_facts(outcomes: Sequence[StageOutcome]) -> Iterator[Fact]:
     """Yield (what, how much) of dumps, graph, subgraphs and questions, in the order of the stages."""
     for outcome in outcomes:
         folder, stage = outcome.artifact.folder, outcome.artifact.recipe.stage
-        report = _read(folder / f"{stage}.json")
+        report = _read(folder / f"{stage}.json") if stage in ("dump", "graph", "subgraphs") else {}
         if stage == "dump":
             lines = ", ".join(f"{count:,} {use.replace('_', ' ')}" for use, count in report["lines"].items() if count)
             yield outcome.key, f"{report['num_lines']:,} lines: {lines}"

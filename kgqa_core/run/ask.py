@@ -87,7 +87,9 @@ class Answerer:
         paths = [self.system.render(path) for path in prediction.paths]
         lines = tuple(
             AnswerLine(graph.name_of(entity), graph.label_of(entity), 100.0 * score, entity in answers, path or "")
-            for entity, score, path in zip_longest(prediction.candidates, prediction.scores, paths)
+            for (entity, score), path in zip_longest(
+                zip(prediction.candidates, prediction.scores, strict=True), paths[: len(prediction.candidates)]
+            )
         )
         names = dict.fromkeys(graph.name_of(entity) for entity in question.topics)
         return Answer(question.text, tuple(names), lines)
@@ -218,7 +220,8 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
     prediction, usage = one.answer.prediction, done.usage.to_pydict()
     supported = dict(zip(prediction.answers, one.faithful, strict=True))
     lines = []
-    for entity, score, path in zip_longest(prediction.candidates, prediction.scores, prediction.paths):
+    scored = zip(prediction.candidates, prediction.scores, strict=True)
+    for (entity, score), path in zip_longest(scored, prediction.paths[: len(prediction.candidates)]):
         shown = render_path(path or (), entity_names=graph.entity_names, relation_labels=graph.relation_labels)
         named, is_supported = (graph.name_of(entity), graph.label_of(entity)), supported.get(entity, bool(path))
         lines.append(SystemLine(*named, score, entity in supported, is_supported, shown))

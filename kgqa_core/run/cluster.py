@@ -68,7 +68,8 @@ def open_cluster(cluster: ClusterSection, *, home: Path, timeout: float = 30.0) 
     """Yield a client of a local Dask cluster that ends with the context, or of that at ``cluster.address``.
 
     Local workers are processes of one thread each (one OpenMP thread, too: else they fight for cores). Raises
-    ``KgqaError`` where no scheduler answers at the address within ``timeout`` seconds, or no worker sees ``home``.
+    ``KgqaError`` where no scheduler answers at the address within ``timeout`` seconds, where it has no worker, or
+    where a worker does not see ``home``.
     """
     logging.getLogger("distributed").setLevel(logging.WARNING)
     if cluster.address is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -218,17 +218,25 @@ class Parts:
     def _model(self, answerer: str) -> Metered:
         """Return whoever plays the language model, metered and held to the cap of calls."""
         from kgqa_core.config_lm import Budget
-        from kgqa_core.oracle.knowledge import Knowledge
-        from kgqa_core.oracle.oracle import open_oracle
-        from kgqa_core.oracle.player import open_first, open_random
 
-        player: LanguageModel = open_random(self.seed) if answerer == "random" else open_first()
+        player: LanguageModel
         if answerer == "lm":
             player = opening.open_model(self.pipeline, planner_seed(self.pipeline.config, self.seed))
-        if answerer == "oracle":
+        elif answerer == "oracle":
+            from kgqa_core.oracle.knowledge import Knowledge
+            from kgqa_core.oracle.oracle import open_oracle
+
             oracle = self.systems.oracle
             knowledge = Knowledge(self.search, read_asked(self.pipeline, linked=False), gold_plans(self.pipeline))
             player = open_oracle(knowledge, settings=oracle.model_copy(update={"seed": oracle.seed + self.seed}))
+        else:
+            from kgqa_core.oracle.player import open_first, open_random
+
+            players: dict[str, Callable[[], LanguageModel]] = {
+                "random": partial(open_random, self.seed),
+                "first": open_first,
+            }
+            player = players[answerer]()
         budget = Budget(calls=self.max_calls)
         model = self.stack.enter_context(opening.metered(self.pipeline, player, system=self.name, budget=budget))
         self.meters.append(model.meter)

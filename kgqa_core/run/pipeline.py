@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,11 +77,11 @@ class Pipeline:
         InputError where an external file is missing.
         """
         spec, found = self.specs[key], {} if found is None else found
-        read = [(need.partition("-seed")[0], need, self.find(need, found)) for need in spec.needs]
+        own = ((need.partition("-seed")[0], need, self.find(need, found)) for need in spec.needs)
         others = spec.depends_on_run.items()
-        read += [(name, name, self.other_run(other.conf).find(other.key)) for name, other in others]
+        lent = ((name, name, self.other_run(other.conf).find(other.key)) for name, other in others)
         inputs: dict[str, str] = {}
-        for name, key, artifact in read:
+        for name, key, artifact in chain(own, lent):  # one at a time: what comes after a missing one is not looked up
             if artifact is None:
                 return None
             inputs[key if name in inputs else name] = artifact.content  # a comparison reads several seeds

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -103,12 +104,15 @@ class RememberedEncodings:
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return unit-norm encodings [n, encoding_dim]."""
-        known = self._relations | self._recent
-        known |= self._encode({*texts}.difference(known))
-        asked = dict.fromkeys(text for text in texts if text not in self._relations)
-        recent = [text for text in self._recent if text not in asked] + list(asked)
-        self._recent = {text: known[text] for text in recent[-RECENT_TEXTS:]}
-        return np.stack([known[text] for text in texts]) if texts else np.zeros((0, self._encoder.dim), np.float32)
+        recent, asked = self._recent, dict.fromkeys(text for text in texts if text not in self._relations)
+        if asked:
+            new = self._encode({*asked}.difference(recent))
+            again = {text: recent[text] if text in recent else new[text] for text in asked}
+            kept = {text: vector for text, vector in recent.items() if text not in again} | again
+            self._recent = dict(islice(kept.items(), max(len(kept) - RECENT_TEXTS, 0), None))
+            recent = again
+        found = [self._relations[text] if text in self._relations else recent[text] for text in texts]
+        return np.stack(found) if found else np.zeros((0, self._encoder.dim), np.float32)
 
     def _encode(self, texts: set[str]) -> dict[str, np.ndarray]:
         ordered = sorted(texts, key=lambda text: (len(text), text))  # as the cache on disk does

@@ -312,7 +312,8 @@ class Exploration:
         targets = targets[~np.isin(targets, avoided)]
         links = links_to(graph, branch.frontier, targets) if len(targets) else {}
         near = np.array(sorted(set(chain.from_iterable(links.values()))), dtype=np.int64)
-        named = {one: frozenset(at for at in left if one in self.clues.named[at]) for one in near.tolist()}
+        meant = {at: frozenset(shared_sorted(near, self.clues.named[at]).tolist()) for at in left}
+        named = {one: frozenset(at for at in left if one in meant[at]) for one in near.tolist()}
         is_free = not links or self.settings.branches_meet  # else names nearby are all that lies ahead
         relations = relations_around(graph, branch.frontier, avoided) if is_free else list(links)
         left = left.difference(*named.values())

@@ -8,9 +8,11 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.freebase import facts
 from benchmarks.freebase.parts import write_parts
 from benchmarks.freebase.world import World
 from benchmarks.freebase_dump import (
@@ -28,8 +30,17 @@ PLAIN_BYTES, TRIPLES = 3_000_000, 3_000_000 // BYTES_PER_TRIPLE
 IRI = rb"<[^\x00-\x20<>\"{}|^`\\]*>"
 LITERAL = rb'"(?:[^\x22\x5c\n\r]|\\[tbnrf"\'\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8})*"'
 TERM = IRI + rb"|" + LITERAL + rb"(?:\^\^" + IRI + rb"|@[A-Za-z]+(?:-[A-Za-z0-9]+)*)?"
+STRICT = re.compile(rb"(" + IRI + rb")[ \t]+(" + IRI + rb")[ \t]+(" + TERM + rb")[ \t]*\.[ \t]*(?:#.*)?")
 OWN_FORM = re.compile(rb"(" + IRI + rb")\t(" + IRI + rb")\t(" + TERM + rb")\t\.")
 PLANTED = {*MALFORMED.values(), *ODD.values()}
+
+
+def is_legal(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return bool(STRICT.fullmatch(line)) or re.fullmatch(rb"[ \t]*(?:#.*)?", line) is not None
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +66,9 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest
 def test_planted_lines_lie_where_they_are_said_to(dump: Dump, lines: list[bytes]) -> None:
     assert dump.lines == len(lines)
     assert dump.plain_bytes == sum(len(line) + 1 for line in lines) == pytest.approx(PLAIN_BYTES, rel=0.1)
+    assert dump.plain_bytes / dump.lines == pytest.approx(130, rel=0.1)
     assert len(dump.malformed) / dump.lines == pytest.approx(0.005, rel=0.4)
+    assert len(dump.odd) / dump.lines == pytest.approx(0.002, rel=0.4)
     assert {one.kind for one in dump.malformed} == set(MALFORMED) and {one.kind for one in dump.odd} == set(ODD)
     listed = json.loads(planted_path(dump.path).read_text(encoding="utf-8"))
     assert [one["line"] for one in listed["malformed"]] == sorted(one.line for one in dump.malformed)
@@ -66,7 +79,33 @@ def test_planted_lines_lie_where_they_are_said_to(dump: Dump, lines: list[bytes]
 def test_every_line_that_is_not_planted_has_the_dumps_own_form(dump: Dump, lines: list[bytes]) -> None:
     planted = {one.line for one in (*dump.malformed, *dump.odd)}
     for number, line in enumerate(lines, 1):
-        assert number in planted or OWN_FORM.fullmatch(line), line
+        assert number in planted or (OWN_FORM.fullmatch(line) and is_legal(line)), line
+
+
+def test_a_strict_reader_takes_every_odd_line_and_no_malformed_one() -> None:
+    assert [kind for kind, line in MALFORMED.items() if is_legal(line)] == []
+    assert [kind for kind, line in ODD.items() if not is_legal(line)] == []
+
+
+def test_relations_and_entities_are_skewed() -> None:
+    world = World(50_000, seed=1)
+    tails = np.concatenate([facts.draw_triples(world, block).tail for block in facts.blocks(world)])
+    degree = np.sort(np.bincount(tails[tails >= 0], minlength=world.num_nodes))
+    assert degree[-1] > 100 * degree.mean() and np.median(degree) < degree.mean()
+    assert len(World(10_000_000).schema.relations) > 4000
+
+
+def test_a_cvt_node_hangs_on_its_owner_and_leads_back() -> None:
+    world = World(20_000, seed=2)
+    triples = [(block, facts.draw_triples(world, block)) for block in facts.blocks(world)]
+    heads = np.concatenate([block.start + part.place for block, part in triples])
+    tails = np.concatenate([part.tail for _, part in triples])
+    cvt = np.arange(world.num_cvt)
+    nodes, owners = world.number_of(world.num_entities + cvt), world.number_of(world.owner_of(cvt))
+    pairs = set(zip(heads.tolist(), tails.tolist(), strict=True))
+    assert all((owner, node) in pairs and (node, owner) in pairs for node, owner in zip(nodes, owners, strict=True))
+    links = np.bincount(heads, minlength=world.num_nodes)[nodes]
+    assert links.min() >= 2 and links.max() <= 8
 
 
 def test_the_mixture_is_that_of_freebase(lines: list[bytes]) -> None:
@@ -93,6 +132,13 @@ def test_parts_hold_the_triples_names_and_types_of_the_text(lines: list[bytes], 
     english = Counter((row["entity"], row["name"]) for row in read_parts(tmp_path, "names") if row["kind"] == 0)
     quoted = [OWN_FORM.fullmatch(line) for line in lines if b"type.object.name>" in line and line.endswith(b'"@en\t.')]
     assert english == Counter((row[0], row[2]) for row in (plain(*read.groups()) for read in quoted if read))
+
+
+def test_parts_are_cut_between_blocks_and_sorted_by_subject(tmp_path: Path) -> None:
+    write_parts(tmp_path, 100_000, part_nodes=8192)
+    parts = [pq.read_table(path)["head"].to_pylist() for path in sorted(tmp_path.glob("triples-*.parquet"))]
+    assert len(parts) == 2 and max(parts[0]) < min(parts[1])
+    assert all(part == sorted(part) for part in parts)
 
 
 def test_topics_are_hubs_and_others_and_their_answers_lie_next_to_them(tmp_path: Path) -> None:

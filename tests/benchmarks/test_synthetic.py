@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.scaling_build import build_one
-from benchmarks.synthetic import MAX_ANSWERS, draw_questions, draw_triples, follow, write_triples
+from benchmarks.synthetic import MAX_ANSWERS, draw_questions, draw_triples, follow, relation_label, write_triples
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 
 COUNT, NUM_RELATIONS = 5003, 41
@@ -27,6 +28,16 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
         write_triples(draw_triples(COUNT, num_relations=NUM_RELATIONS, seed=seed), tmp_path / name)
     first, again, other = ((tmp_path / name).read_bytes() for name in ("first", "again", "other"))
     assert first == again != other
+
+
+def test_every_relation_has_words_of_its_own() -> None:
+    assert len({relation_label(number) for number in range(4000)}) == 4000
+
+
+def test_few_entities_have_most_of_the_edges(graph: KnowledgeGraph) -> None:
+    degree = np.sort(np.diff(graph.edge_ptr[graph.group_ptr]))
+    assert degree[-1] > 10 * degree.mean()
+    assert np.median(degree) < degree.mean()
 
 
 def test_every_question_is_answered_by_its_chain(graph: KnowledgeGraph) -> None:

@@ -19,6 +19,7 @@ from flows.cli import app
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
 from kgqa_core.evaluation.predictions import score_file
+from kgqa_core.run.pipeline import Pipeline
 from tests.conftest import write_jsonl
 
 COMMANDS = (
@@ -208,3 +209,30 @@ def test_without_a_terminal_a_line_comes_now_and_then(clock):
             clock.now = float(second)
             bars("training", second, 100)
     assert log.getvalue().splitlines() == ["training: 30 %", "training: 60 %", "training: 90 %"]
+
+
+@pytest.mark.parametrize(
+    ("systems", "system", "row"),
+    [
+        ("", "direct", ("direct",)),  # no section: the override alone makes one
+        ("systems: {run: [direct]}\n", "cot", ("cot",)),  # its model is named by no key but the option
+        ("systems: {run: [direct], variants: {mine: {system: cot}}}\n", "mine", ("direct", "mine")),
+    ],
+)
+def test_a_system_is_asked_of_a_run_without_a_language_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, systems: str, system: str, row: tuple[str, ...]
+) -> None:
+    (tmp_path / "towns.yaml").write_text(CONFIG + systems, encoding="utf-8")
+    (tmp_path / "triples.tsv").write_text("a\tb\tc\n", encoding="utf-8")
+    (tmp_path / "questions.jsonl").write_text("{}\n", encoding="utf-8")
+    asked: list[Pipeline] = []
+
+    def ask_system(pipeline: Pipeline, *_: object, **__: object) -> None:
+        asked.append(pipeline)
+        raise LinkError("far enough")
+
+    monkeypatch.setattr("kgqa_core.run.ask.ask_system", ask_system)
+    CliRunner().invoke(app, ["ask", str(tmp_path / "towns.yaml"), "q?", "--system", system, "--answered-by", "oracle"])
+    (pipeline,) = asked
+    assert {key.partition("-")[2].partition("-")[0] for key in pipeline.specs if key.startswith("system-")} == {*row}
+    assert all("-oracle-" in key for key in pipeline.specs if key.startswith("system-"))

@@ -11,9 +11,11 @@ import prefect
 import pyarrow.parquet as pq
 import pytest
 from prefect.cache_policies import NO_CACHE
+from prefect.states import Failed
 
 from flows.summary import graph_facts, question_facts, summarise
 from kgqa_core.config import RunConfig
+from kgqa_core.errors import InputError
 from kgqa_core.run.cluster import chunk_mapper
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import open_system
@@ -76,6 +78,10 @@ def test_prefect_neither_caches_nor_keeps_nor_repeats_what_is_not_input_and_outp
     for task in made:
         assert task.cache_policy == NO_CACHE
         assert task.persist_result is False
+        if task.retries:  # only a disk may be in a better mood soon
+            failures = (OSError("no space"), InputError("no such line"))
+            assert [task.retry_condition_fn(task, None, Failed(data=one)) for one in failures] == [True, False]
+    assert any(task.retries for task in made)
     names = {stage.title: f"{stage.name}-{{seed}}" for stage in known_stages().values()}
     assert {task.name: task.task_run_name.format() for task in made} == names  # no two kinds of one name
     retried = {"parse dump", "read topics", "build graph", "build subgraphs", "link questions", "find supervision"}
