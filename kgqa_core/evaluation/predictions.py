@@ -54,18 +54,17 @@ class SystemSource:
     @property
     def name(self) -> str:
         """Return the name of the one run: ``rog (oracle, seed 1)``."""
-        return self.metadata()[SYSTEM_KEY].decode()
-
-    def metadata(self) -> dict[bytes, bytes]:
-        """Return what the Parquet schema carries: the graph, the name, and all fields as JSON."""
         notes = [self.answered_by] if self.answered_by not in ("", "lm") else []
         notes += ["linked topics"] if self.topics == "linked" else []
         notes += [f"{self.pool} pool"] if self.pool != "none" else []
         notes += [] if self.seed is None else [f"seed {self.seed}"]
         shown = "explorer alone" if self.system == "explorer" else self.system
-        name = f"{shown} ({', '.join(notes)})" if notes else shown
+        return f"{shown} ({', '.join(notes)})" if notes else shown
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """Return what the Parquet schema carries: the graph, the name, and all fields as JSON."""
         about = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
-        return {GRAPH_KEY: self.graph.encode(), SYSTEM_KEY: name.encode(), ABOUT_KEY: about.encode()}
+        return {GRAPH_KEY: self.graph.encode(), SYSTEM_KEY: self.name.encode(), ABOUT_KEY: about.encode()}
 
 
 @dataclass(frozen=True, slots=True)

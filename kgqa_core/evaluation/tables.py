@@ -32,7 +32,7 @@ PUBLISHED: Mapping[Metric, str] = {
     "partial_match": "published partial",
     "complete_match": "published complete",
 }
-METRICS = tuple(PUBLISHED)
+PUBLISHED_METRICS = tuple(PUBLISHED)
 
 UNKNOWN = "–"
 BEST, TIED = " *", " ="  # behind a figure
@@ -47,7 +47,7 @@ MAIN: Columns = {
     **{name: (f"{cost}_per_question", decimals) for name, (cost, decimals) in COST.items()},
     "supported": ("supported_answers", 1),
 }
-MATCHES: Columns = {
+MATCH_COLUMNS: Columns = {
     "Hit": ("hit", None),
     "partial": ("partial", None),
     "complete": ("complete", None),
@@ -56,7 +56,7 @@ MATCHES: Columns = {
     f"Hits@1 where {DIRECT} is right": ("hits1.known", 2),
     "wrong": ("hits1.unknown", 2),
 }
-SPENT: Columns = {
+COST_COLUMNS: Columns = {
     **{
         f"{name} / {what}": (f"{cost}_per_{what}", decimals)
         for what in ("question", "correct")
@@ -236,7 +236,9 @@ def merit_sentences(found: SideBySide) -> list[str]:
 def comparison_tables(found: SideBySide, published: Published | None = None) -> list[TextTable]:
     """Return the tables that have rows; ``published``: see ``published_beside``."""
     known = published or {}
-    first, others = ([metric for metric in some if metric in known] for some in (METRICS[:1], METRICS[1:]))
+    first, others = (
+        [metric for metric in some if metric in known] for some in (PUBLISHED_METRICS[:1], PUBLISHED_METRICS[1:])
+    )
     main, matches, spent, answerers = [], [], [], []
     for one in found.entrants:
         figures, about = {**one.row.overall, **one.lift}, one.about
@@ -248,9 +250,9 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
             (*who, hits1, f1, *_cells(figures, MAIN), lift, *(known[metric].get(one.name, "") for metric in first))
         )
         matches.append(
-            (one.name, em, *_cells(figures, MATCHES), *(known[metric].get(one.name, "") for metric in others))
+            (one.name, em, *_cells(figures, MATCH_COLUMNS), *(known[metric].get(one.name, "") for metric in others))
         )
-        spent.append((one.name, *_cells(figures, SPENT)))
+        spent.append((one.name, *_cells(figures, COST_COLUMNS)))
         if about is not None:
             seeds = ", ".join(str(run.about.seed) for run in one.runs if run.about and run.about.seed is not None)
             described = (about.model[:SHOWN_MODEL], about.prompts, about.topics, about.pool, seeds)
@@ -259,12 +261,12 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
         (*map(str, astuple(row)[:-1]), _p(row.p).removeprefix("p ").removeprefix("= ")) for row in found.lm_vs_explorer
     ]
     who_header = ("system", "answered by", "topics", "Hits@1", "F1")
-    match_header = ("system", "EM", *MATCHES, *(PUBLISHED[metric] for metric in others))
+    match_header = ("system", "EM", *MATCH_COLUMNS, *(PUBLISHED[metric] for metric in others))
     legend = f"{found.num_questions} questions, {LEGEND}; cost per question; lift over {DIRECT}"
     tables = [
         TextTable(legend, (*who_header, *MAIN, "lift", *(PUBLISHED[metric] for metric in first)), main, 3),
         TextTable("Matches (Hit is the published evaluator's, not Hits@1) and retrieval", match_header, matches),
-        TextTable("Cost, and how questions ended", ("system", *SPENT), spent),
+        TextTable("Cost, and how questions ended", ("system", *COST_COLUMNS), spent),
         *_scoped([one.row for one in found.entrants]),
         TextTable(
             f"Answers joined by those of {DIRECT}",

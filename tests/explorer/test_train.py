@@ -49,6 +49,9 @@ def test_the_same_seed_gives_the_same_weights_bit_by_bit(way: Walk | None) -> No
         train(model, films.lessons(walk=way), films.section(batch_size=69))
         results.add(weights_of(model))
     assert len(results) == 1
+    other = films.fresh_model(width=127)
+    train(other, films.lessons(walk=way), films.section(batch_size=69), seed=1)
+    assert weights_of(other) not in results
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
