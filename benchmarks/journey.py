@@ -1,9 +1,9 @@
 """How far one question goes: which core files and functions a reader passes from a line of JSONL to a row of ``rog``.
 
 The question is read and linked, ``rog`` plans, follows and reasons, its evidence is checked, and its row and calls are
-written. Stores are open, and a first question has gone the way before, so that neither imports nor caches count. A
-function counts once however often it is called; comprehensions, lambdas and generated methods count for the function
-that they stand in.
+written. Stores are open, so is the format of the file, as a build opens it once; a first question has gone the way
+before, so that neither imports nor caches count. A function counts once however often it is called; comprehensions,
+lambdas and generated methods count for the function that they stand in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Language models behind one interface: folders, GGUF files, HTTP endpoints, the embedded and the packaged model; their tuning and cost."""
+"""Language models behind one interface: in folders and GGUF files, behind a URL, made here; their tuning and cost."""
 
 import os
 
