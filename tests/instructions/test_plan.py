@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from itertools import product
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kgqa_core.artifacts import ArtifactStore, Recipe
+from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.follow import follow_path
-from kgqa_core.graph.kg import KnowledgeGraph, to_relations
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_relations
 from kgqa_core.instructions.plan import (
     PathConstraints,
     RelationConstraint,
@@ -145,6 +148,20 @@ def test_keys_tell_topics_settings_and_graphs_apart(tmp_path: Path) -> None:
     keys = {space.around([topic]).key for space in spaces for topic in (0, 1)}
     assert len(keys) == 8
     assert PathConstraints(make_graph([(0, 0, 1)])).around([0]).key in keys
+
+
+def test_a_graph_that_is_built_again_keeps_its_key_whatever_the_build_took(tmp_path: Path) -> None:
+    (tmp_path / "triples.tsv").write_text("Ash\tdirected_by\tDan Oak\n", encoding="utf-8")
+
+    def build(home: str, seconds: float) -> str:
+        def write(folder: Path) -> None:
+            build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=folder)
+            (folder / "tracking.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
+
+        made, _ = ArtifactStore(tmp_path / home).build(Recipe("graph", 1, {}, {}), write)
+        return PathConstraints(open_graph(made.folder)).key
+
+    assert build("one", 0.5) == build("two", 0.7)
 
 
 @pytest.mark.parametrize("max_hops", [1, 2])
