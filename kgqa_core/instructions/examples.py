@@ -25,7 +25,7 @@ from kgqa_core.graph.follow import end_of, follow_path
 from kgqa_core.graph.kg import golds_of, to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
-from kgqa_core.instructions import choose, plan, reason, scores
+from kgqa_core.instructions import choose, clue_examples, plan, reason, scores
 from kgqa_core.instructions.render import Prompts, escape, neighbour_triples, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
@@ -53,6 +53,8 @@ class Source:
     mask_topics: bool = True  # planners read a placeholder where the question names a topic
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Out-of-fold predictions of an explorer by question id, for choose, in the ids of the graph that is walked."""
+    words: clue_examples.Words = field(default_factory=dict)
+    """What steps are asked with (``clue_examples.learn_words``), for clues."""
 
 
 def make_examples(
@@ -353,5 +355,6 @@ CASES: Mapping[str, Callable[[Asked], Made]] = {
     "explain": explain_cases,
     "enough_information": enough_cases,
     "direct": direct_cases,
+    **clue_examples.CASES,
 }
-"""Instructions with targets: eight of twelve. No graph says how to think, or which words of a question count."""
+"""Instructions with targets: all but chain_of_thought. No graph says how to think."""

@@ -151,7 +151,15 @@ class ChainOfThoughtInstruction(ExplainInstruction):
 # ------ extract_clues: keywords of a question that entities and relations of a graph can stand for (FiSKE).
 
 
+# How FiSKE's released code begins questions, so that what is asked for is a clue, too:
+WH_WORDS = {"who": "which person", "where": "which place", "when": "what time"}
 _HEADING = re.compile(r"[ \t*#-]*(?:the\s+)?(?:clues?|key\s?words?)(?:\s+are)?\s*:\s*", re.IGNORECASE)
+
+
+def ask_for_what(question: str) -> str:
+    """Return a question that asks for a person, place or time in so many words, where it asked who, where or when."""
+    first, blank, rest = question.strip().partition(" ")
+    return f"{WH_WORDS[first.casefold()]}{blank}{rest}" if first.casefold() in WH_WORDS else question
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +179,8 @@ class ExtractCluesInstruction(Instruction[ReasonCase, tuple[str, ...]]):
         if len(names) == 1 and "," in names[0] and names[0] != case.question:
             names = distinct_names(part.strip(" .()") for part in names[0].split(","))
         return names or failure("no clue", text)
+
+    def target(self, case: ReasonCase) -> str | None:
+        """Return the clues that are taught, one per line; None where they would be read as something else."""
+        text = write_answers(case.answers or ())
+        return text if case.answers and self.parse(text, case) == case.answers else None

@@ -307,6 +307,7 @@ class MapCase:
     question_id: str = ""
     entity: str = ""  # name of where the options start; of several entities the path that leads to them
     relation: str = ""  # step that leads to entities
+    pairs: tuple[tuple[int, int], ...] | None = None  # taught: (clue, option) by place; none: nothing fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,12 +315,22 @@ class MapRelationsInstruction(Instruction[MapCase, Mappings]):
     """The instruction ``map_relations`` (FiSKE §3.4)."""
 
     name: ClassVar[str] = "map_relations"
+    fit: ClassVar[str] = f"{_ASSIGN}9"  # behind every pair that is taught
     prompts: Prompts
 
     def values(self, case: MapCase) -> dict[str, str]:
         """Return what the prompts of both instructions show."""
         named = {"entity": escape(case.entity), "relation": escape(case.relation)}
         return {"clues": _list(case.clues), **dict.fromkeys(("relations", "entities"), _list(case.options)), **named}
+
+    def target(self, case: MapCase) -> str | None:
+        """Return a line per taught pair; None where names are such that it would be read as something else."""
+        if case.pairs is None:
+            return None
+        lines = [f"{escape(case.clues[at])} -> {escape(case.options[option])}{self.fit}" for at, option in case.pairs]
+        found = self.parse(text := "\n".join(lines) or "none", case)
+        pairs = [(pair.clue, pair.option) for pair in found.pairs] if isinstance(found, Mappings) else None
+        return text if pairs == list(case.pairs) else None
 
     def parse(self, text: str, case: MapCase) -> Mappings | ParseFailure:
         """Return pairs of (clue, option) with scores of 0 to 10."""
@@ -330,3 +341,4 @@ class MapEntitiesInstruction(MapRelationsInstruction):
     """The instruction ``map_entities`` (FiSKE §3.4), which differs in its wording."""
 
     name: ClassVar[str] = "map_entities"
+    fit: ClassVar[str] = ""

@@ -12,7 +12,6 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import takewhile
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from kgqa_core.graph.kg import golds_of, read_step, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import PathFinder
 from kgqa_core.instructions.answers import distinct_names
+from kgqa_core.instructions.clue_examples import same_stem
 from kgqa_core.instructions.plan import PathConstraint, identity_of
 from kgqa_core.lm.types import Prompt
 from kgqa_core.types import LabelPath, Question
@@ -165,7 +165,6 @@ class Knowledge:
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _BETWEEN = re.compile(r"[\W_]+")
-MIN_SHARED = 4  # letters that two words of one stem begin with alike
 
 
 def clues_of(known: Known) -> tuple[str, ...]:
@@ -190,18 +189,13 @@ def step_clues(known: Known) -> tuple[str, ...]:
         words, number = relation_words(read_step(step)[0]), 1
         free = [word for word in _WORD.findall(known.masked) if word.casefold() not in taken]
         parts = words.casefold().split()
-        clue = next((word for part in parts for word in free if _same_stem(part, word.casefold())), words)
+        clue = next((word for part in parts for word in free if same_stem(part, word.casefold())), words)
         while clue.casefold() in taken:
             number += 1
             clue = f"{words} {number}"
         taken.add(clue.casefold())
         clues.append(clue)
     return tuple(clues)
-
-
-def _same_stem(first: str, second: str) -> bool:
-    size = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
-    return first == second or (size >= MIN_SHARED and size >= min(len(first), len(second)) - 3)
 
 
 def relation_words(label: str) -> str:

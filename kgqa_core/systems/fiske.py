@@ -20,8 +20,9 @@ from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import leave
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
-from kgqa_core.instructions.reason import DirectInstruction, ExtractCluesInstruction, ReasonCase
-from kgqa_core.instructions.render import ARROW, Prompts
+from kgqa_core.instructions.clue_examples import say_where
+from kgqa_core.instructions.reason import DirectInstruction, ExtractCluesInstruction, ReasonCase, ask_for_what
+from kgqa_core.instructions.render import Prompts
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, Mappings, MapRelationsInstruction, Options
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, list_paths
@@ -29,8 +30,6 @@ from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_
 from kgqa_core.types import Question, RelationPath
 
 MAX_CLUES = 16  # of a question; a text with more is no list of clues
-# How the released code begins questions, so that what is asked for is a clue, too:
-WH_WORDS = {"who": "which person", "where": "which place", "when": "what time"}
 NOTHING: Ints = np.empty(0, dtype=np.int64)
 Named = Mapping[int, frozenset[int]]  # entity -> places of the clues that it takes
 
@@ -67,10 +66,8 @@ class Fiske(System):
 
     def steps(self, question: Question, prepared: None) -> Steps:
         """Extract clues, explore, answer."""
-        kept, text = self.settings, question.text
-        first, blank, rest = text.strip().partition(" ")
-        if kept.rewrite_question and first.casefold() in WH_WORDS:
-            text = f"{WH_WORDS[first.casefold()]}{blank}{rest}"
+        kept = self.settings
+        text = ask_for_what(question.text) if kept.rewrite_question else question.text
         calls = CallsLeft(self.max_calls)
         replies = yield calls.fit([Ask(ExtractCluesInstruction(self.prompts), ReasonCase(text), room_for(MAX_CLUES))])
         said = [reply.result for reply in replies if not isinstance(reply.result, ParseFailure)]
@@ -365,6 +362,5 @@ class Exploration:
 
     def _where(self, branch: Branch) -> str:
         """Return the name of the entity where a branch stands; of several the path to them."""
-        names = [self.search.name_of(int(entities[0])) for entities in (branch.frontier, branch.layers[0])]
-        is_one = len(branch.frontier) == 1
-        return names[0] if is_one else ARROW.join([names[1], *map(self.search.step_label, branch.path)])
+        steps = map(self.search.step_label, branch.path)
+        return say_where(self.search, branch.frontier, int(branch.layers[0][0]), steps)

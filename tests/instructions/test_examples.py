@@ -208,7 +208,7 @@ def test_a_file_of_paths_suffices_for_planning_alone(world: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("extract_clues", r"'extract_clues' cannot be taught.*legal are plan, reason"),
+        ("chain_of_thought", r"'chain_of_thought' cannot be taught.*legal are plan, reason"),
         ("plans", r"did you mean 'plan'\?"),
     ],
 )

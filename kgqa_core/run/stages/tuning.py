@@ -174,12 +174,21 @@ def _answer_unseen(
 
 
 def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
-    from kgqa_core.graph.supervision import read_supervision
+    from kgqa_core.graph.supervision import read_supervision, takes
+    from kgqa_core.instructions.clue_examples import CASES as CLUES
+    from kgqa_core.instructions.clue_examples import learn_words
     from kgqa_core.instructions.examples import make_examples, write_examples
     from kgqa_core.planners.evaluate import PATHS_FILE
 
     source, skipped = _example_source(run), Counter[str]()
     supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
+    if not CLUES.keys().isdisjoint(source.reasoner.mixture):
+        asked = (
+            (one.masked, [row.path for row in supervision.get(one.id, ()) if takes(row, source.mode, source.threshold)])
+            for one in _questions_to_teach(run)
+            if one.split == "train"
+        )
+        source = replace(source, words=learn_words(asked))
     examples = make_examples(source, _questions_to_teach(run), supervision, skipped=skipped)
     for instruction, count in write_examples(examples, folder / INSTRUCTIONS_FILE).items():
         recorder.metric(f"num_examples.{instruction}", count)
