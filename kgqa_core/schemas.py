@@ -101,7 +101,7 @@ PREDICTIONS = _table(
 )
 SYSTEM_PREDICTIONS = _table(
     *PREDICTIONS,
-    status=TEXT,  # answered, abstained, skipped (no topic), failed (it raised)
+    status=TEXT,  # answered, abstained, unmatched, unreadable, skipped (no topic), failed (it raised)
     error=_null(TEXT),  # traceback of a question that failed
     topics=IDS,  # entity ids that the system was given
     topic_source=TEXT,  # gold, linked, none: it uses none

@@ -24,7 +24,7 @@ MATCHES = ("partial", "complete", "hit")
 """partial: any gold is answered; complete: all are, others allowed; hit: as the published evaluator counts it, which is
 not Hits@1. Exact match is ``em``. A true/false question matches only where the verdict is right and evidence decides
 it."""
-ENDS = ("abstained", "skipped", "failed", "stopped")
+ENDS = (*STATUSES[1:], "stopped")
 COSTS = ("calls", "tokens", "seconds", "money")
 """Logical: as if no call had been remembered. Tokens are read and given together."""
 COUNT = "count."  # before the name of what a system counts itself: mean over the questions for which it did

@@ -30,7 +30,7 @@ HASH_SHOWN = 16  # digits of a graph's hash in a message
 SHOWN_VALUE = 40  # characters of a setting, where it tells rows apart
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
 READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
-STATUSES = ("answered", "abstained", "skipped", "failed")
+STATUSES = ("answered", "abstained", "unmatched", "unreadable", "skipped", "failed")
 
 
 @dataclass(frozen=True, slots=True)

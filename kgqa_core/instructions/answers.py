@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -75,26 +76,65 @@ def write_answers(names: Iterable[str]) -> str:
     return "\n".join(lines) or ABSTENTION
 
 
-def parse_answers(text: str, known: Iterable[str] = ()) -> Answers | ParseFailure:
+def parse_answers(text: str, known: Iterable[str] = (), question: str | None = None) -> Answers | ParseFailure:
     """Return the answers of any text: lines, bullets, a list; never raises.
 
-    Names in ``known`` (those that a prompt shows) are taken as they stand, whatever they look like.
+    Names in ``known`` (those that a prompt shows) are taken as they stand, whatever they look like. With ``question``
+    they are found inside prose too, where no line is one of them by itself. What the question names ("the director of
+    Dawn is ...") is then no answer, unless the prose names nothing else.
     """
+    known = tuple(known)
     shown = {normalise_name(name) for name in known}
     found: list[str] = []
+    prose: list[str] = []
     abstained = False
     for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
-        name = unescape(line.strip())
-        if normalise_name(name) in shown:
-            found.append(name)
-        elif _ABSTAINED.fullmatch(_BULLET.sub("", line.strip(), count=1)[:MAX_NAME]):
+        is_shown = normalise_name(unescape(line.strip())) in shown
+        if not is_shown and _ABSTAINED.fullmatch(_BULLET.sub("", line.strip(), count=1)[:MAX_NAME]):
             abstained = True
-        else:
-            found += _read(line)
+            continue
+        forms = ([unescape(line.strip())], _read(line), _read(without_stop(line)))
+        as_shown = (form for form in forms if not shown.isdisjoint(map(normalise_name, form)))
+        found += next(as_shown, forms[1])
+        prose.append(line)
+    if question is not None and shown.isdisjoint(map(normalise_name, found)):
+        named = find_names("\n".join(prose), known)
+        asked = find_names(question, known) if len(named) > 1 else []
+        found = [name for name in named if name not in asked] or named or found
     names = distinct_names(found)
     if names or abstained:
         return Answers(names, abstained=not names)
     return failure("no answer", text)
+
+
+def find_names(text: str, names: Iterable[str]) -> list[str]:
+    """Return which of some names stand in a text as words of their own, in its order; of what overlaps the longest.
+
+    Case counts ("It" is a film, "it" is none), unless no name stands there in its own case.
+    """
+    longest_first = sorted(dict.fromkeys(names), key=len, reverse=True)
+    for form in (_on_one_line, normalise_name):
+        said, found = form(unescape(text)), dict[int, str]()
+        for name in longest_first:
+            own = form(name)
+            if own and own in said:
+                begins, ends = r"(?<!\w)" if own[0].isalnum() else "", r"(?!\w)" if own[-1].isalnum() else ""
+                for match in re.finditer(begins + re.escape(own) + ends, said):
+                    found[match.start()] = name
+                    said = said[: match.start()] + "\0" * len(own) + said[match.end() :]
+        if found:
+            break
+    return list(dict.fromkeys(found[place] for place in sorted(found)))
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def without_stop(text: str) -> str:
+    """Return a text without blanks around it and without the stop that ends a sentence."""
+    text = text.strip()
+    return text[:-1] if text.endswith(".") and not text.endswith("..") else text
 
 
 def _read(line: str) -> list[str]:
@@ -103,8 +143,7 @@ def _read(line: str) -> list[str]:
     if match := _BULLET.match(line):
         line = line[match.end() :]
     if match := _LEAD.match(line):
-        line = line[match.end() :].strip()
-        line = line[:-1] if line.endswith(".") and not line.endswith("..") else line
+        line = without_stop(line[match.end() :])
     if not line or len(line) > MAX_NAME or line.endswith(":") or _FENCE.fullmatch(line):
         return []
     if line.startswith("[") and (names := _listed(line)):
@@ -137,7 +176,8 @@ def match_answers(
     """Return the entities that answers stand for: candidates of that name first, then the graph's.
 
     ``candidates`` (name by entity id) are what the prompt showed, or plans reached: all that are called exactly so,
-    else all whatever their case. Of the graph's entities with one name the smallest id is meant.
+    else all whatever their case. Of the graph's entities with one name the smallest id is meant. A name's final stop
+    counts where something is called so with it.
     """
     exact: dict[str, list[int]] = {}  # "prince", a tag, is not "Prince", who directs
     folded: dict[str, list[int]] = {}
@@ -146,10 +186,14 @@ def match_answers(
         folded.setdefault(normalise_name(name), []).append(entity)
 
     def ids_of(name: str) -> list[int]:
-        ids = exact.get(name) or folded.get(normalise_name(name), [])
-        if ids or graph is None:
-            return ids
-        return list((graph.ids_of_name(name) or graph.ids_of_folded_name(name))[:1])
+        forms = dict.fromkeys((name, without_stop(name)))
+        for form in forms:
+            if ids := exact.get(form) or folded.get(normalise_name(form), []):
+                return ids
+        if graph is None:
+            return []
+        known = (graph.ids_of_name(form) or graph.ids_of_folded_name(form) for form in forms)
+        return list(next(filter(None, known), ())[:1])
 
     found: dict[int, None] = {}
     unmatched: list[str] = []
@@ -181,16 +225,19 @@ def write_explained(explanation: str, answers: Iterable[str]) -> str:
     return f"{explanation.strip()}\n{HEADING}\n{write_answers(answers)}"
 
 
-def parse_explained(text: str, known: Iterable[str] = ()) -> Explained | ParseFailure:
+def parse_explained(text: str, known: Iterable[str] = (), question: str | None = None) -> Explained | ParseFailure:
     """Return what any text explains and answers; never raises.
 
-    The answers stand after the last heading that has some; without one, the whole text is an explanation.
+    The answers stand after the last heading that has some; without one, the whole text is an explanation, and its last
+    line answers with what it names of ``known``. ``question``: see ``parse_answers``.
     """
     if not text.strip():
         return failure("empty text", text)
     known = tuple(known)
     for heading in reversed(list(_HEADING.finditer(text))):
-        answers = parse_answers(text[heading.start() :], known)  # whose first line is read without the heading
+        answers = parse_answers(text[heading.start() :], known, question)  # its first line is read without the heading
         if isinstance(answers, Answers):
             return Explained(text[: heading.start()].strip(), answers)
-    return Explained(text.strip(), Answers(()))
+    named = find_names(last := text.strip().rpartition("\n")[2], known)
+    answers = parse_answers(last, known, question) if named else failure("no answer", text)
+    return Explained(text.strip(), answers if isinstance(answers, Answers) else Answers(()))

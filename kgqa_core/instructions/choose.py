@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kgqa_core.evaluation.metrics import normalise_name
-from kgqa_core.instructions.answers import LEAD, Answers, parse_answers
+from kgqa_core.instructions.answers import LEAD, Answers, find_names, parse_answers
 from kgqa_core.instructions.render import Prompts, ScoredPath, escape, render_lines, render_paths
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Choices
@@ -94,7 +94,7 @@ class ChooseInstruction(Instruction[ChooseCase, Choice]):
         """Return what a text chooses: by label, else by name, else freely."""
         text = text[:MAX_TEXT]
         labelled = _by_label(text, case.candidates) if self.shown.labels else None
-        return labelled or _by_name(text, case.candidates) or _freely(text)
+        return labelled or _by_name(text, case) or _freely(text)
 
     def constraint(self, case: ChooseCase) -> Constraint | None:
         """Return the candidates, where the model is held to them."""
@@ -155,30 +155,19 @@ def _names_another(rest: str, candidates: Sequence[Candidate], index: int) -> bo
     return any(name and said.startswith(name) for name in names if name != own)
 
 
-def _by_name(text: str, candidates: Sequence[Candidate]) -> Choice | None:
-    """Return the candidates whose names are lines of the text, else the first one that it mentions."""
-    names = [normalise_name(escape(candidate.name)) for candidate in candidates]
-    answers = parse_answers(text, [candidate.name for candidate in candidates])
+def _by_name(text: str, case: ChooseCase) -> Choice | None:
+    """Return the candidates whose names are lines of the text, else the first one that it mentions.
+
+    A candidate that the question names is meant only where no other is mentioned.
+    """
+    names = [candidate.name for candidate in case.candidates]
+    answers = parse_answers(text, names)
     given = {normalise_name(name) for name in answers.names} if isinstance(answers, Answers) else set()
-    chosen = [index for index, candidate in enumerate(candidates) if normalise_name(candidate.name) in given]
-    if not chosen:
-        said = normalise_name(text)
-        places = [(_place(said, name), -len(name), index) for index, name in enumerate(names) if name]
-        chosen = [index for place, _, index in sorted(places) if place >= 0][:1]
+    chosen = [index for index, name in enumerate(names) if normalise_name(name) in given]
+    if not chosen and (named := find_names(text, names)):
+        asked = find_names(case.question, names)
+        chosen = [names.index(next((name for name in named if name not in asked), named[0]))]
     return Choice(tuple(chosen), "name") if chosen else None
-
-
-def _place(text: str, name: str) -> int:
-    """Return where ``name`` stands in ``text`` as words of its own, or -1."""
-    place = text.find(name)
-    while place >= 0:
-        end = place + len(name)
-        if not (text[place - 1 : place].isalnum() and name[0].isalnum()) and not (
-            text[end : end + 1].isalnum() and name[-1].isalnum()
-        ):
-            return place
-        place = text.find(name, place + 1)
-    return -1
 
 
 def _freely(text: str) -> Choice | ParseFailure:

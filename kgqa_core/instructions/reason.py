@@ -107,7 +107,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
 
     def parse(self, text: str, case: ReasonCase) -> Answers | ParseFailure:
         """Return the distinct answers of a text, or that it abstains."""
-        return parse_answers(text, case.shown)
+        return parse_answers(text, case.shown, case.question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class ExplainInstruction(Instruction[ReasonCase, Explained]):
 
     def parse(self, text: str, case: ReasonCase) -> Explained | ParseFailure:
         """Return the explanation and the answers of a text."""
-        return parse_explained(text, case.shown)
+        return parse_explained(text, case.shown, case.question)
 
 
 # ------ Without any graph: the same cases with no paths, and other wordings.

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any
 
+import numpy as np
+
 from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
-from kgqa_core.instructions.answers import Answers, Explained, match_answers
+from kgqa_core.instructions.answers import Answers, Explained, match_answers, without_stop
 from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
@@ -23,6 +25,7 @@ from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 VERDICTS = {"yes": True, "true": True, "no": False, "false": False}
 """What a model may answer to a true/false question instead of a name."""
 
+NOBODY: Ints = np.empty(0, dtype=np.int64)
 Said = Answers | Explained | ParseFailure
 
 
@@ -176,8 +179,9 @@ def answer_alone(search: SearchGraph, question: Question, said: Said) -> SystemA
         return answer_by_name(search, question, said, ())
     found, unmatched = dict[int, None](), []
     for name in said.names:
-        rows = search.entities_named(question.id, name)
-        rows = rows if len(rows) else search.entities_named(question.id, name, any_case=True)
+        forms = ((form, any_case) for form in (name, without_stop(name)) for any_case in (False, True))
+        named = (search.entities_named(question.id, form, any_case=any_case) for form, any_case in forms)
+        rows = next((rows for rows in named if len(rows)), NOBODY)
         found.update(dict.fromkeys(rows[:1].tolist()))
         unmatched += [] if len(rows) else [name]
     return replace(answer_with(question, tuple(found)), unmatched=tuple(unmatched))

@@ -12,6 +12,7 @@ import pyarrow as pa
 from kgqa_core.errors import InputError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
+from kgqa_core.instructions.answers import Answers, Explained
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
 from kgqa_core.schemas import METER
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FRAME_TOKENS = 64  # more than any chat template puts around a prompt
 MAX_KEPT_ERROR = 4000  # characters of a traceback, its end
+NO_ANSWER = Answers(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,8 @@ def _read(call: _Call, given: Any) -> Reply[Any]:
         result = ParseFailure(best.problem, "") if best.problem else ask.instruction.parse(best.text, call.case)
         reply, said = Reply(result, call.case, texts), tuple(text.text for text in texts)
     problem = reply.result.reason if isinstance(reply.result, ParseFailure) else ""
+    if isinstance(reply.result, Explained) and reply.result.answers == NO_ANSWER:
+        problem = "no answer"  # the explanation is kept all the same
     num_tokens, shown = sum(text.num_tokens for text in reply.texts), (call.prompt.text, call.prompt.system)
     call.run.calls.append(AskedCall(call.run.rounds, ask.instruction.name, *shown, said, problem, num_tokens))
     return reply
@@ -205,7 +209,13 @@ def _finish(question: Question, run: _Run | None, system: System, search: Search
     prediction = answer.prediction
     supported = {entity for entity, path in zip(prediction.candidates, prediction.paths, strict=False) if path}
     faithful = tuple(entity in supported for entity in prediction.answers)
-    status: Status = "answered" if prediction.answers or prediction.verdict is not None else "abstained"
+    status: Status = "abstained"
+    if prediction.answers or prediction.verdict is not None:
+        status = "answered"
+    elif answer.unmatched:
+        status = "unmatched"
+    elif calls and calls[-1].problem:
+        status = "unreadable"
     return Answered(question, answer, status, "", calls, faithful, num_invented)
 
 

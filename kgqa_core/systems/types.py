@@ -20,8 +20,9 @@ from kgqa_core.types import Prediction, Question
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-Status = Literal["answered", "abstained", "skipped", "failed"]
-"""skipped: without a topic, where the system needs one; failed: the system raised."""
+Status = Literal["answered", "abstained", "unmatched", "unreadable", "skipped", "failed"]
+"""unmatched: all that was answered are names that nothing in the graph bears; unreadable: the last call gave no result;
+skipped: without a topic, where the system needs one; failed: the system raised."""
 
 ROOMS = (64, 128, 256, 512, 1024, 2048)  # tokens of an answer; few sizes, so that calls of a round share batches
 LINE_TOKENS = 16  # of a line with two names

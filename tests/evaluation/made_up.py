@@ -35,6 +35,7 @@ class Reply:
     counts: Mapping[str, float] = field(default_factory=dict)
     verdict: bool | None = None
     error: str = ""
+    silence: Status = "abstained"  # the status without an answer
 
     def answered(self, question: Question) -> Answered:
         path = (Step(0, 0, 1),)
@@ -51,7 +52,7 @@ class Reply:
         return Answered(
             question,
             SystemAnswer(prediction, tuple(self.unmatched), self.counts),
-            self.status or ("answered" if self.answers or self.verdict is not None else "abstained"),
+            self.status or ("answered" if self.answers or self.verdict is not None else self.silence),
             self.error,
             tuple(calls),
             tuple(entity in self.supported for entity in self.answers),

@@ -15,9 +15,11 @@ from kgqa_core.evaluation import metrics
 from kgqa_core.evaluation.compare import compare_pair, lift_figures
 from kgqa_core.evaluation.figures import system_figures, system_row
 from kgqa_core.evaluation.tables import show_figure
+from kgqa_core.systems.types import Status
 from kgqa_core.types import Question
 from tests.evaluation.made_up import Reply, ask, make_system
 
+SILENCES: tuple[Status, ...] = ("abstained", "unmatched", "unreadable")
 ENTITY = st.integers(1, 9)
 REPLIES = st.builds(
     Reply,
@@ -28,6 +30,7 @@ REPLIES = st.builds(
     tokens=st.integers(0, 99),
     money=st.sampled_from([0.25, 0.25, 0.25, None]),
     stopped=st.sampled_from([None, None, "calls"]),
+    silence=st.sampled_from(SILENCES),
     counts=st.dictionaries(st.sampled_from(["num_paths", "conflicts"]), st.integers(0, 5)),
 )
 ASKED = st.tuples(st.lists(ENTITY, unique=True, min_size=1, max_size=3), st.integers(1, 4), REPLIES)
@@ -43,7 +46,10 @@ def slow_figures(questions: Sequence[Question], replies: Sequence[Reply]) -> dic
         "partial": 100 * fmean(bool(a & g) for a, g in zip(answers, golds, strict=True)),
         "complete": 100 * fmean(g <= a for a, g in zip(answers, golds, strict=True)),
         "em": 100 * fmean(g == a for a, g in zip(answers, golds, strict=True)),
-        "abstained": 100 * fmean(not a for a in answers),
+        **{
+            status: 100 * fmean(not reply.answers and reply.silence == status for reply in replies)
+            for status in SILENCES
+        },
         "stopped": 100 * fmean(reply.stopped is not None for reply in replies),
         "skipped": 0.0,
         "failed": 0.0,

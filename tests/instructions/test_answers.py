@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from kgqa_core.instructions.answers import (
     ABSTENTION,
     Answers,
+    Explained,
     distinct_names,
     match_answers,
     parse_answers,
+    parse_explained,
     write_answers,
 )
 from kgqa_core.instructions.types import ParseFailure
@@ -66,6 +68,58 @@ def test_names_that_the_prompt_shows_are_taken_as_they_stand() -> None:
     assert parse_answers("1. FC Köln\nNone") == Answers(("FC Köln",))
 
 
+QUESTION = "who directed The Long Road?"
+SHOWN = ("Adgar Collin", "Bea Dill", "Prince", "Prince of Ends", "126", "J. R.", "The Long Road", "It")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("126.", ("126",)),
+        ("**Bea Dill**.", ("Bea Dill",)),
+        ("J. R.", ("J. R.",)),  # so called with its stop
+        ("The duration of The Long Road is 126.", ("126",)),  # what the question names is no answer
+        ("It is The Long Road.", ("It",)),
+        ("the long road", ("the long road",)),  # but as a line of its own it is
+        ("The film is The Long Road, I think", ("The Long Road",)),  # or where nothing else is named
+        ("adgar collin (director)", ("Adgar Collin",)),
+        ("Based on the paths, the director is Adgar Collin, with Bea Dill's help.", ("Adgar Collin", "Bea Dill")),
+        ("That would be Prince of Ends, not Princess Ida", ("Prince of Ends",)),  # the longest, whole words
+        ("I think so: " + "well, " * 100 + "Bea Dill", ("Bea Dill",)),
+        ("Here is what I found: Bea Dill\nIt is sure.", ("Bea Dill", "It")),
+        ("Bea Dill made it.", ("Bea Dill",)),
+        ("Bea Dill\nbecause Adgar Collin only wrote it", ("Bea Dill", "because Adgar Collin only wrote it")),
+        ("I cannot tell whether Adgar Collin did", ()),
+        ("Somebody Else.", ("Somebody Else.",)),
+    ],
+)
+def test_shown_names_are_found_in_prose_where_no_line_is_one(text: str, names: tuple[str, ...]) -> None:
+    assert parse_answers(text, SHOWN, QUESTION) == Answers(names, abstained=not names)
+
+
+@given(NAMES, st.text(), st.text())
+def test_shown_names_come_back_whatever_is_asked(names: list[str], text: str, question: str) -> None:
+    distinct = distinct_names(names)
+    assert parse_answers(write_answers(names), names, question) == Answers(distinct, abstained=not distinct)
+    found = parse_answers(text, names, question)
+    assert isinstance(found, ParseFailure) or bool(found.names) != found.abstained
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Adgar Collin made it.", ("Adgar Collin",)),
+        ("The paths tell it.\nSo Bea Dill.", ("Bea Dill",)),
+        ("Adgar Collin made it.\nThat is all.", ()),  # only the last line concludes
+        ("Bea Dill made it.\nAnswers:\nAdgar Collin", ("Adgar Collin",)),
+    ],
+)
+def test_an_explanation_without_a_heading_answers_in_its_last_line(text: str, names: tuple[str, ...]) -> None:
+    explained = parse_explained(text, SHOWN, QUESTION)
+    assert isinstance(explained, Explained)
+    assert explained.answers == Answers(names)
+
+
 @pytest.mark.parametrize("text", [ABSTENTION, "I don't know.", "None", "Unknown", "- N/A", "It cannot be determined."])
 def test_abstaining_is_a_result(text: str) -> None:
     assert parse_answers(text) == Answers((), abstained=True)
@@ -87,6 +141,13 @@ def test_names_are_matched_to_candidates_before_anything_else() -> None:
     candidates = {3: "Springfield", 7: "Springfield", 9: "Paris, Texas"}
     matched = match_answers(Answers(("Springfield", "Paris, Texas", "Atlantis")), candidates)
     assert (matched.entities, matched.unsupported, matched.unmatched) == ((3, 7, 9), (), ("Atlantis",))
+
+
+def test_a_final_stop_counts_only_where_something_is_called_so(world: Any) -> None:
+    assert match_answers(["J. R.", "Dr", "cher."], {1: "J. R.", 2: "J. R", 3: "Dr.", 4: "Cher"}).entities == (1, 4)
+    snake = world.id_of("Snake")
+    assert match_answers(["Snake.", "Atlantis."], {}, world.search.graph).entities == (snake,)
+    assert match_answers(["Snake.", "Atlantis."], {}, world.search.graph).unmatched == ("Atlantis.",)
 
 
 def test_one_line_of_several_names_is_taken_apart_if_that_helps() -> None:

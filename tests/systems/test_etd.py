@@ -258,11 +258,11 @@ def test_a_free_answer_is_kept_and_has_no_support(
     assert answered.faithful == (False,) * len(answers)
 
 
-@pytest.mark.parametrize("text", ["I do not know", ""])
-def test_an_abstention_and_a_text_without_an_answer_rank_nothing(world: World, text: str) -> None:
+@pytest.mark.parametrize(("text", "status"), [("I do not know", "abstained"), ("", "unreadable")])
+def test_an_abstention_and_a_text_without_an_answer_rank_nothing(world: World, text: str, status: str) -> None:
     """Else a model that never answers would have the explorer's Hits@1."""
     answered = world.run(text)
-    assert answered.status == "abstained"
+    assert answered.status == status
     assert answered.answer.prediction == Prediction(world.question.id, (), (), (), covered=True, abstained=True)
     assert score_predictions([world.question], [answered.answer.prediction]).summary()["hits1"] == 0
 

@@ -175,10 +175,13 @@ def test_answers_are_entities_by_name_with_the_paths_that_end_in_them(
     assert answered.answer.counts["num_unsupported"] == (not faithful)
 
 
-@pytest.mark.parametrize("text", ["I do not know", "", "```", "Nobody Whatever"])
-def test_an_abstention_ranks_nothing_but_what_was_retrieved_counts_as_covered(forty: Forty, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("I do not know", "abstained"), ("", "unreadable"), ("```", "unreadable"), ("Nobody Whatever", "unmatched")],
+)
+def test_no_answer_ranks_nothing_but_what_was_retrieved_counts_as_covered(forty: Forty, text: str, status: str) -> None:
     answered = run(forty, "directed", script(("reason", "", text)), given(directed=["directed_by"]))
-    assert answered.status == "abstained"
+    assert answered.status == status
     prediction = answered.answer.prediction
     assert (prediction.candidates, prediction.answers, prediction.covered) == ((), (), True)
     assert answered.answer.unmatched == (("Nobody Whatever",) if text == "Nobody Whatever" else ())
@@ -195,7 +198,7 @@ def test_without_a_plan_the_reasoner_is_shown_no_path(forty: Forty) -> None:
 def test_a_plan_over_the_budget_leaves_no_call(forty: Forty) -> None:
     model = Metered(ScriptedModel(), meter=Meter(), budget=Budget(calls=0))
     answered = run(forty, "directed", model)
-    assert (answered.status, [call.problem for call in answered.calls]) == ("abstained", ["budget", "budget"])
+    assert (answered.status, [call.problem for call in answered.calls]) == ("unreadable", ["budget", "budget"])
 
 
 # Ablations (Table 2), explanations, plans of another model
@@ -226,7 +229,7 @@ def test_an_explanation_comes_with_the_answers(forty: Forty) -> None:
     assert answers(forty, answered) == ["Port Amber"]
     assert answered.calls[0].texts == (text,)
     silent = run(forty, "born", script(("explain", "", "It is hard to tell.")), plans, explain=True)
-    assert silent.status == "abstained"
+    assert (silent.status, silent.calls[0].problem) == ("unreadable", "no answer")
 
 
 def test_plans_of_one_model_and_answers_of_another(forty: Forty) -> None:

@@ -105,7 +105,7 @@ def hear(forty: Forty, model: Any, *asks: Ask[Any], **more: Any) -> tuple[Answer
         return answer_with(question)
 
     (answered,) = run(forty, plot, model, ONE, **more)
-    assert answered.status == "abstained"
+    assert answered.status in ("abstained", "unreadable")
     return answered, got
 
 

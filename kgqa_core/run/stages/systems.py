@@ -275,6 +275,6 @@ def answer_chunk(chunk: Chunk) -> int:
 
 STAGES = (
     Stage("fusion", 1, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage("system", 3, "evaluate system", _system_specs, answer_questions),
-    Stage(COMPARISON, 1, "compare systems", _comparison_specs, _compare),
+    Stage("system", 4, "evaluate system", _system_specs, answer_questions),
+    Stage(COMPARISON, 2, "compare systems", _comparison_specs, _compare),
 )
