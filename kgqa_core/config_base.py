@@ -143,6 +143,7 @@ GRAPH_FORMATS = {
     "parquet": "kgqa_core.graph.formats:PARQUET",
     "nsm": "kgqa_core.graph.nsm:FORMAT",
     "rog": "kgqa_core.graph.nsm:ROG",
+    "paths": "kgqa_core.graph.given:FORMAT",
     "rdf": "kgqa_core.graph.rdf:FORMAT",
 }
 if TYPE_CHECKING:
@@ -155,15 +156,17 @@ class GraphSection(Section):
     """The triples."""
 
     format: GraphFormatName
-    path: FilePath | None = None  # left out with formats nsm and rog alone: the question files hold the triples
+    path: FilePath | None = None  # left out with formats nsm, rog and paths alone: the question files hold the triples
     names: FilePath | None = None  # label -> name, where triples use ids; several labels may share a name
     inverse_suffix: Annotated[str, Field(min_length=1)] | None = None  # X + suffix is X walked backwards
     max_reject_ratio: Share = 0.001  # more rejected lines than this share stop the build
 
     @model_validator(mode="after")
     def _has_source(self) -> GraphSection:
-        if self.path is None and self.format not in ("nsm", "rog"):
-            raise ValueError("give 'path'; only triples of format nsm or rog may come from the question files instead")
+        if self.path is None and self.format not in ("nsm", "rog", "paths"):
+            raise ValueError(
+                "give 'path'; only triples of format nsm, rog or paths may come from the question files instead"
+            )
         return self
 
 
@@ -192,6 +195,7 @@ QUESTION_FORMATS = {
     "webquestions": "kgqa_core.questions.webqsp:WEBQUESTIONS",
     "mooc": "kgqa_core.questions.closed_domains:MOOC",
     "rog": "kgqa_core.questions.webqsp:ROG",
+    "paths": "kgqa_core.questions.webqsp:PATHS",
 }
 
 
@@ -295,9 +299,9 @@ class FileDataset(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> FileDataset:
         if self.graph.path is None and self.questions.format != self.graph.format:
-            raise ValueError("graph: give 'path'; only questions of its own format, nsm or rog, hold triples")
+            raise ValueError("graph: give 'path'; only questions of its own format, nsm, rog or paths, hold triples")
         if self.subgraphs.method == "question" and self.graph.path is not None:
-            raise ValueError("subgraphs: 'question' needs graph: {format: nsm} or {format: rog}, without a path")
+            raise ValueError("subgraphs: 'question' needs graph: {format: nsm}, rog or paths, without a path")
         return self
 
 

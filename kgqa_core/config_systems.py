@@ -26,7 +26,9 @@ SYSTEMS: dict[str, str] = {  # name: module and its SystemType
     "tog": "kgqa_core.systems.baselines:TOG",
     "explorer": "kgqa_core.systems.etd:EXPLORER",
     "ours": "kgqa_core.systems.ours:OURS",
+    "given": "kgqa_core.systems.given:GIVEN",
 }
+COMPARED = tuple(name for name in SYSTEMS if name != "given")  # by default: given needs a file of paths
 PlanSourceName = Literal["lm", "generator", "dense", "mixture", "random", "none"]
 Answerer = Literal["lm", "oracle", "random", "first"]
 """Who plays the language model: the run's own; one that knows the golds but says only what its prompt shows; one that
@@ -40,11 +42,13 @@ class SystemType:
     open: Callable[[Any], Any]  # run.compare.Parts -> systems.types.System
     settings: type[Section] | None = None  # None: it has none
     asks: bool = True  # a language model
+    asks_with: Callable[[Any], bool] = lambda settings: True  # of its settings: does it ask one that could?
     explores: bool = False  # the run's explorer and encodings
     hard_negatives: bool = False  # may be given them in place of what it retrieves; others search by themselves
     plan_source: Callable[[Any], str] = lambda settings: "none"  # of its settings: who plans for it
     fuses: bool = False  # explorer and planner, by what was chosen on dev
     depends_on_run: Callable[[Any], Path | None] = lambda settings: None  # of its settings: the run of its explorer
+    files: Callable[[Any, Any], dict[str, Path]] = lambda config, settings: {}  # external ones, by portable names
 
 
 def system_type(name: str) -> SystemType:
@@ -83,7 +87,7 @@ class SystemsSection(Section):
 
     model_config = ConfigDict(extra="allow")  # the systems' own sections; any other key is an error all the same
 
-    run: Annotated[tuple[SystemName, ...], Field(strict=False)] = tuple(SYSTEMS)
+    run: Annotated[tuple[SystemName, ...], Field(strict=False)] = COMPARED
     answered_by: Annotated[tuple[Answerer, ...], Field(strict=False, min_length=1)] = ("lm",)
     variants: dict[VariantName, VariantSection] = Field(default_factory=dict)  # further rows, by name
     topics: Literal["gold", "linked"] = "gold"  # linked: topic entities from the text alone, for every system
@@ -131,13 +135,20 @@ class SystemsSection(Section):
         return self
 
     def rows(self) -> dict[str, tuple[str, tuple[Answerer, ...]]]:
-        """Return the rows of the comparison by name: which system each is, and who answers for it."""
-        variants = {row: (one.system, one.answered_by or self.answered_by) for row, one in self.variants.items()}
-        return {name: (name, self.answered_by) for name in self.run} | variants
+        """Return the rows of the comparison by name: which system each is, and who answers for it (lm if nobody)."""
+        nobody: tuple[Answerer, ...] = ("lm",)
+        named = {name: (name, self.answered_by) for name in self.run}
+        named |= {row: (one.system, one.answered_by or self.answered_by) for row, one in self.variants.items()}
+        return {row: (name, who if self.asks(row) else nobody) for row, (name, who) in named.items()}
+
+    def asks(self, row: str) -> bool:
+        """Say whether a row's system asks a language model under its settings."""
+        kind = system_type(self.variants[row].system if row in self.variants else row)
+        return kind.asks and kind.asks_with(self.settings_of(row))
 
     def is_answered_by(self, who: Answerer) -> bool:
         """Say whether somebody answers for any system that asks a language model."""
-        return any(who in answerers for name, answerers in self.rows().values() if system_type(name).asks)
+        return any(who in answerers for row, (_, answerers) in self.rows().items() if self.asks(row))
 
     def settings_of(self, row: str) -> Any:
         """Return the settings of a row, or of a system by its name; None where it has none. ValueError: not its own."""

@@ -50,6 +50,7 @@ ROWS_AT_ONCE = 64
 JSON = TypeAdapter[Any](Any)  # unlike the standard library's, it refuses text that is no Unicode
 
 LabelledTriple = tuple[str, str, str]  # head, relation, tail
+LabelledPath = tuple[str, ...]  # names and relations in turns, a name first and last
 Vocabulary = tuple[Sequence[str], Sequence[str]]  # entities and relations that the numbers of a file stand for
 
 
@@ -63,6 +64,8 @@ class QuestionLine:
     answers: tuple[str, ...]  # labels; empty where none is known
     names: dict[str, str]  # label -> the text that the file gives for it
     subgraph: list[Any]  # tuples as they stand in the file: see read_tuples
+    paths: tuple[tuple[LabelledPath, float], ...] = ()  # with scores, in the order of the file: see ``given``
+    said: tuple[str, ...] = ()  # names that somebody answered
 
 
 Parse = Callable[[Any], QuestionLine | str]  # of what a line or row holds: what it says, or why it cannot be used
@@ -80,7 +83,7 @@ def parse_line(line: str, parse: Parse) -> QuestionLine | str:
     return parse(record)
 
 
-def _read_asked(record: Any) -> tuple[str | None, str] | str:
+def read_asked(record: Any) -> tuple[str | None, str] | str:
     """Return id and text of a question, or why there is none."""
     if not isinstance(record, dict):
         return formats.NOT_AN_OBJECT
@@ -91,7 +94,7 @@ def _read_asked(record: Any) -> tuple[str | None, str] | str:
 
 def parse_nsm(record: Any, vocabulary: Vocabulary = ((), ())) -> QuestionLine | str:
     """Return what an NSM line holds; ``vocabulary``: what its numbers stand for."""
-    asked, (entities, relations) = _read_asked(record), vocabulary
+    asked, (entities, relations) = read_asked(record), vocabulary
     if isinstance(asked, str):
         return asked
     subgraph, topics, answers = record.get("subgraph"), record.get("entities"), record.get("answers")
@@ -132,12 +135,12 @@ def _texts(values: Sequence[Any]) -> dict[str, str]:
 
 def parse_rog(record: Any) -> QuestionLine | str:
     """Return what a RoG row holds."""
-    asked = _read_asked(record)
+    asked = read_asked(record)
     if isinstance(asked, str):
         return asked
     if not isinstance(record.get("graph"), list):
         return NO_ROG_GRAPH
-    topics, linked, given = (_distinct_names(record.get(key)) for key in ("q_entity", "a_entity", "answer"))
+    topics, linked, given = (distinct_names(record.get(key)) for key in ("q_entity", "a_entity", "answer"))
     if topics is None:
         return BAD_ROG_TOPIC
     if linked is None and given is None:
@@ -145,7 +148,7 @@ def parse_rog(record: Any) -> QuestionLine | str:
     return QuestionLine(*asked, topics, linked or given or (), {}, record["graph"])
 
 
-def _distinct_names(values: Any) -> tuple[str, ...] | None:
+def distinct_names(values: Any) -> tuple[str, ...] | None:
     """Return distinct names, a single one as well; None where it is neither a name nor a list of names."""
     listed = [values] if isinstance(values, str) else values
     if not isinstance(listed, list) or not all(isinstance(value, str) for value in listed):
@@ -258,7 +261,7 @@ def parse_chunk(chunk: Chunk) -> ChunkReport:
         found, faults = read_tuples(line.subgraph)
         rows += [(*triple, chunk.start + number) for triple in found]
         rejects += [(number, *fault) for fault in faults]
-        listed.update(line.topics, line.answers)
+        listed.update(line.topics, line.answers, line.said)
         names.update(line.names.items())
     with written_whole(formats.listed_part(chunk.part)) as part:
         beside = [*((label, None) for label in sorted(listed)), *sorted(names)]

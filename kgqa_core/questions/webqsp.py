@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_pascal
 from pydantic.dataclasses import dataclass
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph import nsm
+from kgqa_core.graph import given, nsm
 from kgqa_core.graph.formats import require_file
 from kgqa_core.questions import formats
 from kgqa_core.questions.formats import Fault, Placed, QuestionFile, QuestionFormat, RawQuestion, Text
@@ -182,7 +182,7 @@ def read_descriptions(target: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(name for name in names if name.strip())) if not body[at:].strip() else None
 
 
-# ------ Lines that bring a subgraph: NSM and GraftNet, RoG.
+# ------ Lines that bring a subgraph, or paths: NSM and GraftNet, RoG, what another system retrieved.
 
 
 def read_subgraph_lines(file: QuestionFile, line_parser: Callable[[Path], nsm.Parse]) -> Iterator[Placed]:
@@ -220,4 +220,7 @@ NSM = QuestionFormat(
 ROG = QuestionFormat(
     formats.files_by_split("{split}.jsonl", "{split}-*.parquet", "{split}.parquet", dev=("dev", "validation")),
     partial(read_subgraph_lines, line_parser=nsm.rog_parser),
+)
+PATHS = QuestionFormat(
+    formats.files_by_split("{split}.jsonl"), partial(read_subgraph_lines, line_parser=given.given_parser)
 )

@@ -20,7 +20,7 @@ from benchmarks.killed_evaluation import LEDGER, copy_base, evaluate, kill_and_r
 from flows.cli import app
 from flows.cli_output import MAX_ROWS, print_summary, summary_document
 from flows.summary import RunSummary, summarise, write_report
-from kgqa_core.config_systems import SYSTEMS
+from kgqa_core.config_systems import COMPARED
 from kgqa_core.errors import KgqaError
 from kgqa_core.oracle.player import Player
 from kgqa_core.run import compare as worker
@@ -68,7 +68,7 @@ def test_every_system_answers_the_same_questions_and_a_second_run_does_nothing(
     assert summary.comparison is not None
     assert summary.comparison["num_questions"] == NUM
     rows = {row["about"]["system"]: row for row in summary.comparison["rows"]}
-    assert rows.keys() == set(SYSTEMS)
+    assert rows.keys() == set(COMPARED)
     systems = [key for key, spec in compared.specs.items() if spec.stage == "system"]
     assert len({tuple(row["question_id"] for row in table_of(compared, key)) for key in systems}) == 1
     calls = {name: row["overall"]["calls_per_question"] for name, row in rows.items()}
@@ -96,14 +96,14 @@ def test_people_see_the_table_and_programs_its_rows(
     assert [row[0] for row in rows if row[0][:8] in ("fiske (o", "explorer")] == ["fiske (oracle)", "explorer alone"]
     assert {len(row) for row in rows} == {6}
     assert [row[0] for row in rows[-2:]] == ["template control", "gold-chain ceiling"]
-    assert len(rows) == len(SYSTEMS) + 2 <= MAX_ROWS
+    assert len(rows) == len(COMPARED) + 2 <= MAX_ROWS
     assert [line.partition(":")[0] for line in lines[-3:]] == ["All tables", "In MLflow", "Ask it"]
     assert len(lines) == len(rows) + 4 + 3  # the frame of one table, and three lines
     report = (compared.home / "runs" / "places.md").read_text("utf-8")
     for told in ("| fiske (oracle) | oracle | none |", "By the number of hops", "| answers | system |", "lift"):
         assert told in report
     document = json.loads(json.dumps(summary_document(summary, None), default=str))
-    assert len(document["systems"]) == len(SYSTEMS)
+    assert len(document["systems"]) == len(COMPARED)
     assert {"system", "overall", "lift", "about"} <= document["systems"][0].keys()
 
 
@@ -149,7 +149,7 @@ def test_any_two_of_its_systems_can_be_compared_again(conf: Path) -> None:
     assert document["comparisons"][0]["metrics"]["hits1"]["verdict"] == "better"
     assert [row["system"] for row in document["systems"]["rows"]] == ["A fiske (oracle)", "B direct (oracle)"]
     assert "A against B: Hits@1 better" in kgqa("compare", f"{conf}@fiske-oracle", f"{conf}@direct-oracle")
-    assert len(json.loads(kgqa("compare", conf, "--json"))["systems"]["rows"]) == len(SYSTEMS)
+    assert len(json.loads(kgqa("compare", conf, "--json"))["systems"]["rows"]) == len(COMPARED)
 
 
 # Other comparisons

@@ -15,7 +15,7 @@ from kgqa_core.artifacts import JOURNAL, write_json, written_whole
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import CONF
 from kgqa_core.config_file import read_config
-from kgqa_core.config_systems import SYSTEMS, Answerer, system_type
+from kgqa_core.config_systems import Answerer, system_type
 from kgqa_core.errors import InputError
 from kgqa_core.run.cluster import MapTasks, open_cluster
 from kgqa_core.run.open import graph_of, has_generator, subgraphs_of
@@ -39,9 +39,7 @@ TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTE
 
 def system_key(row: str, answerer: Answerer, seed: int) -> str:
     """Return the key of the stage in which a row of the comparison is answered by one language model and seed."""
-    asks = row not in SYSTEMS or system_type(row).asks
-    who = f"-{answerer}" if asks and answerer != "lm" else ""
-    return f"system-{row}{who}-seed{seed}"
+    return f"system-{row}{'' if answerer == 'lm' else f'-{answerer}'}-seed{seed}"
 
 
 def _seeds(config: RunConfig) -> tuple[int, ...]:
@@ -84,22 +82,22 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     assert config.systems is not None
     systems = config.systems
     name, own = systems.rows()[row][0], systems.settings_of(row)
-    kind = system_type(name)
+    kind, asks = system_type(name), systems.asks(row)
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
     section |= {} if row == name else {"row": row}
     section |= {**systems.model_dump(mode="json", include=SHARED), **plan_walk_of(config)}
-    if own is not None:  # but for the run that it depends on
-        shown = own.model_dump(mode="json", exclude={"explorer"})
+    if own is not None:  # but for the run and the file that it depends on
+        shown = own.model_dump(mode="json", exclude={"explorer", "file"})
         section |= {f"settings.{setting}": value for setting, value in shown.items()}
     needs = list(ground_keys(config))
-    files: dict[str, Path] = {}
+    files = kind.files(config, own)
     others: dict[str, OtherStage] = {}
     if kind.explores:
         section |= _exploring(config)
         needs += ["encodings", explorer_key(config, seed)]
     if (conf := kind.depends_on_run(own)) is not None:
         others[name] = OtherStage(conf, explorer_key(read_config(conf), seed))
-    if kind.asks:
+    if asks:
         section |= {"answered_by": answerer, "prompts": prompt_hashes(config)}
         if answerer == "lm":
             needs += model_stages(config, seed)
@@ -110,9 +108,9 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
         needs.append("supervision")
     source = kind.plan_source(own)
     needs += [*plan_stages(config, source, seed), *([f"fusion-seed{seed}"] if kind.fuses else [])]
-    if (kind.asks and answerer == "lm") or source in ("generator", "mixture"):  # the run's own model plans, at least
+    if (asks and answerer == "lm") or source in ("generator", "mixture"):  # the run's own model plans, at least
         section |= model_recipe(config)
-        files = model_files(config)
+        files = files | model_files(config)
     return StageSpec(key, section, tuple(dict.fromkeys(needs)), files, others, system=_shown_name(section))
 
 

@@ -1,0 +1,124 @@
+"""Given: reasoning paths that another system retrieved, read and answered by this run's language model.
+
+Bring your own retriever: GNN-RAG's published prompts (Mavromatis and Karypis, 2024), for one, hold its paths. The paths
+are the file's, in its order. Rows beside may copy their ends, or repeat what the file's own model answered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from kgqa_core.config_base import FileDataset, FilePath, Section
+from kgqa_core.config_systems import SystemType
+from kgqa_core.errors import ConfigError
+from kgqa_core.graph.follow import end_of
+from kgqa_core.graph.given import read_given
+from kgqa_core.graph.kg import to_relations
+from kgqa_core.graph.nsm import LabelledPath, QuestionLine
+from kgqa_core.graph.search_graph import SearchGraph, is_evidence
+from kgqa_core.instructions.answers import Answers
+from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
+from kgqa_core.instructions.render import Prompts, show_path
+from kgqa_core.questions.formats import question_files
+from kgqa_core.questions.link import ids_of
+from kgqa_core.systems.answering import answer_by_name, answer_on_paths, answer_with, with_stations
+from kgqa_core.systems.types import Ask, Steps, SystemAnswer
+from kgqa_core.types import Question, ReasoningPath
+
+MAX_WAYS = 100  # in which the names of one path may be read
+
+
+class GivenSection(Section):
+    """Settings of given."""
+
+    file: FilePath | None = None  # JSON lines as graph.given says; None: the run's question files, of format paths
+    reasoning: Literal["lm", "first", "none", "given"] = "lm"  # the first path's end; all ends; what the file predicts
+    shuffle: bool = False  # show the paths in an order drawn by the seed and the question's id
+    path_scores: bool = False  # show the file's score after each path
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """All paths that a file has for a question, in one prompt. Implements ``System``.
+
+    A question without a path is not asked about: the system abstains.
+    """
+
+    search: SearchGraph  # whose graph is that of names, no subgraphs
+    prompts: Prompts
+    lines: dict[str, QuestionLine]  # by question id
+    settings: GivenSection
+    seed: int = 0
+    name: str = "given"
+    needs_topic: bool = False
+    on_rows: bool = False
+
+    def prepare(self, questions: Sequence[Question]) -> Sequence[None]:
+        """Return nothing: what was retrieved is in the file."""
+        return [None] * len(questions)
+
+    def steps(self, question: Question, prepared: None) -> Steps:
+        """Show the paths, and ask once; or copy."""
+        line, kept = self.lines.get(question.id), self.settings
+        found = [(steps, score) for path, score in (line.paths if line else ()) if (steps := self._resolve(path))]
+        num_lost = len(line.paths) - len(found) if line else 0
+        if kept.shuffle:
+            random.Random(f"{self.seed}:{question.id}").shuffle(found)
+        paths = [steps for steps, _ in found]
+        counts = {"num_paths": len(paths), "num_not_in_graph": num_lost, "has_no_line": float(line is None)}
+        if kept.reasoning == "given":
+            answer = answer_by_name(self.search, question, Answers(line.said if line else (), not line), paths)
+        elif kept.reasoning != "lm" or not paths:
+            ends = list(map(end_of, paths))
+            answer = answer_with(question, ends[:1] if kept.reasoning == "first" else ends, paths)
+        else:
+            shown = tuple(show_path(self.search, steps, score) for steps, score in found)
+            names = dict.fromkeys(self.search.name_of(end_of(path)) for path in with_stations(self.search, paths))
+            case = ReasonCase(question.text, "", shown, tuple(names))
+            (reply,) = yield [Ask(ReasonInstruction(self.prompts, scored=kept.path_scores), case)]
+            answer = answer_on_paths(self.search, question, reply.result, paths)
+        return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
+
+    def _resolve(self, path: LabelledPath) -> ReasoningPath | None:
+        """Return a path of names in the graph; None where it does not stand there, in either direction of a relation.
+
+        Of entities that share a name those are meant between which the path leads; of several ways the first counts.
+        """
+        graph, none = self.search.graph, ReasoningPath()
+        ways = [(none, start) for start in ids_of(path[0], graph)]
+        for label, name in zip(path[1::2], path[2::2], strict=True):
+            relations = to_relations(graph, (label,)) or ()
+            both = [*relations, *((one + graph.num_relations) % graph.identity for one in relations)]
+            ways = [
+                ((*steps, step), end)
+                for steps, here in ways[:MAX_WAYS]
+                for end in ids_of(name, graph)
+                for step in (self.search.step(here, relation, end) for relation in both)
+                if is_evidence(graph, (step,), end)
+            ]
+        return ways[0][0] if ways else None
+
+
+def _files(config: Any, settings: GivenSection) -> dict[str, Path]:
+    """Return the files that hold the paths, by names that are free of this machine."""
+    if settings.file is not None:
+        return {"paths": settings.file}
+    dataset = config.dataset
+    if not isinstance(dataset, FileDataset) or dataset.questions.format != "paths":
+        raise ConfigError("systems.given.file: name the file with the paths; only questions of format paths bring them")
+    return question_files(dataset.questions)
+
+
+def _open_given(parts: Any) -> Given:
+    files, whole = _files(parts.pipeline.config, parts.settings), parts.search.entities
+    search = replace(parts.search, graph=whole, subgraphs=None)
+    return Given(search, parts.prompts, read_given(list(files.values())), parts.settings, parts.seed)
+
+
+GIVEN = SystemType(
+    _open_given, settings=GivenSection, asks_with=lambda settings: bool(settings.reasoning == "lm"), files=_files
+)
