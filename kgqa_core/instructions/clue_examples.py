@@ -1,98 +1,30 @@
-"""What FiSKE asks, taught by the graph: clues of a question, and which relations and entities they stand for.
-
-No data says which words of a question stand for a step of its plan. They are aligned over all training questions, as
-words of two languages are (IBM model 1, Brown et al., 1993): what any plan is asked with stands for none of its steps.
-"""
+"""What FiSKE asks, taught by the graph: clues of a question, and which relations and entities they stand for."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgqa_core.graph.csr import Ints, shared_sorted
+from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.follow import follow_layers, leave
-from kgqa_core.graph.kg import read_step, to_relations
+from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
+from kgqa_core.instructions.alignment import content_words, meant
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase, ask_for_what
 from kgqa_core.instructions.render import ARROW
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, MapRelationsInstruction
-from kgqa_core.questions.link import CLAIM, TOPIC, spans_of
+from kgqa_core.instructions.search_examples import on_way
+from kgqa_core.questions.link import spans_of
 from kgqa_core.types import LabelPath
 
 if TYPE_CHECKING:
     from kgqa_core.instructions.examples import Asked, Made
 
-Words = Mapping[str, Mapping[str, float]]  # step, or "" for none -> folded word -> share of what it is asked with
-ROUNDS = 10  # of expectation maximisation
 BATCH = 20  # relations of one prompt, as FiSKE asks
 MAX_RIGHT, MAX_WRONG = 10, 10  # entities of one prompt
-MIN_SHARED = 4  # letters that two words of one stem begin with alike
-FILLER = """a an the this that these those of in on at by for from to with as and or is are was were be been being do
-does did has have had can could would will shall may it its he his she her they their there i me my you your we us our
-what which who whom whose where when why how s also some any all please tell find give list name show many few"""
-_FILLER = frozenset(FILLER.split())
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-
-
-def content_words(masked: str) -> list[str]:
-    """Return the words of a masked question, as they are written, that may stand for something in a graph."""
-    found = _WORD.findall(ask_for_what(masked).replace(TOPIC, " ").replace(CLAIM, " "))
-    return [word for word in found if word.casefold() not in _FILLER]
-
-
-def learn_words(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> Words:
-    """Return which words each step is asked with, from masked questions and the plans of each, which share it out."""
-    counts: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
-    for masked, paths in asked:
-        words = tuple(sorted({word.casefold() for word in content_words(masked)}))
-        for path in paths:
-            counts[words, ("", *sorted(set(path)))] += 1 / len(paths)
-    shares: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: 1.0))  # at first all alike
-    for _ in range(ROUNDS):
-        sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for (words, steps), count in counts.items():
-            for word in words:
-                total = sum(shares[step][word] for step in steps)
-                for step in steps:
-                    sums[step][word] += count * shares[step][word] / total
-        shares = {step: {word: n / sum(own.values()) for word, n in own.items()} for step, own in sums.items()}
-    return shares
-
-
-def align(words: Sequence[str], path: LabelPath, learned: Words) -> tuple[float, list[int]]:
-    """Return for each step of a plan the place of a word of its own that stands for it, and how sure that is.
-
-    Where words run out there is no place at all. The surest pairs go first: by what was learned, and a word of one stem
-    with a relation's stands for that, too.
-    """
-
-    def fit(place: int, step: str) -> tuple[float, float]:
-        word = words[place].casefold()
-        own = [learned.get(one, {}).get(word, 0.0) for one in (step, "", *sorted(set(path) - {step}))]
-        parts = _WORD.findall(read_step(step)[0].replace("_", " ").casefold())
-        return own[0] / (sum(own) or 1.0) + any(same_stem(part, word) for part in parts), own[0]
-
-    pairs = [(fit(place, step), -place, -at) for place in range(len(words)) for at, step in enumerate(path)]
-    places: dict[int, int] = {}
-    sure = 0.0
-    for (score, _), place, at in sorted(pairs, reverse=True):
-        folded = {words[taken].casefold() for taken in places.values()}
-        if -at not in places and words[-place].casefold() not in folded:
-            places[-at] = -place
-            sure += score / len(path)
-    return (sure, [places[at] for at in range(len(path))]) if len(places) == len(path) else (-1.0, [])
-
-
-def same_stem(first: str, second: str) -> bool:
-    """Say whether two folded words begin alike, and end within three letters of that."""
-    size = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
-    return first == second or (size >= MIN_SHARED and size >= min(len(first), len(second)) - 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +54,7 @@ def find_way(asked: Asked) -> Way | None:
     if not asked.teaching:
         return None
     text, words = ask_for_what(question.text), content_words(question.masked)
-    fits = [(*align(words, row.path, asked.source.words), row.path) for row in asked.teaching]
-    _, own, path = max(fits, key=lambda fit: fit[0])  # of equals the first
+    path, (_, own) = meant(asked)
     relations = to_relations(search.graph, path)
     walks = [
         follow_layers(search.graph, [topic], relations or (), reenter_topic=search.reenter_topic)
@@ -211,13 +142,9 @@ def map_entities_cases(asked: Asked) -> Made:
     way, search, draw = find_way(asked), asked.search, asked.draw("map_entities")
     if way is None:
         return
-    graph, golds = search.graph, np.array(sorted(asked.golds), dtype=np.int64)
     place = draw.randrange(len(way.path))
-    on_way = shared_sorted(way.layers[-1], golds)
-    for at in range(len(way.path) - 1, place, -1):
-        back = leave(graph, on_way, (way.relations[at] + graph.num_relations) % graph.identity)
-        on_way = shared_sorted(way.layers[at], back)
-    right = draw.sample(names := distinct(search, on_way), min(MAX_RIGHT, len(names)))
+    names = distinct(search, on_way(search, way.layers, way.relations, asked.golds)[place + 1])
+    right = draw.sample(names, min(MAX_RIGHT, len(names)))
     others = [name for name in distinct(search, way.layers[place + 1]) if name not in set(names)]
     shown = right + draw.sample(others, min(MAX_WRONG, len(others)))
     draw.shuffle(shown)

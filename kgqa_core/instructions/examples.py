@@ -20,21 +20,17 @@ import pyarrow.parquet as pq
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError, shorten, with_nearest
-from kgqa_core.graph.csr import expand_ranges, sorted_distinct
-from kgqa_core.graph.follow import end_of, follow_path
-from kgqa_core.graph.kg import golds_of, to_relations
+from kgqa_core.graph.follow import end_of
+from kgqa_core.graph.kg import golds_of
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
-from kgqa_core.instructions import choose, clue_examples, plan, reason, scores
-from kgqa_core.instructions.render import Prompts, escape, neighbour_triples, render_triples
+from kgqa_core.instructions import choose, clue_examples, plan, reason, search_examples
+from kgqa_core.instructions.alignment import Words
+from kgqa_core.instructions.render import Prompts, escape, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
-NUM_ENTITIES = 2  # examples of score_entities per question
-MAX_TRIPLES = 10  # around each of their candidates
-MAX_LOOKED_AT = 50  # entities of one layer that are scored, to choose those from
-MAX_RELATIONS = 40  # offered by score_relations; those that lead to golds always are
 MAX_EXPLAINED = 3  # paths that an explanation goes through
 ROWS = 20_000  # of one row group: what is held in memory
 
@@ -53,8 +49,8 @@ class Source:
     mask_topics: bool = True  # planners read a placeholder where the question names a topic
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Out-of-fold predictions of an explorer by question id, for choose, in the ids of the graph that is walked."""
-    words: clue_examples.Words = field(default_factory=dict)
-    """What steps are asked with (``clue_examples.learn_words``), for clues."""
+    words: Words = field(default_factory=dict)
+    """What steps are asked with (``alignment.learn_words``): for clues, and to tell which of equal paths is meant."""
 
 
 def make_examples(
@@ -172,54 +168,6 @@ class Asked:
         return self.evidence([(row.path, row.precision) for row in rows])
 
 
-# ------ What relations and entities on the way are worth, where the papers give no targets: the share of golds.
-
-
-def offered_relations(search: SearchGraph, topics: Sequence[int], path: LabelPath) -> tuple[str, ...]:
-    """Return the steps that go on from where ``path`` leads, in order of relation id; forward before backward."""
-    graph, relations = search.graph, to_relations(search.graph, path)
-    if relations is None:
-        return ()
-    frontier = follow_path(graph, topics, relations, reenter_topic=search.reenter_topic)
-    groups = expand_ranges(graph.group_ptr[frontier], graph.group_ptr[frontier + 1])
-    return tuple(search.step_label(int(relation)) for relation in sorted_distinct(graph.group_relation[groups]))
-
-
-def score_offered(offered: Iterable[str], path: LabelPath, rows: Iterable[TaughtPath]) -> dict[str, float]:
-    """Return what each step that goes on from ``path`` is worth."""
-    scores = dict.fromkeys(offered, 0.0)
-    for row in rows:
-        step = row.path[len(path)] if len(row.path) > len(path) and row.path[: len(path)] == path else None
-        if step in scores:
-            scores[step] = max(scores[step], row.precision)
-    return scores
-
-
-def score_candidates(
-    search: SearchGraph, asked: Asked, path: LabelPath, *, place: int, draw: Random
-) -> list[tuple[int, float]]:
-    """Return entities after ``place`` steps of ``path`` with what they are worth, right and wrong ones in turns."""
-    graph, topics, relations = search.graph, asked.question.topics, to_relations(search.graph, path)
-    if relations is None:
-        return []
-    barred = () if search.reenter_topic else topics
-
-    def worth(entity: int) -> float:
-        ends = follow_path(graph, [entity], relations[place:], topics=barred).tolist()
-        return sum(end in asked.golds for end in ends) / max(len(ends), 1)
-
-    layer = follow_path(graph, topics, relations[:place], reenter_topic=search.reenter_topic).tolist()
-    golden = [entity for entity in layer if entity in asked.golds] if place == len(relations) else []
-    looked_at = dict.fromkeys(draw.sample(layer, min(MAX_LOOKED_AT, len(layer))))
-    if golden:
-        looked_at |= dict.fromkeys(draw.sample(golden, 1))
-    scored = [(entity, worth(entity)) for entity in looked_at]
-    right = [pair for pair in scored if pair[1] > 0]
-    wrong = [pair for pair in scored if pair[1] == 0]
-    turns = [pair for both in zip(right, wrong, strict=False) for pair in both]
-    return turns + max(right, wrong, key=len)[min(len(right), len(wrong)) :]
-
-
 # ------ The cases that one question makes, instruction by instruction; each comes with its example's weight.
 
 
@@ -268,62 +216,6 @@ def explain_paths(search: SearchGraph, paths: Sequence[ReasoningPath]) -> str:
     return "\n".join(sentences)
 
 
-def enough_cases(asked: Asked) -> Made:
-    """The paths of a teaching plan (enough), or a plan that stops short of the golds or misses them (not enough)."""
-    if not asked.teaching:
-        return
-    question, draw = asked.question, asked.draw("enough_information")
-    path = draw.choice(asked.teaching).path
-    enough = draw.random() < 0.5
-    tried = [path]
-    if not enough:
-        others = offered_relations(asked.search, question.topics, ())
-        tried = [path[:-1]] if len(path) > 1 else [(step,) for step in others if (step,) != path]
-        draw.shuffle(tried)
-    for tried_path in tried:
-        evidence = asked.evidence([(tried_path, 1.0)])
-        if evidence.paths and enough != asked.golds.isdisjoint(evidence.ends):
-            case = choose.EnoughCase(question.text, question.id, asked.names(question.topics), evidence.paths, enough)
-            yield choose.EnoughInstruction(asked.source.prompts), case, 1.0
-            return
-
-
-def score_relations_cases(asked: Asked) -> Made:
-    """At every step along one teaching path: the relations that go on, scored."""
-    question, draw = asked.question, asked.draw("score_relations")
-    path = draw.choice(asked.teaching).path if asked.teaching else ()
-    for place in range(len(path)):
-        offered = offered_relations(asked.search, question.topics, path[:place])
-        worth = score_offered(offered, path[:place], asked.rows)
-        wrong = [step for step in offered if not worth[step]]
-        room = max(MAX_RELATIONS - len(offered) + len(wrong), 0)
-        dropped = set(wrong) - set(draw.sample(wrong, min(room, len(wrong))))
-        relations = tuple(step for step in offered if step not in dropped)
-        case = scores.RelationsCase(
-            question.text,
-            relations,
-            question.id,
-            topics=asked.names(question.topics),
-            path=path[:place],
-            scores=tuple(worth[step] for step in relations),
-        )
-        yield scores.ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(path)
-
-
-def score_entities_cases(asked: Asked) -> Made:
-    """Some entities on the way of one teaching path, one per example (EPERM asks about one at a time)."""
-    if not asked.teaching:
-        return
-    question, search, draw = asked.question, asked.search, asked.draw("score_entities")
-    path = draw.choice(asked.teaching).path
-    scored = score_candidates(search, asked, path, place=draw.randint(1, len(path)), draw=draw)
-    topics = asked.names(question.topics)
-    for entity, score in scored[:NUM_ENTITIES]:
-        shown = scores.EntityCandidate(search.name_of(entity), neighbour_triples(search, entity, limit=MAX_TRIPLES))
-        case = scores.EntitiesCase(question.text, (shown,), question.id, topics=topics, plan=path, scores=(score,))
-        yield scores.ScoreEntitiesInstruction(asked.source.prompts), case, 1 / min(NUM_ENTITIES, len(scored))
-
-
 def choose_cases(asked: Asked) -> Made:
     """The first N candidates of an out-of-fold explorer; every right one is taught, none where none is right."""
     prediction, count = asked.source.predictions.get(asked.question.id), asked.source.reasoner.num_candidates
@@ -349,12 +241,11 @@ def direct_cases(asked: Asked) -> Made:
 CASES: Mapping[str, Callable[[Asked], Made]] = {
     "plan": plan_cases,
     "reason": reason_cases,
-    "score_relations": score_relations_cases,
-    "score_entities": score_entities_cases,
     "choose": choose_cases,
     "explain": explain_cases,
-    "enough_information": enough_cases,
     "direct": direct_cases,
+    **search_examples.CASES,
     **clue_examples.CASES,
 }
 """Instructions with targets: all but chain_of_thought. No graph says how to think."""
+ALIGNED = frozenset({*search_examples.CASES, *clue_examples.CASES})  # those that read ``Source.words``

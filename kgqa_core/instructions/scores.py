@@ -216,9 +216,9 @@ class ScoreRelationsInstruction(Instruction[RelationsCase, Scores]):
         return shown | {"budget": str(case.budget)}
 
     def target(self, case: RelationsCase) -> str | None:
-        """Return the best relations within the budget, best first; None where none leads to an answer."""
+        """Return the best relations within the budget, best first; where none leads to an answer one that scores 0."""
         ranked = sorted(enumerate(case.scores or ()), key=lambda pair: (-pair[1], pair[0]))[: case.budget]
-        kept = [(index, score) for index, score in ranked if score > 0]
+        kept = [(index, score) for index, score in ranked if score > 0] or ranked[:1]
         return write_scores(case.relations, kept, budget=case.budget) if kept else None
 
     def parse(self, text: str, case: RelationsCase) -> Scores | ParseFailure:

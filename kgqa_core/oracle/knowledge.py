@@ -20,8 +20,8 @@ from kgqa_core.graph.follow import Follower, follow_layers, leave
 from kgqa_core.graph.kg import golds_of, read_step, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.graph.shortest import PathFinder
+from kgqa_core.instructions.alignment import same_stem
 from kgqa_core.instructions.answers import distinct_names
-from kgqa_core.instructions.clue_examples import same_stem
 from kgqa_core.instructions.plan import PathConstraint, identity_of
 from kgqa_core.lm.types import Prompt
 from kgqa_core.types import LabelPath, Question

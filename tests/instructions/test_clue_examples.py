@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.instructions.clue_examples import CASES, align, learn_words
+from kgqa_core.instructions.alignment import Fit, align, learn_words
+from kgqa_core.instructions.clue_examples import CASES
 from kgqa_core.instructions.examples import Source, make_examples
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, Mappings, MapRelationsInstruction
@@ -35,10 +36,10 @@ def test_words_are_aligned_with_the_steps_that_they_are_asked_with() -> None:
     words = learn_words((masked, [path]) for masked, path in ASKED)
     plan = ("^directed_by", "year")
     text = ["main", "films", "released"]  # no word has a stem of the relations
-    assert align(text, plan, words)[1] == [1, 2]
-    assert align(["wrote", "films"], ("written_by",), words)[1] == [0]
-    assert align(["wrote"], plan, words) == (-1.0, [])  # fewer words than steps
-    assert align(["one", "Two", "two", "three"], ("x", "y", "z"), {})[1] == [
+    assert align(text, plan, words).places == [1, 2]
+    assert align(["wrote", "films"], ("written_by",), words).places == [0]
+    assert align(["wrote"], plan, words) == Fit(-1.0, [])  # fewer words than steps
+    assert align(["one", "Two", "two", "three"], ("x", "y", "z"), {}).places == [
         0,
         1,
         3,

@@ -103,40 +103,6 @@ def test_a_question_without_paths_makes_no_example_and_is_counted(world: Any) ->
     assert skipped == {"reason: nothing to teach": 1}
 
 
-def test_score_relations_walks_down_a_path_and_scores_what_goes_on(world: Any) -> None:
-    first, second, third = of(make(world, "score_relations"), "q1")
-    assert body(first, "Relations:\n") == "about\nmade_by"
-    assert first.target == "3: about = 1.00\n2: made_by = 1.00"  # both lead to answers only
-    assert "Path so far: made_by\n" in second.prompt
-    assert second.target == "3: ^made_by = 1.00"
-    assert third.target == "3: year = 1.00"
-    assert [example.weight for example in (first, second, third)] == [1 / 3] * 3
-
-
-def test_relations_that_lead_to_answers_are_offered_whatever_the_limit(
-    world: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kgqa_core.instructions.examples.MAX_RELATIONS", 1)
-    (_, second) = of(make(world, "score_relations"), "q2")
-    assert body(second, "Relations:\n") == "city"
-
-
-def test_score_entities_asks_about_single_candidates(world: Any) -> None:
-    examples = make(world, "score_entities")
-    (of_q2,) = {(example.prompt.split("facts about it:\n")[1], example.target) for example in of(examples, "q2")}
-    assert of_q2 in (
-        ("1: m.1\n   (m.1, city, Port Amber)\n   (Pact, headquarters, m.1)", "1.00"),
-        ("1: Port Amber\n   (m.1, city, Port Amber)", "1.00"),
-    )
-
-
-def test_an_entity_is_worth_the_share_of_golds_behind_it(world: Any) -> None:
-    rows = {"q3": (TaughtPath(("^member", "member"), 1, 0, True),)}
-    question = Question("q3", "?", "?", (world.id_of("Freedonia"),), (world.id_of("Osterlich"),), "train")
-    made = make_examples(source(world, instructions={"score_entities": 1.0}), [question], rows)
-    assert {example.target for example in made} == {"1.00"}  # via the Pact, or Osterlich itself; not back to the topic
-
-
 def test_choose_shows_candidates_of_an_explorer_and_teaches_every_right_one(world: Any) -> None:
     ids = [world.id_of(name) for name in ("1992", "Snake", "1989")]
     path = (Step(world.id_of("Nightfall"), 0, world.id_of("cats")),)
@@ -161,16 +127,6 @@ def test_explain_goes_along_the_paths_and_ends_with_the_answers(world: Any) -> N
     assert example.target == (
         'From Pact, "headquarters" leads to m.1, and from there "city" leads to Port Amber.\nAnswers:\nPort Amber'
     )
-
-
-def test_enough_information_sees_both_verdicts_over_questions(world: Any) -> None:
-    questions = [replace(world.questions[1], id=f"q2-{number}") for number in range(9)]
-    made_of = source(world, instructions={"enough_information": 1.0})
-    examples = make_examples(made_of, questions, {question.id: world.rows["q2"] for question in questions})
-    assert {(example.target, body(example, "Facts:\n")) for example in examples} == {
-        ("yes", "Pact → headquarters → m.1 → city → Port Amber"),
-        ("no", "Pact → headquarters → m.1"),
-    }
 
 
 def test_direct_teaches_the_answers_without_the_graph(world: Any) -> None:

@@ -140,7 +140,8 @@ def test_more_relations_than_the_budget_are_not_read() -> None:
     case = scores.RelationsCase("who?", ("a", "b", "c"), budget=2, scores=(0.0, 0.5, 1.0))
     assert instruction.target(case) == "2: c = 1.00\n1: b = 0.50"
     assert instruction.parse("a = 0.9\nb = 0.8\nc = 0.7", case) == scores.Scores(((0, 0.9), (1, 0.8)))
-    assert instruction.target(scores.RelationsCase("who?", ("a",), scores=(0.0,))) is None
+    assert instruction.target(scores.RelationsCase("who?", ("a", "b"), scores=(0.0, 0.0))) == "3: a = 0.00"
+    assert instruction.target(scores.RelationsCase("who?", ("a",))) is None
 
 
 @pytest.mark.parametrize(

@@ -175,14 +175,13 @@ def _answer_unseen(
 
 def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     from kgqa_core.graph.supervision import read_supervision, takes
-    from kgqa_core.instructions.clue_examples import CASES as CLUES
-    from kgqa_core.instructions.clue_examples import learn_words
-    from kgqa_core.instructions.examples import make_examples, write_examples
+    from kgqa_core.instructions.alignment import learn_words
+    from kgqa_core.instructions.examples import ALIGNED, make_examples, write_examples
     from kgqa_core.planners.evaluate import PATHS_FILE
 
     source, skipped = _example_source(run), Counter[str]()
     supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
-    if not CLUES.keys().isdisjoint(source.reasoner.mixture):
+    if not ALIGNED.isdisjoint(source.reasoner.mixture):
         asked = (
             (one.masked, [row.path for row in supervision.get(one.id, ()) if takes(row, source.mode, source.threshold)])
             for one in _questions_to_teach(run)
@@ -298,7 +297,7 @@ GENERATOR = "give the sections 'plans' with planners: [generator] and 'lm'"
 
 STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
-    Stage("instructions", 1, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
+    Stage("instructions", 2, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
     Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=GENERATOR),
     Stage("reasoner", 3, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
 )

@@ -1,0 +1,108 @@
+"""Which words of a question stand for which steps of its plan: no data says so, but many questions together do.
+
+Words and steps are aligned as the words of two languages are (IBM model 1, Brown et al., 1993): what questions of any
+plan are asked with stands for none of its steps. Of paths that do equally well on the graph, the words tell the one
+that was meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+from kgqa_core.graph.kg import read_step
+from kgqa_core.instructions.reason import ask_for_what
+from kgqa_core.questions.link import CLAIM, TOPIC
+from kgqa_core.types import LabelPath
+
+if TYPE_CHECKING:
+    from kgqa_core.instructions.examples import Asked
+
+Words = Mapping[str, Mapping[str, float]]  # step, or "" for none -> folded word -> share of what it is asked with
+ROUNDS = 10  # of expectation maximisation
+MIN_SHARED = 4  # letters that two words of one stem begin with alike
+FILLER = """a an the this that these those of in on at by for from to with as and or is are was were be been being do
+does did has have had can could would will shall may it its he his she her they their there i me my you your we us our
+what which who whom whose where when why how s also some any all please tell find give list name show many few"""
+_FILLER = frozenset(FILLER.split())
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+
+
+def content_words(masked: str) -> list[str]:
+    """Return the words of a masked question, as they are written, that may stand for something in a graph."""
+    found = _WORD.findall(ask_for_what(masked).replace(TOPIC, " ").replace(CLAIM, " "))
+    return [word for word in found if word.casefold() not in _FILLER]
+
+
+def learn_words(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> Words:
+    """Return which words each step is asked with, from masked questions and the plans of each, which share it out."""
+    counts: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
+    for masked, paths in asked:
+        words = tuple(sorted({word.casefold() for word in content_words(masked)}))
+        for path in paths:
+            counts[words, ("", *sorted(set(path)))] += 1 / len(paths)
+    shares: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: 1.0))  # at first all alike
+    for _ in range(ROUNDS):
+        sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for (words, steps), count in counts.items():
+            for word in words:
+                total = sum(shares[step][word] for step in steps)
+                for step in steps:
+                    sums[step][word] += count * shares[step][word] / total
+        shares = {step: {word: n / sum(own.values()) for word, n in own.items()} for step, own in sums.items()}
+    return shares
+
+
+class Fit(NamedTuple):
+    """How well a plan fits the words of its question."""
+
+    score: float  # about 0 to 2, of the mean step; -1 where words run out
+    places: list[int]  # of the word that stands for each step; none where words run out
+
+
+def align(words: Sequence[str], path: LabelPath, learned: Words) -> Fit:
+    """Return for each step of a plan the place of a word of its own that stands for it, and how sure that is.
+
+    The surest pairs go first: by what was learned, and a word of one stem
+    with a relation's stands for that, too.
+    """
+
+    def fit(place: int, step: str) -> tuple[float, float]:
+        word = words[place].casefold()
+        own = [learned.get(one, {}).get(word, 0.0) for one in (step, "", *sorted(set(path) - {step}))]
+        parts = _WORD.findall(read_step(step)[0].replace("_", " ").casefold())
+        return own[0] / (sum(own) or 1.0) + any(same_stem(part, word) for part in parts), own[0]
+
+    pairs = [(fit(place, step), -place, -at) for place in range(len(words)) for at, step in enumerate(path)]
+    places: dict[int, int] = {}
+    sure = 0.0
+    for (score, _), place, at in sorted(pairs, reverse=True):
+        folded = {words[taken].casefold() for taken in places.values()}
+        if -at not in places and words[-place].casefold() not in folded:
+            places[-at] = -place
+            sure += score / len(path)
+    return Fit(sure, [places[at] for at in range(len(path))]) if len(places) == len(path) else Fit(-1.0, [])
+
+
+def same_stem(first: str, second: str) -> bool:
+    """Say whether two folded words begin alike, and end within three letters of that."""
+    size = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    return first == second or (size >= MIN_SHARED and size >= min(len(first), len(second)) - 3)
+
+
+def meant(asked: Asked) -> tuple[LabelPath, Fit]:
+    """Return the path that the words of a question fit best, of those that teach; of equals the first."""
+    words = content_words(asked.question.masked)
+    fits = [(row.path, align(words, row.path, asked.source.words)) for row in asked.teaching]
+    return max(fits, key=lambda one: one[1].score)
+
+
+def weigh_rows(asked: Asked) -> dict[LabelPath, float]:
+    """Return what each shortest path is worth: its precision, times how well it fits beside the path that is meant."""
+    words, learned = content_words(asked.question.masked), asked.source.words
+    best = meant(asked)[1].score if learned else 0.0
+    fits = [align(words, row.path, learned).score / best if best > 0 else 1.0 for row in asked.rows]
+    return {row.path: row.precision * min(max(fit, 0.0), 1.0) for row, fit in zip(asked.rows, fits, strict=True)}

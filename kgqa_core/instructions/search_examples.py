@@ -1,0 +1,218 @@
+"""What searches of EPERM and Think-on-Graph ask, taught: relations, entities, and whether what was found suffices.
+
+The papers give no targets; here they are the share of golds. A search strays, and then nothing that it is shown is
+right: every kind of prompt is made along a path that teaches and along one that does not. Options are shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgqa_core.graph.csr import Ints, shared_sorted
+from kgqa_core.graph.follow import end_of, follow_layers, follow_path, leave
+from kgqa_core.graph.kg import to_relations
+from kgqa_core.graph.search_graph import SearchGraph, relations_around
+from kgqa_core.instructions import choose, scores
+from kgqa_core.instructions.alignment import meant, weigh_rows
+from kgqa_core.instructions.reason import gather_evidence
+from kgqa_core.instructions.render import ScoredPath, neighbour_triples
+from kgqa_core.types import LabelPath, RelationPath
+
+if TYPE_CHECKING:
+    from kgqa_core.instructions.examples import Asked, Made
+
+MAX_RELATIONS = 40  # of one prompt; those that lead to golds always are
+SIZES = (1, 4, 8)  # candidates of one prompt
+MAX_TRIPLES = 5  # around each of them, as EPERM shows
+MAX_LOOKED_AT = 50  # entities of one layer that are scored, to choose candidates from
+MAX_REACHED = 10_000  # entities that a stray path goes on from
+NUM_PATHS, NUM_STRAYS = 2, 2  # of one plan, and plans that stray, in one prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A path from a question's topics, as it is followed."""
+
+    path: LabelPath
+    relations: RelationPath
+    layers: list[Ints]  # entities, ascending, after 0..len(path) steps
+
+
+def follow(asked: Asked, path: LabelPath) -> Walk:
+    """Return a path of the question's graph as it is followed from all topics."""
+    search, relations = asked.search, to_relations(asked.search.graph, path) or ()
+    layers = follow_layers(search.graph, asked.question.topics, relations, reenter_topic=search.reenter_topic)
+    return Walk(path[: len(relations)], relations, list(layers))
+
+
+def stray(asked: Asked, draw: Random, size: int) -> Walk | None:
+    """Return a walk of at most ``size`` steps that leaves all shortest paths at one of them, then goes on by chance."""
+    search, begun = asked.search, follow(asked, draw.choice(asked.rows).path[: draw.randrange(size)])
+    path, relations, layers = begun.path, begun.relations, begun.layers
+    barred, known = search.avoided(asked.question.topics), {row.path[: len(path) + 1] for row in asked.rows}
+    while len(path) < size:
+        around = relations_around(search.graph, layers[-1], barred)
+        around = [relation for relation in around if (*path, search.step_label(relation)) not in known]
+        if not around:
+            break
+        step = search.step_label(relation := draw.choice(around))
+        layers.append(leave(search.graph, layers[-1], relation, barred)[:MAX_REACHED])
+        path, relations = (*path, step), (*relations, relation)
+    return Walk(path, relations, layers) if len(path) > len(begun.path) else None
+
+
+def on_way(search: SearchGraph, layers: Sequence[Ints], relations: RelationPath, golds: Iterable[int]) -> list[Ints]:
+    """Return of each layer the entities from which the rest of the relations leads to a gold."""
+    graph, kept = search.graph, [shared_sorted(layers[-1], np.array(sorted(golds), dtype=np.int64))]
+    for relation, layer in zip(reversed(relations), reversed(layers[:-1]), strict=True):
+        back = leave(graph, kept[0], (relation + graph.num_relations) % graph.identity)
+        kept.insert(0, shared_sorted(layer, back))
+    return kept
+
+
+# ------ score_relations.
+
+
+def score_offered(offered: Iterable[str], path: LabelPath, known: Mapping[LabelPath, float]) -> dict[str, float]:
+    """Return what each step that goes on from ``path`` is worth, of what whole paths are known to be."""
+    worth = dict.fromkeys(offered, 0.0)
+    for whole, value in known.items():
+        step = whole[len(path)] if len(whole) > len(path) and whole[: len(path)] == path else None
+        if step in worth:
+            worth[step] = max(worth[step], value)
+    return worth
+
+
+def score_relations_cases(asked: Asked) -> Made:
+    """At every step along one teaching path, and once beyond its end or astray, the relations that go on, scored.
+
+    They go on from all that the path leads to (EPERM), or from one entity on the way (Think-on-Graph).
+    """
+    search, draw = asked.search, asked.draw("score_relations")
+    if not asked.teaching:
+        return
+    walk, known = follow(asked, meant(asked)[0]), weigh_rows(asked)
+    ways, last = on_way(search, walk.layers, walk.relations, asked.golds), search.max_hops - 1
+    places = [(walk.path[:place], ways[place], walk.layers[place]) for place in range(len(walk.path))]
+    most = min(len(walk.path), last)  # steps astray
+    wrong = stray(asked, draw, draw.randint(1, most)) if most > 0 and draw.random() < 0.5 else None
+    if wrong or len(walk.path) <= last:
+        beyond = wrong or walk
+        places.append((beyond.path, beyond.layers[-1], beyond.layers[-1]))
+    cases = []
+    for path, some, frontier in places:
+        alone = draw.random() < 0.5 and len(some) > 0
+        stands = np.array([draw.choice(some.tolist())]) if alone else frontier
+        around = relations_around(search.graph, stands, search.avoided(asked.question.topics))
+        worth = score_offered(map(search.step_label, around), path, known)
+        offered = sorted(draw.sample(list(worth), len(worth)), key=lambda step: worth[step] == 0)[:MAX_RELATIONS]
+        draw.shuffle(offered)
+        if offered:
+            topics, values = asked.names(asked.question.topics), tuple(worth[step] for step in offered)
+            text, id = asked.question.text, asked.question.id
+            cases.append(scores.RelationsCase(text, tuple(offered), id, topics, path, scores=values))
+    for case in cases:
+        yield scores.ScoreRelationsInstruction(asked.source.prompts), case, 1 / len(cases)
+
+
+# ------ score_entities.
+
+
+def score_candidates(
+    asked: Asked, reached: Ints, rest: RelationPath, draw: Random, *, look_ahead: bool
+) -> list[tuple[int, float]]:
+    """Return entities with the share of golds that the rest of a plan leads to, right and wrong ones in turns.
+
+    With ``look_ahead`` what it leads nowhere from is left out.
+    """
+    search, golds = asked.search, asked.golds
+    barred = () if search.reenter_topic else asked.question.topics
+    layer = reached.tolist()
+    looked_at = dict.fromkeys(draw.sample(layer, min(MAX_LOOKED_AT, len(layer))))
+    if not rest and (golden := [entity for entity in layer if entity in golds]):
+        looked_at |= dict.fromkeys(draw.sample(golden, 1))
+    ends = {one: follow_path(search.graph, [one], rest, topics=barred).tolist() for one in looked_at}
+    scored = [
+        (one, sum(end in golds for end in own) / max(len(own), 1)) for one, own in ends.items() if own or not look_ahead
+    ]
+    right = [pair for pair in scored if pair[1] > 0]
+    wrong = [pair for pair in scored if pair[1] == 0]
+    turns = [pair for both in zip(right, wrong, strict=False) for pair in both]
+    return turns + max(right, wrong, key=len)[min(len(right), len(wrong)) :]
+
+
+def score_entities_cases(asked: Asked) -> Made:
+    """Entities on the way of one teaching path, and of one that does not teach or strays.
+
+    They have facts around them and a whole plan (EPERM), or are behind one relation of one entity (Think-on-Graph).
+    """
+    search, draw = asked.search, asked.draw("score_entities")
+    if not asked.teaching:
+        return
+    walks = [follow(asked, path := meant(asked)[0])]
+    others = [row.path for row in asked.rows if row not in asked.teaching]
+    wrong = follow(asked, draw.choice(others)) if others and draw.random() < 0.5 else stray(asked, draw, len(path))
+    walks += [wrong] if wrong else []
+    topics, cases, barred = asked.names(asked.question.topics), [], search.avoided(asked.question.topics)
+    for walk in walks:
+        place, size = draw.randint(1, len(walk.path)), draw.choice(SIZES)
+        rest, is_tog, found = walk.relations[place:], draw.random() < 1 / 3, list[tuple[int, float]]()
+        if is_tog:
+            here = draw.choice(walk.layers[place - 1].tolist())
+            reached = leave(search.graph, np.array([here]), walk.relations[place - 1], barred)
+            found = score_candidates(asked, reached, rest, draw, look_ahead=False)
+        if is_tog := len(found) > 1:  # of one there is nothing to choose
+            found = found[: max(size, 2)]
+        else:
+            found = score_candidates(asked, walk.layers[place], rest, draw, look_ahead=True)
+            found = found[:size] if size > 1 else draw.sample(found[:2], min(1, len(found)))
+        draw.shuffle(found)
+        shown = tuple(
+            scores.EntityCandidate(
+                search.name_of(entity), () if is_tog else neighbour_triples(search, entity, limit=MAX_TRIPLES)
+            )
+            for entity, _ in found
+        )
+        if shown:
+            plan, values = walk.path[:place] if is_tog else walk.path, tuple(score for _, score in found)
+            cases.append(scores.EntitiesCase(asked.question.text, shown, asked.question.id, topics, plan, values))
+    for case in cases:
+        yield scores.ScoreEntitiesInstruction(asked.source.prompts), case, 1 / len(cases)
+
+
+# ------ enough_information.
+
+
+def enough_cases(asked: Asked) -> Made:
+    """Paths of a teaching plan that end right (enough), or that stop a step short, or stray; others stray with them."""
+    if not asked.teaching:
+        return
+    question, search, draw = asked.question, asked.search, asked.draw("enough_information")
+    path, enough = meant(asked)[0], draw.random() < 0.5
+    strays = [one.path for one in (stray(asked, draw, len(path)) for _ in range(NUM_STRAYS)) if one]
+    main = path if enough else path[:-1] or (strays.pop() if strays else ())
+    shown: list[ScoredPath] = []
+    for plan in dict.fromkeys((main, *strays) if main else ()):
+        found = gather_evidence(search, question.topics, [(plan, 1.0)], max_paths=asked.source.reasoner.max_paths)
+        right = enough and plan == main
+        ends = zip(found.paths, map(end_of, found.steps), strict=True)
+        paths = [one for one, end in ends if (end in asked.golds) == right]
+        if plan == main and not paths:
+            return
+        shown += draw.sample(paths, min(NUM_PATHS, len(paths)))
+    draw.shuffle(shown)
+    if shown:
+        case = choose.EnoughCase(question.text, question.id, asked.names(question.topics), tuple(shown), enough)
+        yield choose.EnoughInstruction(asked.source.prompts), case, 1.0
+
+
+CASES = {
+    "score_relations": score_relations_cases,
+    "score_entities": score_entities_cases,
+    "enough_information": enough_cases,
+}
