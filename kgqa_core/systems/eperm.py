@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
+from random import Random
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -59,7 +60,9 @@ class EpermSection(Section):
     num_neighbours: Annotated[int, Field(ge=0)] = 5  # triples shown around an entity
     finder: Literal["single", "batch"] = "batch"  # one call per candidate entity (EPERM), or per frontier (ours)
     max_paths: Annotated[int, Field(ge=1)] = 40
-    path_scores: bool = True  # show a score after each path
+    # after each path its score; or another's of the same question, drawn by seed; or none, and nothing said of scores
+    scores: Literal["real", "shuffled", "hidden"] = "real"
+    order: Literal["score", "drawn"] = "score"  # of the paths; drawn by seed: then their scores alone tell them apart
     predictor: Literal["lm", "none"] = "lm"  # none: all that the paths end at (Table 4, w/o answer predictor)
 
 
@@ -140,6 +143,7 @@ class Eperm:
     plans: PlanSource
     settings: EpermSection
     max_calls: int | None = None  # per question; None: no limit
+    seed: int = 0  # of what is shuffled
     name: str = "eperm"
     needs_topic: bool = True
     on_rows: bool = True
@@ -163,10 +167,21 @@ class Eperm:
             answer = answer_with(question, found.ends, found.steps)
         else:
             shown = tuple(dict.fromkeys(path.end for path in found.paths))
-            instruction = ReasonInstruction(self.prompts, scored=self.settings.path_scores)
-            (reply,) = yield [Ask(instruction, ReasonCase(question.text, paths=found.paths, shown=shown))]
+            instruction = ReasonInstruction(self.prompts, scored=self.settings.scores != "hidden")
+            (reply,) = yield [
+                Ask(instruction, ReasonCase(question.text, "", self._shown(question, found.paths), shown))
+            ]
             answer = answer_by_name(self.search, question, reply.result, found.steps, on_rows=True)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
+
+    def _shown(self, question: Question, paths: Sequence[ScoredPath]) -> tuple[ScoredPath, ...]:
+        """Return the paths as they are shown: a drawn order is the same whatever becomes of the scores."""
+        draw = Random(f"{self.seed}:{question.id}")
+        drawn, scores = draw.sample(paths, len(paths)), draw.sample([path.score for path in paths], len(paths))
+        shown = drawn if self.settings.order == "drawn" else paths
+        if self.settings.scores != "shuffled":
+            return tuple(shown)
+        return tuple(replace(path, score=score) for path, score in zip(shown, scores, strict=True))
 
     # The retriever: a beam of relation paths from the topics; what they walk is the question's part.
 
@@ -311,7 +326,7 @@ class Eperm:
 
 EPERM = SystemType(
     lambda parts: Eperm(
-        parts.search, parts.prompts, parts.plans(parts.settings.plans), parts.settings, max_calls=parts.max_calls
+        parts.search, parts.prompts, parts.plans(parts.settings.plans), parts.settings, parts.max_calls, parts.seed
     ),
     settings=EpermSection,
     hard_negatives=True,
