@@ -12,19 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from kgqa_core.config_base import FilePath, Section
 from kgqa_core.config_systems import SystemType
 from kgqa_core.evaluation.compare import NOBODY
 from kgqa_core.evaluation.predictions import render_path
-from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs
 from kgqa_core.instructions.answers import match_answers
 from kgqa_core.instructions.choose import Candidate, Choice, ChooseCase, ChooseInstruction, Shown
+from kgqa_core.instructions.plan import PlanAsker, PlanQuestion, render_plan
 from kgqa_core.instructions.render import Prompts, render_triples
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.systems.types import Ask, CandidateSource, Steps, SystemAnswer
+from kgqa_core.systems.types import Ask, CandidateSource, Rounds, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
 if TYPE_CHECKING:
@@ -163,6 +165,7 @@ class EtdSection(Section):
     paths: bool = True  # False, w/o paths: no evidence chains
     renormalise: Literal["all", "shown"] = "all"  # Eq. 3 over all candidates, or over those shown
     only_candidates: bool = False  # hold the model to the labels; the paper leaves it free
+    determine: Literal["choose", "plan"] = "choose"  # plan (ours): whose chain is the model's most probable plan
     answer_set: Literal["chosen", "tied"] = "chosen"  # tied: with those beyond N that tie with one chosen (ours)
 
 
@@ -184,6 +187,8 @@ class Etd:
     explorer: CandidateSource
     settings: EtdSection
     name: str = "etd"
+    judge: PlanAsker | None = None  # how plans are asked about; needed where they determine
+    mask_topics: bool = True  # as its planner reads questions
     needs_topic: bool = True
     on_rows: bool = False  # the explorer turns rows back into entities itself
 
@@ -198,11 +203,33 @@ class Etd:
     def steps(self, question: Question, prepared: Prediction) -> Steps:
         """Show what was explored, and ask once."""
         kept = self.settings
+        if kept.determine == "plan":
+            return self._answer(question, prepared, (yield from self._weigh(question, prepared)))
         # Without candidates the paper's prompt has neither names nor labels: facts and probabilities alone (Table 14).
         shown = Shown(kept.multiple_choice and kept.candidates, kept.candidates, kept.probabilities, kept.paths)
         instruction = ChooseInstruction(self.prompts, shown, only_candidates=kept.only_candidates)
         (reply,) = yield [Ask(instruction, self._case(question, prepared))]
         return self._answer(question, prepared, reply.result)
+
+    def _weigh(self, question: Question, explored: Prediction) -> Rounds:
+        """Return those of the first N whose chain is the most probable plan: a likelihood each, no text is generated.
+
+        Candidates without a chain are not weighed; where all have one plan, nobody is asked.
+        """
+        labels, judge = self.search.entities.relation_labels, self.judge
+        assert judge is not None
+        paths = explored.paths[: min(self.settings.num_candidates, len(explored.candidates))]
+        plans = [tuple(write_step(labels[step.relation], step.reverse) for step in path) for path in paths]
+        options = list(dict.fromkeys(filter(None, plans)))
+        if len(options) > 1:
+            inside = self.search.place([question])[0]
+            case = judge.case(PlanQuestion(question.id, inside.asked(self.mask_topics), inside.topics))
+            (reply,) = yield [Ask(judge.instruction, case, options=tuple(map(render_plan, options)))]
+            if isinstance(reply.result, ParseFailure):
+                return reply.result
+            options = [options[int(np.argmax(reply.log_probs))]]
+        chosen = tuple(index for index, plan in enumerate(plans) if plan in options)
+        return Choice(chosen, "plan" if chosen else "abstain")
 
     def _case(self, question: Question, explored: Prediction) -> ChooseCase:
         """Return the first N candidates; their probabilities are Eq. 3 over all, or shares of what is shown."""
@@ -264,7 +291,8 @@ def _ranked(question: Question, explored: Prediction, answers: Sequence[int]) ->
 
 
 def _open_etd(parts: Any, name: str = "etd") -> Etd:
-    return Etd(parts.search, parts.prompts, parts.candidates(), parts.settings, name)
+    judge = parts.asker() if parts.settings.determine == "plan" else None
+    return Etd(parts.search, parts.prompts, parts.candidates(), parts.settings, name, judge, parts.mask_topics)
 
 
 ETD = SystemType(_open_etd, settings=EtdSection, explores=True, hard_negatives=True)

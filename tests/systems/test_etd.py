@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,7 @@ from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer.model import Card, Explorer
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
+from kgqa_core.instructions.plan import PathConstraints, PlanAsker, PlanInstruction
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.systems.etd import AnswerCost, Etd, EtdSection, ExplorerAlone, ExplorerSystem
@@ -256,6 +258,45 @@ def test_a_free_answer_is_kept_and_has_no_support(
     assert answered.answer.counts["num_unsupported"] == num_unsupported
     assert answered.answer.counts["by_free"] == 1
     assert answered.faithful == (False,) * len(answers)
+
+
+def weigh(world: World, *scores: float, **settings: object) -> Answered:
+    """Answer where plans determine; ``scores`` are the log-likelihoods of the distinct chains, in order."""
+    model = ScriptedModel()
+    if scores:
+        model.on("plan", "the director of [topic] appear", scores=scores)
+    section = EtdSection.model_validate({"determine": "plan", **settings})
+    asker = PlanAsker(PlanInstruction(read_prompts()), PathConstraints(world.walk.graph))
+    system = Etd(world.walk, read_prompts(), world.explored, section, judge=asker)
+    question = replace(world.question, masked=world.question.text.replace("Birch", "[topic]"))
+    (answered,) = answer_all(system, [question], world.walk, model)
+    model.check_done()
+    if scores:
+        assert model.options == [
+            (
+                "<PATH>directed_by<SEP>^directed_by<SEP>release_year</PATH>",
+                "<PATH>starred_actors<SEP>release_year</PATH>",
+            )
+        ]
+    return answered
+
+
+def test_where_plans_determine_all_candidates_of_the_most_probable_chain_are_answers(world: World) -> None:
+    """Two candidates have one chain; it is weighed once, and no text is asked for."""
+    answered = weigh(world, -0.5, -3.0)
+    assert world.answers(answered) == ["1999", "2003"] and answered.faithful == (True, True)
+    assert answered.answer.counts["by_plan"] == 1
+    assert [call.instruction for call in answered.calls] == ["plan"]
+    assert world.answers(weigh(world, -3.0, -0.5)) == ["2001"]
+    lost = weigh(world, -math.inf, -math.inf)  # nobody could tell
+    assert lost.answer.prediction.abstained
+
+
+def test_where_plans_determine_what_leaves_no_choice_is_not_asked(world: World) -> None:
+    alone = weigh(world, num_candidates=1)
+    assert world.answers(alone) == ["1999"] and alone.calls == ()
+    bare = world.with_found(replace(world.found, paths=()))
+    assert weigh(bare).answer.prediction.abstained
 
 
 @pytest.mark.parametrize(("text", "status"), [("I do not know", "abstained"), ("", "unreadable")])
