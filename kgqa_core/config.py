@@ -9,11 +9,13 @@ that they shape.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from kgqa_core.config_base import (
+    SHIPPED,
     EdgeBudget,
     EmbeddedDataset,
     FileDataset,
@@ -25,7 +27,15 @@ from kgqa_core.config_base import (
     Share,
     Size,
 )
-from kgqa_core.config_lm import DensePlannerSection, LmSection, PlansSection, ReasonerSection
+from kgqa_core.config_lm import (
+    DensePlannerSection,
+    LmSection,
+    OwnModelSection,
+    PlansSection,
+    ReasonerSection,
+    Role,
+    RolesSection,
+)
 from kgqa_core.config_systems import SystemsSection
 from kgqa_core.errors import ConfigError
 from kgqa_core.types import Split
@@ -148,6 +158,7 @@ class RunConfig(Section):
     explorer: ExplorerSection | None
     plans: PlansSection | None = None
     lm: Annotated[LmSection, Field(discriminator="kind")] | None = None
+    roles: RolesSection = RolesSection()  # models that play single roles in its place, or adapters of it
     reasoner: ReasonerSection | None = None
     dense: DensePlannerSection | None = None
     prompts: FilePath | None = None  # a folder with wordings of one's own for some prompts, or all
@@ -198,6 +209,27 @@ class RunConfig(Section):
                 )
             elif lm.is_made_here and "generator" not in planners:
                 yield "systems: the embedded model is trained on plans: give 'plans' with a generator"
+
+        for role, own in self._own_roles():
+            where = f"roles.{role}.adapter = {own.adapter}"
+            if isinstance(own.adapter, Path) and (lm is None or not lm.is_tunable):
+                yield f"{where}: an adapter is put on a model that is here: lm.kind packaged, local or embedded"
+            if own.adapter == SHIPPED and lm is not None and lm.kind != "packaged":
+                yield f"{where}: the shipped adapter is for lm.kind packaged, not {lm.kind}"
+
+    def _own_roles(self) -> Iterator[tuple[str, OwnModelSection]]:
+        rows = (one.roles for one in self.systems.variants.values()) if self.systems else ()
+        given = [pair for roles in (self.roles, *rows) for pair in roles]
+        yield from ((role, one) for role, one in given if isinstance(one, OwnModelSection))
+
+    def player(self, role: Role, row: str = "") -> Any:
+        """Return the section of the model that plays a role, in a row of the comparison or else in the run.
+
+        Unless told otherwise it is an OwnModelSection: tuned, but for ``direct``, which shows what was known before.
+        """
+        variant = self.systems.variants.get(row) if self.systems else None
+        told = (variant and getattr(variant.roles, role)) or getattr(self.roles, role)
+        return told or OwnModelSection(kind="own", adapter="none" if role == "direct" else "tuned")
 
     @property
     def exploration(self) -> ExplorerSection:

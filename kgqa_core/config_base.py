@@ -19,6 +19,9 @@ _PACKAGED, _BESIDE = Path(__file__).parent / "conf", Path(__file__).parents[1] /
 CONF = _PACKAGED if _PACKAGED.is_dir() else _BESIDE
 """The project's configurations, prompts and prices: inside the installed package, or beside it in a clone."""
 
+SHIPPED = Path(__file__).parent / "lm" / "shipped"
+"""The adapter of the packaged language model that comes with this package: what ``adapter: shipped`` means."""
+
 SIZE = r"(\d+(?:\.\d+)?)\s?([KMGT])(i?)B"
 VARIABLES = ("KGQA_DATA", "KGQA_HOME")  # what paths may hold as ${...}
 LOCAL = "a file beside the configuration, with the keys data and home"
@@ -58,6 +61,10 @@ def _resolved(given: Any, info: ValidationInfo) -> Any:
     except RuntimeError as problem:  # "~name" of nobody here
         raise ValueError(f"{problem}; give a full path") from None
     return getattr(given, "folder", places.folder) / path
+
+
+def _adapter(given: Any, info: ValidationInfo) -> Any:
+    return SHIPPED if given == "shipped" else _resolved(given, info)
 
 
 def _must(legal: Callable[[Any], object], be: str) -> Callable[[Any], Any]:
@@ -111,6 +118,7 @@ _are_distinct = AfterValidator(
 
 # strict=False where JSON and YAML have no such type: paths are text there, and tuples are lists.
 FilePath = Annotated[Path, Field(strict=False), BeforeValidator(_resolved)]
+AdapterPath = Annotated[Path, Field(strict=False), BeforeValidator(_adapter)]  # in peft's format; shipped: see SHIPPED
 Hops = Annotated[tuple[Annotated[int, Field(ge=1, le=9)], ...], Field(strict=False), _are_distinct]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False), _are_distinct]
 Share = Annotated[float, Field(ge=0, le=1)]

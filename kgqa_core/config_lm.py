@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kgqa_core.config_base import Section, Seeds, Share, open_entry
+from kgqa_core.config_base import AdapterPath, Section, Seeds, Share, open_entry
 
 Planner = Literal["generator", "dense", "mixture"]
 
@@ -25,6 +25,51 @@ if TYPE_CHECKING:
     LmSection: TypeAlias = Any
 else:  # their modules are light: they import what they open when they open it
     LmSection = reduce(or_, (open_entry(BACKENDS, kind, what="kind of lm") for kind in BACKENDS))
+
+Role = Literal["plan", "score", "reason", "clues", "direct"]
+ROLES: dict[Role, tuple[str, ...]] = {
+    "plan": ("plan",),
+    "score": ("score_relations", "score_entities", "enough_information"),
+    "reason": ("reason", "explain", "choose"),
+    "clues": ("extract_clues", "map_relations", "map_entities"),
+    "direct": ("direct", "chain_of_thought"),
+}
+"""What a language model is asked as, and by which instructions. Any other instruction is asked of ``reason``."""
+
+
+class OwnModelSection(Section):
+    """The run's own model in one role: with the run's adapter, or with another one, or with none."""
+
+    kind: Literal["own"]
+    # none: the model before any tuning. tuned: what ``reasoner`` makes of it, else with the adapter that ``lm`` names.
+    adapter: Annotated[Literal["none", "tuned"] | AdapterPath, Field(union_mode="left_to_right")] = "tuned"
+
+
+if TYPE_CHECKING:
+    RoleSection: TypeAlias = Any
+else:
+    RoleSection = Annotated[OwnModelSection | LmSection, Field(discriminator="kind")] | None
+
+
+class RolesSection(Section):
+    """Which language model plays each role. None: the run's own, tuned; untuned where it answers out of its head.
+
+    So the lift over ``direct`` is what graph and tuning add.
+    """
+
+    plan: RoleSection = None
+    score: RoleSection = None
+    reason: RoleSection = None
+    clues: RoleSection = None
+    direct: RoleSection = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_unless_told(cls, given: Any) -> Any:
+        """Let ``{adapter: PATH}`` stand for the run's own model with that adapter."""
+        if not isinstance(given, dict):
+            return given
+        return {role: {"kind": "own", **one} if isinstance(one, dict) else one for role, one in given.items()}
 
 
 class PlansSection(Section):

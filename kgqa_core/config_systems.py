@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, create_model, model_validator
 
 from kgqa_core.config_base import Section, Seeds, Share, name_in, open_entry
+from kgqa_core.config_lm import ROLES, Role, RolesSection
 from kgqa_core.errors import ConfigError
 
 SYSTEMS: dict[str, str] = {  # name: module and its SystemType
@@ -41,8 +42,8 @@ class SystemType:
 
     open: Callable[[Any], Any]  # run.compare.Parts -> systems.types.System
     settings: type[Section] | None = None  # None: it has none
-    asks: bool = True  # a language model
-    asks_with: Callable[[Any], bool] = lambda settings: True  # of its settings: does it ask one that could?
+    # Of its settings: the roles in which it asks a language model, plans that ``plan_source`` gives aside.
+    roles: Callable[[Any], tuple[Role, ...]] = lambda settings: tuple(ROLES)
     explores: bool = False  # the run's explorer and encodings
     hard_negatives: bool = False  # may be given them in place of what it retrieves; others search by themselves
     plan_source: Callable[[Any], str] = lambda settings: "none"  # of its settings: who plans for it
@@ -77,6 +78,7 @@ class VariantSection(Section):
     system: SystemName
     settings: dict[str, Any] = Field(default_factory=dict)  # over those of the system's section
     answered_by: Annotated[tuple[Answerer, ...], Field(strict=False, min_length=1)] | None = None  # None: as all
+    roles: RolesSection = RolesSection()  # over those of the run
 
 
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/-]{0,59}$")]  # a legal name in MLflow
@@ -129,8 +131,9 @@ class SystemsSection(Section):
         for row in self.variants:
             if row in SYSTEMS or "-seed" in row:
                 raise ValueError(f"variants.{row}: a variant has a name of its own, without '-seed'")
-            if self.variants[row].settings and system_type(self.variants[row].system).fuses:
-                raise ValueError(f"variants.{row}: what ours fuses is chosen once for a run; set systems.ours")
+            own = self.variants[row]
+            if (own.settings or own.roles.model_fields_set) and system_type(own.system).fuses:
+                raise ValueError(f"variants.{row}: what ours fuses is chosen once for a run; set systems.ours, roles")
             self.settings_of(row)
         return self
 
@@ -143,12 +146,19 @@ class SystemsSection(Section):
 
     def asks(self, row: str) -> bool:
         """Say whether a row's system asks a language model under its settings."""
-        kind = system_type(self.variants[row].system if row in self.variants else row)
-        return kind.asks and kind.asks_with(self.settings_of(row))
+        return bool(self.roles_of(row))
 
     def is_answered_by(self, who: Answerer) -> bool:
         """Say whether somebody answers for any system that asks a language model."""
         return any(who in answerers for row, (_, answerers) in self.rows().items() if self.asks(row))
+
+    def roles_of(self, row: str) -> tuple[Role, ...]:
+        """Return the roles in which a row asks whoever answers."""
+        kind, own = system_type(self.variants[row].system if row in self.variants else row), self.settings_of(row)
+        asked = set(kind.roles(own))
+        if kind.plan_source(own) == "lm" and self.pool == "none":
+            asked.add("plan")
+        return tuple(role for role in ROLES if role in asked)
 
     def settings_of(self, row: str) -> Any:
         """Return the settings of a row, or of a system by its name; None where it has none. ValueError: not its own."""

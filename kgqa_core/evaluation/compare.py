@@ -292,12 +292,12 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
 
 
 def direct_of(entrant: Entrant, entrants: Sequence[Entrant]) -> Entrant | None:
-    """Return the row of ``direct`` to compare with: of the same model, or the only one for a system that asks none."""
+    """Return the row of ``direct`` to compare with: by the same untuned model, or the only one where none is asked."""
     about = entrant.about
     if about is None or about.system == DIRECT:
         return None
     rows = [one for one in entrants if one.about and one.about.system == DIRECT and one.player not in CHANCE]
-    same = [one for one in rows if one.about and one.about.model == about.model]
+    same = [one for one in rows if one.about and (one.about.base or one.about.model) == (about.base or about.model)]
     return next(iter(same or (rows if len(rows) == 1 and not about.answered_by else [])), None)
 
 
@@ -322,7 +322,7 @@ def _merits(entrants: Sequence[Entrant], tests: _Tests) -> list[Merit]:
     """Return what the model adds, for each row beside which both stand-ins did the same with the same settings."""
 
     def task(one: Entrant) -> SystemSource | None:
-        return one.about and replace(one.about, seed=None, answered_by="", model="")
+        return one.about and replace(one.about, seed=None, answered_by="", model="", roles="", base="")
 
     compared: list[tuple[Entrant, list[Entrant]]] = []
     for one in entrants:

@@ -45,6 +45,15 @@ class SystemSource:
     topics: str = "gold"  # where topic entities come from: gold, linked, none (the system uses none)
     pool: str = "none"  # hard: the right plan and wrong ones in place of what the system retrieves
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, JSON: {"num_candidates": 3}
+    roles: str = ""  # the model of each role that was asked, for people: "plan, reason: base+rog, direct: base"
+    base: str = ""  # identity of the model that answered, its tuning aside; empty: as ``model``
+
+    @property
+    def players(self) -> str:
+        """Return who answered, as tables show it: ``oracle``, or the model of each role."""
+        return ", ".join(
+            filter(None, [self.answered_by if self.answered_by != "lm" or not self.roles else "", self.roles])
+        )
 
     @property
     def row(self) -> str:
@@ -174,7 +183,7 @@ def read_source(path: Path) -> Source | None:
         about = None
         if ABOUT_KEY in known:
             written = json.loads(known[ABOUT_KEY])
-            about = SystemSource(**{one.name: written[one.name] for one in fields(SystemSource)})
+            about = SystemSource(**{one.name: written[one.name] for one in fields(SystemSource) if one.name in written})
         if GRAPH_KEY not in known or SYSTEM_KEY not in known:
             return None
         return Source(known[GRAPH_KEY].decode(), known[SYSTEM_KEY].decode(), about)

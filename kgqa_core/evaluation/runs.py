@@ -169,7 +169,7 @@ def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
     def described(run: EvaluatedRun) -> dict[str, str]:
         if run.about is None:
             return {"file": str(run.path)}
-        about = {**run.about.settings, "model": run.about.model, "prompts": run.about.prompts}
+        about = {**run.about.settings, "by": run.about.players, "model": run.about.model, "prompts": run.about.prompts}
         return {name: str(value)[:SHOWN_VALUE] for name, value in about.items()}
 
     rows: dict[str, list[EvaluatedRun]] = {}
@@ -183,8 +183,9 @@ def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
         same = [described(other[0]) for key, other in rows.items() if names[key] == names[row]]
         mine, name = described(own[0]), names[row]
         if len(same) > 1:
-            differing = [f"{one} {mine[one]}" for one in mine if any(other.get(one) != mine[one] for other in same)]
-            name += f" [{', '.join(differing)}]"
+            differing = [one for one in mine if any(other.get(one) != mine[one] for other in same)]
+            shown = [one for one in differing if one != "model" or "by" not in differing]  # its content says no more
+            name += f" [{', '.join(f'{one} {mine[one]}' for one in shown)}]"
         found[name] = own
     return found
 

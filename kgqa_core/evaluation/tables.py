@@ -242,7 +242,7 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
     main, matches, spent, answerers = [], [], [], []
     for one in found.entrants:
         figures, about = {**one.row.overall, **one.lift}, one.about
-        answerer = UNKNOWN if about is None else about.answered_by or "no LM"
+        answerer = UNKNOWN if about is None else about.players or "no LM"
         lift = f"{one.lift['lift.hits1']:+,.2f}" if one.lift else UNKNOWN
         hits1, f1, em = (_marked(found, one, metric) for metric in ("hits1", "f1", "em"))
         who = (one.name, answerer, about.topics if about else UNKNOWN)

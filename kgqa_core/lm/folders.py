@@ -190,7 +190,9 @@ def load(
     if adapter is not None:
         if len(tokenizer) > num_rows:
             model.resize_token_embeddings(len(tokenizer))
-        model = _add_adapter(model, adapter, merge=loaded_as == "float32")
+        model = add_adapter(model, adapter)
+        if loaded_as == "float32":  # faster, but it rounds
+            model = model.merge_and_unload()
     text = model.config.get_text_config(decoder=True)
     context = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
     return Loaded(model.eval(), tokenizer, int(context or min(tokenizer.model_max_length, 1 << 20)), loaded_as)
@@ -243,8 +245,8 @@ def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -
     return model.to(device) if quantise == "none" else model
 
 
-def _add_adapter(model: Any, adapter: Path, *, merge: bool) -> Any:
-    """Return the model with an adapter on it; ``merge`` adds it into the weights, which is faster but rounds."""
+def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
+    """Return the model with an adapter on it, called ``name`` beside those that it has."""
     import peft
 
     kind = model.config.model_type
@@ -253,14 +255,18 @@ def _add_adapter(model: Any, adapter: Path, *, merge: bool) -> Any:
         "the base model that it was trained for, or save it again"
     ):
         trained = set(tensor_shapes(adapter))
-        adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False)
-    unknown = sorted(trained - set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)))
+        if isinstance(model, peft.PeftModel):
+            model.load_adapter(str(adapter), name, is_trainable=False)
+        else:
+            model = peft.PeftModel.from_pretrained(model, str(adapter), name, is_trainable=False)
+    there = peft.get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    unknown = sorted(trained - set(there))
     if wrong := [name for name in unknown if ".lora_" in name]:  # peft passes over them
         raise InputError(
             f"the adapter {adapter} is for another base: it changes {wrong[0].partition('.lora_')[0]}, which this "
             f"model ({kind}) has not. Give the base model that it was trained for"
         )
-    return adapted.merge_and_unload() if merge else adapted
+    return model
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from kgqa_core.artifacts import hash_file
-from kgqa_core.config_base import FilePath
+from kgqa_core.config_base import AdapterPath
 from kgqa_core.errors import InputError
 from kgqa_core.lm.types import MadeLmSection, Weights
 
@@ -57,7 +57,12 @@ class PackagedLmSection(MadeLmSection):
     """SmolLM2-135M-Instruct, which a Python package carries: a real instruct model on any machine, no download."""
 
     kind: Literal["packaged"]
-    adapter: FilePath | None = None  # a folder in peft's format
+    adapter: AdapterPath | None = None  # a folder in peft's format; shipped: the one that comes with this package
+
+    @property
+    def label(self) -> str:
+        """The model's name."""
+        return "smollm2-135m"
 
     @property
     def gguf(self) -> Path:

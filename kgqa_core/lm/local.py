@@ -6,8 +6,9 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,19 @@ _QUANTISED = {"int8": 1.0, "int4": 0.5}  # bytes per weight of a matrix; tables 
 class LocalModel:
     """A causal language model in memory. Implements ``LanguageModel``."""
 
-    def __init__(self, loaded: Loaded, name: str, *, batch_size: int = BATCH_SIZE) -> None:
-        """Take what ``load`` gave; ``batch_size`` is how many texts (beams and samples count) grow at a time."""
-        self.name, self.context = name, loaded.context
+    def __init__(
+        self,
+        loaded: Loaded,
+        name: str,
+        *,
+        batch_size: int = BATCH_SIZE,
+        activate: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take what ``load`` gave; ``batch_size`` is how many texts (beams and samples count) grow at a time.
+
+        ``activate`` is called before each batch: it puts this model's adapter on a base that several share.
+        """
+        self.name, self.context, self._activate = name, loaded.context, activate
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         told = getattr(loaded.model.generation_config, "eos_token_id", None) or []
         told = [told] if isinstance(told, int) else told
@@ -66,6 +77,7 @@ class LocalModel:
         def run(batch: list[int]) -> list[list[Generation]]:
             starts = [start_state(self.tokenizer, prompts[number].constraint) for number in batch]
             tokens = [rows[number] for number in batch]
+            self._activate()
             return generate_batch(self.model, tokens, decoding, ending=ending, starts=starts)
 
         results = [[Generation("", problem="too_long")] * decoding.num_returns for _ in prompts]
@@ -92,6 +104,7 @@ class LocalModel:
 
         def run(batch: list[int]) -> list[list[float]]:
             own = [[answers[number][place] for place in fitting[number]] for number in batch]
+            self._activate()
             return score_batch(self.model, [rows[number] for number in batch], own, self._option_batcher)
 
         lengths = [len(rows[number]) + max(map(len, answers[number])) for number in asked]
@@ -102,30 +115,78 @@ class LocalModel:
         return scores
 
 
-def open_local(
+def open_local(folder: Path, *, adapter: Path | None = None, **how: Any) -> LocalModel:
+    """Open a transformers folder as a language model, as ``open_adapters`` does."""
+    return open_adapters(folder, [adapter], **how)[0]
+
+
+def open_adapters(
     folder: Path,
+    adapters: Sequence[Path | None],
     *,
-    adapter: Path | None = None,
     dtype: Dtype = "auto",
     quantise: Quantise = "none",
     device: str = "cpu",
     batch_size: int | None = None,
     hash_file: HashFile = hash_file,
-) -> LocalModel:
-    """Open a transformers folder as a language model; arguments and errors beside these are those of ``load``.
+) -> list[LocalModel]:
+    """Open a folder as a language model per adapter (None: without any), all on one base in memory.
 
-    ``batch_size`` texts (beams and samples count) grow at a time; None: 64, and 256 of a small model.
+    A single adapter is added into float32 weights. Of several each is switched on for its own batches; one that cannot
+    be, because it enlarges the vocabulary or is no LoRA, gets a base of its own. Arguments and errors beside these are
+    those of ``load``. ``batch_size`` texts (beams and samples count) grow at a time; None: 64, and 256 of a small one.
     """
     folders.read_config(folder)
     base = folders.hash_model(folder, hash_file)
-    if adapter is not None:
-        folders.check_adapter(adapter, folder, base)
-    loaded = load(folder, adapter=adapter, dtype=dtype, quantise=quantise, device=device)
-    name = f"local-v{VERSION}-{loaded.dtype}-{quantise}-{base}"
-    if adapter is not None:
-        name += f"+{folders.hash_model(adapter, hash_file, is_adapter=True)}"
-    is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
-    return LocalModel(loaded, name, batch_size=batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE))
+    for adapter in adapters:
+        if adapter is not None:
+            folders.check_adapter(adapter, folder, base)
+    how: Any = {"dtype": dtype, "quantise": quantise, "device": device}
+
+    def opened(loaded: Loaded, adapter: Path | None, activate: Callable[[], None] = lambda: None) -> LocalModel:
+        name = f"local-v{VERSION}-{loaded.dtype}-{quantise}-{base}"
+        if adapter is not None:
+            name += f"+{folders.hash_model(adapter, hash_file, is_adapter=True)}"
+        is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
+        size = batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE)
+        return LocalModel(loaded, name, batch_size=size, activate=activate)
+
+    if len(adapters) == 1:
+        return [opened(load(folder, adapter=adapters[0], **how), adapters[0])]
+    plain = load(folder, **how)
+    num_rows = plain.model.get_input_embeddings().weight.shape[0]
+    tokenizers = [load_tokenizer(folder, adapter) for adapter in adapters]
+    switch, found = _Switch(plain.model), list[LocalModel]()
+    for number, (adapter, tokenizer) in enumerate(zip(adapters, tokenizers, strict=True)):
+        is_lora = adapter is None or folders.read_json(adapter / "adapter_config.json").get("peft_type") == "LORA"
+        if not is_lora or len(tokenizer) > num_rows:
+            found.append(opened(load(folder, adapter=adapter, **how), adapter))
+            continue
+        if adapter is not None:
+            switch.model = folders.add_adapter(switch.model, adapter, f"adapter{number}of").eval()
+        on = partial(switch.to, None if adapter is None else f"adapter{number}of")  # peft knows parts of names by it
+        found.append(opened(replace(plain, tokenizer=tokenizer), adapter, on))
+    for model in found:
+        model.model = switch.model if model.model is plain.model else model.model
+    return found
+
+
+class _Switch:
+    """Which adapter of a model is on."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model  # a transformers model, in a peft model once an adapter is on it
+        self._on: str | None = ""  # not known yet
+
+    def to(self, name: str | None) -> None:
+        """Put an adapter on; None: none."""
+        if name != self._on and hasattr(self.model, "peft_config"):
+            if name is None:
+                self.model.base_model.disable_adapter_layers()
+            else:
+                self.model.base_model.enable_adapter_layers()
+                self.model.set_adapter(name, inference_mode=True)
+            self._on = name
 
 
 def describe(
@@ -213,6 +274,7 @@ class Tunable:
     model: Any  # a transformers model, in a peft model where LoRA is tuned
     tokenizer: Any
     base_sha256: str
+    start_sha256: str  # of the adapter that it goes on from; empty: from the base itself
     max_length: int  # tokens of an example
     precision: torch.dtype  # of matrix products
 
@@ -232,20 +294,30 @@ def open_tunable(job: TuneJob, *, device: str = "cpu") -> Tunable:
     """Open a local folder for tuning.
 
     With LoRA the base's own weights are frozen, and kept in the type of matrix products. Weights that are trained, and
-    their optimiser's moments, are float32. Raises InputError where the folder is no model that can be used, ConfigError
-    where the section does not fit it.
+    their optimiser's moments, are float32. With ``job.adapter`` LoRA goes on from its weights, and full tuning from the
+    base with it added. Raises InputError where a folder is none that can be used, ConfigError where the section does
+    not fit it.
     """
     torch.manual_seed(job.seed)
-    section, base_sha256 = job.section, folders.hash_model(job.base, hash_file)
+    section, base_sha256, start_sha256 = job.section, folders.hash_model(job.base, hash_file), ""
+    if job.adapter is not None:
+        folders.check_adapter(job.adapter, job.base, base_sha256)
+        start_sha256 = folders.hash_model(job.adapter, hash_file, is_adapter=True)
     on_gpu = device.startswith("cuda") and torch.cuda.is_bf16_supported()
     half = section.precision == "bfloat16" or (section.precision == "auto" and on_gpu)
-    loaded = load(job.base, dtype="bfloat16" if half and section.tuning == "lora" else "float32", device=device)
-    model = loaded.model
-    if section.tuning == "lora":
+    is_lora = section.tuning == "lora"
+    added = None if is_lora else job.adapter
+    loaded = load(job.base, adapter=added, dtype="bfloat16" if half and is_lora else "float32", device=device)
+    model = loaded.model.requires_grad_(True)  # peft froze what an adapter was added to
+    if is_lora:
         model = _with_lora(model, section, autocast=half)
         model.peft_config["default"].base_model_name_or_path = f"{job.base.name}-{base_sha256[:12]}"
+        if job.adapter is not None:
+            _go_on_from(model, job.adapter, section)
+    tokenizer = load_tokenizer(job.base, job.adapter)
     limit = min(section.max_length, loaded.context)
-    return Tunable(model, loaded.tokenizer, base_sha256, limit, torch.bfloat16 if half else torch.float32)
+    precision = torch.bfloat16 if half else torch.float32
+    return Tunable(model, tokenizer, base_sha256, start_sha256, limit, precision)
 
 
 def _with_lora(model: Any, section: ReasonerSection, *, autocast: bool) -> Any:
@@ -283,6 +355,26 @@ def _with_lora(model: Any, section: ReasonerSection, *, autocast: bool) -> Any:
     return adapted
 
 
+def _go_on_from(model: Any, adapter: Path, section: ReasonerSection) -> None:
+    """Put an adapter's weights into LoRA weights of the same form; ConfigError where the section has another one."""
+    import peft
+    from safetensors.torch import load_file
+
+    told = folders.read_json(adapter / "adapter_config.json")
+    own = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
+    same = folders.tensor_shapes(adapter) == {name: tuple(one.shape) for name, one in own.items()}
+    scaled = [name for name in ("use_rslora", "rank_pattern", "alpha_pattern") if told.get(name)]
+    if not same or scaled or told.get("lora_alpha") != section.alpha:
+        targets = told.get("target_modules")
+        said = [f"rank {told.get('r')}", f"alpha {told.get('lora_alpha')}", *scaled]
+        said.append(f"targets {shorten(sorted(targets) if isinstance(targets, list) else targets)}")
+        raise ConfigError(
+            f"tuning goes on from the adapter {adapter} of {', '.join(said)}, and reasoner says rank {section.rank}, "
+            f"alpha {section.alpha:g}, targets {section.targets!r}: make these equal, or leave the adapter out of lm"
+        )
+    peft.set_peft_model_state_dict(model, load_file(adapter / "adapter_model.safetensors"))
+
+
 def save_tuned(tunable: Tunable, job: TuneJob) -> None:
     """Write the tuned model, whole or not there; an adapter says which base it is for."""
     job.out.mkdir(parents=True, exist_ok=True)
@@ -294,10 +386,14 @@ def save_tuned(tunable: Tunable, job: TuneJob) -> None:
             tunable.tokenizer.save_pretrained(folder)
             return
         tunable.model.save_pretrained(folder, save_embedding_layers=False)
+        if job.adapter and any((job.adapter / name).is_file() for name in folders.VOCABULARIES):
+            tunable.tokenizer.save_pretrained(folder)
         (folder / "README.md").unlink(missing_ok=True)  # a form with nothing filled in
         config = folder / "adapter_config.json"
         told = json.loads(config.read_text(encoding="utf-8"))
         if isinstance(told["target_modules"], list):
             told["target_modules"].sort()  # a set, in the order of the day
         config.write_text(json.dumps(told, indent=2, sort_keys=True), encoding="utf-8")
-        (folder / ABOUT).write_text(json.dumps({"base_sha256": tunable.base_sha256}, indent=2), encoding="utf-8")
+        about = {"base_sha256": tunable.base_sha256}
+        about |= {"starts_from_sha256": tunable.start_sha256} if tunable.start_sha256 else {}
+        (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")

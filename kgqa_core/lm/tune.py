@@ -230,7 +230,10 @@ def tune(
         journal = Journal(
             job,
             work / "states",
-            identity=hash_json([VERSION, key, section.model_dump(mode="json"), job.seed, job.device, count]),
+            identity=hash_json(
+                [VERSION, key, section.model_dump(mode="json"), job.seed, job.device, count]
+                + ([tunable.start_sha256] if tunable.start_sha256 else [])
+            ),
             weights=tunable.weights,
             judge=lambda: data.dev_losses(tunable.model, tokens, judged, **judging),
             steps=len(batches),

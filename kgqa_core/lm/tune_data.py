@@ -46,6 +46,7 @@ class TuneJob(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base: Path  # a transformers folder
+    adapter: Path | None = None  # of it, in peft's format, that the tuning goes on from
     examples: tuple[Path, ...]  # files of schemas.INSTRUCTIONS; splits train and dev are used
     section: ReasonerSection  # how it is tuned; what it says of the examples was heeded when they were made
     seed: int = 0  # of new weights, dropout and the order of examples

@@ -163,9 +163,18 @@ class ModelSection(Section):
         """Return its files: those of the configuration, or ``made`` by the run; None where it is elsewhere."""
         return None
 
+    @property
+    def label(self) -> str:
+        """What tables call it."""
+        return self.kind
+
     def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
         """Open it on ``weights``, which may have been tuned since. Raises InputError where it cannot be used."""
         raise NotImplementedError
+
+    def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
+        """Open it on each of several weights, whose adapters share one base in memory where it can."""
+        return [self.open(one, machine) for one in weights]
 
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Return what ``kgqa lm-info`` prints. Raises as ``open``."""
@@ -200,13 +209,28 @@ class LocalLmSection(ModelSection):
         folder = made if self.gguf else self.path
         return Weights(folder, self.adapter) if folder else None
 
+    @property
+    def label(self) -> str:
+        """The name of its folder or file."""
+        return self.path.stem if self.gguf else self.path.name
+
     def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
         """Load it with transformers."""
-        from kgqa_core.lm.local import open_local
+        return self.open_each([weights], machine)[0]
 
-        assert weights is not None
-        how: Any = {"adapter": weights.adapter, "device": machine.device(), "hash_file": machine.hash_file}
-        return open_local(weights.folder, dtype=self.dtype, quantise=self.quantise, **how)
+    def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
+        """Load each base once."""
+        from kgqa_core.lm.local import open_adapters
+
+        how: Any = {"device": machine.device(), "hash_file": machine.hash_file}
+        how |= {"dtype": self.dtype, "quantise": self.quantise}
+        known = [one for one in weights if one is not None]
+        opened: dict[Weights, LanguageModel] = {}
+        for folder in dict.fromkeys(one.folder for one in known):
+            own = [one for one in dict.fromkeys(known) if one.folder == folder]
+            models = open_adapters(folder, [one.adapter for one in own], **how)
+            opened |= dict(zip(own, models, strict=True))
+        return [opened[one] for one in known]
 
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Load and time it, where it fits the free memory."""
@@ -232,8 +256,11 @@ class MadeLmSection(ModelSection):
 
     def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
         """Load what stage ``lm`` made: an ordinary transformers folder."""
-        assert weights is not None
-        return LocalLmSection(kind="local", path=weights.folder).open(weights, machine)
+        return self.open_each([weights], machine)[0]
+
+    def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
+        """Load what stage ``lm`` made, and what was tuned of it."""
+        return LocalLmSection(kind="local", path=Path()).open_each(weights, machine)
 
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Load and time it."""
@@ -326,6 +353,11 @@ class EndpointLmSection(ModelSection):
         from kgqa_core.lm.endpoint import Endpoint
 
         return Endpoint(self)
+
+    @property
+    def label(self) -> str:
+        """The model's name; without one, that it is an endpoint."""
+        return self.model or self.kind
 
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Ask what it serves."""

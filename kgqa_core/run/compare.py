@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
+from kgqa_core.config_lm import Budget, Role
 from kgqa_core.config_systems import SystemsSection, system_type
 from kgqa_core.errors import ConfigError, InputError, LinkError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
@@ -25,7 +26,7 @@ from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion
 from kgqa_core.instructions.render import Prompts, read_prompts
 from kgqa_core.oracle.plans import FixedCandidates, FixedPlans, RandomPlans, find_hard_negatives
 from kgqa_core.run import open as opening
-from kgqa_core.run.open import open_planner, path_constraints, planner_seed, search_graph
+from kgqa_core.run.open import Player, open_planner, path_constraints, planner_seed, search_graph
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.explorer import explorer_key
 from kgqa_core.systems.answering import PlanSource
@@ -35,7 +36,7 @@ from kgqa_core.types import LabelPath, Question, Reject
 
 if TYPE_CHECKING:
     from kgqa_core.config_lm import PlansSection
-    from kgqa_core.lm.calls import Meter, Metered
+    from kgqa_core.lm.calls import Meter
     from kgqa_core.lm.types import LanguageModel
     from kgqa_core.systems.etd import ExplorerSystem
 
@@ -51,20 +52,28 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
         parts = Parts(pipeline, section, stack)
         kind, answerer = system_type(parts.name), str(section.get("answered_by", ""))
         system = kind.open(parts)
+        played: dict[str, list[str]] = {}  # model -> its roles
+        for role, label in fields_of(section, "model").items():
+            played.setdefault(label, []).append(role)
         source = SystemSource(
             graph=pipeline.artifact("graph").content,
             system=str(section.get("row", parts.name)),
             seed=parts.seed,
             answered_by=answerer,
             model=parts.model.name if parts.model else "",
+            roles=", ".join(f"{', '.join(roles)}: {model}" for model, roles in played.items()),
+            base=parts.base,
             prompts=hash_json(dict(section["prompts"]))[:16] if answerer else "",
             topics=systems.topics if system.needs_topic else "none",
             pool=systems.pool if kind.hard_negatives else "none",
-            settings={
-                key.removeprefix("settings."): one for key, one in section.items() if key.startswith("settings.")
-            },
+            settings=fields_of(section, "settings"),
         )
         yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, systems.max_new_tokens)
+
+
+def fields_of(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the settings ``PREFIX.name`` of a stage's section, by name."""
+    return {key.removeprefix(f"{prefix}."): one for key, one in section.items() if key.startswith(f"{prefix}.")}
 
 
 def section_of(pipeline: Pipeline) -> SystemsSection:
@@ -156,11 +165,13 @@ class Parts:
         self.pipeline, self.stack = pipeline, stack
         self.name, self.seed = str(section["system"]), int(section["seed"])
         self.systems = section_of(pipeline)
-        self.settings = self.systems.settings_of(str(section.get("row", self.name)))
+        self.row = str(section.get("row", self.name))
+        self.settings = self.systems.settings_of(self.row)
         self.max_calls = self.systems.max_calls
         self.mask_topics = pipeline.config.exploration.mask_topics
         self.meters: list[Meter] = []
         answerer = section.get("answered_by")
+        self.base = ""  # the model that answers, its tuning aside, by content: what a row and its ``direct`` share
         self.model = self._model(str(answerer)) if answerer else None
 
     @cached_property
@@ -195,7 +206,7 @@ class Parts:
             return PlanSource(RandomPlans(self.search.graph, space, self.seed), self.mask_topics)
         if source == "none":
             return PlanSource(FixedPlans({}), self.mask_topics)
-        opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed))
+        opened = open_planner(self.pipeline, source, planner_seed(self.pipeline.config, self.seed), row=self.row)
         planner = self.stack.enter_context(opened)
         self.meters += [planner.meter] if planner.meter is not None else []
         return PlanSource(planner.planner, self.mask_topics)
@@ -215,14 +226,18 @@ class Parts:
         placed, space = self.search.place(read_asked(self.pipeline)), path_constraints(self.search)
         return find_hard_negatives(self.search.graph, space, placed, gold_plans(self.pipeline), seed=self.systems.draw)
 
-    def _model(self, answerer: str) -> Metered:
-        """Return whoever plays the language model, metered and held to the cap of calls."""
-        from kgqa_core.config_lm import Budget
-
+    def _model(self, answerer: str) -> LanguageModel | None:
+        """Return whoever plays the language model, metered and held to the cap of calls; None: nothing is asked."""
         player: LanguageModel
         if answerer == "lm":
-            player = opening.open_model(self.pipeline, planner_seed(self.pipeline.config, self.seed))
-        elif answerer == "oracle":
+            seed, roles = planner_seed(self.pipeline.config, self.seed), self.systems.roles_of(self.row)
+            if not roles:
+                return None
+            opened = opening.open_players(self.pipeline, seed, roles, row=self.row)
+            role: Role = "reason" if "reason" in roles else roles[-1]
+            self.base = opening.base_content(self.pipeline, role, self.row) or opened[role].model.name
+            return self._metered(opened)
+        if answerer == "oracle":
             from kgqa_core.oracle.knowledge import Knowledge
             from kgqa_core.oracle.oracle import open_oracle
 
@@ -237,9 +252,14 @@ class Parts:
                 "first": open_first,
             }
             player = players[answerer]()
+        self.base = player.name
+        return self._metered({"reason": Player(player)})
+
+    def _metered(self, players: Mapping[Role, Player]) -> LanguageModel:
         budget = Budget(calls=self.max_calls)
-        model = self.stack.enter_context(opening.metered(self.pipeline, player, system=self.name, budget=budget))
-        self.meters.append(model.meter)
+        entered = opening.metered(self.pipeline, players, system=self.name, budget=budget)
+        model, meter = self.stack.enter_context(entered)
+        self.meters.append(meter)
         return model
 
 

@@ -5,7 +5,7 @@ All raise ``ArtifactError`` where a stage that they stand on is not done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,19 +17,18 @@ import pyarrow.parquet as pq
 
 from kgqa_core.config import EncoderSection, EvaluationSection, HashEncoderSection, LocalEncoderSection, RunConfig
 from kgqa_core.config_base import CONF
+from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
-from kgqa_core.lm.types import Machine, ModelSection, Weights
+from kgqa_core.lm.types import LanguageModel, Machine, ModelSection, Weights
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question, Split
 
 if TYPE_CHECKING:
-    from kgqa_core.config_lm import Budget
     from kgqa_core.explorer.model import EncodeTexts
     from kgqa_core.instructions.plan import PathConstraints, Planner, PlanQuestion
-    from kgqa_core.lm.calls import Meter, Metered
-    from kgqa_core.lm.types import LanguageModel
+    from kgqa_core.lm.calls import Meter
     from kgqa_core.planners.dense import DensePlanner
     from kgqa_core.planners.evaluate import IsValid
     from kgqa_core.systems.etd import ExplorerSystem
@@ -188,14 +187,80 @@ def base_weights(pipeline: Pipeline) -> Weights | None:
     return model_section(config).weights(made)
 
 
-def open_model(pipeline: Pipeline, seed: int) -> LanguageModel:
-    """Open the run's language model, with the adapters of this seed where it trains any; InputError if unusable."""
-    config, weights = pipeline.config, base_weights(pipeline)
-    if config.reasoner is not None and weights is not None:
+def open_model(pipeline: Pipeline, seed: int, role: Role = "plan", *, row: str = "") -> LanguageModel:
+    """Open the model that plays a role, with the adapters of this seed where the run trains any."""
+    return open_players(pipeline, seed, [role], row=row)[role].model
+
+
+class Player(NamedTuple):
+    """Whoever plays one role."""
+
+    model: LanguageModel
+    price_name: str = ""  # as prices call it; empty: it costs no money
+
+
+def open_players(pipeline: Pipeline, seed: int, roles: Iterable[Role], *, row: str = "") -> dict[Role, Player]:
+    """Open the models that play some roles, in a row of the comparison or else in the run; InputError if unusable.
+
+    Roles that one model plays share it, and adapters of one base share that base.
+    """
+    wanted = {role: _role_weights(pipeline, seed, role, row) for role in roles}
+    players: dict[Role, Player] = {}
+    for first, _ in wanted.values():
+        own = {role: weights for role, (section, weights) in wanted.items() if section == first and role not in players}
+        files = list(dict.fromkeys(own.values()))
+        models = dict(zip(files, first.open_each(files, _machine(pipeline)), strict=True)) if own else {}
+        players |= {role: Player(models[weights], first.price_name()) for role, weights in own.items()}
+    return {role: players[role] for role in wanted}
+
+
+def _role_weights(pipeline: Pipeline, seed: int, role: Role, row: str) -> tuple[ModelSection, Weights | None]:
+    """Return the section of the model that plays a role, and the files that it is opened on."""
+    config = pipeline.config
+    player = config.player(role, row)
+    if not isinstance(player, OwnModelSection):
+        return player, player.weights(None)
+    section, weights = model_section(config), base_weights(pipeline)
+    if weights is None or player.adapter == "none":
+        return section, weights and Weights(weights.folder)
+    if isinstance(player.adapter, Path):
+        return section, Weights(weights.folder, player.adapter)
+    if config.reasoner is not None:
         trained = pipeline.artifact(f"reasoner-seed{seed}").folder
         is_adapter = (trained / ADAPTER_FOLDER).is_dir()
         weights = Weights(weights.folder, trained / ADAPTER_FOLDER) if is_adapter else Weights(trained / MODEL_FOLDER)
-    return model_section(config).open(weights, _machine(pipeline))
+    return section, weights
+
+
+def model_label(config: RunConfig, role: Role, row: str = "") -> str:
+    """Return what tables call the model that plays a role: ``smollm2-135m+rog``."""
+    player = config.player(role, row)
+    is_own = isinstance(player, OwnModelSection)
+    section: ModelSection = model_section(config) if is_own else player
+    if not is_own or player.adapter == "tuned":
+        adapters = [getattr(section, "adapter", None)]
+    else:
+        adapters = [player.adapter if isinstance(player.adapter, Path) else None]
+    parts = [section.label]
+    for adapter in filter(None, adapters):  # those that are made here lie in FINGERPRINT/adapter
+        parts.append(adapter.parent.name[:8] if adapter.name == ADAPTER_FOLDER else adapter.name)
+    if is_own and player.adapter == "tuned" and config.reasoner is not None:
+        parts.append(config.reasoner.objective if config.reasoner.instructions is None else "tuned")
+    return "+".join(parts)
+
+
+def base_content(pipeline: Pipeline, role: Role, row: str = "") -> str:
+    """Return the content of the model that plays a role, its tuning aside; empty where it is elsewhere.
+
+    A tuned ``direct`` is nobody's base: what systems add is their lift over the untuned one.
+    """
+    from kgqa_core.lm.folders import hash_model
+
+    player = pipeline.config.player(role, row)
+    is_own = isinstance(player, OwnModelSection)
+    weights = base_weights(pipeline) if is_own else player.weights(None)
+    is_tuned = player.adapter != "none" if is_own else weights and weights.adapter
+    return hash_model(weights.folder, pipeline.hashes.hash) if weights and not (role == "direct" and is_tuned) else ""
 
 
 def model_facts(pipeline: Pipeline) -> dict[str, Any]:
@@ -209,17 +274,24 @@ def _machine(pipeline: Pipeline) -> Machine:
 
 @contextmanager
 def metered(
-    pipeline: Pipeline, model: LanguageModel, *, system: str, budget: Budget | None = None
-) -> Iterator[Metered]:
-    """Account for a model's calls, and keep them: the same call is paid once in a home. ``budget`` None: no limit."""
-    from kgqa_core.config_lm import UNLIMITED
+    pipeline: Pipeline, players: Mapping[Role, Player], *, system: str, budget: Budget | None = None
+) -> Iterator[tuple[LanguageModel, Meter]]:
+    """Yield whoever plays the roles as one model, each of whose calls is counted, and kept under its player's name.
+
+    The same call is paid once in a home. ``budget``, None for no limit, is for all roles together.
+    """
     from kgqa_core.lm.call_store import CallStore
     from kgqa_core.lm.calls import Meter, Metered, read_prices
+    from kgqa_core.lm.roles import RoleModels
 
-    config = pipeline.config
-    price = read_prices(PRICES).models.get(config.lm.price_name() if config.lm else "")
+    meter, prices = Meter(), read_prices(PRICES).models
     with CallStore(pipeline.home / "cache" / "calls") as store:
-        yield Metered(model, meter=Meter(), store=store, budget=budget or UNLIMITED, system=system, price=price)
+        around: dict[int, Metered] = {}
+        for model, price_name in players.values():
+            how: Any = {"store": store, "budget": budget or UNLIMITED, "price": prices.get(price_name)}
+            around.setdefault(id(model), Metered(model, meter=meter, system=system, **how))
+        own: dict[Role, LanguageModel] = {role: around[id(player.model)] for role, player in players.items()}
+        yield next(iter(own.values())) if len(around) == 1 else RoleModels(own), meter
 
 
 def taught(pipeline: Pipeline, split: Split = "train") -> list[PlanQuestion]:
@@ -263,8 +335,8 @@ class OpenedPlanner(NamedTuple):
 
 
 @contextmanager
-def open_planner(pipeline: Pipeline, name: str, seed: int) -> Iterator[OpenedPlanner]:
-    """Open one of the run's planners: generator, dense or mixture."""
+def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> Iterator[OpenedPlanner]:
+    """Open one of the run's planners: generator, dense or mixture; ``row``: with the model that plans for that row."""
     if name == "dense":
         yield OpenedPlanner(_dense(pipeline, seed))
         return
@@ -277,10 +349,11 @@ def open_planner(pipeline: Pipeline, name: str, seed: int) -> Iterator[OpenedPla
     else:
         longest = max((len(path) for one in taught(pipeline) for path in one.paths), default=1)
         space = RelationConstraint(known_steps(pipeline), max_hops=longest)
-    with metered(pipeline, open_model(pipeline, seed), system="generator") as model:
+    players = open_players(pipeline, seed, ["plan"], row=row)
+    with metered(pipeline, players, system="generator") as (model, meter):
         generator = GeneratorPlanner(model, read_prompts(pipeline.config.prompts), space=space)
         planner = generator if name == "generator" else MixturePlanner(_dense(pipeline, seed), generator)
-        yield OpenedPlanner(planner, model.meter)
+        yield OpenedPlanner(planner, meter)
 
 
 def _dense(pipeline: Pipeline, seed: int) -> DensePlanner:

@@ -47,8 +47,8 @@ class Direct(System):
         return answer_by_name(self.search, question, reply.result, ())
 
 
-DIRECT = SystemType(lambda parts: Direct(parts.search, parts.prompts))
-COT = SystemType(lambda parts: Direct(parts.search, parts.prompts, thinks=True, name="cot"))
+DIRECT = SystemType(lambda parts: Direct(parts.search, parts.prompts), roles=lambda settings: ("direct",))
+COT = replace(DIRECT, open=lambda parts: Direct(parts.search, parts.prompts, thinks=True, name="cot"))
 
 
 # ------ Think-on-Graph: a beam search over relations and entities, pruned by the language model (Sun et al., 2024).
@@ -186,5 +186,7 @@ class Tog(System):
 
 
 TOG = SystemType(
-    lambda parts: Tog(parts.search, parts.prompts, parts.settings, max_calls=parts.max_calls), settings=TogSection
+    lambda parts: Tog(parts.search, parts.prompts, parts.settings, max_calls=parts.max_calls),
+    settings=TogSection,
+    roles=lambda settings: ("score", "reason", "direct"),
 )

@@ -329,6 +329,10 @@ EPERM = SystemType(
         parts.search, parts.prompts, parts.plans(parts.settings.plans), parts.settings, parts.max_calls, parts.seed
     ),
     settings=EpermSection,
+    roles=lambda settings: (
+        *(("score",) if settings.retriever or settings.entity_scores else ()),
+        *(("reason",) if settings.predictor == "lm" else ()),
+    ),
     hard_negatives=True,
     plan_source=lambda settings: str(settings.plans),
 )

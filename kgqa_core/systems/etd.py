@@ -146,7 +146,7 @@ class ExplorerAlone:
         yield  # what makes this a generator: it asks nothing
 
 
-EXPLORER = SystemType(lambda parts: ExplorerAlone(parts.explorer()), asks=False, explores=True)
+EXPLORER = SystemType(lambda parts: ExplorerAlone(parts.explorer()), roles=lambda settings: (), explores=True)
 
 
 # ------ EtD and DualR: the explorer's first N candidates in one multiple-choice call.
@@ -295,7 +295,13 @@ def _open_etd(parts: Any, name: str = "etd") -> Etd:
     return Etd(parts.search, parts.prompts, parts.candidates(), parts.settings, name, judge, parts.mask_topics)
 
 
-ETD = SystemType(_open_etd, settings=EtdSection, explores=True, hard_negatives=True)
+ETD = SystemType(
+    _open_etd,
+    settings=EtdSection,
+    roles=lambda settings: ("plan",) if settings.determine == "plan" else ("reason",),
+    explores=True,
+    hard_negatives=True,
+)
 DUALR = replace(
     ETD,
     open=lambda parts: _open_etd(parts, "dualr"),

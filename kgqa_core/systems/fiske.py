@@ -88,7 +88,9 @@ class Fiske(System):
 
 
 FISKE = SystemType(
-    lambda parts: Fiske(parts.search, parts.prompts, parts.settings, max_calls=parts.max_calls), settings=FiskeSection
+    lambda parts: Fiske(parts.search, parts.prompts, parts.settings, max_calls=parts.max_calls),
+    settings=FiskeSection,
+    roles=lambda settings: ("clues", "reason", "direct"),
 )
 
 

@@ -120,5 +120,8 @@ def _open_given(parts: Any) -> Given:
 
 
 GIVEN = SystemType(
-    _open_given, settings=GivenSection, asks_with=lambda settings: bool(settings.reasoning == "lm"), files=_files
+    _open_given,
+    settings=GivenSection,
+    roles=lambda settings: ("reason",) if settings.reasoning == "lm" else (),
+    files=_files,
 )

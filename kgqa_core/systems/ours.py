@@ -261,5 +261,10 @@ def _open_ours(parts: Any) -> Ours:
 
 
 OURS = SystemType(
-    _open_ours, settings=OursSection, explores=True, fuses=True, plan_source=lambda settings: str(settings.planner)
+    _open_ours,
+    settings=OursSection,
+    roles=lambda settings: ("plan",),
+    explores=True,
+    fuses=True,
+    plan_source=lambda settings: str(settings.planner),
 )

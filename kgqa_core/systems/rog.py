@@ -75,6 +75,7 @@ class Rog:
 ROG = SystemType(
     lambda parts: Rog(parts.search, parts.prompts, parts.plans(parts.settings.plans), parts.settings),
     settings=RogSection,
+    roles=lambda settings: ("reason",) if settings.reasoning == "lm" else (),
     hard_negatives=True,
     plan_source=lambda settings: str(settings.plans),
 )

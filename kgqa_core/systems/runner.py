@@ -14,13 +14,14 @@ from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, Explained
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
+from kgqa_core.lm.roles import RoleModels
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
 from kgqa_core.schemas import METER
 from kgqa_core.systems.types import Answered, Ask, AskedCall, Reply, Status, Steps, System, SystemAnswer
 from kgqa_core.types import Prediction, Question, check_ranking
 
 if TYPE_CHECKING:
-    from kgqa_core.lm.calls import Meter, Metered
+    from kgqa_core.lm.calls import Meter
 
 FRAME_TOKENS = 64  # more than any chat template puts around a prompt
 MAX_KEPT_ERROR = 4000  # characters of a traceback, its end
@@ -42,7 +43,7 @@ class Bench:
 
     system: System
     search: SearchGraph
-    model: Metered | None  # None: it asks no language model
+    model: LanguageModel | None  # metered; None: it asks no language model
     meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
     source: SystemSource
     max_new_tokens: int | None = None  # of a text, see ``answer_all``
@@ -163,7 +164,8 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
 
 
 def _render(model: LanguageModel, run: _Run, place: int, ask: Ask[Any], max_new_tokens: int | None) -> _Call:
-    """Return a call with its prompt: as many paths or candidates of its case as fit the model's context."""
+    """Return a call with its prompt: as many paths or candidates of its case as fit the context of who is asked."""
+    model = model.of(ask.instruction.name) if isinstance(model, RoleModels) else model
     reserve = ask.decoding.max_new_tokens
     if max_new_tokens is not None and reserve > max_new_tokens and ask.instruction.name != "plan":  # it ends by itself
         ask, reserve = replace(ask, decoding=replace(ask.decoding, max_new_tokens=max_new_tokens)), max_new_tokens

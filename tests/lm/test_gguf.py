@@ -128,9 +128,10 @@ def test_adapters_of_a_model_that_a_stage_makes_are_in_the_recipe_of_what_it_ans
     monkeypatch.setattr(module, "find_packaged", lambda: tmp_path / "tiny.gguf")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "adapter_config.json").write_text("{}", encoding="utf-8")
-    lm = "lm: {kind: packaged, adapter: mine}\nsystems: {run: [direct]}\n"
-    files = open_run(tmp_path / "run.yaml", TINY_RUN + lm).specs["system-direct-seed0"].files
-    assert "adapter/adapter_config.json" in files
+    lm = "lm: {kind: packaged, adapter: mine}\nsystems: {run: [rog, direct]}\n"
+    specs = open_run(tmp_path / "run.yaml", TINY_RUN + lm).specs
+    assert "adapter/adapter_config.json" in specs["system-rog-seed0"].files
+    assert not specs["system-direct-seed0"].files  # what the model knows without it
 
 
 @pytest.mark.slow

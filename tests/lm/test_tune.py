@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import load_file
 
 from kgqa_core.artifacts import hash_file
-from kgqa_core.errors import ConfigError, KgqaError
+from kgqa_core.errors import ConfigError, InputError, KgqaError
 from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune import STATE, TENSORS, TuneReport, tune, tune_in_processes
@@ -120,6 +120,37 @@ def test_targets_that_cannot_be_tuned_are_refused_before_training(
         tune(make_job(mixtral, instructions, tmp_path))
     report = tune(make_job(mixtral, instructions, tmp_path, targets=("q_proj", "v_proj"), max_steps=1))
     load(mixtral, adapter=report.folder)
+
+
+def test_tuning_goes_on_from_an_adapter_and_names_it(qwen2: Path, instructions: Path, tmp_path: Path) -> None:
+    """Its first loss is that of the adapter on the same batch, whether LoRA or all weights are tuned."""
+    one = {"max_steps": 1, "curve_every": 1, "dropout": 0.0}
+    first = told(make_job(qwen2, instructions, tmp_path / "first", max_steps=15))[0].folder
+    settings = {**one, "adapter": first, "learning_rate": 1e-9}
+    still = told(make_job(qwen2, instructions, tmp_path / "still", **settings))[0]
+    asked, plan = [Prompt("plan enre of Heat")], [["<PATH>film.film.genre</PATH>"]]
+    known = open_local(qwen2, adapter=first).score(asked, plan)[0][0]
+    assert open_local(qwen2, adapter=still.folder).score(asked, plan)[0][0] == pytest.approx(known, abs=1e-3)
+    full = told(make_job(qwen2, instructions, tmp_path / "full", tuning="full", **settings))[0]
+    assert full.train_loss == pytest.approx(still.train_loss, abs=1e-5)
+    anew = told(make_job(qwen2, instructions, tmp_path / "anew", **one))[0]
+    assert still.train_loss < anew.train_loss - 0.5
+    about = json.loads((still.folder / ABOUT).read_text())
+    assert about["starts_from_sha256"] == hash_model(first, hash_file, is_adapter=True)
+
+
+@pytest.mark.parametrize(
+    "other", [{"rank": 5}, {"alpha": 7.0}, {"targets": ("q_proj", "v_proj")}, {"targets": ("q_proj",), "rank": 5}]
+)
+def test_a_section_of_another_form_than_the_adapter_it_starts_from_is_refused(
+    other: dict[str, Any], qwen2: Path, instructions: Path, tmp_path: Path
+) -> None:
+    first = tune(make_job(qwen2, instructions, tmp_path / "first", max_steps=1)).folder
+    with pytest.raises(ConfigError, match=r"goes on from the adapter .* of rank 3, alpha 32.0, targets .*make these"):
+        tune(make_job(qwen2, instructions, tmp_path / "second", adapter=first, **other))
+    turned = make_any(tmp_path / "another", "qwen2")
+    with pytest.raises(InputError, match="is for another base"):
+        tune(make_job(turned, instructions, tmp_path / "third", adapter=first))
 
 
 # ------ Going on

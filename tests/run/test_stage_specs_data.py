@@ -43,7 +43,8 @@ OTHERWISE |= {"encoder.path", "encoder.pooling", "encoder.kind"}
 OTHERWISE |= {f"explorer.{name}" for name in ("seeds", "init_from", "init_attention", "also_train_on")}
 LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
 MACHINE = ("runtime.", "cluster.", "tracking.", "dataset.drift.")  # the last stop a run, and shape nothing
-ELSEWHERE = ("plans.", "lm.", "reasoner.", "dense.", "prompts", "dataset.plan_files", "dataset.max_reject", "systems.")
+ELSEWHERE = ("plans.", "lm.", "roles.", "reasoner.", "dense.", "prompts", "dataset.plan_files", "dataset.max_reject")
+ELSEWHERE += ("systems.",)
 
 
 @pytest.mark.parametrize("setting", SHAPING)

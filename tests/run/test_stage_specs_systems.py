@@ -205,7 +205,7 @@ def test_a_variant_is_its_system_under_other_settings(run_file: Path) -> None:
     specs = variants(run_file, "RoG without planning: {system: rog, settings: {plans: none, num_plans: 7}}")
     plain, variant = (specs[f"system-{row}-seed0"].section for row in ("rog", "RoG without planning"))
     differing = {name for name in {**plain, **variant} if plain.get(name) != variant.get(name)}
-    assert differing == {"row", "settings.plans", "settings.num_plans"}
+    assert differing == {"row", "settings.plans", "settings.num_plans", "model.plan"}  # nobody is asked to plan
     assert (variant["system"], variant["row"]) == ("rog", "RoG without planning")
     assert set(specs["comparison"].needs) == of("rog", "RoG without planning")
 

@@ -58,7 +58,7 @@ class Toy:
         yield
 
 
-TOY = SystemType(lambda parts: Toy(parts.search, parts.settings.most), settings=ToySection, asks=False)
+TOY = SystemType(lambda parts: Toy(parts.search, parts.settings.most), settings=ToySection, roles=lambda settings: ())
 '''
 Build = Callable[[Pipeline], list[str]]
 

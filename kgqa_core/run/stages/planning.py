@@ -171,7 +171,9 @@ def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
         started = time.process_time()
         plans = evaluate.ask_planner(opened.planner, questions, num_plans=num_plans, progress=told)
         recorder.metric("plan.cpu_seconds", time.process_time() - started)
-        if opened.meter:  # calls and tokens are logical ones: equal whether they were remembered or paid
+        if opened.meter:
+            recorder.param("model.plan", opening.model_label(run.config, "plan"))
+            # Calls and tokens are logical ones: equal whether they were remembered or paid.
             counted = ("num_calls", "num_prompt_tokens", "num_tokens", "paid_calls")
             recorder.metrics(opened.meter.usage(), *counted, prefix="lm.")
     f1 = None

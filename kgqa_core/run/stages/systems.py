@@ -15,15 +15,16 @@ from kgqa_core.artifacts import JOURNAL, write_json, written_whole
 from kgqa_core.config import RunConfig
 from kgqa_core.config_base import CONF
 from kgqa_core.config_file import read_config
+from kgqa_core.config_lm import ROLES
 from kgqa_core.config_systems import Answerer, system_type
 from kgqa_core.errors import InputError
 from kgqa_core.run.cluster import MapTasks, open_cluster
-from kgqa_core.run.open import graph_of, has_generator, subgraphs_of
+from kgqa_core.run.open import graph_of, has_generator, model_label, subgraphs_of
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages import OtherStage, Stage, StageSpec
 from kgqa_core.run.stages.data import ground_keys, plan_walk_of
 from kgqa_core.run.stages.explorer import explorer_key, record_scores
-from kgqa_core.run.stages.tuning import model_files, model_recipe, model_stages, plan_stages, prompt_hashes
+from kgqa_core.run.stages.tuning import PLAN, model_files, model_recipe, model_stages, plan_stages, prompt_hashes
 from kgqa_core.tracking import Recorder
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
@@ -100,17 +101,20 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     if asks:
         section |= {"answered_by": answerer, "prompts": prompt_hashes(config)}
         if answerer == "lm":
-            needs += model_stages(config, seed)
+            needs += model_stages(config, seed, systems.roles_of(row), row)
         if answerer == "oracle":
             section |= {f"oracle.{setting}": value for setting, value in systems.oracle.model_dump().items()}
             needs.append("supervision")
     if systems.pool == "hard":
         needs.append("supervision")
     source = kind.plan_source(own)
-    needs += [*plan_stages(config, source, seed), *([f"fusion-seed{seed}"] if kind.fuses else [])]
-    if (asks and answerer == "lm") or source in ("generator", "mixture"):  # the run's own model plans, at least
-        section |= model_recipe(config)
-        files = files | model_files(config)
+    needs += [*plan_stages(config, source, seed, row), *([f"fusion-seed{seed}"] if kind.fuses else [])]
+    asked = {*(systems.roles_of(row) if answerer == "lm" else ())}
+    asked |= {*(PLAN if source in ("generator", "mixture") else ())}  # whoever answers, the run's own model plans
+    roles = [role for role in ROLES if role in asked]
+    section |= model_recipe(config, roles, row)
+    section |= {f"model.{role}": model_label(config, role, row) for role in roles}  # as tables show it
+    files |= model_files(config, roles, row)
     return StageSpec(key, section, tuple(dict.fromkeys(needs)), files, others, system=_shown_name(section))
 
 
@@ -273,6 +277,6 @@ def answer_chunk(chunk: Chunk) -> int:
 
 STAGES = (
     Stage("fusion", 1, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage("system", 4, "evaluate system", _system_specs, answer_questions),
+    Stage("system", 5, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 2, "compare systems", _comparison_specs, _compare),
 )

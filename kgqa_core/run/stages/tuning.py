@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kgqa_core.artifacts import JOURNAL
 from kgqa_core.config import RunConfig
-from kgqa_core.config_lm import ReasonerSection
+from kgqa_core.config_base import SHIPPED
+from kgqa_core.config_lm import OwnModelSection, ReasonerSection, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.types import EmbeddedLmSection
 from kgqa_core.run import open as opening
@@ -37,21 +38,59 @@ HOW_ASKED = {"objective", "instructions", "shares", "paths_per_question", "wrong
 HOW_ASKED |= {"num_candidates"}
 
 
-# ------ What of a language model and its plans is in the recipes of stages that use them.
+# ------ What of language models and their plans is in the recipes of stages that use them.
+
+PLAN: tuple[Role, ...] = ("plan",)
 
 
-def model_recipe(config: RunConfig) -> dict[str, Any]:
-    """Return what the configuration says of a model that is not made here; its files, or its name, say the rest."""
-    recipe = config.lm.recipe() if config.lm else {}
-    return {"lm": recipe} if recipe else {}
+def model_recipe(config: RunConfig, roles: Iterable[Role] = PLAN, row: str = "") -> dict[str, Any]:
+    """Return what the configuration says of the models that play some roles; their files, or names, say the rest."""
+    recipe: dict[str, Any] = {}
+    for role in roles:
+        player = config.player(role, row)
+        is_own = isinstance(player, OwnModelSection)
+        if said := (opening.model_section(config) if is_own else player).recipe():
+            recipe["lm" if is_own else f"lm.{role}"] = said
+    return recipe
 
 
-def model_files(config: RunConfig) -> dict[str, Path]:
-    """Return the files of a model that is on this machine, and of its adapter."""
+def model_files(config: RunConfig, roles: Iterable[Role] = PLAN, row: str = "") -> dict[str, Path]:
+    """Return the files of the models that play some roles and are on this machine, and of their adapters."""
+    files: dict[str, Path] = {}
+    for role in roles:
+        player = config.player(role, row)
+        if not isinstance(player, OwnModelSection):
+            weights = player.weights(None)
+            if weights is None and player.is_tunable:
+                raise ConfigError(
+                    f"roles.{role}: a model that a stage makes (kind embedded or packaged, or a .gguf file) is named "
+                    "by lm, one for a run; name it there, and the others under roles"
+                )
+            files |= folder_files(weights.folder, f"roles.{role}.path", f"{role}.lm") if weights else {}
+            files |= _adapter_files(weights and weights.adapter, f"roles.{role}.adapter", f"{role}.adapter")
+            continue
+        files |= _base_files(config)
+        if isinstance(player.adapter, Path):
+            files |= _adapter_files(player.adapter, f"roles.{role}.adapter", f"{role}.adapter")
+        elif player.adapter == "tuned" and config.reasoner is None:
+            files |= _first_adapter_files(config)
+    return files
+
+
+def _base_files(config: RunConfig) -> dict[str, Path]:
     weights = config.lm.weights(None) if config.lm else None
-    adapter = getattr(config.lm, "adapter", None)  # also beside a model that stage ``lm`` makes
-    files = folder_files(weights.folder, "lm.path", "lm") if weights else {}
-    return files | (folder_files(adapter, "lm.adapter", "adapter") if adapter else {})
+    return folder_files(weights.folder, "lm.path", "lm") if weights else {}
+
+
+def _first_adapter_files(config: RunConfig) -> dict[str, Path]:
+    """Return the files of the adapter that ``lm`` names, also beside a model that stage ``lm`` makes."""
+    return _adapter_files(getattr(config.lm, "adapter", None), "lm.adapter", "adapter")
+
+
+def _adapter_files(adapter: Path | None, key: str, name: str) -> dict[str, Path]:
+    if adapter == SHIPPED and not SHIPPED.is_dir():
+        raise ConfigError(f"{key}: this version of kgqa comes without an adapter. Train one: give a section 'reasoner'")
+    return folder_files(adapter, key, name) if adapter else {}
 
 
 def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
@@ -63,15 +102,18 @@ def prompt_hashes(config: RunConfig, *instructions: str) -> dict[str, str]:
     return {name: content for name, content in hashes.items() if wanted.fullmatch(name)}
 
 
-def model_stages(config: RunConfig, seed: int) -> list[str]:
-    """Return the stages that the run's own language model is made in."""
-    made = ["lm"] if opening.has_model_stage(config) else []
-    return [*made, *([f"reasoner-seed{opening.planner_seed(config, seed)}"] if config.reasoner else [])]
+def model_stages(config: RunConfig, seed: int, roles: Iterable[Role] = PLAN, row: str = "") -> list[str]:
+    """Return the stages that the models of some roles are made in."""
+    players = [config.player(role, row) for role in roles]
+    own = [player for player in players if isinstance(player, OwnModelSection)]
+    is_tuned = config.reasoner is not None and any(player.adapter == "tuned" for player in own)
+    made = ["lm"] if own and opening.has_model_stage(config) else []
+    return [*made, *([f"reasoner-seed{opening.planner_seed(config, seed)}"] if is_tuned else [])]
 
 
-def plan_stages(config: RunConfig, source: str, seed: int) -> list[str]:
+def plan_stages(config: RunConfig, source: str, seed: int, row: str = "") -> list[str]:
     """Return the stages that a source of plans is made in."""
-    needs = model_stages(config, seed) if source in ("generator", "mixture") else []
+    needs = model_stages(config, seed, row=row) if source in ("generator", "mixture") else []
     return [*needs, *([f"dense-seed{opening.planner_seed(config, seed)}"] if source in ("dense", "mixture") else [])]
 
 
@@ -124,11 +166,15 @@ def _reasoner_specs(config: RunConfig) -> Iterator[StageSpec]:
     if reasoner is None or plans is None or not _is_tuned(config):
         return
     read = ("instructions", "lm") if opening.has_model_stage(config) else ("instructions",)
-    section = {**reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"}), **model_recipe(config)}
+    section = reasoner.model_dump(mode="json", exclude={*HOW_ASKED, "folds"})
+    if recipe := opening.model_section(config).recipe():
+        section["lm"] = recipe
     section["taught"] = sorted(reasoner.mixture)  # instructions may hold more: plans for a model that we make
+    if start := _first_adapter_files(config):
+        section["starts_from"] = "adapter"
     for seed in plans.seeds:
         own = {**section, "seed": seed}
-        yield StageSpec(f"reasoner-seed{seed}", own, read, model_files(config), system="reasoner")
+        yield StageSpec(f"reasoner-seed{seed}", own, read, _base_files(config) | start, system="reasoner")
 
 
 # ------ How they are built.
@@ -276,6 +322,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
     assert config.reasoner is not None
     job = TuneJob(
         base=weights.folder,
+        adapter=weights.adapter,
         examples=(run.artifact("instructions").folder / INSTRUCTIONS_FILE,),
         section=config.reasoner,
         seed=spec.seed,
