@@ -198,5 +198,6 @@ METER = _table(
     num_failed=COUNT,  # calls that gave nothing, of num_calls
     num_stopped=COUNT,  # calls that a budget forbade; not in num_calls
     num_cut=COUNT,  # texts cut at max_new_tokens
+    num_looping=COUNT,  # of them: that repeated themselves to the end, and are read without that
     num_outside=COUNT,  # texts that their constraint does not allow
 )

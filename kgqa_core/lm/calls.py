@@ -22,6 +22,7 @@ from kgqa_core.config_file import read_yaml, validated
 from kgqa_core.config_lm import UNLIMITED, Budget, Price, Prices
 from kgqa_core.errors import ConfigError
 from kgqa_core.lm.call_store import CallStore, Kept, later_seed, score_key, text_key
+from kgqa_core.lm.search import cut_loop
 from kgqa_core.lm.types import GREEDY, Answer, Constraint, Decoding, Generation, LanguageModel, Prompt, StreamingModel
 from kgqa_core.schemas import METER
 
@@ -53,6 +54,7 @@ class Usage:
     num_failed: int = 0
     num_stopped: int = 0
     num_cut: int = 0
+    num_looping: int = 0
     num_outside: int = 0
 
 
@@ -228,7 +230,10 @@ class Metered:
                 results.append([Generation("", problem="budget") for _ in ask.keys])
                 self._charge(ask, Usage(num_stopped=1))
                 continue
-            results.append([known[key].generation if key in known else lost[key][0] for key in ask.keys])
+            given = [known[key].generation if key in known else lost[key][0] for key in ask.keys]
+            # A text that only its limit ended may say the same for ever: once is enough.
+            told = [one if one.finished else replace(one, text=cut_loop(one.text)) for one in given]
+            results.append(told)
             kept = [known[key] for key in dict.fromkeys(ask.keys) if key in known]
             failed = [lost[key][1] for key in dict.fromkeys(ask.keys) if key not in known]
             texts = [one.generation for one in kept] if ask.decoding is not None else []
@@ -240,6 +245,7 @@ class Metered:
                 seconds=math.fsum([*(one.seconds for one in kept), *failed]),
                 num_failed=int(bool(failed)),
                 num_cut=sum(not one.finished for one in texts),
+                num_looping=sum(one.text != once.text for one, once in zip(given, told, strict=True)),
                 num_outside=0 if bound is None else sum(not is_allowed(bound, one.text) for one in texts),
             )
             self._charge(ask, usage)

@@ -105,6 +105,11 @@ class Spelling:
     follow: dict[int, Spelling]  # by token
     allowed: list[int]  # the end too, where a text is whole
 
+    @property
+    def heading(self) -> int:
+        """Return what no other state has: each text is spelled in one way."""
+        return id(self)
+
     def after(self, token: int) -> Spelling | None:
         """Return the state after a token; None after one that is not allowed, and after the end."""
         return self.follow.get(token)
@@ -159,6 +164,16 @@ class Place:
                 found[token] = ((*pieces, piece) if piece else pieces, done)
             reaching += [((*pieces, piece), text) for piece, text in within.beyond]
         return found
+
+    @cached_property
+    def heading(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the pieces that are certain by now, and those of which one comes next: equal for all spellings."""
+        pieces, done = self._pieces, self._done
+        while True:
+            following = [piece for piece in self._constraint.next_pieces(pieces) if piece.encode().startswith(done)]
+            if len(following) != 1 or (not done and self._constraint.may_end(pieces)):
+                return pieces, tuple(following)
+            pieces, done = (*pieces, following[0]), b""
 
     @cached_property
     def allowed(self) -> list[int]:

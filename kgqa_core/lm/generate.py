@@ -16,7 +16,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,16 +27,17 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import DynamicLayer
 
 from kgqa_core.errors import KgqaError
-from kgqa_core.lm.constraints import TokenState
+from kgqa_core.lm.constraints import Place, TokenState
 from kgqa_core.lm.folders import Ending
+from kgqa_core.lm.search import Branch, Candidates, Search
 from kgqa_core.lm.types import Decoding, Generation
 
 ROOM = 32  # tokens for which a layer of the cache makes room at a time, at least
 MOST_IDLE = 0.25  # of the rows, before the cache is copied without them
+SPELLINGS = 16  # tokens, at most, that may begin one text, as "d", "di", "dir" do
 USUAL_NUCLEUS = 64  # tokens that hold the mass top_p in most rows
 Tokens = Sequence[int]
 Starts = Sequence[TokenState | None]  # where each prompt's constraint begins; None: it is free
-Candidates = list[tuple[int, float]]  # (token, its log-probability under the model), best first; empty: a dead end
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Run = Callable[[list[Item]], list[Result]]
@@ -191,61 +192,6 @@ def _draw(scores: Tensor, draws: Sequence[float], decoding: Decoding) -> Tensor:
     return torch.minimum(torch.searchsorted(sums, points, right=True), last)
 
 
-@dataclass(slots=True)
-class Branch:
-    """A text so far."""
-
-    tokens: tuple[int, ...]
-    log_prob: float  # of all tokens, under the model itself: neither constraint nor temperature changes it
-    row: int  # of the cache that it goes on from
-    state: TokenState | None = None  # None: any token may follow
-
-
-@dataclass
-class Search:
-    """One prompt's beam, or one sample of it."""
-
-    prompt: int  # row of the prompt in its batch
-    width: int  # branches that may live on
-    wanted: int  # texts to return
-    live: list[Branch]
-    rows: list[int]  # its own rows of the cache: they share what was read of the prompt
-    done: list[Branch] = field(default_factory=list)  # ended, best first, distinct texts, at most `width`
-    chance: np.random.Generator | None = None  # of a sample
-
-    def advance(self, candidates: Sequence[Candidates], ending: Ending) -> None:
-        """Let the best candidates (per live branch) live on, and see which texts ended.
-
-        Only an end among the first ``width`` candidates counts, as in every classical beam search. The search is over
-        once no live branch can beat the texts to return: log-probabilities only fall.
-        """
-        ranked = sorted(
-            (-(branch.log_prob + log_prob), order, token)
-            for order, (branch, following) in enumerate(zip(self.live, candidates, strict=True))
-            for token, log_prob in following
-        )
-        parents, self.live, ended = self.live, [], []
-        for rank, (cost, order, token) in enumerate(ranked):
-            parent = parents[order]
-            tokens = (*parent.tokens, token)
-            if token in ending.tokens or ending.stopped(tokens):
-                if rank < self.width:
-                    ended.append(Branch(tokens, -cost, parent.row))
-            elif len(self.live) < self.width:
-                state = None if parent.state is None else parent.state.after(token)
-                self.live.append(Branch(tokens, -cost, parent.row, state))
-            if rank >= self.width - 1 and len(self.live) == self.width:
-                break
-        if ended:  # a text can be written in more than one way of tokens: the best of them counts
-            best: dict[str, Branch] = {}
-            for branch in sorted([*self.done, *ended], key=lambda branch: -branch.log_prob):
-                best.setdefault(ending.answer(branch.tokens), branch)
-            self.done = list(best.values())[: self.width]
-        enough = len(self.done) >= self.wanted
-        if enough and self.live and self.done[self.wanted - 1].log_prob >= self.live[0].log_prob:
-            self.live = []
-
-
 @torch.inference_mode()
 def generate_batch(
     model: Any, prompts: Sequence[Tokens], decoding: Decoding, *, ending: Ending, starts: Starts = ()
@@ -268,6 +214,8 @@ def generate_batch(
         rows = [search.prompt for search in searches]
         cached, logits = cached.select(rows), logits[rows]
     is_bound, count = any(start is not None for start in starts), decoding.num_beams + len(ending.tokens)
+    if decoding.num_beams > 1 and any(isinstance(start, Place) for start in starts):
+        count *= SPELLINGS
     for step in range(decoding.max_new_tokens):
         legal: list[Tokens | None] = [()] * len(logits)  # of idle rows: nothing
         draws = [0.0] * len(logits)
@@ -286,9 +234,9 @@ def generate_batch(
         last[[branch.row for branch in live]] = torch.tensor([branch.tokens[-1] for branch in live])
         logits = cached.read(last[:, None].to(logits.device))
     results: list[list[Generation]] = [[] for _ in prompts]
-    for search in searches:  # the texts that ended, then those that were cut
+    for search in searches:  # the texts that ended, then those that were cut, or repeated themselves
         texts: dict[str, Generation] = {}
-        for place, branch in enumerate([*search.done, *search.live]):
+        for place, branch in enumerate([*search.done, *search.live, *search.stuck]):
             text, is_done = ending.answer(branch.tokens), place < len(search.done)
             texts.setdefault(text, Generation(text, branch.log_prob, len(branch.tokens), is_done))
         results[search.prompt] += list(texts.values())[: search.wanted]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # whoever only asks a model does not load what trains one
     from kgqa_core.lm.tune_data import TuneJob
 
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
-VERSION = 2  # of how texts are made from weights; part of a model's name
+VERSION = 3  # of how texts are made from weights; part of a model's name
 BATCH_SIZE = 64
 TIMED = (4, 64, 16)  # texts, tokens of a prompt, new tokens that ``describe`` times
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}

@@ -202,6 +202,22 @@ def test_money_is_null_where_nobody_knows_the_price_and_no_budget_then() -> None
         around(FakeModel(), budget=Budget(money=1.0))
 
 
+def test_a_text_that_repeats_itself_to_its_end_is_read_once_and_counted(store: CallStore) -> None:
+    loop = "Answer:\n" + "Oto Brandt\n" * 20
+    said = {"a": Generation(loop, num_tokens=60, finished=False), "b": Generation(loop, num_tokens=60)}
+
+    class Looping(FakeModel):
+        def _one(self, prompt: Prompt, decoding: Decoding, index: int) -> Generation:
+            return said[prompt.text]
+
+    for paid in (1, 0):  # the second time from the store
+        metered = around(Looping(), store=store)
+        assert texts(metered.generate([Prompt("a"), Prompt("b")])) == [["Answer:\nOto Brandt"], [loop]]
+        usage = metered.meter.usage()
+        assert (usage.num_cut, usage.num_looping, usage.num_tokens) == (1, 1, 120)
+        assert usage.paid_calls == 2 * paid
+
+
 def test_texts_outside_their_constraint_are_counted_and_another_constraint_is_another_call() -> None:
     model = FakeModel()
     metered = around(model)
