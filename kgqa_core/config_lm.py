@@ -126,6 +126,7 @@ class ReasonerSection(Section):
     shares: dict[str, Share] = Field(default_factory=dict)  # instruction -> share of the questions; else all
     paths_per_question: Annotated[int, Field(ge=1)] = 3  # K: plans whose paths a reason example shows
     wrong_plans: Annotated[int, Field(ge=0)] = 0  # paths that do not teach, shown among them: to learn to select
+    meant_only: bool = False  # of paths that teach, only the one that the question's words mean; none by chance
     max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths shown per example
     num_candidates: Annotated[int, Field(ge=1, le=26)] = 3  # N of choose
     folds: Annotated[int, Field(ge=2)] = 5  # of choose: candidates come from explorers that did not see the question

@@ -8,21 +8,21 @@ that was meant.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kgqa_core.graph.kg import read_step
+from kgqa_core.graph.supervision import TaughtPath
 from kgqa_core.instructions.reason import ask_for_what
 from kgqa_core.questions.link import CLAIM, TOPIC
 from kgqa_core.types import LabelPath
 
-if TYPE_CHECKING:
-    from kgqa_core.instructions.examples import Asked
-
 Words = Mapping[str, Mapping[str, float]]  # step, or "" for none -> folded word -> share of what it is asked with
 ROUNDS = 10  # of expectation maximisation
+MIN_SHARE = 0.2  # of the plan that a wording means most often: what it means less often, it means by chance
 MIN_SHARED = 4  # letters that two words of one stem begin with alike
 FILLER = """a an the this that these those of in on at by for from to with as and or is are was were be been being do
 does did has have had can could would will shall may it its he his she her they their there i me my you your we us our
@@ -37,23 +37,43 @@ def content_words(masked: str) -> list[str]:
     return [word for word in found if word.casefold() not in _FILLER]
 
 
-def learn_words(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> Words:
-    """Return which words each step is asked with, from masked questions and the plans of each, which share it out."""
+@dataclass(frozen=True, slots=True)
+class Wordings:
+    """What many questions together tell about their words; by default nothing."""
+
+    words: Words = field(default_factory=dict)
+    plans: Mapping[str, Mapping[LabelPath, float]] = field(default_factory=dict)  # masked question -> plan -> share
+
+
+def learn_wordings(asked: Iterable[tuple[str, Sequence[LabelPath]]]) -> Wordings:
+    """Learn from masked questions, with the paths that each may mean: questions of one wording mean the same."""
+    told = Counter((masked, tuple(paths)) for masked, paths in asked if paths)
+    plans: dict[str, dict[LabelPath, float]] = defaultdict(lambda: defaultdict(lambda: 1.0))  # at first all alike
+    for _ in range(ROUNDS):
+        meant: dict[str, dict[LabelPath, float]] = defaultdict(lambda: defaultdict(float))
+        for (masked, paths), count in told.items():
+            total = sum(plans[masked][path] for path in paths)
+            for path in paths:
+                meant[masked][path] += count * plans[masked][path] / total
+        plans = meant
     counts: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
-    for masked, paths in asked:
+    for masked, own in plans.items():
         words = tuple(sorted({word.casefold() for word in content_words(masked)}))
-        for path in paths:
-            counts[words, ("", *sorted(set(path)))] += 1 / len(paths)
-    shares: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: 1.0))  # at first all alike
+        for path, share in own.items():
+            counts[words, ("", *sorted(set(path)))] += share
+    shares: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: 1.0))
     for _ in range(ROUNDS):
         sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for (words, steps), count in counts.items():
+        for (words, steps), weight in counts.items():
             for word in words:
                 total = sum(shares[step][word] for step in steps)
                 for step in steps:
-                    sums[step][word] += count * shares[step][word] / total
+                    sums[step][word] += weight * shares[step][word] / total
         shares = {step: {word: n / sum(own.values()) for word, n in own.items()} for step, own in sums.items()}
-    return shares
+    tops = {masked: max(own.values()) for masked, own in plans.items()}
+    return Wordings(
+        shares, {masked: {one: n / tops[masked] for one, n in own.items()} for masked, own in plans.items()}
+    )
 
 
 class Fit(NamedTuple):
@@ -93,16 +113,30 @@ def same_stem(first: str, second: str) -> bool:
     return first == second or (size >= MIN_SHARED and size >= min(len(first), len(second)) - 3)
 
 
-def meant(asked: Asked) -> tuple[LabelPath, Fit]:
-    """Return the path that the words of a question fit best, of those that teach; of equals the first."""
-    words = content_words(asked.question.masked)
-    fits = [(row.path, align(words, row.path, asked.source.words)) for row in asked.teaching]
-    return max(fits, key=lambda one: one[1].score)
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """What a question's words say of paths that may answer it."""
 
+    known: Wordings
+    masked: str
 
-def weigh_rows(asked: Asked) -> dict[LabelPath, float]:
-    """Return what each shortest path is worth: its precision, times how well it fits beside the path that is meant."""
-    words, learned = content_words(asked.question.masked), asked.source.words
-    best = meant(asked)[1].score if learned else 0.0
-    fits = [align(words, row.path, learned).score / best if best > 0 else 1.0 for row in asked.rows]
-    return {row.path: row.precision * min(max(fit, 0.0), 1.0) for row, fit in zip(asked.rows, fits, strict=True)}
+    def strength(self, path: LabelPath) -> float:
+        """Return how much speaks for a path: how often its wording means it, and how well its words fit."""
+        fit = align(content_words(self.masked), path, self.known.words)
+        return self.known.plans.get(self.masked, {}).get(path, 0.0) + max(fit.score, 0.0)
+
+    def best(self, rows: Sequence[TaughtPath]) -> TaughtPath | None:
+        """Return the path that is meant, of those that teach, of equals the first.
+
+        None where its wording nearly always means others: then it leads to the answers by chance.
+        """
+        found = max(rows, key=lambda row: self.strength(row.path), default=None)
+        plans = self.known.plans.get(self.masked)
+        is_chance = found is not None and plans is not None and plans.get(found.path, 0.0) < MIN_SHARE
+        return None if is_chance else found
+
+    def weigh(self, rows: Sequence[TaughtPath], best: TaughtPath) -> dict[LabelPath, float]:
+        """Return what paths are worth: their precision, times what speaks for them beside the one that is meant."""
+        most = self.strength(best.path) if self.known.words else 0.0
+        shares = [min(self.strength(row.path) / most, 1.0) if most > 0 else 1.0 for row in rows]
+        return {row.path: row.precision * share for row, share in zip(rows, shares, strict=True)}

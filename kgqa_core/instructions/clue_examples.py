@@ -12,7 +12,7 @@ from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.follow import follow_layers, leave
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
-from kgqa_core.instructions.alignment import content_words, meant
+from kgqa_core.instructions.alignment import align, content_words
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase, ask_for_what
 from kgqa_core.instructions.render import ARROW
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, MapRelationsInstruction
@@ -51,10 +51,10 @@ class Way:
 def find_way(asked: Asked) -> Way | None:
     """Return the way that the words of a question fit best, of those that teach; None where they do for none."""
     search, question, draw = asked.search, asked.question, asked.draw("clues")
-    if not asked.teaching:
+    if (meant := asked.meant) is None:
         return None
     text, words = ask_for_what(question.text), content_words(question.masked)
-    path, (_, own) = meant(asked)
+    path, own = meant.path, align(words, meant.path, asked.source.known.words).places
     relations = to_relations(search.graph, path)
     walks = [
         follow_layers(search.graph, [topic], relations or (), reenter_topic=search.reenter_topic)

@@ -25,7 +25,7 @@ from kgqa_core.graph.kg import golds_of
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
 from kgqa_core.instructions import choose, clue_examples, plan, reason, search_examples
-from kgqa_core.instructions.alignment import Words
+from kgqa_core.instructions.alignment import Meant, Wordings
 from kgqa_core.instructions.render import Prompts, escape, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
@@ -49,8 +49,8 @@ class Source:
     mask_topics: bool = True  # planners read a placeholder where the question names a topic
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Out-of-fold predictions of an explorer by question id, for choose, in the ids of the graph that is walked."""
-    words: Words = field(default_factory=dict)
-    """What steps are asked with (``alignment.learn_words``): for clues, and to tell which of equal paths is meant."""
+    known: Wordings = field(default_factory=Wordings)
+    """What the training questions' words tell (``alignment``): for clues, and which of equal paths is meant."""
 
 
 def make_examples(
@@ -78,6 +78,8 @@ def make_examples(
     for question in questions:
         rows = tuple(supervision.get(question.id, ()))
         taught = tuple(row for row in rows if takes(row, source.mode, source.threshold))
+        if source.reasoner.meant_only:
+            taught = tuple(row for row in [Meant(source.known, question.masked).best(taught)] if row)
         asked = Asked(source, question, golds_of(question, reenter_topic=reenter), rows, taught)
         for name, factor in sorted(weights.items()):
             share = shares.get(name, 1.0)
@@ -133,6 +135,11 @@ class Asked:
         """Return what is walked, where there must be something."""
         assert self.source.search is not None  # make_examples has checked
         return self.source.search
+
+    @property
+    def meant(self) -> TaughtPath | None:
+        """Return the path that the question's words mean, of those that teach."""
+        return Meant(self.source.known, self.question.masked).best(self.teaching)
 
     @property
     def is_eperm(self) -> bool:
@@ -248,4 +255,4 @@ CASES: Mapping[str, Callable[[Asked], Made]] = {
     **clue_examples.CASES,
 }
 """Instructions with targets: all but chain_of_thought. No graph says how to think."""
-ALIGNED = frozenset({*search_examples.CASES, *clue_examples.CASES})  # those that read ``Source.words``
+ALIGNED = frozenset({*search_examples.CASES, *clue_examples.CASES})  # those that read ``Source.known``

@@ -18,7 +18,7 @@ from kgqa_core.graph.follow import end_of, follow_layers, follow_path, leave
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, relations_around
 from kgqa_core.instructions import choose, scores
-from kgqa_core.instructions.alignment import meant, weigh_rows
+from kgqa_core.instructions.alignment import Meant
 from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.instructions.render import ScoredPath, neighbour_triples
 from kgqa_core.types import LabelPath, RelationPath
@@ -94,9 +94,9 @@ def score_relations_cases(asked: Asked) -> Made:
     They go on from all that the path leads to (EPERM), or from one entity on the way (Think-on-Graph).
     """
     search, draw = asked.search, asked.draw("score_relations")
-    if not asked.teaching:
+    if (meant := asked.meant) is None:
         return
-    walk, known = follow(asked, meant(asked)[0]), weigh_rows(asked)
+    walk, known = follow(asked, meant.path), Meant(asked.source.known, asked.question.masked).weigh(asked.rows, meant)
     ways, last = on_way(search, walk.layers, walk.relations, asked.golds), search.max_hops - 1
     places = [(walk.path[:place], ways[place], walk.layers[place]) for place in range(len(walk.path))]
     most = min(len(walk.path), last)  # steps astray
@@ -152,9 +152,9 @@ def score_entities_cases(asked: Asked) -> Made:
     They have facts around them and a whole plan (EPERM), or are behind one relation of one entity (Think-on-Graph).
     """
     search, draw = asked.search, asked.draw("score_entities")
-    if not asked.teaching:
+    if (meant := asked.meant) is None:
         return
-    walks = [follow(asked, path := meant(asked)[0])]
+    walks = [follow(asked, path := meant.path)]
     others = [row.path for row in asked.rows if row not in asked.teaching]
     wrong = follow(asked, draw.choice(others)) if others and draw.random() < 0.5 else stray(asked, draw, len(path))
     walks += [wrong] if wrong else []
@@ -190,10 +190,10 @@ def score_entities_cases(asked: Asked) -> Made:
 
 def enough_cases(asked: Asked) -> Made:
     """Paths of a teaching plan that end right (enough), or that stop a step short, or stray; others stray with them."""
-    if not asked.teaching:
+    if (meant := asked.meant) is None:
         return
     question, search, draw = asked.question, asked.search, asked.draw("enough_information")
-    path, enough = meant(asked)[0], draw.random() < 0.5
+    path, enough = meant.path, draw.random() < 0.5
     strays = [one.path for one in (stray(asked, draw, len(path)) for _ in range(NUM_STRAYS)) if one]
     main = path if enough else path[:-1] or (strays.pop() if strays else ())
     shown: list[ScoredPath] = []

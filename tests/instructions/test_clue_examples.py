@@ -9,49 +9,26 @@ from typing import Any
 import pytest
 
 from kgqa_core.config_lm import ReasonerSection
-from kgqa_core.instructions.alignment import Fit, align, learn_words
+from kgqa_core.instructions.alignment import learn_wordings
 from kgqa_core.instructions.clue_examples import CASES
 from kgqa_core.instructions.examples import Source, make_examples
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, Mappings, MapRelationsInstruction
 from kgqa_core.instructions.types import Example
 
-ASKED = [
-    ("who wrote [topic]", ("written_by",)),
-    ("who directed [topic]", ("directed_by",)),
-    ("what did [topic] direct", ("^directed_by",)),
-    ("when were the films of [topic] released", ("^directed_by", "year")),
-    ("when was [topic] released", ("year",)),
-    ("who wrote the films that [topic] directed", ("^directed_by", "written_by")),
-]
-
 
 def make(world: Any, *names: str, questions: Any = None) -> list[Example]:
-    words = learn_words((one.masked, [row.path for row in world.rows.get(one.id, ())]) for one in world.questions)
-    source = Source(world.search, world.prompts, ReasonerSection(instructions=dict.fromkeys(names, 1.0)), words=words)
+    known = learn_wordings((one.masked, [row.path for row in world.rows.get(one.id, ())]) for one in world.questions)
+    source = Source(world.search, world.prompts, ReasonerSection(instructions=dict.fromkeys(names, 1.0)), known=known)
     return list(make_examples(source, questions or world.questions, world.rows))
-
-
-def test_words_are_aligned_with_the_steps_that_they_are_asked_with() -> None:
-    words = learn_words((masked, [path]) for masked, path in ASKED)
-    plan = ("^directed_by", "year")
-    text = ["main", "films", "released"]  # no word has a stem of the relations
-    assert align(text, plan, words).places == [1, 2]
-    assert align(["wrote", "films"], ("written_by",), words).places == [0]
-    assert align(["wrote"], plan, words) == Fit(-1.0, [])  # fewer words than steps
-    assert align(["one", "Two", "two", "three"], ("x", "y", "z"), {}).places == [
-        0,
-        1,
-        3,
-    ]  # nothing known: in order, distinct
 
 
 def test_of_paths_that_do_equally_well_the_one_that_the_words_fit_counts(world: Any) -> None:
     other = [replace(row, path=("member",)) for row in world.rows["q2"]]
     rows = {**world.rows, "q2": [*other, *world.rows["q2"]]}
     source = Source(world.search, world.prompts, ReasonerSection(instructions={"map_relations": 1.0}))
-    words = learn_words([("the seat of [topic]", [("headquarters", "city")]), ("its members", [("member",)])])
-    made = make_examples(replace(source, words=words), world.questions[1:2], rows)
+    known = learn_wordings([("the seat of [topic]", [("headquarters", "city")]), ("its members", [("member",)])])
+    made = make_examples(replace(source, known=known), world.questions[1:2], rows)
     assert "member" not in "".join(example.target for example in made)
 
 

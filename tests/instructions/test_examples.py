@@ -16,6 +16,7 @@ from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.supervision import Mode, TaughtPath
+from kgqa_core.instructions.alignment import learn_wordings
 from kgqa_core.instructions.examples import CASES, Source, explain_paths, fold_of, make_examples, write_examples
 from kgqa_core.instructions.types import Example
 from kgqa_core.schemas import INSTRUCTIONS
@@ -63,6 +64,13 @@ def test_the_mixture_scales_weights(world: Any) -> None:
     scaled = replace(source(world, instructions={"plan": 3.0}), mode="all_shortest")
     examples = list(make_examples(scaled, world.questions, world.rows))
     assert {(example.instruction, example.weight) for example in of(examples, "q1")} == {("plan", 1.5)}
+
+
+def test_with_meant_only_one_path_teaches_the_one_that_the_words_mean(world: Any) -> None:
+    known = learn_wordings([(world.questions[0].masked, [BEST])])
+    made_of = source(world, instructions={"plan": 1.0}, meant_only=True)
+    made = make_examples(replace(made_of, mode="all_shortest", known=known), world.questions[:1], world.rows)
+    assert [(one.target, one.weight) for one in made] == [("<PATH>made_by<SEP>^made_by<SEP>year</PATH>", 1.0)]
 
 
 def test_reason_shows_where_the_plan_led_and_teaches_the_answers_among_it(world: Any) -> None:

@@ -15,7 +15,7 @@ from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import relations_around
 from kgqa_core.graph.supervision import TaughtPath
 from kgqa_core.instructions import scores
-from kgqa_core.instructions.alignment import learn_words
+from kgqa_core.instructions.alignment import Wordings, learn_wordings
 from kgqa_core.instructions.examples import Source, make_examples
 from kgqa_core.instructions.search_examples import CASES
 from kgqa_core.instructions.types import Example
@@ -26,9 +26,9 @@ from kgqa_core.types import Question
 TIMES = 40  # a question is asked, by other ids: all that may be drawn is drawn
 
 
-def make(world: Any, name: str, at: int = 0, *, rows: Any = None, words: Any = None) -> list[Example]:
+def make(world: Any, name: str, at: int = 0, *, rows: Any = None, known: Any = None) -> list[Example]:
     asked = [replace(world.questions[at], id=f"{at}-{number}") for number in range(TIMES)]
-    source = Source(world.search, world.prompts, ReasonerSection(instructions={name: 1.0}), words=words or {})
+    source = Source(world.search, world.prompts, ReasonerSection(instructions={name: 1.0}), known=known or Wordings())
     return list(
         make_examples(source, asked, dict.fromkeys([one.id for one in asked], rows or world.rows[f"q{at + 1}"]))
     )
@@ -90,10 +90,10 @@ def test_relations_that_lead_to_answers_are_offered_whatever_the_limit(
 
 def test_of_paths_that_do_equally_well_the_words_tell_which_is_worth_more(world: Any) -> None:
     rows = (TaughtPath(("about", "^about", "year"), 2, 2, True), *world.rows["q1"])
-    words = learn_words([("the maker made", [("made_by", "^made_by")]), ("about what", [("about",)])])
-    first = next(one for one in make(world, "score_relations", rows=rows, words=words) if not path_of(one))
+    known = learn_wordings([("the maker made", [("made_by", "^made_by")]), ("about what", [("about",)])])
+    first = next(one for one in make(world, "score_relations", rows=rows, known=known) if not path_of(one))
     assert first.target == "3: made_by = 1.00"
-    asked = [path_of(one) for one in make(world, "score_entities", rows=rows, words=words)]
+    asked = [path_of(one) for one in make(world, "score_entities", rows=rows, known=known)]
     assert asked.count(("made_by", "^made_by", "year")) > TIMES / 3
 
 

@@ -35,7 +35,7 @@ GGUF_DTYPE = "bfloat16"  # of the folder that is made of a GGUF file: what has f
 CURVE_EVERY = 10  # steps of the embedded model per point
 # Settings of a reasoner that shape its examples.
 HOW_ASKED = {"objective", "instructions", "shares", "paths_per_question", "wrong_plans", "max_paths", "answers"}
-HOW_ASKED |= {"num_candidates"}
+HOW_ASKED |= {"num_candidates", "meant_only"}
 
 
 # ------ What of language models and their plans is in the recipes of stages that use them.
@@ -221,19 +221,19 @@ def _answer_unseen(
 
 def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
     from kgqa_core.graph.supervision import read_supervision, takes
-    from kgqa_core.instructions.alignment import learn_words
+    from kgqa_core.instructions.alignment import learn_wordings
     from kgqa_core.instructions.examples import ALIGNED, make_examples, write_examples
     from kgqa_core.planners.evaluate import PATHS_FILE
 
     source, skipped = _example_source(run), Counter[str]()
     supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
-    if not ALIGNED.isdisjoint(source.reasoner.mixture):
+    if source.reasoner.meant_only or not ALIGNED.isdisjoint(source.reasoner.mixture):
         asked = (
             (one.masked, [row.path for row in supervision.get(one.id, ()) if takes(row, source.mode, source.threshold)])
             for one in _questions_to_teach(run)
             if one.split == "train"
         )
-        source = replace(source, words=learn_words(asked))
+        source = replace(source, known=learn_wordings(asked))
     examples = make_examples(source, _questions_to_teach(run), supervision, skipped=skipped)
     for instruction, count in write_examples(examples, folder / INSTRUCTIONS_FILE).items():
         recorder.metric(f"num_examples.{instruction}", count)
@@ -344,7 +344,7 @@ GENERATOR = "give the sections 'plans' with planners: [generator] and 'lm'"
 
 STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
-    Stage("instructions", 2, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
+    Stage("instructions", 3, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
     Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=GENERATOR),
     Stage("reasoner", 3, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
 )
