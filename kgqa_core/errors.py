@@ -61,6 +61,10 @@ class EndpointError(KgqaError):
     exit_code = 7
 
 
+class UnableError(EndpointError):
+    """A model server can never do what one system needs of it; whoever needs something else may go on."""
+
+
 def shorten(value: object, limit: int = MAX_SHOWN) -> str:
     """Return ``repr(value)`` cut to ``limit`` characters, so that one bad line cannot flood a terminal."""
     text = repr(value)

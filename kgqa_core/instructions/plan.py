@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -24,11 +24,12 @@ from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.instructions.render import BREAKS, Prompts, escape, unescape
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.calls import is_allowed
-from kgqa_core.lm.types import Constraint, Decoding, Generation
+from kgqa_core.lm.types import Constraint, Decoding, Generation, Searches
 from kgqa_core.types import LabelPath
 
 START, SEPARATOR, END = "<PATH>", "<SEP>", "</PATH>"
 MAX_PIECES = 50_000  # sets of pieces that ``PathConstraints`` keeps
+SAMPLES, TEMPERATURE = 4, 0.7  # samples per plan that is wanted, and how they are drawn
 MAX_TOPICS = 1024  # sets of topics whose frontiers it keeps
 
 _UNSAFE = re.compile(BREAKS + r"|<(?=(?:SEP|/?PATH)>)", re.IGNORECASE)
@@ -254,7 +255,7 @@ def identity_of(graph: KnowledgeGraph) -> str:
     return digest.hexdigest()[:16]
 
 
-# ------ Asking for plans by beam search, and reading what comes back.
+# ------ Asking for plans by beam search or by samples, and reading what comes back.
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,17 +266,18 @@ class PlanAsker:
     space: PathConstraints | RelationConstraint | None  # the plans that exist; None: any text is a plan
     num_beams: int = 1  # of beam search; at least as many as plans are asked for are taken
     max_new_tokens: int = 160  # of one plan
+    searches: Searches = "bound"  # how the model finds several texts
 
     def decoding(self, num_plans: int) -> Decoding:
-        """Return how ``num_plans`` plans are searched for."""
+        """Return how ``num_plans`` plans are searched for: where there are no beams, among samples."""
         width = max(num_plans, self.num_beams)
-        return Decoding(
-            max_new_tokens=self.max_new_tokens,
-            method="beam",
-            num_returns=width,
-            num_beams=width,
-            stop=() if self.space is not None else (END,),  # a constraint ends the text by itself
-        )
+        stop = (
+            () if self.space is not None and self.searches == "bound" else (END,)
+        )  # a constraint ends the text itself
+        if self.searches == "samples":
+            num, heat = SAMPLES * width, TEMPERATURE
+            return Decoding(self.max_new_tokens, "sample", num_returns=num, temperature=heat, stop=stop)
+        return Decoding(self.max_new_tokens, "beam", num_returns=width, num_beams=width, stop=stop)
 
     def case(self, question: PlanQuestion) -> PlanCase:
         """Return what the instruction is asked about a question."""
@@ -284,8 +286,12 @@ class PlanAsker:
         return PlanCase(question.text, question.id, paths_allowed=allowed)
 
     def read(self, case: PlanCase, texts: Sequence[Generation]) -> list[Plan]:
-        """Return the distinct plans of a question's texts, best first; equal ones add up their probabilities."""
+        """Return the distinct plans of a question's texts, best first; equal ones add up their probabilities.
+
+        A sampled plan is as probable as it is frequent, of equals the one comes first that the model says is.
+        """
         found: dict[LabelPath, float] = {}
+        times = Counter[LabelPath]()
         for text in texts:
             parsed = self.instruction.parse(text.text, case)
             if text.problem or isinstance(parsed, ParseFailure):
@@ -293,10 +299,15 @@ class PlanAsker:
             log_prob = text.log_prob if text.log_prob is not None else -math.log(2) * (len(found) + 1)
             for path in parsed:
                 if case.paths_allowed is None or is_allowed(case.paths_allowed, render_plan(path)):
+                    times[path] += 1
                     low, high = sorted((log_prob, found.get(path, -math.inf)))
                     added = high + math.log1p(math.exp(low - high)) if low > -math.inf else high
                     found[path] = min(0.0, added) if path in found else log_prob
-        return [Plan(path, log_prob) for path, log_prob in sorted(found.items(), key=lambda one: -one[1])]
+        ranked = sorted(found, key=lambda path: -found[path])
+        if self.searches == "samples":
+            total = times.total()
+            return [Plan(path, math.log(times[path] / total)) for path in sorted(ranked, key=lambda path: -times[path])]
+        return [Plan(path, found[path]) for path in ranked]
 
 
 def weigh_plans(log_probs: Sequence[float]) -> list[float]:

@@ -51,12 +51,13 @@ def score_key(model: str, prompt: Prompt, option: str) -> str:
 
 
 def later_seed(seed: int, first: int) -> int:
-    """Return the seed of samples ``first``, ``first`` + 1, … where those before them were drawn earlier.
+    """Return the seed of samples ``first``, ``first`` + 1, … of a request for ``seed``.
 
-    Drawing them with the same seed would give the first ones again. 31 bits: what every server takes.
+    Seed and number in one: servers draw sample i with seed + i, so 7 and 8 would share all samples but one. 31 bits:
+    what every server takes.
     """
     digest = hashlib.sha256(json.dumps([KEY_VERSION, "seed", seed, first]).encode()).hexdigest()
-    return seed if first == 0 else int(digest[:8], 16) >> 1
+    return int(digest[:8], 16) >> 1
 
 
 class Kept(NamedTuple):

@@ -27,7 +27,6 @@ from kgqa_core.lm.types import GREEDY, Answer, Constraint, Decoding, Generation,
 from kgqa_core.schemas import METER
 
 CHUNK = 256  # prompts that go to a model at once, where it does not hand its answers on one by one
-SMALL_CHUNK = 16  # of prompts whose options are scored over a network
 
 
 class Account(NamedTuple):
@@ -146,6 +145,13 @@ def is_allowed(constraint: Constraint, text: str) -> bool:
     return False
 
 
+def is_outside(prompt: Prompt, decoding: Decoding | None, text: str) -> bool:
+    """Say whether a text is none that its prompt's constraint allows, be it cut before a stop string or not."""
+    ends = ("", *(decoding.stop if decoding else ()))
+    bound = prompt.constraint
+    return bound is not None and not any(is_allowed(bound, text + end) for end in ends)
+
+
 @dataclass(frozen=True, slots=True)
 class _Ask:
     """One call: texts to be given, or options to be weighed."""
@@ -200,7 +206,8 @@ class Metered:
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the log-likelihood of each prompt's options; minus infinity for all that could not be told.
 
-        A call is one prompt with its options; the tokens read are the prompt's, those given are none.
+        A call is one prompt with its options. The tokens are those of all its requests: a local model reads the prompt
+        once and gives none, a server reads it once per option and may give one more each time.
         """
         asks = [
             _Ask(prompt, tuple(score_key(self.name, prompt, option) for option in own), None, tuple(own))
@@ -237,16 +244,15 @@ class Metered:
             kept = [known[key] for key in dict.fromkeys(ask.keys) if key in known]
             failed = [lost[key][1] for key in dict.fromkeys(ask.keys) if key not in known]
             texts = [one.generation for one in kept] if ask.decoding is not None else []
-            bound = ask.prompt.constraint
             usage = Usage(
                 num_calls=1,
                 num_prompt_tokens=max((one.num_prompt_tokens for one in kept), default=0),  # read once for all texts
-                num_tokens=sum(one.num_tokens for one in texts),
+                num_tokens=sum(one.generation.num_tokens for one in kept),
                 seconds=math.fsum([*(one.seconds for one in kept), *failed]),
                 num_failed=int(bool(failed)),
                 num_cut=sum(not one.finished for one in texts),
                 num_looping=sum(one.text != once.text for one, once in zip(given, told, strict=True)),
-                num_outside=0 if bound is None else sum(not is_allowed(bound, one.text) for one in texts),
+                num_outside=sum(is_outside(ask.prompt, ask.decoding, one.text) for one in texts),
             )
             self._charge(ask, usage)
         return results
@@ -266,8 +272,8 @@ class Metered:
             if ask.decoding is None:
                 ask = replace(ask, keys=tuple(places), options=tuple(ask.options[place] for place in places.values()))
             elif ask.decoding.method == "sample":
-                seed = later_seed(ask.decoding.seed, min(places.values()))
-                fewer = replace(ask.decoding, num_returns=len(places), seed=seed)
+                first, seed = min(places.values()), ask.decoding.seed  # with that seed the first ones came
+                fewer = replace(ask.decoding, num_returns=len(places), seed=later_seed(seed, first) if first else seed)
                 ask = replace(ask, keys=tuple(places), decoding=fewer)
             groups.setdefault(ask.decoding, []).append(ask)
         for decoding in sorted(groups, key=repr):
@@ -290,20 +296,21 @@ class Metered:
 
     def _answers(self, asks: Sequence[_Ask]) -> Iterator[list[Answer]]:
         """Yield answers as they come, in lists of those that come together."""
-        decoding, streams = asks[0].decoding, isinstance(self._model, StreamingModel)
-        if decoding is not None and isinstance(self._model, StreamingModel):
-            for answer in self._model.stream([ask.prompt for ask in asks], decoding):
+        decoding = asks[0].decoding
+        if isinstance(self._model, StreamingModel):
+            prompts, options = [ask.prompt for ask in asks], [ask.options for ask in asks]
+            scores = self._model.stream_scores(prompts, options) if decoding is None else None
+            for answer in scores or self._model.stream(prompts, decoding or GREEDY):
                 yield [answer]
             return
-        step = SMALL_CHUNK if streams else CHUNK
-        for start in range(0, len(asks), step):
-            chunk = asks[start : start + step]
+        for start in range(0, len(asks), CHUNK):
+            chunk = asks[start : start + CHUNK]
             prompts = [ask.prompt for ask in chunk]
             begun = time.perf_counter()
             if decoding is None:
-                scores = self._model.score(prompts, [ask.options for ask in chunk])
+                given = self._model.score(prompts, [ask.options for ask in chunk])
                 lost = Generation("", problem="bad_response")  # an option without a likelihood
-                texts = [[Generation("", one) if math.isfinite(one) else lost for one in own] for own in scores]
+                texts = [[Generation("", one) if math.isfinite(one) else lost for one in own] for own in given]
             else:
                 texts = self._model.generate(prompts, decoding)
             seconds = time.perf_counter() - begun

@@ -11,13 +11,15 @@ import json
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import httpx
 
-from kgqa_core.errors import ConfigError, EndpointError, nearest, shorten
+from kgqa_core.errors import EndpointError, UnableError, nearest, shorten
 from kgqa_core.lm.call_store import later_seed
 from kgqa_core.lm.constraints import finite_texts
 from kgqa_core.lm.endpoint_http import Reply, Server, dig, whole
@@ -34,6 +36,15 @@ class Served(NamedTuple):
     model: str  # its id, which prices go by
     name: str  # its id and, as vLLM tells them, weights and the base of an adapter
     context: int  # tokens of prompt and answer together
+
+
+class _Weighed(NamedTuple):
+    """What one request for a log-likelihood gave."""
+
+    log_prob: float  # of the whole text
+    num_prompt_tokens: int
+    num_tokens: int
+    seconds: float
 
 
 class Endpoint:
@@ -99,14 +110,14 @@ class Endpoint:
     def stream(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> Iterator[Answer]:
         """Yield the answers as they come, ``concurrency`` requests at a time.
 
-        Raises ConfigError for beams of a server that has none; EndpointError where no prompt can get anything, or the
+        Raises UnableError for beams of a server that has none; EndpointError where no prompt can get anything, or the
         server is gone. What was yielded before stays good.
         """
         section = self._section
         if decoding.method != "sample" and max(decoding.num_returns, decoding.num_beams) > 1 and not section.beams:
-            raise ConfigError(
+            raise UnableError(
                 f"{decoding.num_returns} texts by beam search from {section.url}: most servers only draw "
-                "samples. Set lm.beams: true where the server is vLLM, or take the plans of another planner"
+                "samples. Set lm.beams: true where the server is vLLM, or draw samples"
             )
         model = self.model if prompts else ""
 
@@ -124,39 +135,62 @@ class Endpoint:
         yield from self._server.each(list(enumerate(prompts)), ask)
 
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the log-likelihood of each option after its prompt, end token left out; -inf where it failed.
+        """Return the log-likelihood of each prompt's options; -inf where it failed. Raises as ``stream_scores``."""
+        told = {answer.index: answer.generations for answer in self.stream_scores(prompts, options)}
+        found = [[one.log_prob for one in told[index]] for index in range(len(prompts))]
+        return [[-math.inf if one is None else one for one in own] for own in found]
 
-        Every text is sent once as prompt + option and once as the prompt alone, and the difference counts (vLLM's
-        ``echo`` with ``logprobs`` on ``/completions``). EndpointError where the server cannot tell it.
+    def stream_scores(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> Iterator[Answer]:
+        """Yield the log-likelihoods of each prompt's options, end token left out, with what all requests for it cost.
+
+        A prompt is sent alone, and once with each option behind it; the difference counts (vLLM's ``echo`` with
+        ``logprobs`` on ``/completions``). UnableError where the server cannot tell it.
         """
         section = self._section
         if section.api != "completions":
-            raise EndpointError(
+            raise UnableError(
                 f"{section.url}: the chat API cannot tell the log-likelihood of given texts. Set lm.api: "
                 "completions where the server is vLLM, or use a local model"
             )
         texts = [plain_text(prompt) for prompt in prompts]
-        wanted = {*texts, *(text + option for text, own in zip(texts, options, strict=True) for option in own)} - {""}
-        model = self.model if wanted else ""
+        pairs = [
+            (index, text + option)
+            for index, (text, own) in enumerate(zip(texts, options, strict=True))
+            for option in dict.fromkeys(["", *own])
+        ]
+        left, found = Counter(index for index, _ in pairs), [dict[str, _Weighed]() for _ in prompts]
+        for index, text, weighed in self._server.each(pairs, partial(self._weigh, self.model if pairs else "")):
+            found[index][text] = weighed
+            left[index] -= 1
+            if left[index]:
+                continue
+            alone, generations = found[index][texts[index]], list[Generation]()
+            for option in options[index]:
+                one = found[index][texts[index] + option]
+                given = one.num_tokens + (0 if generations else alone.num_tokens)
+                likely = one.log_prob - alone.log_prob
+                lost = Generation("", num_tokens=given, problem="bad_response")
+                generations.append(Generation("", likely, given) if math.isfinite(likely) else lost)
+            all_of_it = found[index].values()
+            size, seconds = sum(one.num_prompt_tokens for one in all_of_it), math.fsum(one.seconds for one in all_of_it)
+            yield Answer(index, generations, size, seconds)
 
-        async def weigh(client: httpx.AsyncClient, text: str) -> tuple[str, float]:
-            # One token has to be generated: vLLM had versions that refuse 0.
-            how = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
-            reply = await self._post(client, {**section.extra, "model": model, "prompt": text, **how})
-            total = -math.inf if reply.problem else read_echo(reply.content)
-            if total is None:
-                raise EndpointError(
-                    f"{section.url} does not tell the log-probabilities of given texts (echo with logprobs on "
-                    "/completions, as vLLM does). Use another server, or a local model"
-                )
-            return text, total
-
-        totals = {"": 0.0, **dict(self._server.each(sorted(wanted), weigh))}
-        return [
-            [totals[text + one] - totals[text] if min(totals[text + one], totals[text]) > -math.inf else -math.inf
-             for one in own]
-            for text, own in zip(texts, options, strict=True)
-        ]  # fmt: skip
+    async def _weigh(self, model: str, client: httpx.AsyncClient, pair: tuple[int, str]) -> tuple[int, str, _Weighed]:
+        """Return how likely a text is as a whole."""
+        (index, text), begun = pair, time.perf_counter()
+        if not text:
+            return index, text, _Weighed(0.0, 0, 0, 0.0)
+        # One token has to be generated: vLLM had versions that refuse 0.
+        how = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+        reply = await self._post(client, {**self._section.extra, "model": model, "prompt": text, **how})
+        total = -math.inf if reply.problem else read_echo(reply.content)
+        if total is None:
+            raise UnableError(
+                f"{self._section.url} does not tell the log-probabilities of given texts (echo with logprobs on "
+                "/completions, as vLLM does). Use another server, or a local model"
+            )
+        read, given = (whole(dig(reply.content, "usage", name)) or 0 for name in ("prompt_tokens", "completion_tokens"))
+        return index, text, _Weighed(total, read, given, time.perf_counter() - begun)
 
     async def _ask(
         self, client: httpx.AsyncClient, model: str, prompt: Prompt, decoding: Decoding
@@ -164,8 +198,11 @@ class Endpoint:
         """Return ``num_returns`` texts or problems, and the tokens read; asks again where too few texts come."""
         section, chat = self._section, self._section.api == "chat"
         base = {**section.extra, "model": model}
-        texts = None if prompt.constraint is None or section.choices == "none" else finite_texts(prompt.constraint)
-        if texts:  # in the server's own words; a constraint that cannot be said so is left out
+        # In the server's own words; a constraint that cannot be said so is left out, and so it is beside beams: vLLM
+        # takes both, and searches as if there were no constraint.
+        is_said = prompt.constraint is not None and section.choices != "none" and decoding.method != "beam"
+        texts = finite_texts(prompt.constraint) if is_said and prompt.constraint else None
+        if texts:
             said = {"structured_outputs": {"choice": texts}, "guided_choice": texts}
             # GBNF takes the escapes of JSON strings, all but those of characters outside the first plane.
             said["grammar"] = "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
@@ -193,7 +230,10 @@ class Endpoint:
                 return got + [Generation("", problem=reply.problem or "bad_response")] * left, size
             size += estimate_tokens(plain_text(prompt)) if read[1] is None else read[1]
             got += read[0]
-        return got[: decoding.num_returns], size
+        kept, beyond = got[: decoding.num_returns], got[decoding.num_returns :]  # beams that were paid for, too
+        if beyond:
+            kept[-1] = replace(kept[-1], num_tokens=sum(one.num_tokens for one in [kept[-1], *beyond]))
+        return kept, size
 
     async def _post(self, client: httpx.AsyncClient, body: dict[str, Any]) -> Reply:
         """Ask for texts; raises EndpointError where there is no such model, or no such API."""
@@ -288,15 +328,16 @@ def _read_choice(choice: object, share: int | None, stop: Sequence[str]) -> Gene
     reason = dig(choice, "finish_reason")
     if reason == "content_filter" or not isinstance(text, str):
         refused = reason == "content_filter" or isinstance(dig(choice, "message", "refusal"), str)
-        return Generation("", problem="refused" if refused else "bad_response")
+        return Generation("", num_tokens=share or 0, problem="refused" if refused else "bad_response")
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half characters cannot be stored
     cut = min((place for place in map(clean.find, stop) if place >= 0), default=len(clean))
     values = dig(choice, "logprobs", "token_logprobs")
     if isinstance(entries := dig(choice, "logprobs", "content"), list):  # of the chat API
         values = [dig(entry, "logprob") for entry in entries]
     log_prob = _sum(values) if isinstance(values, list) and values else None
-    num_tokens = estimate_tokens(clean) if share is None else share
-    return Generation(clean[:cut], log_prob, num_tokens if log_prob is None else len(values), reason != "length")
+    if share is None:  # the server does not count: log-probabilities leave out the end, and are better than nothing
+        share = len(values) if isinstance(values, list) and values else estimate_tokens(clean)
+    return Generation(clean[:cut], log_prob, share, reason != "length")
 
 
 def read_echo(content: object) -> float | None:

@@ -22,6 +22,10 @@ Problem = Literal["", "budget", "too_long", "timeout", "rate_limit", "bad_respon
 """Why a call gave nothing; empty where it went well."""
 
 
+Searches = Literal["bound", "beams", "samples"]
+"""How a model finds several texts: by beams that a constraint binds, by beams that know none, or by drawing samples."""
+
+
 class Constraint(Protocol):
     """Which texts may be generated, piece by piece: an automaton over texts, so that any tokenizer can follow it.
 
@@ -114,7 +118,7 @@ class Answer:
 
     index: int  # of the prompt in its batch
     generations: list[Generation]  # num_returns of them
-    num_prompt_tokens: int  # that were read for it
+    num_prompt_tokens: int  # that were read for it, over all requests
     seconds: float  # from asking to having it, waits between attempts included
 
 
@@ -124,6 +128,10 @@ class StreamingModel(Protocol):
 
     def stream(self, prompts: Sequence[Prompt], decoding: Decoding) -> Iterator[Answer]:
         """Yield one answer per prompt, in the order in which they come."""
+        ...
+
+    def stream_scores(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> Iterator[Answer]:
+        """Yield one answer per prompt: a generation without text per option, with its log-likelihood."""
         ...
 
 
@@ -179,6 +187,11 @@ class ModelSection(Section):
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Return what ``kgqa lm-info`` prints. Raises as ``open``."""
         raise NotImplementedError
+
+    @property
+    def searches(self) -> Searches:
+        """How it finds several texts."""
+        return "bound"
 
     def price_name(self) -> str:
         """Return what the list of prices calls it; empty where asking it costs no money."""
@@ -365,6 +378,11 @@ class EndpointLmSection(ModelSection):
 
         model = Endpoint(self)
         return {"kind": self.kind, "url": self.url, "served": model.model, "context": model.context}
+
+    @property
+    def searches(self) -> Searches:
+        """By beams where the server has them; it does not hold them to a constraint."""
+        return "beams" if self.beams else "samples"
 
     def price_name(self) -> str:
         """Return the model's name."""

@@ -17,7 +17,7 @@ from kgqa_core.instructions.plan import (
     render_plan,
 )
 from kgqa_core.instructions.render import Prompts
-from kgqa_core.lm.types import LanguageModel
+from kgqa_core.lm.types import LanguageModel, Searches
 from kgqa_core.types import LabelPath
 
 
@@ -34,10 +34,11 @@ class GeneratorPlanner:
         space: PathConstraints | RelationConstraint | None,
         num_beams: int = 1,
         max_new_tokens: int = 160,
+        searches: Searches = "bound",
     ) -> None:
         """Plan with ``model``; see ``PlanAsker``. A model that cannot follow ``space`` is held to it afterwards."""
         self._model = model
-        self._asker = PlanAsker(PlanInstruction(prompts), space, num_beams, max_new_tokens)
+        self._asker = PlanAsker(PlanInstruction(prompts), space, num_beams, max_new_tokens, searches)
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first; none where none exists."""

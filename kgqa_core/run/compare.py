@@ -9,7 +9,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from kgqa_core.artifacts import hash_json
 from kgqa_core.config import RunConfig
 from kgqa_core.config_lm import Budget, Role
 from kgqa_core.config_systems import SystemsSection, system_type
-from kgqa_core.errors import ConfigError, InputError, LinkError, shorten
+from kgqa_core.errors import ConfigError, InputError, LinkError, UnableError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PlanAsker, PlanInstruction, PlanQuestion, weigh_plans
@@ -37,7 +37,7 @@ from kgqa_core.types import LabelPath, Question, Reject
 if TYPE_CHECKING:
     from kgqa_core.config_lm import PlansSection
     from kgqa_core.lm.calls import Meter
-    from kgqa_core.lm.types import LanguageModel
+    from kgqa_core.lm.types import LanguageModel, Searches
     from kgqa_core.systems.etd import ExplorerSystem
 
 FUSION_FILE = "fusion.json"
@@ -140,8 +140,9 @@ def find_fusion(pipeline: Pipeline, seed: int) -> dict[str, Any]:
         apart = [place for place, own in enumerate(options) if disagree(own)]
         with open_planner(pipeline, "generator", planner_seed(pipeline.config, seed)) as opened:
             generator: Any = opened.planner
-            said = generator.weigh([asked[at] for at in apart], [[plan.path for plan in plans[at]] for at in apart])
-            lm_weights = {place: weigh_plans(own) for place, own in zip(apart, said, strict=True)}
+            with suppress(UnableError):  # else it cannot decide where they disagree
+                said = generator.weigh([asked[at] for at in apart], [[plan.path for plan in plans[at]] for at in apart])
+                lm_weights = {place: weigh_plans(own) for place, own in zip(apart, said, strict=True)}
             own_plans = generator.plan(asked, num_plans=1)
         alone["lm as planner"] = first_plan(questions, reached_by(search, topics, own_plans))
     weights = [weigh_plans([plan.log_prob for plan in own]) for own in plans]
@@ -170,9 +171,9 @@ class Parts:
         self.max_calls = self.systems.max_calls
         self.mask_topics = pipeline.config.exploration.mask_topics
         self.meters: list[Meter] = []
-        answerer = section.get("answered_by")
+        self.answerer = section.get("answered_by")
         self.base = ""  # the model that answers, its tuning aside, by content: what a row and its ``direct`` share
-        self.model = self._model(str(answerer)) if answerer else None
+        self.model = self._model(str(self.answerer)) if self.answerer else None
 
     @cached_property
     def search(self) -> SearchGraph:
@@ -213,7 +214,10 @@ class Parts:
 
     def asker(self) -> PlanAsker:
         """Return how the language model that answers is asked about plans that exist."""
-        return PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search))
+        searches: Searches = "bound"  # whoever plays a model
+        if self.answerer == "lm":
+            searches = opening.plan_searches(self.pipeline.config, self.row)
+        return PlanAsker(PlanInstruction(self.prompts), path_constraints(self.search), searches=searches)
 
     def fusion(self) -> Mapping[str, Any]:
         """Return what was chosen on dev for this seed (``SystemType.fuses``)."""

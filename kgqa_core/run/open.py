@@ -21,7 +21,7 @@ from kgqa_core.config_lm import UNLIMITED, Budget, OwnModelSection, Role
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, unsigned, write_step
 from kgqa_core.graph.search_graph import SearchGraph, Subgraphs, open_subgraphs
-from kgqa_core.lm.types import LanguageModel, Machine, ModelSection, Weights
+from kgqa_core.lm.types import LanguageModel, Machine, ModelSection, Searches, Weights
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Question, Split
 
@@ -232,6 +232,13 @@ def _role_weights(pipeline: Pipeline, seed: int, role: Role, row: str) -> tuple[
     return section, weights
 
 
+def plan_searches(config: RunConfig, row: str = "") -> Searches:
+    """Return how the model that plays ``plan`` finds several plans."""
+    player = config.player("plan", row)
+    section: ModelSection = model_section(config) if isinstance(player, OwnModelSection) else player
+    return section.searches
+
+
 def model_label(config: RunConfig, role: Role, row: str = "") -> str:
     """Return what tables call the model that plays a role: ``smollm2-135m+rog``."""
     player = config.player(role, row)
@@ -351,7 +358,8 @@ def open_planner(pipeline: Pipeline, name: str, seed: int, *, row: str = "") -> 
         space = RelationConstraint(known_steps(pipeline), max_hops=longest)
     players = open_players(pipeline, seed, ["plan"], row=row)
     with metered(pipeline, players, system="generator") as (model, meter):
-        generator = GeneratorPlanner(model, read_prompts(pipeline.config.prompts), space=space)
+        searches, prompts = plan_searches(pipeline.config, row), read_prompts(pipeline.config.prompts)
+        generator = GeneratorPlanner(model, prompts, space=space, searches=searches)
         planner = generator if name == "generator" else MixturePlanner(_dense(pipeline, seed), generator)
         yield OpenedPlanner(planner, meter)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kgqa_core.errors import InputError, shorten
+from kgqa_core.errors import InputError, UnableError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, Explained
@@ -96,7 +96,8 @@ def answer_all(
 
     A question on which the system raises, or whose answer is no ranking of entities, gets no answer, but a traceback.
     Paths that do not stand in ``search`` are no evidence: they are left out, and counted. What stops the model itself
-    (an endpoint that is gone) raises: the calls made so far are in the call cache.
+    (an endpoint that is gone) raises: the calls made so far are in the call cache. What the model can never do (weigh
+    options, over a chat API) fails the questions that need it.
     """
     runs = {one.id: _Run(one) for one in questions if one.topics or not system.needs_topic}
     able: list[tuple[_Run, Question]] = []
@@ -155,7 +156,12 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
             groups.setdefault(None if call.ask.options else call.ask.decoding, []).append(call)
     for decoding, group in groups.items():
         prompts, options = [call.prompt for call in group], [call.ask.options for call in group]
-        given: Any = model.score(prompts, options) if decoding is None else model.generate(prompts, decoding)
+        try:
+            given: Any = model.score(prompts, options) if decoding is None else model.generate(prompts, decoding)
+        except UnableError:  # what this model can never do: other systems may do without
+            for call in group:
+                call.run.fail()
+            continue
         for call, own_given in zip(group, given, strict=True):
             try:
                 call.run.replies[call.place] = _read(call, own_given)

@@ -19,15 +19,21 @@ from kgqa_core.graph.csr import build_csr
 from kgqa_core.graph.follow import follow_path
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, to_relations
 from kgqa_core.instructions.plan import (
+    END,
+    START,
     PathConstraints,
+    PlanAsker,
+    PlanInstruction,
+    PlanQuestion,
     RelationConstraint,
     parse_plans,
     render_plan,
     score_paths,
     weigh_plans,
 )
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.types import Constraint
+from kgqa_core.lm.types import Constraint, Generation, Searches
 
 STEPS = st.text(min_size=1)
 
@@ -174,6 +180,22 @@ def test_without_a_graph_known_relations_are_all_that_is_asked(max_hops: int) ->
 
 
 # ------ Weights of plans and scores of paths sum to 1 over a question.
+
+
+def test_a_servers_plans_end_at_their_mark_and_samples_are_as_probable_as_frequent() -> None:
+    instruction, space = PlanInstruction(read_prompts()), RelationConstraint(["a", "b", "c"])
+    ways: tuple[Searches, ...] = ("bound", "beams", "samples")
+    asked = {how: PlanAsker(instruction, space, searches=how).decoding(3) for how in ways}
+    assert {how: one.stop for how, one in asked.items()} == {"bound": (), "beams": (END,), "samples": (END,)}
+    assert {how: one.method for how, one in asked.items()} == {"bound": "beam", "beams": "beam", "samples": "sample"}
+    assert asked["samples"].num_returns > 3 and asked["samples"].temperature > 0
+    asker = PlanAsker(instruction, space, searches="samples")
+    said = [("a", -3.0), ("b<SEP>c", -2.0), ("b<SEP>c", -2.0), ("nothing", -1.0), ("c", -1.0), ("a", -3.0)]
+    texts = [Generation(f"{START}{text}", log_prob) for text, log_prob in said]
+    texts.append(Generation("", problem="timeout"))
+    plans = asker.read(asker.case(PlanQuestion("q", "?")), texts)
+    assert [plan.path for plan in plans] == [("b", "c"), ("a",), ("c",)]  # of equals the likelier one first
+    assert [math.exp(plan.log_prob) for plan in plans] == pytest.approx([2 / 5, 2 / 5, 1 / 5])
 
 
 def test_plans_weigh_what_the_beam_gave_them_tiny_or_nothing_at_all():

@@ -82,7 +82,8 @@ def answer(body: dict[str, Any], script: Script) -> dict[str, Any]:
         elif body.get("logprobs"):
             choice["logprobs"] = {"tokens": ["x"] * len(values), "token_logprobs": values}
         choices.append(choice)
-    given = sum(len((c.get("message", {}).get("content") or c.get("text", "")).split()) for c in choices)
+    # The end of a text is a token, too, of which no log-probability is told.
+    given = sum(1 + len((c.get("message", {}).get("content") or c.get("text", "")).split()) for c in choices)
     return {"choices": choices, "usage": {"prompt_tokens": len(words), "completion_tokens": given}}
 
 

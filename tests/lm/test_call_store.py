@@ -208,6 +208,8 @@ class Slow:
             os.write(out, f"{prompt.text}\\n".encode())
             time.sleep(0.01)
             yield Answer(index, [Generation(f"{prompt.text} by {name}", num_tokens=1)], 1, 0.01)
+    def stream_scores(self, prompts, options):
+        raise NotImplementedError
 
 with CallStore(folder) as store:
     texts = Metered(Slow(), meter=Meter(), store=store).generate([Prompt(f"p{n}") for n in range(40)])

@@ -202,6 +202,15 @@ def test_money_is_null_where_nobody_knows_the_price_and_no_budget_then() -> None
         around(FakeModel(), budget=Budget(money=1.0))
 
 
+def test_a_text_that_stops_before_its_mark_is_not_outside() -> None:
+    metered = around(FakeModel())
+    bound = Choices(["a b!0.0|end", "c"])
+    metered.generate([Prompt("a b", constraint=bound)], Decoding(stop=("|end",)))
+    assert metered.meter.usage().num_outside == 0
+    metered.generate([Prompt("a c", constraint=bound)], Decoding(stop=("|end",)))
+    assert metered.meter.usage().num_outside == 1
+
+
 def test_a_text_that_repeats_itself_to_its_end_is_read_once_and_counted(store: CallStore) -> None:
     loop = "Answer:\n" + "Oto Brandt\n" * 20
     said = {"a": Generation(loop, num_tokens=60, finished=False), "b": Generation(loop, num_tokens=60)}

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.errors import ConfigError, EndpointError
-from kgqa_core.lm.call_store import CallStore
+from kgqa_core.errors import ConfigError, EndpointError, UnableError
+from kgqa_core.lm.call_store import CallStore, later_seed
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.endpoint import Endpoint, read_completion, read_echo
@@ -49,6 +49,10 @@ def one(endpoint: Endpoint, text: str = "a question", decoding: Decoding = GREED
     return endpoint.generate([Prompt(text)], decoding)[0][0]
 
 
+def around(endpoint: Endpoint, **options: Any) -> Metered:
+    return Metered(endpoint, **{"meter": Meter(), **options})
+
+
 def timeouts(kind: str) -> dict[str, Any]:
     """Return settings under which a test of ``kind`` ends soon, and no other test depends on a busy machine."""
     return {"read_timeout": 0.4, "total_timeout": 0.6} if kind in SLOW else {}
@@ -66,7 +70,7 @@ def test_a_request_says_what_the_prompt_and_the_decoding_say(server: Script, ope
     chat, greedy = server.asked()
     assert (chat.path, greedy.path) == ("/v1/chat/completions", "/v1/completions")
     turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "who?"}]
-    drawn = {"temperature": 0.7, "top_p": 0.9, "seed": 5, "n": 2, "stop": ["\n", ";"]}
+    drawn = {"temperature": 0.7, "top_p": 0.9, "seed": later_seed(5, 0), "n": 2, "stop": ["\n", ";"]}
     assert chat.body == {"model": "tiny", "messages": turns, "max_tokens": 256, **drawn, "logprobs": True, "top_k": 3}
     asked = {"prompt": "be brief\n\nwho?", "max_completion_tokens": 11, "temperature": 0}
     assert greedy.body == {"model": "tiny", **asked}
@@ -75,9 +79,45 @@ def test_a_request_says_what_the_prompt_and_the_decoding_say(server: Script, ope
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_samples_come_in_order_with_log_probabilities_and_tokens(opened: Open, api: str) -> None:
     texts = opened(api=api).generate([Prompt("x y")], sampled(3))[0]
-    assert [generation.text for generation in texts] == ["x y -> 5.0", "x y -> 5.1", "x y -> 5.2"]
+    assert [generation.text for generation in texts] == [f"x y -> {later_seed(5, 0)}.{place}" for place in range(3)]
     assert {generation.log_prob for generation in texts} == {-0.5 - 1.0 - 1.5 - 2.0}
-    assert {generation.num_tokens for generation in texts} == {4}
+    assert {generation.num_tokens for generation in texts} == {5}  # as the server counts: the end is a token
+
+
+def test_seeds_beside_each_other_share_no_sample(server: Script, opened: Open) -> None:
+    """A server draws sample i with seed + i, or is asked again for it."""
+    for server.max_n in (99, 1):
+        drawn = []
+        for seed in (7, 8):
+            del server.requests[:]
+            opened().generate([Prompt("x")], Decoding(method="sample", num_returns=3, seed=seed))
+            drawn.append(
+                {asked.body["seed"] + place for asked in server.asked() for place in range(asked.body.get("n", 1))}
+            )
+        assert len(drawn[0] | drawn[1]) == 6
+
+
+@pytest.mark.parametrize("decoding", [GREEDY, sampled(3), Decoding(method="beam", num_beams=4, num_returns=2)])
+def test_tokens_are_those_that_the_server_counts(server: Script, opened: Open, decoding: Decoding) -> None:
+    with_beams = around(opened(beams=True))
+    texts = with_beams.generate([Prompt("x y z")], decoding)[0]
+    num_all = max(decoding.num_beams, decoding.num_returns)  # beams that are not wanted are paid for
+    usage = with_beams.meter.usage()
+    assert (usage.num_prompt_tokens, usage.num_tokens, usage.paid_tokens) == (3, 6 * num_all, 6 * num_all)
+    assert len(texts) == decoding.num_returns
+
+
+def test_a_score_costs_each_request_that_is_made_for_it(server: Script, opened: Open, tmp_path: Path) -> None:
+    asked = [Prompt("is it so? ", question_id="q1"), Prompt("or so? ", question_id="q2")]
+    options = [["yes", "never ever"], ["no"]]
+    for paid in (True, False):  # then from the store
+        with CallStore(tmp_path) as store:
+            metered = around(opened(api="completions"), store=store)
+            metered.score(asked, options)
+        usage = metered.meter.usage()
+        assert (usage.num_calls, usage.num_prompt_tokens, usage.num_tokens) == (2, (3 + 4 + 5) + (2 + 3), 3 + 2)
+        assert (usage.paid_calls, usage.paid_prompt_tokens, usage.paid_tokens) == ((2, 17, 5) if paid else (0, 0, 0))
+    assert len(server.asked()) == 5
 
 
 def test_a_server_that_gives_one_text_at_a_time_is_asked_again_with_other_seeds(server: Script, opened: Open) -> None:
@@ -129,11 +169,13 @@ def test_a_choice_is_passed_on_in_the_servers_words(server: Script, opened: Open
 
 def test_beams_are_for_servers_that_have_them(server: Script, opened: Open) -> None:
     beams = Decoding(method="beam", num_beams=4, num_returns=2)
-    with pytest.raises(ConfigError, match=r"beam search.*lm.beams"):
+    with pytest.raises(UnableError, match=r"beam search.*lm.beams"):
         opened().generate([Prompt("x")], beams)
-    assert len(opened(beams=True).generate([Prompt("x")], beams)[0]) == 2
+    bound = Prompt("x", constraint=Choices(["yes", "no"]))  # vLLM takes both, and forgets the constraint
+    assert len(opened(beams=True, choices="structured_outputs").generate([bound], beams)[0]) == 2
     assert server.asked()[0].body["use_beam_search"] is True
     assert server.asked()[0].body["n"] == 4
+    assert "structured_outputs" not in server.asked()[0].body
 
 
 @pytest.mark.parametrize(
@@ -344,9 +386,9 @@ def test_a_failed_score_is_minus_infinity_and_a_server_that_cannot_tell_raises(s
     endpoint = opened(api="completions")
     assert endpoint.score([Prompt("a ")], [["c", "dd"]]) == [[float("-inf"), -0.5]]
     server.echoes = False
-    with pytest.raises(EndpointError, match="does not tell the log-probabilities"):
+    with pytest.raises(UnableError, match="does not tell the log-probabilities"):
         endpoint.score([Prompt("a ")], [["d"]])
-    with pytest.raises(EndpointError, match="chat API cannot tell"):
+    with pytest.raises(UnableError, match="chat API cannot tell"):
         opened().score([Prompt("a ")], [["d"]])
 
 

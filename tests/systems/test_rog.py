@@ -195,6 +195,18 @@ def test_without_a_plan_the_reasoner_is_shown_no_path(forty: Forty) -> None:
         assert answered.answer.counts["num_plans"] == 0
 
 
+def test_plans_of_a_server_without_beams_are_the_most_frequent_of_its_samples(forty: Forty) -> None:
+    steps = ["year", "directed_by", "year", "directed_by<SEP>born_in", "painted_by", "directed_by", "directed_by", ""]
+    model = ScriptedModel()
+    model.on("plan", "", *(f"<PATH>{step}" for step in steps))
+    model.on("reason", "", "Ida Moon")
+    plans = PlanSource(PlanAsker(PlanInstruction(PROMPTS), PathConstraints(forty.graph), searches="samples"))
+    answered = run(forty, "directed", model, plans, num_plans=2)
+    assert shown_paths(answered.calls[1].prompt) == ["Salt Road → directed_by → Ida Moon", "Salt Road → year → 1989"]
+    assert answers(forty, answered) == ["Ida Moon"]
+    assert len(answered.calls[0].texts) == 8  # four for each plan that is wanted
+
+
 def test_a_plan_over_the_budget_leaves_no_call(forty: Forty) -> None:
     model = Metered(ScriptedModel(), meter=Meter(), budget=Budget(calls=0))
     answered = run(forty, "directed", model)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kgqa_core.errors import EndpointError
+from kgqa_core.errors import EndpointError, UnableError
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.choose import ChooseInstruction
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
@@ -309,6 +309,20 @@ def test_options_are_weighed_and_shown_with_their_logs(forty: Forty) -> None:
     assert answered.calls[0].texts == ("yes\t-0.5000", "no\t-2.2500")
     _, (lost,) = hear(forty, Metered(Batches(), meter=Meter(), budget=Budget(calls=0)), weighed)
     assert lost.result == ParseFailure("no likelihood", "")
+
+
+def test_what_a_model_can_never_do_fails_the_questions_that_need_it(forty: Forty) -> None:
+    class Chat(Batches):
+        def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
+            raise UnableError("the chat API cannot tell")
+
+    def plot(question: Question) -> Steps:
+        yield [direct(options=("a", "b"))] if question.id == ONE else [direct()]
+        return answer_with(question, (1,))
+
+    answered = run(forty, plot, Chat())
+    assert statuses(answered) == ["failed", "answered", "answered"]
+    assert "the chat API cannot tell" in answered[0].error
 
 
 def test_texts_may_be_limited_but_plans_end_by_themselves(forty: Forty) -> None:
