@@ -15,6 +15,7 @@ import gc
 import hashlib
 import inspect
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from kgqa_core.lm.types import Decoding, Generation
 ROOM = 32  # tokens for which a layer of the cache makes room at a time, at least
 MOST_IDLE = 0.25  # of the rows, before the cache is copied without them
 SPELLINGS = 16  # tokens, at most, that may begin one text, as "d", "di", "dir" do
+LEAST_SHARED = 16  # tokens that prompts begin with, for which a reading of their own pays
 USUAL_NUCLEUS = 64  # tokens that hold the mass top_p in most rows
 Tokens = Sequence[int]
 Starts = Sequence[TokenState | None]  # where each prompt's constraint begins; None: it is free
@@ -134,16 +136,29 @@ class Cached:
 
 
 def read_prompts(model: Any, prompts: Sequence[Tokens]) -> tuple[Cached, Tensor]:
-    """Read prompts, padded on the left; return their cache and the logits [B, V] of each one's next token."""
-    rows = [torch.tensor(prompt) for prompt in prompts]
+    """Read prompts, padded on the left; return their cache and the logits [B, V] of each one's next token.
+
+    What they all begin with (the words of one instruction) is read once, and every row goes on from there.
+    """
+    shared = shared_prefix(prompts)
+    rows = [torch.tensor(prompt[shared:]) for prompt in prompts]
     tokens = pad_sequence(rows, batch_first=True, padding_side="left").to(model.device)
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left").to(model.device)
     states = transformers.DynamicCache(config=model.config)  # layers of other kinds of attention stay transformers' own
     states.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in states.layers]
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # without its adapter
     accepted = frozenset(inspect.signature(inner.forward).parameters)
-    cached = Cached(model, states, mask[:, :0], tokens.shape[1], accepted)
+    cached = Cached(model, states, mask[:1, :0], shared + tokens.shape[1], accepted)
+    if shared:
+        cached.read(torch.tensor([prompts[0][:shared]], device=model.device))
+    cached = cached.select([0] * len(prompts))
     return cached, cached.read(tokens, mask)
+
+
+def shared_prefix(rows: Sequence[Tokens]) -> int:
+    """Return how many tokens all rows begin with, one at least left to each; 0 where reading them once saves little."""
+    shared = len(os.path.commonprefix([row[:-1] for row in rows])) if len(rows) > 1 else 0
+    return shared if shared >= LEAST_SHARED else 0
 
 
 def pick(

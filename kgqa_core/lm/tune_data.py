@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import PrinterCallback, Trainer, TrainingArguments
+from transformers import DynamicCache, PrinterCallback, Trainer, TrainingArguments
+from transformers.cache_utils import DynamicLayer
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.lm.folders import encode_answers, encode_prompts
+from kgqa_core.lm.generate import shared_prefix
 from kgqa_core.lm.types import Prompt
 
 Int = NDArray[np.int64]
@@ -278,16 +280,33 @@ class Loop(Trainer):
 def target_nll(model: Any, inputs: dict[str, Tensor], precision: torch.dtype) -> Tensor:
     """Return the negative log-likelihood [K] of each target token, natural log, at least float32.
 
-    The head is applied where a target token is predicted and nowhere else. Autocast is around this one pass: around a
-    loop it would go on using the first step's weights.
+    The head is applied where a target token is predicted and nowhere else. What all prompts begin with (the words of
+    one instruction) is read once, and every row goes on from its keys and values, through which its gradients flow.
+    Autocast is around this one pass: around a loop it would go on using the first step's weights.
     """
-    reads = {name: inputs[name] for name in ("input_ids", "logits_to_keep")}
-    device = inputs["input_ids"].device.type
-    half: Any = nullcontext() if precision == torch.float32 else torch.autocast(device, precision)
+    tokens, keep = inputs["input_ids"], inputs["logits_to_keep"]
+    half: Any = nullcontext() if precision == torch.float32 else torch.autocast(tokens.device.type, precision)
+    prompts = tokens[:, : int(keep.int().argmax(dim=1).min()) + 1].tolist()
+    shared = shared_prefix(prompts)
     with half:
-        logits = model(**reads, use_cache=False).logits  # [K, V]
+        states = read_shared(model, tokens[0, :shared], len(tokens)) if shared else None
+        start = shared if states else 0
+        own = {"input_ids": tokens[:, start:], "logits_to_keep": keep[:, start:], "use_cache": states is not None}
+        logits = model(**own, past_key_values=states).logits  # [K, V]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return cross_entropy(logits, inputs["targets"], reduction="none")
+
+
+def read_shared(model: Any, tokens: Tensor, num_rows: int) -> Any:
+    """Return the cache of ``tokens`` [T], read once, for so many rows; None where the model cannot go on from one."""
+    if getattr(model, "is_gradient_checkpointing", False):
+        return None  # it keeps no states
+    read = model(input_ids=tokens[None], logits_to_keep=1, use_cache=True).past_key_values
+    if not isinstance(read, DynamicCache) or any(type(layer) is not DynamicLayer for layer in read.layers):
+        return None  # such as sliding windows, whose layers forget
+    for layer in read.layers:
+        layer.keys, layer.values = (one.expand(num_rows, -1, -1, -1) for one in (layer.keys, layer.values))
+    return read
 
 
 def training_arguments(work: str, device: str, **options: Any) -> TrainingArguments:
