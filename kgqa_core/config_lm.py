@@ -104,14 +104,14 @@ class PhaseSection(Section):
 OBJECTIVES: dict[str, dict[str, float]] = {
     "plan": {"plan": 1.0},
     "rog": {"plan": 1.0, "reason": 1.0},
-    "eperm": {"plan": 1.0, "score_relations": 1.0, "score_entities": 1.0, "reason": 1.0},
+    "eperm": {"plan": 1.0, "score_relations": 1.0, "score_entities": 1.0, "reason_scored": 1.0},
     "direct": {"direct": 1.0},
 }
 """Instructions and their weights: RoG Eq. 7, EPERM Eq. 8 (find + reason), and the baseline without any graph."""
 
 _SHARED = {"batch_size": 4, "learning_rate": 2e-5, "warmup": 0.03, "tuning": "full"}
 PAPERS: dict[str, dict[str, Any]] = {
-    "rog": {**_SHARED, "epochs": 3.0, "answers": "all"},
+    "rog": {**_SHARED, "epochs": 3.0, "answers": "all", "wrong_plans": 0},
     "eperm": {**_SHARED, "epochs": 5.0, "objective": "eperm"},
 }
 """The defaults of ``variant: rog`` (A.6) and ``variant: eperm`` (which gives its epochs alone; the rest as RoG)."""
@@ -125,10 +125,12 @@ class ReasonerSection(Section):
     instructions: dict[str, Annotated[float, Field(gt=0)]] | None = None  # instruction -> weight, not the objective's
     shares: dict[str, Share] = Field(default_factory=dict)  # instruction -> share of the questions; else all
     paths_per_question: Annotated[int, Field(ge=1)] = 3  # K: plans whose paths a reason example shows
-    wrong_plans: Annotated[int, Field(ge=0)] = 0  # paths that do not teach, shown among them: to learn to select
+    wrong_plans: Annotated[int, Field(ge=0)] = 2  # at most, shown among them: such as exist and miss; to select from
     meant_only: bool = False  # of paths that teach, only the one that the question's words mean; none by chance
+    abstain: Share = 0.0  # share of the pools that show wrong plans alone
     max_paths: Annotated[int, Field(ge=1)] = 40  # reasoning paths shown per example
     num_candidates: Annotated[int, Field(ge=1, le=26)] = 3  # N of choose
+    candidates: Literal["explorer", "pool"] = "explorer"  # of choose: out of fold, or ends of plans, right and wrong
     folds: Annotated[int, Field(ge=2)] = 5  # of choose: candidates come from explorers that did not see the question
     answers: Literal["shown", "all"] = "shown"  # what reason teaches: golds that its paths end at, or all (RoG)
     tuning: Literal["lora", "full"] = "lora"
@@ -152,6 +154,7 @@ class ReasonerSection(Section):
     gradient_checkpointing: bool = False
     phases: Annotated[tuple[PhaseSection, ...], Field(strict=False)] = ()  # such as planning first; empty: one
     num_evaluations: Annotated[int, Field(ge=1)] = 3  # on dev, evenly over the training
+    keep: Literal["best", "last"] = "best"  # weights: of the evaluation with the least mean dev loss, or the last
     dev_examples: Annotated[int, Field(ge=1)] = 500  # per instruction, at most
 
     @model_validator(mode="after")

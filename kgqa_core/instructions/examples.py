@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -21,16 +21,19 @@ from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError, shorten, with_nearest
 from kgqa_core.graph.follow import end_of
-from kgqa_core.graph.kg import golds_of
+from kgqa_core.graph.kg import golds_of, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.graph.supervision import Mode, TaughtPath, takes
 from kgqa_core.instructions import choose, clue_examples, plan, reason, search_examples
 from kgqa_core.instructions.alignment import Meant, Wordings
+from kgqa_core.instructions.hard_negatives import wrong_plans
 from kgqa_core.instructions.render import Prompts, escape, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
+ENTITY_RIGHT, ENTITY_WRONG = (6.0, 1.5), (1.5, 4.0)  # Beta distributions that the finder's scores are drawn from
+SUPPORTED = 0.2  # of the best path's score: an answer's path has at least that
 MAX_EXPLAINED = 3  # paths that an explanation goes through
 ROWS = 20_000  # of one row group: what is held in memory
 
@@ -47,6 +50,7 @@ class Source:
     mode: Mode = "best"  # which shortest paths teach: the best-executing, all (RoG's Z*), or those of precision >= t
     threshold: float = 0.5  # t of EPERM Eq. 5
     mask_topics: bool = True  # planners read a placeholder where the question names a topic
+    space: plan.PathConstraints | None = None  # the plans that exist: wrong ones are found there; None: no graph
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Out-of-fold predictions of an explorer by question id, for choose, in the ids of the graph that is walked."""
     known: Wordings = field(default_factory=Wordings)
@@ -91,7 +95,7 @@ def make_examples(
                 if target is not None:
                     made += 1
                     text, id, split = instruction.render(case), question.id, question.split
-                    yield Example(instruction.name, id, split, text.system, text.text, target, weight * factor)
+                    yield Example(name, id, split, text.system, text.text, target, weight * factor)
             counts[f"{name}: nothing to teach"] += not made
 
 
@@ -160,19 +164,27 @@ class Asked:
             self.search, self.question.topics, plans, max_paths=self.source.reasoner.max_paths
         )
 
-    def shown(self) -> reason.Evidence:
-        """Return the paths of K plans that teach, with wrong ones where asked for, shuffled.
+    def pool(self, purpose: str) -> list[tuple[LabelPath, bool]]:
+        """Return plans that teach and wrong ones as hard as can be found, shuffled, each with: does it teach?
 
-        Plans weigh by their precision: what is right must not be told by who put it there.
+        A share of the pools, ``abstain``, holds wrong plans alone. None where nothing teaches.
         """
-        draw, reasoner = self.draw("shown_plans"), self.source.reasoner
+        draw, reasoner, source = self.draw(purpose), self.source.reasoner, self.source
         rows = draw.sample(self.teaching, min(reasoner.paths_per_question, len(self.teaching)))
-        if rows and reasoner.wrong_plans:
-            taught = set(self.teaching)
-            wrong = [row for row in self.rows if row not in taught]
-            rows += draw.sample(wrong, min(reasoner.wrong_plans, len(wrong)))
-            draw.shuffle(rows)
-        return self.evidence([(row.path, row.precision) for row in rows])
+        found = [(row.path, True) for row in rows]
+        if rows and reasoner.wrong_plans and source.space is not None:
+            graph = self.search.graph
+            known = [path for row in (rows[0], *self.rows) if (path := to_relations(graph, row.path))]
+            wrong = wrong_plans(graph, source.space, self.question, known, draw)
+            wanted = draw.randint(1, reasoner.wrong_plans)
+            bad = [(to_labels(graph, path), False) for path in islice(wrong, wanted)] if known else []
+            found = bad if bad and draw.random() < reasoner.abstain else found + bad
+            draw.shuffle(found)
+        return found
+
+    def shown(self) -> reason.Evidence:
+        """Return the paths of a pool of plans, which weigh alike: what is right must not be told by who put it there."""
+        return self.evidence([(path, 1.0) for path, _ in self.pool("shown_plans")])
 
 
 # ------ The cases that one question makes, instruction by instruction; each comes with its example's weight.
@@ -194,7 +206,38 @@ def reason_cases(asked: Asked) -> Made:
         answers = asked.names(right if asked.source.reasoner.answers == "shown" else sorted(asked.golds))
         shown = asked.names(evidence.ends)
         case = reason.ReasonCase(asked.question.text, asked.question.id, evidence.paths, shown, answers)
-        yield reason.ReasonInstruction(asked.source.prompts, scored=asked.is_eperm), case, 1.0
+        yield reason.ReasonInstruction(asked.source.prompts), case, 1.0
+
+
+def scored_cases(asked: Asked) -> Made:
+    """As reason, with the score of each path, best first, as EPERM's finder gives them: plan times entities (Fig. 4).
+
+    Scores are drawn around the truth: a right plan outweighs a wrong one three times in four, an entity that leads to
+    a gold scores 0.8 on average, another one 0.27. Taught are the golds whose paths have a share of the best score.
+    """
+    draw, pool = asked.draw("reason_scored"), asked.pool("scored_plans")
+    logits = [draw.gauss(0.0 if teaches else -1.0, 1.0) for _, teaches in pool]
+    weights = dict(zip((path for path, _ in pool), plan.weigh_plans(logits), strict=True)) if pool else {}
+    evidence = asked.evidence([*weights.items()])
+    if not evidence.paths or not asked.golds:
+        return
+    ends = [end_of(path) for path in evidence.steps]
+    entities = {
+        place: [
+            draw.betavariate(*(ENTITY_RIGHT if end in asked.golds else ENTITY_WRONG)) for _ in evidence.steps[place]
+        ]
+        for place, end in enumerate(ends)
+    }
+    plan_weights = [weights[path.steps] for path in evidence.paths]
+    shares = plan.score_paths(plan_weights, [entities[place] for place in range(len(ends))])
+    order = sorted(range(len(ends)), key=lambda place: -shares[place])
+    paths = tuple(replace(evidence.paths[place], score=shares[place]) for place in order)
+    golden = [ends[place] for place in order if ends[place] in asked.golds]
+    high = [ends[place] for place in order if shares[place] >= SUPPORTED * shares[order[0]]]
+    right = [entity for entity in dict.fromkeys(high) if entity in asked.golds] or golden[:1]
+    shown = asked.names(dict.fromkeys(ends[place] for place in order))
+    case = reason.ReasonCase(asked.question.text, asked.question.id, paths, shown, asked.names(right))
+    yield reason.ReasonInstruction(asked.source.prompts, scored=True), case, 1.0
 
 
 def explain_cases(asked: Asked) -> Made:
@@ -224,18 +267,38 @@ def explain_paths(search: SearchGraph, paths: Sequence[ReasoningPath]) -> str:
 
 
 def choose_cases(asked: Asked) -> Made:
-    """The first N candidates of an out-of-fold explorer; every right one is taught, none where none is right."""
-    prediction, count = asked.source.predictions.get(asked.question.id), asked.source.reasoner.num_candidates
-    if prediction is not None:
-        entities = prediction.candidates[:count]
-        paths = [render_triples(asked.search, path) for path in prediction.paths[:count]]
-        paths += [""] * (len(entities) - len(paths))
-        columns = zip(asked.names(entities), prediction.scores[:count], paths[: len(entities)], strict=True)
+    """The first N candidates of an out-of-fold explorer, or a pool's; every right one is taught, none where none is."""
+    source, question = asked.source, asked.question
+    prediction, count = source.predictions.get(question.id), source.reasoner.num_candidates
+    entities: Sequence[int] = ()
+    paths: list[ReasoningPath] = []
+    scores: Sequence[float] = ()
+    if source.reasoner.candidates == "pool":
+        entities, paths, scores = candidates_of_pool(asked, count)
+    elif prediction is not None:
+        entities, scores = prediction.candidates[:count], prediction.scores[:count]
+        paths = [*prediction.paths[:count], *[()] * count][: len(entities)]
+    if entities:
+        evidence = [render_triples(asked.search, path) for path in paths]
+        columns = zip(asked.names(entities), scores, evidence, strict=True)
         right = tuple(place for place, entity in enumerate(entities) if entity in asked.golds)
         case = choose.ChooseCase(
-            asked.question.text, asked.question.id, tuple(choose.Candidate(*column) for column in columns), right
+            question.text, question.id, tuple(choose.Candidate(*column) for column in columns), right
         )
-        yield choose.ChooseInstruction(asked.source.prompts), case, 1.0
+        shown = choose.Shown(probabilities=source.reasoner.candidates != "pool" or asked.draw("shown").random() < 0.5)
+        yield choose.ChooseInstruction(source.prompts, shown), case, 1.0
+
+
+def candidates_of_pool(asked: Asked, count: int) -> tuple[list[int], list[ReasoningPath], list[float]]:
+    """Return up to ``count`` ends of a pool's plans with their paths and falling scores that tell nothing, shuffled."""
+    draw, found = asked.draw("candidates"), dict[int, ReasoningPath]()
+    steps = asked.evidence([(path, 1.0) for path, _ in asked.pool("candidates")]).steps
+    for path in steps:  # of the plans in turns
+        found.setdefault(end_of(path), path)
+    entities = [*found][:count]
+    draw.shuffle(entities)
+    falling = sorted((draw.random() ** 2 for _ in entities), reverse=True)
+    return entities, [found[entity] for entity in entities], [one / sum(falling) for one in falling]
 
 
 def direct_cases(asked: Asked) -> Made:
@@ -248,6 +311,7 @@ def direct_cases(asked: Asked) -> Made:
 CASES: Mapping[str, Callable[[Asked], Made]] = {
     "plan": plan_cases,
     "reason": reason_cases,
+    "reason_scored": scored_cases,
     "choose": choose_cases,
     "explain": explain_cases,
     "direct": direct_cases,

@@ -157,7 +157,7 @@ def read_prompts(model: Any, prompts: Sequence[Tokens]) -> tuple[Cached, Tensor]
 
 def shared_prefix(rows: Sequence[Tokens]) -> int:
     """Return how many tokens all rows begin with, one at least left to each; 0 where reading them once saves little."""
-    shared = len(os.path.commonprefix([row[:-1] for row in rows])) if len(rows) > 1 else 0
+    shared = len(os.path.commonprefix([list(row[:-1]) for row in rows])) if len(rows) > 1 else 0
     return shared if shared >= LEAST_SHARED else 0
 
 

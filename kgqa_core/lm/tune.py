@@ -36,7 +36,7 @@ from kgqa_core.lm import tune_data as data
 from kgqa_core.lm.local import Tunable, open_tunable, save_tuned
 from kgqa_core.lm.tune_data import Int, Tokens, TuneJob
 
-VERSION = 2  # of how the same inputs become weights: no state of another version is gone on with
+VERSION = 3  # of how the same inputs become weights: no state of another version is gone on with
 CURVES = {"loss": "loss", "gradient_norm": "grad_norm", "learning_rate": "learning_rate"}  # ours -> Trainer's
 TENSORS, STATE = "state.safetensors", "state.json"
 SAVING_SHARE = 20  # saving takes at most one part in so many of the time
@@ -57,7 +57,8 @@ class TuneReport(BaseModel):
     num_trainable: int  # parameters
     num_parameters: int  # those frozen included
     train_loss: float  # mean over the last point of the curve
-    dev_losses: dict[str, float]  # instruction -> mean per target token, natural log
+    dev_losses: dict[str, float]  # instruction -> mean per target token of the weights that are saved, natural log
+    kept_step: int  # whose weights are saved
     cpu_seconds: float  # of the steps and evaluations; one process
 
 
@@ -69,6 +70,7 @@ class Notes:
     points: list[tuple[str, int, float]] = field(default_factory=list)  # of curves: name, step, value
     since: list[list[float]] = field(default_factory=list)  # CURVES of each step after the last point
     dev_losses: dict[str, float] = field(default_factory=dict)  # instruction -> loss of the last evaluation
+    best: tuple[int, float] | None = None  # step and mean dev loss of the best evaluation so far
     cpu_seconds: float = 0.0
 
 
@@ -97,6 +99,7 @@ class Journal(TrainerCallback):
         self._judged_at = {max(1, round(steps * (index + 1) / times)) for index in range(times)}
         self._next = time.monotonic() + job.save_every  # when the next state is due
         self.notes, self._tensors, self._groups = Notes(), dict[str, Tensor](), dict[str, Any]()
+        self._best: dict[str, Tensor] = {}  # the weights of the best evaluation, where not the last
         for state in sorted(folder.glob("step-*"), reverse=True):  # the last one that can be read
             try:
                 said = json.loads((state / STATE).read_text(encoding="utf-8"))
@@ -112,6 +115,7 @@ class Journal(TrainerCallback):
                     for name, parameter in weights.items():
                         parameter.copy_(saved[name])
                 self.notes, self._groups = Notes(**said["notes"]), said["groups"]
+                self._best = _part(self._tensors, "best")
                 _log.info("going on after step %d of %d", self.notes.step, steps)
                 break
             except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
@@ -158,7 +162,7 @@ class Journal(TrainerCallback):
             notes.since.clear()
         if notes.step in self._judged_at and (losses := self._judge()):
             points += [(f"dev.loss.{name}", notes.step, loss) for name, loss in losses.items()]
-            notes.dev_losses = losses
+            self._keep(losses)
         notes.points += points
         notes.cpu_seconds = time.process_time() - self._began
         due = torch.tensor([time.monotonic() >= self._next], dtype=torch.int64, device=args.device)
@@ -167,6 +171,20 @@ class Journal(TrainerCallback):
         for point in points:
             self._on_point(*point)
         self._progress(notes.step, self._steps)
+
+    def _keep(self, losses: dict[str, float]) -> None:
+        """Remember an evaluation, and the weights where it is the best: the least mean over instructions."""
+        notes, mean = self.notes, math.fsum(losses.values()) / len(losses)
+        if notes.best is None or mean < notes.best[1]:
+            notes.best, notes.dev_losses = (notes.step, mean), losses
+            if self._job.section.keep == "best":
+                self._best = {name: one.detach().cpu().clone() for name, one in self._weights.items()}
+
+    @torch.no_grad()
+    def restore_best(self) -> None:
+        """Put the weights of the best evaluation into the model, where they are kept."""
+        for name, best in self._best.items():
+            self._weights[name].copy_(best)
 
     def _save(self, args: Any, optimizer: Any, scheduler: Any) -> None:
         """Save a state; every process gives its random numbers, the first one writes."""
@@ -177,6 +195,7 @@ class Journal(TrainerCallback):
         if args.process_index == 0:
             told = optimizer.state_dict()
             tensors: dict[str, Tensor] = {f"weights.{name}": weight for name, weight in self._weights.items()}
+            tensors |= {f"best.{name}": weight for name, weight in self._best.items()}
             tensors |= {f"random.{name}": rows for name, rows in random.items()}
             for index, moments in told["state"].items():
                 tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(one) for name, one in moments.items()}
@@ -240,6 +259,7 @@ def tune(
             told=(on_point, progress) if rank == 0 else (lambda name, step, value: None, lambda done, total: None),
         )
         _train(tunable, tokens, batches, job, arguments, journal)
+        journal.restore_best()
         if rank == 0:
             save_tuned(tunable, job)
         PartialState().wait_for_everyone()
@@ -253,6 +273,7 @@ def tune(
         num_parameters=sum(one.numel() for one in tunable.model.parameters()),
         train_loss=[value for name, _, value in notes.points if name == "train.loss"][-1],
         dev_losses=notes.dev_losses,
+        kept_step=notes.best[0] if section.keep == "best" and notes.best else notes.step,
         cpu_seconds=notes.cpu_seconds,
     )
 

@@ -304,6 +304,7 @@ def read_shared(model: Any, tokens: Tensor, num_rows: int) -> Any:
     read = model(input_ids=tokens[None], logits_to_keep=1, use_cache=True).past_key_values
     if not isinstance(read, DynamicCache) or any(type(layer) is not DynamicLayer for layer in read.layers):
         return None  # such as sliding windows, whose layers forget
+    layer: Any
     for layer in read.layers:
         layer.keys, layer.values = (one.expand(num_rows, -1, -1, -1) for one in (layer.keys, layer.values))
     return read

@@ -9,17 +9,18 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from kgqa_core.graph.follow import end_of, follow_path
-from kgqa_core.graph.kg import KnowledgeGraph, golds_of, to_labels, to_relations
+from kgqa_core.graph.follow import end_of
+from kgqa_core.graph.kg import KnowledgeGraph, to_labels, to_relations
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.plan import PathConstraint, PathConstraints, Plan, PlanQuestion
+from kgqa_core.instructions.hard_negatives import wrong_plans
+from kgqa_core.instructions.plan import PathConstraints, Plan, PlanQuestion
 from kgqa_core.instructions.reason import gather_evidence
 from kgqa_core.oracle.player import seed_of
-from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, RelationPath
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 NUM_WRONG = 2
-MAX_TRIED = 200  # plans around one question's topics that are looked at
 
 PlansOf = Mapping[str, Sequence[LabelPath]]
 """Question id -> plans."""
@@ -103,48 +104,14 @@ def find_hard_negatives(
 ) -> dict[str, tuple[LabelPath, ...]]:
     """Return the first gold plan of every question that has one, and two wrong plans of ``space``, shuffled.
 
-    Wrong plans lead from the topics to entities, none of them a gold. Those of the gold plan's length that share most
-    of its beginning are taken first, then others; of equals a seed decides that follows from the question's id.
+    Of equally hard ones a seed decides that follows from the question's id.
     """
     found = {}
     for question in questions:
         chance = random.Random(seed_of("pool", seed, question.id))
         known = [path for plan in gold_plans.get(question.id, ()) if (path := to_relations(graph, plan))]
-        golds = golds_of(question, reenter_topic=True)
-        wrong: list[RelationPath] = []
-        for path in _tried(space.around(question.topics), known[0], space.max_hops, chance) if known else ():
-            reached = follow_path(graph, question.topics, path, reenter_topic=space.reenter_topic)
-            if path not in known and len(reached) and golds.isdisjoint(reached.tolist()):
-                wrong.append(path)
-            if len(wrong) == NUM_WRONG:
-                break
         if known:
-            plans = [known[0], *wrong]
+            plans = [known[0], *islice(wrong_plans(graph, space, question, known, chance), NUM_WRONG)]
             chance.shuffle(plans)
             found[question.id] = tuple(to_labels(graph, path) for path in plans)
     return found
-
-
-def _tried(around: PathConstraint, gold: RelationPath, max_hops: int, chance: random.Random) -> list[RelationPath]:
-    """Return plans that exist, in the order in which they are tried: the most like ``gold`` first."""
-    found: dict[RelationPath, None] = {}
-
-    def extend(begin: RelationPath, length: int) -> None:
-        """Add plans of ``length`` steps that begin with ``begin``, in an order drawn."""
-        if len(found) >= MAX_TRIED:
-            return
-        here, further = around.next_relations(begin)
-        options = (here if len(begin) + 1 == length else further).tolist()
-        chance.shuffle(options)
-        for relation in options:
-            if len(begin) + 1 == length:
-                found.setdefault((*begin, int(relation)))
-            else:
-                extend((*begin, int(relation)), length)
-
-    for shared in range(len(gold) - 1, -1, -1):
-        extend(gold[:shared], len(gold))
-    for length in (*range(len(gold) - 1, 0, -1), *range(len(gold) + 1, max_hops + 1)):
-        extend(gold[: length - 1], length)
-        extend((), length)
-    return list(found)

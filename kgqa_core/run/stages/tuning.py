@@ -35,7 +35,7 @@ GGUF_DTYPE = "bfloat16"  # of the folder that is made of a GGUF file: what has f
 CURVE_EVERY = 10  # steps of the embedded model per point
 # Settings of a reasoner that shape its examples.
 HOW_ASKED = {"objective", "instructions", "shares", "paths_per_question", "wrong_plans", "max_paths", "answers"}
-HOW_ASKED |= {"num_candidates", "meant_only"}
+HOW_ASKED |= {"num_candidates", "candidates", "abstain", "meant_only"}
 
 
 # ------ What of language models and their plans is in the recipes of stages that use them.
@@ -134,6 +134,8 @@ def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
     """Explorers are trained on all folds but one, without what only helps them to start."""
     reasoner, explorer = config.reasoner, config.explorer
     if reasoner is None or explorer is None or not _is_tuned(config) or "choose" not in reasoner.mixture:
+        return
+    if reasoner.candidates == "pool":
         return
     section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "init_attention", "also_train_on"})
     section |= {"seed": explorer.seeds[0], "reenter_topic": config.dataset.reenter_topic}
@@ -251,16 +253,18 @@ def _example_source(run: Pipeline) -> Source:
     from kgqa_core.systems.tables import read_candidates
 
     plans, reasoner = run.config.plans, run.config.reasoner or ReasonerSection(objective="plan")
+    search = opening.plan_graph(run)
     assert plans is not None
     if opening.is_made_here(run.config):
         reasoner = reasoner.model_copy(update={"instructions": {"plan": 1.0} | reasoner.mixture})
     return Source(
-        opening.plan_graph(run),
+        search,
         read_prompts(run.config.prompts),
         reasoner,
         mode=plans.supervision,
         threshold=plans.precision_threshold,
         mask_topics=run.config.explorer is None or run.config.explorer.mask_topics,
+        space=opening.path_constraints(search) if search else None,
         predictions=read_candidates(run.artifact("candidates").folder) if "candidates" in run.specs else {},
     )
 
@@ -333,7 +337,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
     )
     told = partial(run.progress, f"tuning (seed {spec.seed})")
     report = tune_in_processes(job, config.runtime.processes, on_point=recorder.curve, progress=told)
-    figures = ("num_steps", "num_tokens", "num_trainable", "num_parameters", "cpu_seconds", "train_loss")
+    figures = ("num_steps", "num_tokens", "num_trainable", "num_parameters", "cpu_seconds", "train_loss", "kept_step")
     recorder.metrics(report, *figures, prefix="tune.")
     recorder.metric("tune.num_too_long", sum(report.num_too_long.values()))
     for instruction, loss in report.dev_losses.items():
@@ -346,5 +350,5 @@ STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
     Stage("instructions", 3, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
     Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=GENERATOR),
-    Stage("reasoner", 3, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
+    Stage("reasoner", 4, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
 )

@@ -1,0 +1,196 @@
+"""Hard pools for WebQSP's training questions, whose graph is not at hand: real chains, made-up ends.
+
+A question has its gold chain, other chains that published data says reach its answers, and wrong ones: gold chains of
+other questions that are like its own. Their ends are names drawn from what a sample of Freebase has at the end of the
+same relation. So a reader learns which chain answers a question, and nothing about which entity does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgqa_core.instructions import choose, plan, reason
+from kgqa_core.instructions.render import ARROW, Prompts, ScoredPath
+from kgqa_core.instructions.types import Example
+from kgqa_core.questions.link import TOPIC
+
+_TRIPLE = re.compile(r"<\S+/ns/([^>]+)>\t<\S+/ns/([^>]+)>\t(?:<\S+/ns/([^>]+)>|\"(.*)\")")
+NUM_RIGHT = (1,) * 11 + (2, 2, 2, 3, 3, 4, 5, 6, 8)  # how many ends the right chain has
+MAX_PATHS = 16
+ALSO_RIGHT, ABSTAIN, DIRECTIONS = 0.4, 0.04, 0.5  # shares of pools
+
+
+@dataclass
+class Names:
+    """Names of things in a sample of Freebase, by the relation that they stand behind."""
+
+    behind: dict[str, list[str]]  # step ("~": backward) -> names
+    nameless: set[str]  # steps that lead to entities without a name: n-ary facts
+    every: list[str]
+
+    def draw(self, step: str, chance: random.Random) -> str:
+        """Return a name that stands behind a step, behind one of the same last word, or any."""
+        like = self.behind.get(step) or self.behind.get("." + step.rsplit(".", 1)[-1]) or self.every
+        return chance.choice(like)
+
+
+def read_names(sample: Path) -> Names:
+    """Read a sample of Freebase's dump."""
+    names: dict[str, str] = {}
+    facts = []
+    with gzip.open(sample, "rt", encoding="utf-8") as lines:
+        for head, relation, tail, literal in map(re.Match.groups, filter(None, map(_TRIPLE.match, lines))):
+            if relation == "type.object.name":
+                names[head] = literal
+            elif tail:
+                facts.append((head, relation, tail))
+    behind: dict[str, list[str]] = defaultdict(list)
+    blank: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for head, relation, tail in facts:
+        for step, end in ((relation, tail), ("~" + relation, head)):
+            blank[step][end not in names] += 1
+            if end in names:
+                behind[step].append(names[end])
+                behind["." + relation.rsplit(".", 1)[-1]].append(names[end])
+    return Names(dict(behind), {step for step, (named, bare) in blank.items() if bare > named}, sorted(names.values()))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question with its gold chain and the others that are said to reach its answers."""
+
+    id: str
+    text: str
+    topic: str
+    chain: tuple[str, ...]
+    others: tuple[tuple[str, ...], ...]
+
+
+def read_asked(data: Path) -> list[Asked]:
+    """Read the training questions that have a gold chain."""
+    also: dict[str, list[tuple[str, ...]]] = {}
+    for line in (data / "webqsp_plans" / "train.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        also[row["question"].strip(" ?").casefold()] = [tuple(path) for path in row["relation_paths"]]
+    found = []
+    for line in (data / "gold_plans" / "webqsp_train.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["chain"] and row["topic"]:
+            others = also.get(row["question"].strip(" ?").casefold(), [])
+            found.append(Asked(row["id"], row["question"], row["topic"], tuple(row["chain"]), tuple(others)))
+    return found
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One path as it is shown: nodes and steps in turns."""
+
+    nodes: tuple[str, ...]
+    steps: tuple[str, ...]
+
+    def shown(self, signed: bool) -> ScoredPath:
+        """Return it as a prompt shows it; unsigned: without directions."""
+        steps = [step.replace("~", "^" if signed else "") for step in self.steps]
+        parts = [part for pair in zip(self.nodes, [*steps, ""], strict=True) for part in pair][:-1]
+        return ScoredPath(ARROW.join(parts), 1.0, tuple(steps), self.nodes[-1])
+
+    def triples(self) -> str:
+        """Return it as stored triples."""
+        told = []
+        for here, step, there in zip(self.nodes, self.steps, self.nodes[1:], strict=False):
+            told.append(f"({there}, {step[1:]}, {here})" if step.startswith("~") else f"({here}, {step}, {there})")
+        return ", ".join(told)
+
+
+def _walks(topic: str, chain: Sequence[str], ends: Sequence[str], names: Names, chance: random.Random) -> list[Walk]:
+    found = []
+    for end in ends:
+        between = []
+        for step, following in zip(chain, chain[1:], strict=False):
+            known = step in names.behind or step in names.nameless
+            same_thing = step.lstrip("~").rsplit(".", 1)[0] == following.lstrip("~").rsplit(".", 1)[0]
+            blank = step in names.nameless if known else not same_thing or chance.random() < 0.5
+            middle = "m.0" + "".join(chance.choices("0123456789bcdfghjklmnpqrstvwxyz_", k=5))
+            between.append(middle if blank else names.draw(step, chance))
+        found.append(Walk((topic, *between, end), tuple(chain)))
+    return found
+
+
+def _likeness(one: Sequence[str], other: Sequence[str]) -> int:
+    ours, theirs = one[0].lstrip("~").split("."), other[0].lstrip("~").split(".")
+    return sum(mine == yours for mine, yours in zip(ours[:2], theirs[:2], strict=False)) * 2 + (len(one) == len(other))
+
+
+def draw_pool(asked: Asked, chains: Sequence[tuple[str, ...]], names: Names, chance: random.Random) -> tuple[
+    list[Walk], set[str]
+]:  # fmt: skip
+    """Return the walks of a pool, shuffled or chain by chain, and the names that are right."""
+    wanted = chance.choice(NUM_RIGHT)
+    right = list(dict.fromkeys(names.draw(asked.chain[-1], chance) for _ in range(wanted)))
+    right = [name for name in right if name != asked.topic] or [chance.choice(names.every)]
+    groups = [_walks(asked.topic, asked.chain, right, names, chance)]
+    if asked.others and chance.random() < ALSO_RIGHT:
+        chain = chance.choice(asked.others)
+        some = chance.sample(right, chance.randint(1, len(right)))
+        stray = [names.draw(chain[-1], chance) for _ in range(chance.choice((0, 0, 1, 2)))]
+        groups.append(_walks(asked.topic, chain, [*some, *stray], names, chance))
+    reach = {asked.chain, *asked.others, *(tuple(s.lstrip("~") for s in asked.chain),)}
+    pool = [one for one in chance.sample(chains, min(200, len(chains))) if one not in reach]
+    pool.sort(key=lambda one: -_likeness(asked.chain, one))
+    wrong = list(dict.fromkeys(pool))[: chance.randint(1, 4)]
+    for chain in wrong:
+        like = asked.chain[-1] if chance.random() < 0.3 else chain[-1]
+        ends = [names.draw(like, chance) for _ in range(chance.choice((1, 1, 2, 3, 5)))]
+        groups.append(_walks(asked.topic, chain, [one for one in ends if one not in right], names, chance))
+    if chance.random() < ABSTAIN and any(groups[-len(wrong) :]):
+        groups, right = groups[-len(wrong) :], []
+    chance.shuffle(groups)
+    walks = [walk for group in groups for walk in group]
+    if chance.random() < 0.5:
+        chance.shuffle(walks)
+    return walks[:MAX_PATHS], set(right)
+
+
+def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed: int = 0) -> Iterator[Example]:
+    """Yield examples of reason, choose and plan; one question in ten is dev."""
+    names, questions = read_names(data / "freebase" / "sample.nt.gz"), read_asked(data)
+    chains = [one.chain for one in questions]
+    for asked in questions:
+        chance = random.Random(f"{seed} {asked.id}")
+        split = "dev" if random.Random(f"dev {asked.id}").random() < 0.1 else "train"
+        signed = chance.random() < DIRECTIONS
+        if chance.random() < shares.get("reason", 0):
+            walks, right = draw_pool(asked, chains, names, chance)
+            paths = tuple(walk.shown(signed) for walk in walks)
+            shown = tuple(dict.fromkeys(path.end for path in paths))
+            case = reason.ReasonCase(asked.text, asked.id, paths, shown, tuple(n for n in shown if n in right))
+            yield _example("reason", reason.ReasonInstruction(prompts), case, asked, split)
+        if chance.random() < shares.get("choose", 0):
+            walks, right = draw_pool(asked, chains, names, chance)
+            by_end = {walk.nodes[-1]: walk for walk in walks}
+            ends = chance.sample([*by_end], min(len(by_end), chance.randint(3, 5)))
+            falling = sorted((chance.random() ** 2 for _ in ends), reverse=True)
+            rows = zip(ends, falling, strict=True)
+            candidates = tuple(choose.Candidate(e, s / sum(falling), by_end[e].triples()) for e, s in rows)
+            places = tuple(place for place, end in enumerate(ends) if end in right)
+            instruction = choose.ChooseInstruction(prompts, choose.Shown(probabilities=chance.random() < 0.5))
+            if places:
+                yield _example("choose", instruction, choose.ChooseCase(asked.text, asked.id, candidates, places),
+                               asked, split)  # fmt: skip
+        if chance.random() < shares.get("plan", 0):
+            text = re.sub(re.escape(asked.topic), TOPIC, asked.text, flags=re.IGNORECASE)
+            path = tuple(step.replace("~", "^") for step in asked.chain)
+            case_ = plan.PlanCase(text, asked.id, path=path)
+            yield _example("plan", plan.PlanInstruction(prompts), case_, asked, split)
+
+
+def _example(name: str, instruction: object, case: object, asked: Asked, split: str) -> Example:
+    prompt = instruction.render(case)  # type: ignore[attr-defined]
+    return Example(name, asked.id, split, prompt.system, prompt.text, instruction.target(case), 1.0)  # type: ignore[attr-defined]

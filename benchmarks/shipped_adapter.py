@@ -1,0 +1,111 @@
+"""The recipe of the adapter that the packaged language model is shipped with: several graphs, many relation names.
+
+It learns from MetaQA, from the demo's graph and from hard pools of WebQSP's training questions. Relations of the two
+graphs are renamed in two examples of three. WorldCup2014 is left out: it is the graph that nothing here has seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.adapter_pools import webqsp_examples
+from kgqa_core.config_file import read_config
+from kgqa_core.config_lm import ReasonerSection
+from kgqa_core.graph.supervision import read_supervision
+from kgqa_core.instructions.examples import CASES, Source, make_examples, write_examples
+from kgqa_core.instructions.render import read_prompts
+from kgqa_core.instructions.types import Example
+from kgqa_core.planners.evaluate import PATHS_FILE
+from kgqa_core.questions.build import read_questions
+from kgqa_core.run.ensure import ensure
+from kgqa_core.run.open import path_constraints, search_graph
+from kgqa_core.run.pipeline import Pipeline
+
+SYNONYMS = {
+    "directed_by": "director,film.film.directed_by,wasDirectedBy,helmed by,movie.directed_by",
+    "written_by": "writer,film.film.written_by,screenplay by,hasWriter,authored_by",
+    "starred_actors": "cast,film.film.starring,features actor,stars,performer",
+    "release_year": "year,film.film.initial_release_date,publishedInYear,came out in",
+    "in_language": "language,film.film.language,spoken_language,originalLanguage",
+    "has_tags": "tag,described as,keyword,film.film.subjects",
+    "has_genre": "genre,film.film.genre,kindOfFilm,category",
+    "has_imdb_rating": "rating,review score,film.film.rating",
+    "has_imdb_votes": "popularity,votes,fame,number_of_votes",
+    "acted_in": "film.actor.film,plays in,appearsIn,performed_in,role in",
+    "belongs_to_genre": "genre,film.film.genre,hasGenre,category of film",
+    "composed_the_music_for": "music.composer.works,composer_of,wrote score for,scored",
+    "directed": "director_of,film.director.film,made,wasDirectorOf",
+    "has_dialogue_in_language": "language,spoken language,film.film.language,inLanguage",
+    "lasts_minutes": "running time,duration,film.film.runtime,lengthInMinutes",
+    "premiered_in_year": "release year,first shown in,film.film.initial_release_date,premiere",
+    "produced": "producer_of,film.producer.film,financed,isProducerOf",
+    "was_filmed_in": "location,shot in,film.film.featured_film_locations,filmingPlace",
+    "wrote_the_script_for": "writer_of,film.writer.film,screenwriter of,penned",
+}
+SAME = 1 / 3  # share of the examples that keep the relations' own names
+_RELATION = re.compile(r"(?<![\w.])(" + "|".join(sorted(SYNONYMS, key=len, reverse=True)) + r")(?![\w.])")
+INVENTED = ("acted_in", "directed", "produced")  # also words; only written as relations where an arrow or sign is near
+SETTINGS = {"wrong_plans": 3, "paths_per_question": 2, "max_paths": 10, "abstain": 0.04, "candidates": "pool",
+            "num_candidates": 5}  # fmt: skip
+METAQA = {"reason": 0.55, "reason_scored": 0.14, "choose": 0.18, "plan": 0.3, "score_relations": 0.04,
+          "score_entities": 0.06, "enough_information": 0.08, "extract_clues": 0.08, "map_relations": 0.08,
+          "map_entities": 0.05}  # fmt: skip
+WEBQSP = {"reason": 0.22, "choose": 0.05, "plan": 0.2}
+
+
+def renamed(example: Example) -> Example:
+    """Return an example with its relations named anew, all of a name alike; a third keep their names."""
+    chance = random.Random(f"{example.instruction} {example.question_id} {len(example.target)}")
+    if chance.random() < SAME:
+        return example
+    names = {relation: chance.choice(given.split(",")) for relation, given in SYNONYMS.items()}
+    taken = Counter(names.values())
+    names = {relation: name if taken[name] == 1 else relation for relation, name in names.items()}
+
+    def rename(text: str) -> str:
+        head, question, rest = text.partition("Question: ")
+        asked, line, rest = rest.partition("\n")
+        return swap(head) + question + asked + line + swap(rest)
+
+    def swap(text: str) -> str:
+        return _RELATION.sub(lambda match: names[match[1]], text)
+
+    return dataclasses.replace(example, prompt=rename(example.prompt), target=swap(example.target))
+
+
+def graph_examples(conf: Path, shares: dict[str, float], per_hop: int, dev_per_hop: int) -> Iterator[Example]:
+    """Yield the examples of a run's questions, as many of each number of hops."""
+    run = Pipeline(read_config(conf))
+    ensure(run, ["supervision"])
+    search = search_graph(run)
+    known = {name: share for name, share in shares.items() if name in CASES}
+    section = ReasonerSection(instructions=dict.fromkeys(known, 1.0), shares=known, **SETTINGS)  # type: ignore[arg-type]
+    source = Source(search, read_prompts(None), section, space=path_constraints(search))
+    supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
+    for split, most in (("train", per_hop), ("dev", dev_per_hop)):
+        questions = read_questions(run.artifact("questions").folder, split)  # type: ignore[arg-type]
+        random.Random(f"{conf.stem} {split}").shuffle(questions)
+        taken: Counter[int | None] = Counter()
+        chosen = []
+        for question in questions:
+            taken[question.hops] += 1
+            if taken[question.hops] <= most:
+                chosen.append(question)
+        yield from map(renamed, make_examples(source, search.place(chosen), supervision))
+
+
+def write_data(data: Path, out: Path, scale: float = 1.0) -> dict[str, int]:
+    """Write all examples; return how many there are of each instruction, train and dev."""
+    demo = {name: min(1.0, 0.8 * share) for name, share in METAQA.items()}
+
+    def examples() -> Iterator[Example]:
+        yield from graph_examples(Path("conf/metaqa-joint.yaml"), METAQA, round(270 * scale), 40)
+        yield from graph_examples(Path("conf/demo.yaml"), demo, round(170 * scale), 30)
+        yield from webqsp_examples(data, read_prompts(None), {k: v * scale for k, v in WEBQSP.items()})
+
+    return write_examples(examples(), out)
