@@ -175,10 +175,11 @@ class Journal(TrainerCallback):
     def _keep(self, losses: dict[str, float]) -> None:
         """Remember an evaluation, and the weights where it is the best: the least mean over instructions."""
         notes, mean = self.notes, math.fsum(losses.values()) / len(losses)
-        if notes.best is None or mean < notes.best[1]:
+        if self._job.section.keep == "last":
+            notes.dev_losses = losses
+        elif notes.best is None or mean < notes.best[1]:
             notes.best, notes.dev_losses = (notes.step, mean), losses
-            if self._job.section.keep == "best":
-                self._best = {name: one.detach().cpu().clone() for name, one in self._weights.items()}
+            self._best = {name: one.detach().cpu().clone() for name, one in self._weights.items()}
 
     @torch.no_grad()
     def restore_best(self) -> None:
@@ -273,7 +274,7 @@ def tune(
         num_parameters=sum(one.numel() for one in tunable.model.parameters()),
         train_loss=[value for name, _, value in notes.points if name == "train.loss"][-1],
         dev_losses=notes.dev_losses,
-        kept_step=notes.best[0] if section.keep == "best" and notes.best else notes.step,
+        kept_step=notes.best[0] if notes.best else notes.step,
         cpu_seconds=notes.cpu_seconds,
     )
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache, PrinterCallback, Trainer, TrainingArguments
 from transformers.cache_utils import DynamicLayer
 
@@ -299,9 +300,10 @@ def target_nll(model: Any, inputs: dict[str, Tensor], precision: torch.dtype) ->
 
 def read_shared(model: Any, tokens: Tensor, num_rows: int) -> Any:
     """Return the cache of ``tokens`` [T], read once, for so many rows; None where the model cannot go on from one."""
-    if getattr(model, "is_gradient_checkpointing", False):
+    inner = model.module if isinstance(model, DistributedDataParallel) else model  # whose forwards all ranks do alike
+    if getattr(inner, "is_gradient_checkpointing", False):
         return None  # it keeps no states
-    read = model(input_ids=tokens[None], logits_to_keep=1, use_cache=True).past_key_values
+    read = inner(input_ids=tokens[None], logits_to_keep=1, use_cache=True).past_key_values
     if not isinstance(read, DynamicCache) or any(type(layer) is not DynamicLayer for layer in read.layers):
         return None  # such as sliding windows, whose layers forget
     layer: Any
