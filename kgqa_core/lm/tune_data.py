@@ -195,8 +195,8 @@ def draw_batches(tokens: Tokens, section: ReasonerSection, *, seed: int = 0, num
         mixed = np.concatenate(taken)[np.argsort(np.concatenate(places), kind="stable")]
         unit = size * num_processes
         for start in range(0, mixed.size if section.batching == "buckets" else 0, unit * BUCKET_UNITS):
-            window = mixed[start : start + unit * BUCKET_UNITS]  # units of like length, shuffled
-            units = window[np.argsort(tokens.lengths[window], kind="stable")].reshape(-1, unit)
+            window = mixed[start : start + unit * BUCKET_UNITS]  # units of one instruction and like length, shuffled
+            units = window[np.lexsort((tokens.lengths[window], tokens.instruction[window]))].reshape(-1, unit)
             mixed[start : start + window.size] = generator.permutation(units).ravel()
         drawn.append(mixed)
         first = last
