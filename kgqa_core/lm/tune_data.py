@@ -301,7 +301,7 @@ def target_nll(model: Any, inputs: dict[str, Tensor], precision: torch.dtype) ->
 def read_shared(model: Any, tokens: Tensor, num_rows: int) -> Any:
     """Return the cache of ``tokens`` [T], read once, for so many rows; None where the model cannot go on from one."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model  # whose forwards all ranks do alike
-    if getattr(inner, "is_gradient_checkpointing", False):
+    if getattr(inner, "is_activation_checkpointing", False):
         return None  # it keeps no states
     read = inner(input_ids=tokens[None], logits_to_keep=1, use_cache=True).past_key_values
     if not isinstance(read, DynamicCache) or any(type(layer) is not DynamicLayer for layer in read.layers):

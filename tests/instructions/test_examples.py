@@ -18,6 +18,7 @@ from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.supervision import Mode, TaughtPath
 from kgqa_core.instructions.alignment import learn_wordings
 from kgqa_core.instructions.examples import CASES, Source, explain_paths, fold_of, make_examples, write_examples
+from kgqa_core.instructions.plan import PathConstraints
 from kgqa_core.instructions.types import Example
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import Prediction, Question, Step
@@ -27,7 +28,9 @@ OTHER = ("about", "^about", "year")
 
 
 def source(world: Any, **reasoner: Any) -> Source:
-    return Source(world.search, world.prompts, ReasonerSection(**reasoner))
+    """Examples of right plans alone, where no wrong ones are asked for."""
+    space = PathConstraints(world.search.graph, max_hops=3)
+    return Source(world.search, world.prompts, ReasonerSection(**{"wrong_plans": 0, **reasoner}), space=space)
 
 
 def make(world: Any, name: str, *, mode: Mode = "best", predictions: Any = None, **reasoner: Any) -> list[Example]:
@@ -87,13 +90,44 @@ def test_a_cap_on_paths_leaves_answers_out_of_sight_and_out_of_the_target(world:
     assert of(make(world, "reason", max_paths=1, answers="all"), "q1")[0].target == "1989\n1992"  # RoG teaches all
 
 
-def test_eperm_shows_scores_that_sum_to_one_and_wrong_plans_can_be_mixed_in(world: Any) -> None:
-    (example,) = of(make(world, "reason", objective="eperm", wrong_plans=1), "q1")
-    assert sorted(body(example).splitlines()) == [
-        "Nightfall → about → cats → ^about → Snake → year → 1992 (score 0.50)",
-        "Nightfall → made_by → Ida Moon → ^made_by → Dawn → year → 1989 (score 0.25)",
-        "Nightfall → made_by → Ida Moon → ^made_by → Dusk → year → 1992 (score 0.25)",
-    ]
+def test_a_pool_shows_wrong_plans_that_exist_among_the_right_ones(world: Any) -> None:
+    (example,) = of(make(world, "reason", wrong_plans=1), "q1")
+    right = {line for line in body(of(make(world, "reason"), "q1")[0]).splitlines()}
+    wrong = set(body(example).splitlines()) - right
+    assert right < set(body(example).splitlines()) and wrong
+    assert not any(line.endswith(("1989", "1992")) for line in wrong)  # no wrong plan reaches a gold
+    assert example.target == "1989\n1992"
+
+
+def test_a_share_of_the_pools_shows_wrong_plans_alone_and_teaches_to_abstain(world: Any) -> None:
+    (example,) = of(make(world, "reason", wrong_plans=2, abstain=1.0), "q1")
+    assert example.target == "I do not know"
+    assert "1989" not in body(example)
+
+
+def test_scores_are_plan_times_entities_sum_to_one_and_the_best_stand_first(world: Any) -> None:
+    for seed in range(20):
+        question = replace(world.questions[0], id=f"q{seed}")
+        rows = {question.id: world.rows["q1"]}
+        made_of = source(world, instructions={"reason_scored": 1.0}, wrong_plans=2)
+        (example,) = make_examples(made_of, [question], rows)
+        lines = body(example).splitlines()
+        shown = [float(line.rsplit("(score ", 1)[1].rstrip(")")) for line in lines]
+        assert shown == sorted(shown, reverse=True)
+        assert sum(shown) == pytest.approx(1, abs=0.01 * len(shown))
+        supported = {line.split(" (score")[0].rsplit(" → ", 1)[1] for line in lines}
+        assert set(example.target.splitlines()) <= {"1989", "1992"} & supported
+
+
+def test_choose_from_a_pool_shuffles_right_and_wrong_ends_with_their_paths(world: Any) -> None:
+    (example,) = of(make(world, "choose", candidates="pool", wrong_plans=2, num_candidates=4), "q1")
+    lines = example.prompt.split("Possible answers:\n")[1].splitlines()
+    assert [line[0] for line in lines] == list("ABCD"[: len(lines)])
+    taught = {line.split(". ", 1)[1] for line in example.target.splitlines()}
+    assert taught <= {"1989", "1992"}
+    assert all("{evidence: (Nightfall, " in line or ", Nightfall)" in line for line in lines)
+    named = {line.split(". ", 1)[1].split(" (prob")[0].split(" {")[0] for line in lines}
+    assert taught < named
 
 
 def test_reason_on_paths_that_miss_every_answer_teaches_to_abstain(world: Any) -> None:

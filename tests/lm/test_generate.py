@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from kgqa_core.errors import KgqaError
 from kgqa_core.lm.constraints import Choices, start_state
 from kgqa_core.lm.folders import Ending, decode, encode_answers, encode_prompts
-from kgqa_core.lm.generate import Batcher, generate_batch, pick
+from kgqa_core.lm.folders import encode_prompts
+from kgqa_core.lm.generate import shared_prefix, Batcher, generate_batch, pick
 from kgqa_core.lm.local import LocalModel, open_local
 from kgqa_core.lm.search import Branch, Search, cut_loop
 from kgqa_core.lm.types import Constraint, Decoding, Prompt
@@ -258,6 +259,21 @@ def test_scores_are_those_of_reading_one_by_one(any_model: Path, batch_size: int
     model = open_local(any_model, batch_size=batch_size)
     for prompt, options, scores in zip(SCORED, OPTIONS, model.score(SCORED, OPTIONS), strict=True):
         assert scores == pytest.approx([plain_score(model, prompt, option) for option in options], abs=1e-4)
+
+
+@pytest.mark.parametrize("method", ["greedy", "sample", "beam"])
+def test_what_prompts_begin_with_is_read_once_and_changes_no_text(
+    any_model: Path, method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, asked = open_local(any_model), [Prompt(f"which film did they make {end}") for end in ("", "x", "of Heat?")]
+    decoding = Decoding(max_new_tokens=6, method=method, num_returns=2 if method != "greedy" else 1, num_beams=2)
+    found = {}
+    for least in (1, 10**9):
+        monkeypatch.setattr("kgqa_core.lm.generate.LEAST_SHARED", least)
+        assert bool(shared_prefix(encode_prompts(model.tokenizer, asked))) == (least == 1)
+        found[least] = [one.text for own in model.generate(asked, decoding) for one in own]
+        found[least] += [round(score, 3) for own in model.score(asked, [["drama", "x"]] * 3) for score in own]
+    assert found[1] == found[10**9]
 
 
 def test_what_does_not_fit_is_impossible_and_of_nothing_comes_nothing(qwen2: Path) -> None:

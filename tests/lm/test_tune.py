@@ -58,6 +58,31 @@ def test_a_tuned_adapter_says_what_it_was_taught(qwen2: Path, instructions: Path
     assert open_local(qwen2, adapter=report.folder).score(asked, plan)[0][0] > before + 10
 
 
+def test_the_best_step_is_kept_also_where_a_stopped_training_goes_on(
+    llama: Path, instructions: Path, tmp_path: Path
+) -> None:
+    """Dev is judged by a script: the second of four evaluations is the best."""
+    scripted = iter([3.0, 1.0, 2.0, 4.0] * 2 + [2.0, 4.0])
+
+    def judge(*args: Any, **options: Any) -> dict[str, float]:
+        return {"plan": next(scripted), "reason": 1.0}
+
+    shape = {"num_evaluations": 4, "max_steps": 8}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("kgqa_core.lm.tune_data.dev_losses", judge)
+        last, _ = told(resumable(llama, instructions, tmp_path / "last", keep="last", **shape))
+        best, _ = told(resumable(llama, instructions, tmp_path / "best", **shape))
+        assert (last.kept_step, last.dev_losses["plan"]) == (8, 4.0)
+        assert (best.kept_step, best.dev_losses["plan"]) == (4, 1.0)
+        scripted = iter([3.0, 1.0, 2.0, 4.0])
+        stopped = resumable(llama, instructions, tmp_path / "stopped", **shape)
+        with pytest.raises(Killed):
+            told(stopped, until=6)
+        again, _ = told(stopped)
+    assert again.kept_step == 4
+    assert files_of(again.folder) == files_of(best.folder) != files_of(last.folder)
+
+
 def test_plain_peft_loads_the_adapter(any_model: Path, instructions: Path, tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

@@ -147,6 +147,12 @@ def test_processes_and_accumulation_share_what_one_process_sees(batching: str) -
     assert (alone.reshape(10, 2, 4) == shared.reshape(10, 2, 4)).all()
 
 
+def test_a_pass_over_buckets_is_of_one_instruction_wherever_there_are_enough() -> None:
+    tokens = tokens_of({"plan": 1024, "reason": 1024})
+    kinds = tokens.instruction[draw_batches(tokens, section(batch_size=8, batching="buckets"))]
+    assert (kinds.min(axis=-1) != kinds.max(axis=-1)).mean() < 0.02
+
+
 def test_buckets_hold_examples_of_like_length() -> None:
     tokens = tokens_of({"plan": 4000})
     padding = {}
@@ -200,7 +206,12 @@ def alone(model: Any, tokens: Tokens, example: int) -> torch.Tensor:
     return cross_entropy(model(input_ids=text[None]).logits[0, asked - 1 : -1], text[asked:])
 
 
-def test_examples_together_have_the_losses_that_they_have_alone(opened: tuple[Any, Tokens]) -> None:
+@pytest.mark.parametrize("least_shared", [1, 10**9])
+def test_examples_together_have_the_losses_that_they_have_alone(
+    opened: tuple[Any, Tokens], least_shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what they begin with is read once: loss and gradients are those of reading it in each."""
+    monkeypatch.setattr("kgqa_core.lm.generate.LEAST_SHARED", least_shared)
     model, tokens = opened
     batch = collate(tokens, EXAMPLES, 1 / tokens.num_targets[EXAMPLES], pad=0)
     loss = (target_nll(model, batch, torch.float32) * batch["weights"]).sum()
