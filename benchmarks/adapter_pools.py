@@ -14,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from kgqa_core.instructions import choose, plan, reason
@@ -113,7 +114,7 @@ def _walks(topic: str, chain: Sequence[str], ends: Sequence[str], names: Names, 
     found = []
     for end in ends:
         between = []
-        for step, following in zip(chain, chain[1:], strict=False):
+        for step, following in pairwise(chain):
             known = step in names.behind or step in names.nameless
             same_thing = step.lstrip("~").rsplit(".", 1)[0] == following.lstrip("~").rsplit(".", 1)[0]
             blank = step in names.nameless if known else not same_thing or chance.random() < 0.5

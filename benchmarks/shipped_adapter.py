@@ -17,7 +17,7 @@ from benchmarks.adapter_pools import webqsp_examples
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.graph.supervision import read_supervision
-from kgqa_core.instructions.clue_examples import learn_words
+from kgqa_core.instructions.alignment import learn_words
 from kgqa_core.instructions.examples import CASES, Source, make_examples, write_examples
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import Example
@@ -51,12 +51,12 @@ SYNONYMS = {
 SAME = 1 / 3  # share of the examples that keep the relations' own names
 _RELATION = re.compile(r"(?<![\w.])(" + "|".join(sorted(SYNONYMS, key=len, reverse=True)) + r")(?![\w.])")
 INVENTED = ("acted_in", "directed", "produced")  # also words; only written as relations where an arrow or sign is near
-SETTINGS = {"wrong_plans": 3, "paths_per_question": 2, "max_paths": 10, "abstain": 0.04, "candidates": "pool",
+SETTINGS = {"wrong_plans": 3, "paths_per_question": 2, "max_paths": 8, "abstain": 0.04, "candidates": "pool",
             "num_candidates": 5}  # fmt: skip
 METAQA = {"reason": 0.55, "reason_scored": 0.11, "choose": 0.15, "plan": 0.2, "score_relations": 0.04,
           "score_entities": 0.04, "enough_information": 0.08, "extract_clues": 0.08, "map_relations": 0.08,
           "map_entities": 0.05}  # fmt: skip
-WEBQSP = {"reason": 0.2, "choose": 0.05, "plan": 0.18}
+WEBQSP = {"reason": 0.19, "choose": 0.04, "plan": 0.13}
 
 
 def renamed(example: Example) -> Example:
@@ -106,8 +106,8 @@ def write_data(data: Path, out: Path, scale: float = 1.0) -> dict[str, int]:
     demo = {name: min(1.0, 0.8 * share) for name, share in METAQA.items()}
 
     def examples() -> Iterator[Example]:
-        yield from graph_examples(Path("conf/metaqa-joint.yaml"), METAQA, round(220 * scale), 40)
-        yield from graph_examples(Path("conf/demo.yaml"), demo, round(140 * scale), 30)
+        yield from graph_examples(Path("conf/metaqa-joint.yaml"), METAQA, round(150 * scale), 40)
+        yield from graph_examples(Path("conf/demo.yaml"), demo, round(90 * scale), 30)
         yield from webqsp_examples(data, read_prompts(None), {k: v * scale for k, v in WEBQSP.items()})
 
     return write_examples(examples(), out)

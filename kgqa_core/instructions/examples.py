@@ -183,7 +183,7 @@ class Asked:
         return found
 
     def shown(self) -> reason.Evidence:
-        """Return the paths of a pool of plans, which weigh alike: what is right must not be told by who put it there."""
+        """Return the paths of a pool of plans, which weigh alike: weights must not tell what is right."""
         return self.evidence([(path, 1.0) for path, _ in self.pool("shown_plans")])
 
 

@@ -15,9 +15,9 @@ import gc
 import hashlib
 import inspect
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -140,7 +140,7 @@ def read_prompts(model: Any, prompts: Sequence[Tokens]) -> tuple[Cached, Tensor]
 
     What they all begin with (the words of one instruction) is read once, and every row goes on from there.
     """
-    shared = shared_prefix(prompts)
+    shared = shared_prefix([list(prompt) for prompt in prompts])
     rows = [torch.tensor(prompt[shared:]) for prompt in prompts]
     tokens = pad_sequence(rows, batch_first=True, padding_side="left").to(model.device)
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left").to(model.device)
@@ -155,9 +155,10 @@ def read_prompts(model: Any, prompts: Sequence[Tokens]) -> tuple[Cached, Tensor]
     return cached, cached.read(tokens, mask)
 
 
-def shared_prefix(rows: Sequence[Tokens]) -> int:
+def shared_prefix(rows: Sequence[list[int]]) -> int:
     """Return how many tokens all rows begin with, one at least left to each; 0 where reading them once saves little."""
-    shared = len(os.path.commonprefix([list(row[:-1]) for row in rows])) if len(rows) > 1 else 0
+    pairs = zip(min(rows)[:-1], max(rows)[:-1], strict=False)  # what the first and the last in order share, all do
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(rows) > 1 else 0
     return shared if shared >= LEAST_SHARED else 0
 
 

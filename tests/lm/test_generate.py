@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from kgqa_core.errors import KgqaError
 from kgqa_core.lm.constraints import Choices, start_state
 from kgqa_core.lm.folders import Ending, decode, encode_answers, encode_prompts
-from kgqa_core.lm.folders import encode_prompts
-from kgqa_core.lm.generate import shared_prefix, Batcher, generate_batch, pick
+from kgqa_core.lm.generate import Batcher, generate_batch, pick, shared_prefix
 from kgqa_core.lm.local import LocalModel, open_local
 from kgqa_core.lm.search import Branch, Search, cut_loop
 from kgqa_core.lm.types import Constraint, Decoding, Prompt

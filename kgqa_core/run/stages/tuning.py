@@ -348,7 +348,7 @@ GENERATOR = "give the sections 'plans' with planners: [generator] and 'lm'"
 
 STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
-    Stage("instructions", 3, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
+    Stage("instructions", 4, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
     Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=GENERATOR),
     Stage("reasoner", 4, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
 )
