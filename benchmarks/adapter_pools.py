@@ -24,8 +24,8 @@ from kgqa_core.questions.link import TOPIC
 
 _TRIPLE = re.compile(r"<\S+/ns/([^>]+)>\t<\S+/ns/([^>]+)>\t(?:<\S+/ns/([^>]+)>|\"(.*)\")")
 NUM_RIGHT = (1,) * 11 + (2, 2, 2, 3, 3, 4, 5, 6, 8)  # how many ends the right chain has
-MAX_PATHS = 12
-ALSO_RIGHT, ABSTAIN, DIRECTIONS = 0.4, 0.04, 0.5  # shares of pools
+MAX_PATHS = 10
+ALSO_RIGHT, ABSTAIN, DIRECTIONS = 0.4, 0.03, 0.5  # shares of pools
 
 
 @dataclass

@@ -17,7 +17,7 @@ from benchmarks.adapter_pools import webqsp_examples
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.graph.supervision import read_supervision
-from kgqa_core.instructions.alignment import learn_words
+from kgqa_core.instructions.alignment import learn_wordings
 from kgqa_core.instructions.examples import CASES, Source, make_examples, write_examples
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import Example
@@ -51,12 +51,12 @@ SYNONYMS = {
 SAME = 1 / 3  # share of the examples that keep the relations' own names
 _RELATION = re.compile(r"(?<![\w.])(" + "|".join(sorted(SYNONYMS, key=len, reverse=True)) + r")(?![\w.])")
 INVENTED = ("acted_in", "directed", "produced")  # also words; only written as relations where an arrow or sign is near
-SETTINGS = {"wrong_plans": 3, "paths_per_question": 2, "max_paths": 8, "abstain": 0.04, "candidates": "pool",
+SETTINGS = {"wrong_plans": 3, "paths_per_question": 2, "max_paths": 8, "abstain": 0.03, "candidates": "pool", "meant_only": True,
             "num_candidates": 5}  # fmt: skip
 METAQA = {"reason": 0.55, "reason_scored": 0.11, "choose": 0.15, "plan": 0.2, "score_relations": 0.04,
           "score_entities": 0.04, "enough_information": 0.08, "extract_clues": 0.08, "map_relations": 0.08,
           "map_entities": 0.05}  # fmt: skip
-WEBQSP = {"reason": 0.19, "choose": 0.04, "plan": 0.13}
+WEBQSP = {"reason": 0.15, "choose": 0.025, "plan": 0.08}
 
 
 def renamed(example: Example) -> Example:
@@ -88,7 +88,7 @@ def graph_examples(conf: Path, shares: dict[str, float], per_hop: int, dev_per_h
     section = ReasonerSection(instructions=dict.fromkeys(known, 1.0), shares=known, **SETTINGS)  # type: ignore[arg-type]
     source = Source(search, read_prompts(None), section, space=path_constraints(search))
     supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
-    source = dataclasses.replace(source, words=learn_words((one.text, one.paths) for one in taught(run)))
+    source = dataclasses.replace(source, known=learn_wordings((one.text, one.paths) for one in taught(run)))
     for split, most in (("train", per_hop), ("dev", dev_per_hop)):
         questions = read_questions(run.artifact("questions").folder, split)  # type: ignore[arg-type]
         random.Random(f"{conf.stem} {split}").shuffle(questions)
@@ -106,8 +106,8 @@ def write_data(data: Path, out: Path, scale: float = 1.0) -> dict[str, int]:
     demo = {name: min(1.0, 0.8 * share) for name, share in METAQA.items()}
 
     def examples() -> Iterator[Example]:
-        yield from graph_examples(Path("conf/metaqa-joint.yaml"), METAQA, round(150 * scale), 40)
-        yield from graph_examples(Path("conf/demo.yaml"), demo, round(90 * scale), 30)
+        yield from graph_examples(Path("conf/metaqa-joint.yaml"), METAQA, round(90 * scale), 40)
+        yield from graph_examples(Path("conf/demo.yaml"), demo, round(70 * scale), 30)
         yield from webqsp_examples(data, read_prompts(None), {k: v * scale for k, v in WEBQSP.items()})
 
     return write_examples(examples(), out)
