@@ -51,11 +51,27 @@ SYNONYMS = {
 SAME = 1 / 3  # share of the examples that keep the relations' own names
 _RELATION = re.compile(r"(?<![\w.])(" + "|".join(sorted(SYNONYMS, key=len, reverse=True)) + r")(?![\w.])")
 INVENTED = ("acted_in", "directed", "produced")  # also words; only written as relations where an arrow or sign is near
-SETTINGS = {"wrong_plans": 3, "paths_per_question": 2, "max_paths": 8, "abstain": 0.03, "candidates": "pool", "meant_only": True,
-            "num_candidates": 5}  # fmt: skip
-METAQA = {"reason": 0.55, "reason_scored": 0.11, "choose": 0.15, "plan": 0.2, "score_relations": 0.04,
-          "score_entities": 0.04, "enough_information": 0.08, "extract_clues": 0.08, "map_relations": 0.08,
-          "map_entities": 0.05}  # fmt: skip
+SETTINGS = {
+    "wrong_plans": 3,
+    "paths_per_question": 2,
+    "max_paths": 8,
+    "abstain": 0.03,
+    "candidates": "pool",
+    "meant_only": True,
+    "num_candidates": 5,
+}
+METAQA = {  # instruction -> share of the questions
+    "reason": 0.55,
+    "reason_scored": 0.11,
+    "choose": 0.15,
+    "plan": 0.2,
+    "score_relations": 0.04,
+    "score_entities": 0.04,
+    "enough_information": 0.08,
+    "extract_clues": 0.08,
+    "map_relations": 0.08,
+    "map_entities": 0.05,
+}
 WEBQSP = {"reason": 0.15, "choose": 0.025, "plan": 0.08}
 
 
