@@ -81,8 +81,9 @@ def main(ledger: Path, seconds: float, conf: Path, settings: Sequence[str]) -> N
 
     metered = opening.metered
 
-    def metered_and_paid(pipeline: Pipeline, model: LanguageModel, **options: Any) -> AbstractContextManager[Any]:
-        return metered(pipeline, Paid(model, ledger, seconds), **options)
+    def metered_and_paid(pipeline: Pipeline, players: Any, **options: Any) -> AbstractContextManager[Any]:
+        paid = {role: player._replace(model=Paid(player.model, ledger, seconds)) for role, player in players.items()}
+        return metered(pipeline, paid, **options)
 
     opening.metered = metered_and_paid
     ensure(Pipeline(read_config(conf, settings)), [COMPARISON])  # Prefect takes longer than so small a run

@@ -173,10 +173,11 @@ def group_runs(runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
         return {name: str(value)[:SHOWN_VALUE] for name, value in about.items()}
 
     rows: dict[str, list[EvaluatedRun]] = {}
-    per_seed = Counter(without(run, "model") for run in runs)
+    by_model = ("model", "base")
+    per_seed = Counter(without(run, *by_model) for run in runs)
     for run in runs:
-        several_models = per_seed[without(run, "model")] > 1
-        rows.setdefault(without(run, "seed") if several_models else without(run, "seed", "model"), []).append(run)
+        apart = ("seed",) if per_seed[without(run, *by_model)] > 1 else ("seed", *by_model)
+        rows.setdefault(without(run, *apart), []).append(run)
     names = {row: own[0].about.row if own[0].about is not None else own[0].name for row, own in rows.items()}
     found = {}
     for row, own in rows.items():

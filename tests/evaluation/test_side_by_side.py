@@ -143,10 +143,12 @@ def test_a_model_is_only_judged_on_the_same_pool_and_settings(bench: Bench) -> N
     assert not bench.compare(bench.run("rog", 50, settings={"num_plans": 3}), *other).merits
 
 
-def test_lift_and_joined_answers_take_the_direct_of_the_same_model(bench: Bench) -> None:
+def test_lift_and_joined_answers_take_the_direct_of_the_same_untuned_model(bench: Bench) -> None:
+    (bench.folder / "tuned").mkdir()
     found = bench.compare(
-        bench.run("rog", range(10, 50)),
-        bench.run("direct", 20),
+        bench.run("rog", range(10, 50), model="a 7B+rog", base="a 7B", roles="plan, reason: 7b+rog"),
+        bench.run("direct", 20, base="a 7B", roles="direct: 7b"),
+        Bench(bench.folder / "tuned").run("direct", 30, model="a 7B+rog", base="a 7B+rog", roles="direct: 7b+rog"),
         bench.run("direct", 10, answered_by="oracle", model="oracle"),
         bench.run("fiske", 30, answered_by="oracle", model="oracle"),
         bench.run("explorer", 50, calls=0, answered_by="", model=""),
@@ -154,7 +156,15 @@ def test_lift_and_joined_answers_take_the_direct_of_the_same_model(bench: Bench)
     assert named(found, "rog").lift["lift.hits1"] == pytest.approx(100 * 20 / 60)
     assert named(found, "fiske (oracle)").lift["lift.hits1"] == pytest.approx(100 * 20 / 60)
     assert not named(found, "explorer alone").lift  # there are two to choose from
-    assert not named(found, "direct").lift
+    assert not named(found, "direct [by direct: 7b]").lift
+    assert {row[0]: row[1] for row in comparison_tables(found)[0].rows} == {
+        "rog": "plan, reason: 7b+rog",
+        "direct [by direct: 7b]": "direct: 7b",
+        "direct [by direct: 7b+rog]": "direct: 7b+rog",
+        "direct (oracle)": "oracle",
+        "fiske (oracle)": "oracle",
+        "explorer alone": "no LM",
+    }
     united = {row.system: row.overall for row in found.united}
     assert set(united) == {"rog + direct", "fiske (oracle) + direct"}
     assert united["rog + direct"]["partial"] == pytest.approx(100 * 50 / 60)  # direct knows the first ten

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.config_lm import Budget, Price
-from kgqa_core.errors import KgqaError
+from kgqa_core.errors import InputError, KgqaError
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered
@@ -75,6 +75,13 @@ def test_adapters_of_one_base_share_it_and_answer_as_alone(qwen2: Path, tmp_path
     if dtype == "float32":
         texts = [[text.text for (text,) in model.generate(ASKED, Decoding(max_new_tokens=5))] for model in shared]
         assert texts == [[text.text for (text,) in one.generate(ASKED, Decoding(max_new_tokens=5))] for one in alone]
+
+
+def test_an_adapter_of_another_base_is_named(qwen2: Path, gpt2: Path, tmp_path: Path) -> None:
+    one, other = make_adapter(qwen2, tmp_path / "one"), make_adapter(gpt2, tmp_path / "other")
+    for adapters in ([one, other], [other, None]):
+        with pytest.raises(InputError, match=f"{other}.*is for another base"):
+            open_adapters(qwen2, adapters)
 
 
 def test_an_adapter_that_enlarges_the_vocabulary_gets_a_base_of_its_own(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def test_all_roles_are_the_tuned_model_but_for_direct_which_waits_for_no_tuning(
         "cot": {"direct": "base"},
     }
     assert {name for name, spec in specs.items() if "reasoner-seed0" not in spec.needs} == {"direct", "cot"}
+    plain = systems_of(folder, TINY_RUN + LOCAL + "systems: {run: [direct]}\n")  # no tuning at all
+    for other in ("reasoner.max_steps=7", "lm.adapter=mine", "roles.plan={adapter: yours}"):
+        assert systems_of(folder, TUNED + "systems: {run: [direct]}\n", other)["direct"] == plain["direct"]
     tuned = systems_of(folder, TUNED + "roles: {direct: {adapter: tuned}}\nsystems: {run: [direct]}\n")
     assert "reasoner-seed0" in tuned["direct"].needs
 
