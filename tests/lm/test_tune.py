@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 from kgqa_core.artifacts import hash_file
 from kgqa_core.errors import ConfigError, InputError, KgqaError
+from kgqa_core.lm import tune_data
 from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune import STATE, TENSORS, TuneReport, tune, tune_in_processes
@@ -152,7 +153,15 @@ def test_tuning_goes_on_from_an_adapter_and_names_it(qwen2: Path, instructions: 
     one = {"max_steps": 1, "curve_every": 1, "dropout": 0.0}
     first = told(make_job(qwen2, instructions, tmp_path / "first", max_steps=15))[0].folder
     settings = {**one, "adapter": first, "learning_rate": 1e-9}
-    still = told(make_job(qwen2, instructions, tmp_path / "still", **settings))[0]
+    job = make_job(qwen2, instructions, tmp_path / "still", **settings)
+    still = told(job)[0]
+    adapted = load(qwen2, adapter=first)
+    tune_data.write_tokens([instructions], adapted.tokenizer, tmp_path / "tokens", max_length=job.section.max_length)
+    tokens = tune_data.read_tokens(tmp_path / "tokens")
+    (batch,) = tune_data.passes_of(tokens, tune_data.draw_batches(tokens, job.section), rank=0, pad=0)
+    with torch.no_grad():
+        loss = tune_data.target_nll(adapted.model, batch, torch.float32) @ batch["weights"]
+    assert still.train_loss == pytest.approx(float(loss), abs=1e-5)
     asked, plan = [Prompt("plan enre of Heat")], [["<PATH>film.film.genre</PATH>"]]
     known = open_local(qwen2, adapter=first).score(asked, plan)[0][0]
     assert open_local(qwen2, adapter=still.folder).score(asked, plan)[0][0] == pytest.approx(known, abs=1e-3)
