@@ -61,6 +61,7 @@ class Endpoint:
         self._root = section.url.removesuffix("/v1")  # where servers keep what is their own
         self._counting: bool | None = None  # does the server count tokens? None: not known yet
         self._counts: dict[tuple[str, str], int] = {}
+        self._one_at_a_time = False  # does it refuse to give several texts at a time?
 
     @property
     def name(self) -> str:
@@ -222,9 +223,12 @@ class Endpoint:
                 body |= {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": seed}
             if decoding.method == "beam":
                 body |= {"use_beam_search": True, "n": decoding.num_beams}
-            elif left > 1:
+            elif left > 1 and not self._one_at_a_time:
                 body["n"] = left
             reply = await self._post(client, body)
+            if reply.problem == "refused" and decoding.method == "sample" and body.pop("n", 1) > 1:
+                reply = await self._post(client, body)  # llama.cpp gives as many at a time as it has slots
+                self._one_at_a_time |= not reply.problem
             read = None if reply.problem else read_completion(reply.content, decoding.stop)
             if read is None:
                 return got + [Generation("", problem=reply.problem or "bad_response")] * left, size

@@ -38,6 +38,7 @@ class Script:
     echoes: bool = True  # does it tell log-probabilities of given texts?
     dies_after: int = 10**6  # requests; then it is there no more
     max_n: int = 99  # texts that one request gets at most
+    refuses_n: bool = False  # does it refuse a request for more?
     requests: list[Recorded] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
@@ -128,6 +129,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         if body["model"] not in [entry["id"] for entry in script.models]:
             self._reply(404, {"error": {"message": f"The model {body['model']} does not exist", "code": 404}})
+            return
+        if script.refuses_n and body.get("n", 1) > script.max_n:  # llama.cpp's own words
+            self._reply(400, {"error": {"message": "Field 'n': Value must be between 1 <= value <= 1, but got 3"}})
             return
         with script.guard:
             kind = script.always.get(text_of(body)) or (script.behaviours.popleft() if script.behaviours else GOOD)

@@ -126,6 +126,17 @@ def test_a_server_that_gives_one_text_at_a_time_is_asked_again_with_other_seeds(
     assert len({request.body["seed"] for request in server.asked()}) == 3
 
 
+def test_a_server_that_refuses_to_give_several_texts_is_asked_for_one_at_a_time(server: Script, opened: Open) -> None:
+    server.max_n, server.refuses_n = 1, True
+    endpoint = opened(concurrency=1)
+    for num_requests in (4, 7):  # the first is refused; then it is known
+        texts = endpoint.generate([Prompt(f"x{num_requests}")], sampled(3))[0]
+        assert len({text.text for text in texts}) == 3 and not any(text.problem for text in texts)
+        assert len(server.asked()) == num_requests
+    server.always["x"] = "policy"
+    assert [text.problem for text in opened().generate([Prompt("x")], sampled(3))[0]] == ["refused"] * 3
+
+
 def test_answers_follow_the_prompts_and_no_more_than_so_many_are_asked_at_a_time(server: Script, opened: Open) -> None:
     server.slow = 0.02
     prompts = [Prompt(f"question {n}") for n in range(17)]
