@@ -90,7 +90,8 @@ def parse_answers(text: str, known: Iterable[str] = (), question: str | None = N
     abstained = False
     for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
         is_shown = normalise_name(unescape(line.strip())) in shown
-        if not is_shown and _ABSTAINED.fullmatch(_BULLET.sub("", line.strip(), count=1)[:MAX_NAME]):
+        bare = _LEAD.sub("", _BULLET.sub("", line.strip(), count=1), count=1)
+        if not is_shown and _ABSTAINED.fullmatch(bare[:MAX_NAME]):
             abstained = True
             continue
         forms = ([unescape(line.strip())], _read(line), _read(without_stop(line)))

@@ -120,7 +120,18 @@ def test_an_explanation_without_a_heading_answers_in_its_last_line(text: str, na
     assert explained.answers == Answers(names)
 
 
-@pytest.mark.parametrize("text", [ABSTENTION, "I don't know.", "None", "Unknown", "- N/A", "It cannot be determined."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        ABSTENTION,
+        "I don't know.",
+        "None",
+        "Unknown",
+        "- N/A",
+        "It cannot be determined.",
+        "The answer is: I do not know",
+    ],
+)
 def test_abstaining_is_a_result(text: str) -> None:
     assert parse_answers(text) == Answers((), abstained=True)
 
