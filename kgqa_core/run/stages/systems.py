@@ -276,7 +276,7 @@ def answer_chunk(chunk: Chunk) -> int:
 
 
 STAGES = (
-    Stage("fusion", 1, "choose fusion", _fusion_specs, _choose_fusion),
+    Stage("fusion", 2, "choose fusion", _fusion_specs, _choose_fusion),
     Stage("system", 5, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 2, "compare systems", _comparison_specs, _compare),
 )
