@@ -23,7 +23,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 	@sed -n 's/^# \([A-Z_]*=\)/  \1/p' Makefile
 
-demo: install ## run the whole flow on the embedded dataset
+demo: install model ## run the whole flow on the embedded dataset
 	$(BIN)/kgqa run conf/demo.yaml
 
 test: $(VENV)/dev.stamp $(VENV)/scatter.stamp $(VENV)/model.stamp check ## set up, check, then every test that needs no GPU

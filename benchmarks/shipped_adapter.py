@@ -7,13 +7,21 @@ graphs are renamed in two examples of three. WorldCup2014 is left out: it is the
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file, save_file
+
 from benchmarks.adapter_pools import webqsp_examples
+from benchmarks.measure import data_folder
+from kgqa_core.artifacts import hash_file
+from kgqa_core.config_base import SHIPPED
 from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.graph.supervision import read_supervision
@@ -21,6 +29,9 @@ from kgqa_core.instructions.alignment import learn_wordings
 from kgqa_core.instructions.examples import CASES, Source, make_examples, write_examples
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import Example
+from kgqa_core.lm.gguf import FILE, SHA256, find_packaged, write_folder
+from kgqa_core.lm.tune import tune
+from kgqa_core.lm.tune_data import TuneJob
 from kgqa_core.planners.evaluate import PATHS_FILE
 from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ensure import ensure
@@ -72,6 +83,14 @@ METAQA = {  # instruction -> share of the questions
     "map_relations": 0.08,
     "map_entities": 0.05,
 }
+TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 768, "dev_examples": 5}
+LICENCES = {
+    "base: SmolLM2-135M-Instruct": "Apache-2.0",
+    "MetaQA (Zhang et al., 2018)": "CC BY 3.0",
+    "WebQSP (Yih et al., 2016), chains by RouterKGQA and RoG": "CC BY 4.0, MIT",
+    "Freebase, names of a sample": "CC BY",
+}
+TAUGHT_BY = ("metaqa/kb.txt", "gold_plans/webqsp_train.jsonl", "webqsp_plans/train.jsonl", "freebase/sample.nt.gz")
 WEBQSP = {"reason": 0.15, "choose": 0.025, "plan": 0.08}
 
 
@@ -127,3 +146,37 @@ def write_data(data: Path, out: Path, scale: float = 1.0) -> dict[str, int]:
         yield from webqsp_examples(data, read_prompts(None), {k: v * scale for k, v in WEBQSP.items()})
 
     return write_examples(examples(), out)
+
+
+def run(home: Path) -> None:
+    """Make the examples, tune on them, and put the adapter where the package has it."""
+    home.mkdir(parents=True, exist_ok=True)
+    base, examples, data = home / "smollm2", home / "examples.parquet", data_folder()
+    if not base.exists():
+        write_folder(find_packaged(), base)
+    counts = write_data(data, examples)
+    section = ReasonerSection(**TUNING)  # type: ignore[arg-type]
+    job = TuneJob(base=base, examples=(examples,), section=section, out=home / "out", journal=home / "journal")
+    report = tune(job, on_point=lambda *point: print(*point, flush=True))
+    told = {
+        "base": {"file": FILE, "sha256": SHA256},
+        "taught_by": {name: hash_file(data / name) for name in TAUGHT_BY} | {"demo": "the dataset of this package"},
+        "licences": LICENCES,
+        "examples": counts,
+        "graph_settings": SETTINGS,
+        "shares": {"metaqa": METAQA, "webqsp": WEBQSP},
+        "tuning": TUNING,
+        "report": report.model_dump(mode="json", exclude={"folder"}),
+        "command": "python -m benchmarks shipped_adapter",
+    }
+    ship(report.folder, SHIPPED, told)
+
+
+def ship(adapter: Path, out: Path, recipe: dict[str, object]) -> None:
+    """Write an adapter in bfloat16, without what depends on the machine, and how it was made."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    tensors = {name: one.to(torch.bfloat16) for name, one in load_file(adapter / "adapter_model.safetensors").items()}
+    save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
+    shutil.copyfile(adapter / "adapter_config.json", out / "adapter_config.json")
+    (out / "recipe.json").write_text(json.dumps(recipe, indent=2, sort_keys=True) + "\n", encoding="utf-8")

