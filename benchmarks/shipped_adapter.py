@@ -178,5 +178,7 @@ def ship(adapter: Path, out: Path, recipe: dict[str, object]) -> None:
     out.mkdir(parents=True)
     tensors = {name: one.to(torch.bfloat16) for name, one in load_file(adapter / "adapter_model.safetensors").items()}
     save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
-    shutil.copyfile(adapter / "adapter_config.json", out / "adapter_config.json")
+    config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     (out / "recipe.json").write_text(json.dumps(recipe, indent=2, sort_keys=True) + "\n", encoding="utf-8")
