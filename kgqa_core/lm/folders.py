@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -245,6 +246,14 @@ def _load_weights(folder: Path, dtype: Dtype, quantise: Quantise, device: str) -
     return model.to(device) if quantise == "none" else model
 
 
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Silence peft's question for an attribute under a name that transformers gave up."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        yield
+
+
 def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
     """Return the model with an adapter on it, called ``name`` beside those that it has."""
     import peft
@@ -255,10 +264,11 @@ def add_adapter(model: Any, adapter: Path, name: str = "default") -> Any:
         "the base model that it was trained for, or save it again"
     ):
         trained = set(tensor_shapes(adapter))
-        if isinstance(model, peft.PeftModel):
-            model.load_adapter(str(adapter), name, is_trainable=False)
-        else:
-            model = peft.PeftModel.from_pretrained(model, str(adapter), name, is_trainable=False)
+        with quiet_peft():
+            if isinstance(model, peft.PeftModel):
+                model.load_adapter(str(adapter), name, is_trainable=False)
+            else:
+                model = peft.PeftModel.from_pretrained(model, str(adapter), name, is_trainable=False)
     there = peft.get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     unknown = sorted(trained - set(there))
     if wrong := [name for name in unknown if ".lora_" in name]:  # peft passes over them

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +29,7 @@ if TYPE_CHECKING:  # whoever only asks a model does not load what trains one
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
 VERSION = 3  # of how texts are made from weights; part of a model's name
 BATCH_SIZE = 64
+CPU_CELLS = 8192  # rows x longest length of a batch
 TIMED = (4, 64, 16)  # texts, tokens of a prompt, new tokens that ``describe`` times
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 _QUANTISED = {"int8": 1.0, "int4": 0.5}  # bytes per weight of a matrix; tables stay as they are
@@ -56,7 +56,9 @@ class LocalModel:
         told = [told] if isinstance(told, int) else told
         # Tokens that end an answer: the tokenizer's end first, which is the one that scores count.
         self.ends: list[int] = list(dict.fromkeys([loaded.tokenizer.eos_token_id, *told]))
-        self._batcher, self._option_batcher = Batcher(batch_size), Batcher(batch_size)
+        # On a CPU a batch gains nothing beyond this, and its short rows are padded to the longest.
+        cells = CPU_CELLS if loaded.model.device.type == "cpu" else None
+        self._batcher, self._option_batcher = Batcher(batch_size, cells), Batcher(batch_size, cells)
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
         """Return the tokens of each prompt as the model reads it, chat template included."""
@@ -338,8 +340,7 @@ def _with_lora(model: Any, section: ReasonerSection, *, autocast: bool) -> Any:
         target_modules=targets,
     )
     try:
-        with warnings.catch_warnings():  # peft still asks under a name that transformers gave up
-            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        with folders.quiet_peft():
             adapted = get_peft_model(model, config)
     except ValueError as problem:
         raise ConfigError(f"no LoRA weights for targets {targets!r}: {shorten(str(problem))}") from problem
