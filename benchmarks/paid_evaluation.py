@@ -57,6 +57,10 @@ class Paid:
         """Return what ``stream`` yields."""
         return [answer.generations for answer in self.stream(prompts, decoding)]
 
+    def stream_scores(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> Iterator[Answer]:
+        """Refuse, as ``score``."""
+        raise NotImplementedError("only texts are paid one by one")
+
     def score(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> list[list[float]]:
         """Refuse: options are scored in batches, of which a kill may cost more than one call."""
         raise NotImplementedError("only texts are paid one by one")
