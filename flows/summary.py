@@ -21,7 +21,7 @@ Fact = tuple[str, str]
 """What it is of, and what is said."""
 
 KINDS = {"entity": "named", "cvt": "CVT nodes", "foreign": "named in another language only", "literal": "literals"}
-RESULTS = ("system", "answered by", "Hits@1", "F1", "calls", "supported")
+RESULTS = ("system", "answered by", "questions", "Hits@1", "F1", "calls", "supported")
 _log = logging.getLogger(__name__)
 NONE = "–"  # where a control has no such figure
 
@@ -49,14 +49,18 @@ class RunSummary:
     @property
     def results(self) -> list[tuple[str, ...]]:
         """The main figures of every system, seed and control: cells as ``RESULTS`` names them."""
-        table = self.comparison["tables"][0] if self.comparison else {"header": RESULTS, "rows": []}
-        places = [table["header"].index(name) for name in RESULTS]
-        compared = [tuple(row[place] for place in places) for row in table["rows"]]
-        own = [row for row in self.rows if not compared or row.role not in ("learned", "seed")]
-        return compared + [
-            (row.system, NONE, show_figure(row.overall, "hits1"), show_figure(row.overall, "f1"), NONE, NONE)
-            for row in own
-        ]
+        compared, asked = list[tuple[str, ...]](), 0
+        if self.comparison:
+            table, asked = self.comparison["tables"][0], self.comparison["num_questions"]
+            for row in table["rows"]:
+                cells = {**dict(zip(table["header"], row, strict=True)), "questions": f"{asked:,}"}
+                compared.append(tuple(cells[name] for name in RESULTS))
+        for own in self.rows:
+            # The explorer stands among the systems, unless they were asked fewer questions than it.
+            if own.role not in ("learned", "seed") or own.overall["n"] != asked:
+                hits1, f1 = (show_figure(own.overall, name) for name in ("hits1", "f1"))
+                compared.append((own.system, NONE, f"{own.overall['n']:,.0f}", hits1, f1, NONE, NONE))
+        return compared
 
     @property
     def built(self) -> list[str]:

@@ -147,7 +147,7 @@ class Asked:
 
     @property
     def is_eperm(self) -> bool:
-        """Do planning examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4), and do paths show scores?"""
+        """Do planning examples weigh 1 each (EPERM Eq. 6), not 1/|Z*| (RoG Eq. 4)?"""
         return self.source.reasoner.objective == "eperm"
 
     def draw(self, purpose: str) -> Random:
@@ -292,7 +292,7 @@ def choose_cases(asked: Asked) -> Made:
 def candidates_of_pool(asked: Asked, count: int) -> tuple[list[int], list[ReasoningPath], list[float]]:
     """Return up to ``count`` ends of a pool's plans with their paths and falling scores that tell nothing, shuffled."""
     draw, found = asked.draw("candidates"), dict[int, ReasoningPath]()
-    steps = asked.evidence([(path, 1.0) for path, _ in asked.pool("candidates")]).steps
+    steps = asked.evidence([(path, 1.0) for path, _ in asked.pool("candidate_plans")]).steps
     for path in steps:  # of the plans in turns
         found.setdefault(end_of(path), path)
     entities = [*found][:count]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sysconfig
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Literal
 
@@ -47,9 +49,10 @@ def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:
     where = {"gguf_file": file.name, "local_files_only": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
-        model = AutoModelForCausalLM.from_pretrained(
-            file.parent, dtype=getattr(torch, dtype), quantization_config=GgufConfig(dequantize=True), **where
-        )
+        with redirect_stderr(StringIO()):  # a bar of tensors, which has no switch
+            model = AutoModelForCausalLM.from_pretrained(
+                file.parent, dtype=getattr(torch, dtype), quantization_config=GgufConfig(dequantize=True), **where
+            )
     except Exception as error:  # transformers and gguf raise what they like at files that they cannot read
         raise InputError(f"{file} cannot be read as a GGUF model: {error}") from error
     model.save_pretrained(folder)

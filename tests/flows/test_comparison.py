@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def test_people_see_the_table_and_programs_its_rows(
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
     assert title.startswith("Results of places")
     assert [row[0] for row in rows if row[0][:8] in ("fiske (o", "explorer")] == ["fiske (oracle)", "explorer alone"]
-    assert {len(row) for row in rows} == {6}
+    assert {len(row) for row in rows} == {7} and len({row[2] for row in rows}) == 1  # all on the same questions
     assert [row[0] for row in rows[-2:]] == ["template control", "gold-chain ceiling"]
     assert len(rows) == len(COMPARED) + 2 <= MAX_ROWS
     assert [line.partition(":")[0] for line in lines[-3:]] == ["All tables", "In MLflow", "Ask it"]
@@ -105,6 +106,15 @@ def test_people_see_the_table_and_programs_its_rows(
     document = json.loads(json.dumps(summary_document(summary, None), default=str))
     assert len(document["systems"]) == len(COMPARED)
     assert {"system", "overall", "lift", "about"} <= document["systems"][0].keys()
+
+
+def test_the_explorer_stands_beside_systems_that_were_asked_fewer_questions(summary: RunSummary) -> None:
+    """Each row says on how many questions its figures stand."""
+    assert summary.comparison is not None
+    fewer = replace(summary, comparison=summary.comparison | {"num_questions": 3})
+    told = {row[0]: row[2] for row in fewer.results}
+    assert told["fiske (oracle)"] == "3"
+    assert told["explorer (seed 0)"] == told["template control"] == f"{summary.rows[0].overall['n']:.0f}" != "3"
 
 
 # One question at a time

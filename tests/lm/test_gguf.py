@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+import peft
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
+from kgqa_core.config_base import SHIPPED
 from kgqa_core.errors import InputError
+from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
+from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.lm import gguf as module
 from kgqa_core.lm.gguf import FILE, INSTALL, SHA256, find_packaged, write_folder
 from kgqa_core.lm.types import Decoding, Prompt
@@ -62,10 +69,13 @@ def make_gguf(file: Path, *, architecture: str = "llama", seed: int = 0) -> dict
     return tensors
 
 
-def test_a_file_becomes_a_folder_with_its_weights_tokenizer_and_template(tmp_path: Path) -> None:
+def test_a_file_becomes_a_folder_with_its_weights_tokenizer_and_template(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     tensors = make_gguf(tmp_path / "tiny.gguf")
     for name in ("one", "two"):
         write_folder(tmp_path / "tiny.gguf", tmp_path / name, dtype="float32")
+    assert "%|" not in capfd.readouterr().err  # no bar
 
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "one")
@@ -137,17 +147,44 @@ def test_adapters_of_a_model_that_a_stage_makes_are_in_the_recipe_of_what_it_ans
     assert not specs["system-direct-seed0"].files  # what the model knows without it
 
 
+def test_the_shipped_adapter_is_small_and_says_what_it_is_for_and_what_taught_it() -> None:
+    recipe = json.loads((SHIPPED / "recipe.json").read_text(encoding="utf-8"))
+    weights = load_file(SHIPPED / "adapter_model.safetensors")
+    assert recipe["base"] == {"file": FILE, "sha256": SHA256}
+    assert recipe["licences"] and recipe["examples"].keys() >= {"plan", "reason", "choose", "score_relations"}
+    assert not [name for name in recipe["taught_by"] if "wc2014" in name]  # the graph that it is judged on
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+    assert sum(file.stat().st_size for file in SHIPPED.iterdir()) <= 12 * 10**6
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that is made of the packaged model."""
+    folder = tmp_path_factory.mktemp("packaged") / "model"
+    write_folder(find_packaged(), folder)
+    return folder
+
+
+def reply(model: Any, folder: Path, text: str) -> str:
+    """Return what a model answers, by transformers alone."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    turns: Any = [{"role": "user", "content": text}]
+    asked = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    tokens = model.generate(**asked, max_new_tokens=12, do_sample=False)[0, asked["input_ids"].shape[1] :]
+    return str(tokenizer.decode(tokens, skip_special_tokens=True))
+
+
 @pytest.mark.slow
-def test_the_packaged_model_answers(tmp_path: Path) -> None:
-    write_folder(find_packaged(), tmp_path / "model")
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
-    asked = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "What is the capital of France?"}],
-        add_generation_prompt=True,
-        return_tensors="pt",
-        return_dict=True,
-    )
-    reply = model.generate(**asked, max_new_tokens=12, do_sample=False)[0, asked["input_ids"].shape[1] :]
+def test_the_packaged_model_answers(packaged: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(packaged)
     assert model.dtype == torch.bfloat16
-    assert "Paris" in tokenizer.decode(reply)
+    assert "Paris" in reply(model, packaged, "What is the capital of France?")
+
+
+@pytest.mark.slow
+def test_plain_peft_loads_the_shipped_adapter_which_reads_paths(packaged: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(packaged, dtype=torch.float32)
+    paths = tuple(ScoredPath(text) for text in ("Ada → born_in → London", "Ada → works_for → Post Office"))
+    asked = ReasonInstruction(read_prompts()).render(ReasonCase("where was Ada born", paths=paths))
+    assert reply(model, packaged, asked.text) != "London"
+    assert reply(peft.PeftModel.from_pretrained(model, str(SHIPPED)), packaged, asked.text) == "London"
