@@ -140,19 +140,28 @@ def read_prompts(model: Any, prompts: Sequence[Tokens]) -> tuple[Cached, Tensor]
 
     What they all begin with (the words of one instruction) is read once, and every row goes on from there.
     """
-    shared = shared_prefix([list(prompt) for prompt in prompts])
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # without its adapter
+    accepted = frozenset(inspect.signature(inner.forward).parameters)
+    # Padding then stands behind what is shared: only for a model that goes by position, not by place in the cache.
+    by_position = "position_ids" in accepted and "local" not in getattr(model.config, "attention_layers", ())
+    shares = by_position and sees_all(model.config)
+    shared = shared_prefix([list(prompt) for prompt in prompts]) if shares else 0
     rows = [torch.tensor(prompt[shared:]) for prompt in prompts]
     tokens = pad_sequence(rows, batch_first=True, padding_side="left").to(model.device)
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left").to(model.device)
     states = transformers.DynamicCache(config=model.config)  # layers of other kinds of attention stay transformers' own
     states.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in states.layers]
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # without its adapter
-    accepted = frozenset(inspect.signature(inner.forward).parameters)
     cached = Cached(model, states, mask[:1, :0], shared + tokens.shape[1], accepted)
     if shared:
         cached.read(torch.tensor([prompts[0][:shared]], device=model.device))
     cached = cached.select([0] * len(prompts))
     return cached, cached.read(tokens, mask)
+
+
+def sees_all(config: Any) -> bool:
+    """Say whether every layer of a model keeps the keys and values of all that it read: no window, no state."""
+    layers = transformers.DynamicCache(config=config).layers
+    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
 
 def shared_prefix(rows: Sequence[list[int]]) -> int:
@@ -308,7 +317,8 @@ def score_batch(
         chosen = found.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0] - found.logsumexp(dim=2)
         return chosen.masked_fill(~real, 0.0).sum(dim=1, dtype=torch.float64).tolist()
 
-    tails = batcher.map(pairs, [len(option) for _, option in pairs], read_rest)
+    lengths = [len(prompts[row]) + len(option) for row, option in pairs]  # each takes a copy of its prompt's cache
+    tails = batcher.map(pairs, lengths, read_rest)
     sums = iter(head + tail for head, tail in zip(heads, tails, strict=True))
     return [[next(sums) for _ in own] for own in options]
 
@@ -322,7 +332,7 @@ class Batcher:
     """Runs a function over batches of rows of similar lengths, and halves them where memory runs out."""
 
     batch_size: int
-    _cells: int | None = None  # rows x longest length that memory holds, at most; None: it has sufficed so far
+    cells: int | None = None  # rows x longest length of a batch, at most; lowered where memory holds less; None: any
 
     def map(
         self, items: Sequence[Item], lengths: Sequence[int], run: Run[Item, Result], *, width: int = 1
@@ -336,7 +346,7 @@ class Batcher:
         results: dict[int, Result] = {}
         while (start := len(results)) < len(order):
             longest = max(1, lengths[order[start]])
-            most = self.batch_size if self._cells is None else min(self.batch_size, self._cells // longest)
+            most = self.batch_size if self.cells is None else min(self.batch_size, self.cells // longest)
             rows = order[start : start + max(1, most // width)]
             try:
                 results.update(zip(rows, run([items[row] for row in rows]), strict=True))
@@ -353,6 +363,6 @@ class Batcher:
                     f"memory does not hold a single prompt of {longest} tokens with its answer. Use a smaller model, "
                     "a shorter dtype, quantisation, fewer beams or a lower max_new_tokens"
                 )
-            self._cells = len(rows) // 2 * width * longest
+            self.cells = len(rows) // 2 * width * longest
             _log.warning("out of memory with %d prompts of up to %d tokens: going on with half", len(rows), longest)
         return [results[row] for row in range(len(items))]

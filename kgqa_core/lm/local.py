@@ -29,7 +29,9 @@ if TYPE_CHECKING:  # whoever only asks a model does not load what trains one
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
 VERSION = 3  # of how texts are made from weights; part of a model's name
 BATCH_SIZE = 64
-CPU_CELLS = 8192  # rows x longest length of a batch
+CPU_CELLS = (
+    8192  # prompts x longest of a batch: its short ones are padded to it, and reading more together gains nothing
+)
 TIMED = (4, 64, 16)  # texts, tokens of a prompt, new tokens that ``describe`` times
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 _QUANTISED = {"int8": 1.0, "int4": 0.5}  # bytes per weight of a matrix; tables stay as they are
@@ -43,10 +45,10 @@ class LocalModel:
         loaded: Loaded,
         name: str,
         *,
-        batch_size: int = BATCH_SIZE,
+        batch_size: int | None = None,
         activate: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what ``load`` gave; ``batch_size`` is how many texts (beams and samples count) grow at a time.
+        """Take what ``load`` gave; ``batch_size`` as of ``open_adapters``.
 
         ``activate`` is called before each batch: it puts this model's adapter on a base that several share.
         """
@@ -56,9 +58,10 @@ class LocalModel:
         told = [told] if isinstance(told, int) else told
         # Tokens that end an answer: the tokenizer's end first, which is the one that scores count.
         self.ends: list[int] = list(dict.fromkeys([loaded.tokenizer.eos_token_id, *told]))
-        # On a CPU a batch gains nothing beyond this, and its short rows are padded to the longest.
-        cells = CPU_CELLS if loaded.model.device.type == "cpu" else None
-        self._batcher, self._option_batcher = Batcher(batch_size, cells), Batcher(batch_size, cells)
+        is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
+        size = batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE)
+        cells = None if is_small or loaded.model.device.type != "cpu" else CPU_CELLS
+        self._batcher, self._option_batcher = Batcher(size, cells), Batcher(size, cells)
 
     def count_tokens(self, prompts: Sequence[Prompt]) -> list[int]:
         """Return the tokens of each prompt as the model reads it, chat template included."""
@@ -84,7 +87,7 @@ class LocalModel:
 
         results = [[Generation("", problem="too_long")] * decoding.num_returns for _ in prompts]
         fitting = [number for number, row in enumerate(rows) if len(row) + decoding.max_new_tokens <= self.context]
-        lengths = [len(rows[number]) + decoding.max_new_tokens for number in fitting]
+        lengths = [len(rows[number]) for number in fitting]  # most texts end long before their limit
         width = decoding.num_returns if decoding.method == "sample" else decoding.num_beams
         for number, texts in zip(fitting, self._batcher.map(fitting, lengths, run, width=width), strict=True):
             results[number] = texts
@@ -149,9 +152,7 @@ def open_adapters(
         name = f"local-v{VERSION}-{loaded.dtype}-{quantise}-{base}"
         if adapter is not None:
             name += f"+{folders.hash_model(adapter, hash_file, is_adapter=True)}"
-        is_small = sum(weight.numel() for weight in loaded.model.parameters()) < SMALL
-        size = batch_size or (4 * BATCH_SIZE if is_small else BATCH_SIZE)
-        return LocalModel(loaded, name, batch_size=size, activate=activate)
+        return LocalModel(loaded, name, batch_size=batch_size, activate=activate)
 
     if len(adapters) == 1:
         return [opened(load(folder, adapter=adapters[0], **how), adapters[0])]

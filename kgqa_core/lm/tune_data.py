@@ -24,14 +24,13 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from transformers import DynamicCache, PrinterCallback, Trainer, TrainingArguments
-from transformers.cache_utils import DynamicLayer
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.lm.folders import encode_answers, encode_prompts
-from kgqa_core.lm.generate import shared_prefix
+from kgqa_core.lm.generate import sees_all, shared_prefix
 from kgqa_core.lm.types import Prompt
 
 Int = NDArray[np.int64]
@@ -301,11 +300,9 @@ def target_nll(model: Any, inputs: dict[str, Tensor], precision: torch.dtype) ->
 def read_shared(model: Any, tokens: Tensor, num_rows: int) -> Any:
     """Return the cache of ``tokens`` [T], read once, for so many rows; None where the model cannot go on from one."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model  # whose forwards all ranks do alike
-    if getattr(inner, "is_activation_checkpointing", False):
-        return None  # it keeps no states
+    if getattr(inner, "is_activation_checkpointing", False) or not sees_all(inner.config):
+        return None  # it keeps no states, or forgets what is behind a window
     read = inner(input_ids=tokens[None], logits_to_keep=1, use_cache=True).past_key_values
-    if not isinstance(read, DynamicCache) or any(type(layer) is not DynamicLayer for layer in read.layers):
-        return None  # such as sliding windows, whose layers forget
     layer: Any
     for layer in read.layers:
         layer.keys, layer.values = (one.expand(num_rows, -1, -1, -1) for one in (layer.keys, layer.values))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kgqa_core.errors import KgqaError
 from kgqa_core.lm.constraints import Choices, start_state
 from kgqa_core.lm.folders import Ending, decode, encode_answers, encode_prompts
-from kgqa_core.lm.generate import Batcher, generate_batch, pick, shared_prefix
+from kgqa_core.lm.generate import Batcher, Cached, generate_batch, pick, read_prompts, shared_prefix
 from kgqa_core.lm.local import LocalModel, open_local
 from kgqa_core.lm.search import Branch, Search, cut_loop
 from kgqa_core.lm.types import Constraint, Decoding, Prompt
@@ -258,6 +258,43 @@ def test_scores_are_those_of_reading_one_by_one(any_model: Path, batch_size: int
     model = open_local(any_model, batch_size=batch_size)
     for prompt, options, scores in zip(SCORED, OPTIONS, model.score(SCORED, OPTIONS), strict=True):
         assert scores == pytest.approx([plain_score(model, prompt, option) for option in options], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", [*ARCHITECTURES, "gpt_neo", "mpt"])
+def test_every_architecture_reads_prompts_that_begin_alike_as_alone(kind: str, tmp_path: Path) -> None:
+    """Also where layers see a window, which padding behind the shared tokens must not fill."""
+    model = open_local(make_any(tmp_path / kind, kind))
+    begin = "which of the films of that year did they make before "
+    prompts = [Prompt(begin + end) for end in ("x", "the war was over and everybody had gone home again", "1990")]
+    rows = encode_prompts(model.tokenizer, prompts)
+    _, together = read_prompts(model.model, rows)
+    alone = torch.cat([read_prompts(model.model, [row])[1] for row in rows])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_batches_of_a_large_model_on_a_cpu_end_where_short_prompts_would_be_padded(
+    qwen2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts, and options with the prompt whose cache each takes a copy of."""
+    monkeypatch.setattr("kgqa_core.lm.local.CPU_CELLS", 120)
+    asked = [Prompt("film " * words) for words in (2, 30, 3, 4, 25, 2)]
+    sizes: list[tuple[int, int]] = []
+    read = Cached.read
+
+    def spy(cached: Cached, tokens: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        logits = read(cached, tokens, *args, **options)
+        sizes.append((len(cached.mask), cached.mask.shape[1]))
+        return logits
+
+    monkeypatch.setattr(Cached, "read", spy)
+    for small, most in ((10**8, None), (0, 120)):
+        monkeypatch.setattr("kgqa_core.lm.local.SMALL", small)
+        model = open_local(qwen2)
+        sizes.clear()
+        model.score(asked, [["drama", "x y z", "Michael Mann"]] * len(asked))
+        model.generate(asked, Decoding(max_new_tokens=1))
+        several = max(rows * length for rows, length in sizes if rows > 1)
+        assert several > 240 if most is None else several <= most
 
 
 @pytest.mark.parametrize("method", ["greedy", "sample", "beam"])

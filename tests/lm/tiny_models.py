@@ -68,7 +68,9 @@ def make_any(folder: Path, kind: str) -> Path:
     tokenizer = byte_level(["<|endoftext|>"], eos_token="<|endoftext|>", bos_token="<|endoftext|>")
     narrow = {"head_dim": 16, "rotary_dim": 8, "query_pre_attn_scalar": 16, "ffn_dim": 40, "word_embed_proj_dim": 32}
     experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-    window = {"sliding_window": 7} if kind in ("gemma2", "mistral") else {}  # tokens; others see all
+    window: dict[str, Any] = {"sliding_window": 7} if kind in ("gemma2", "mistral") else {}  # tokens; others see all
+    if kind == "gpt_neo":
+        window = {"window_size": 7, "attention_types": [[["global", "local"], 1]]}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     return _save(folder, kind, tokenizer, hidden_size=32, intermediate_size=40, **narrow, **experts, **window, **ends)
 
