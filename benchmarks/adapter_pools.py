@@ -25,7 +25,7 @@ from kgqa_core.questions.link import TOPIC
 _TRIPLE = re.compile(r"<\S+/ns/([^>]+)>\t<\S+/ns/([^>]+)>\t(?:<\S+/ns/([^>]+)>|\"(.*)\")")
 NUM_RIGHT = (1,) * 11 + (2, 2, 2, 3, 3, 4, 5, 6, 8)  # how many ends the right chain has
 MAX_PATHS = 10
-ALSO_RIGHT, ABSTAIN, DIRECTIONS = 0.4, 0.03, 0.5  # shares of pools
+ALSO_RIGHT, ABSTAIN = 0.4, 0.03  # shares of pools
 
 
 @dataclass
@@ -79,7 +79,7 @@ def read_asked(data: Path) -> list[Asked]:
     also: dict[str, list[tuple[str, ...]]] = {}
     for line in (data / "webqsp_plans" / "train.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        also[row["question"].strip(" ?").casefold()] = [tuple(path) for path in row["relation_paths"]]
+        also[row["question"].strip(" ?").casefold()] = [tuple(path) for path in row["relation_paths"] if path]
     found = []
     for line in (data / "gold_plans" / "webqsp_train.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -96,9 +96,9 @@ class Walk:
     nodes: tuple[str, ...]
     steps: tuple[str, ...]
 
-    def shown(self, signed: bool) -> ScoredPath:
-        """Return it as a prompt shows it; unsigned: without directions."""
-        steps = [step.replace("~", "^" if signed else "") for step in self.steps]
+    def shown(self) -> ScoredPath:
+        """Return it as a prompt shows it."""
+        steps = [step.replace("~", "^") for step in self.steps]
         parts = [part for pair in zip(self.nodes, [*steps, ""], strict=True) for part in pair][:-1]
         return ScoredPath(ARROW.join(parts), 1.0, tuple(steps), self.nodes[-1])
 
@@ -124,6 +124,10 @@ def _walks(topic: str, chain: Sequence[str], ends: Sequence[str], names: Names, 
     return found
 
 
+def _unsigned(chain: Sequence[str]) -> tuple[str, ...]:
+    return tuple(step.lstrip("~") for step in chain)
+
+
 def _likeness(one: Sequence[str], other: Sequence[str]) -> int:
     ours, theirs = one[0].lstrip("~").split("."), other[0].lstrip("~").split(".")
     return sum(mine == yours for mine, yours in zip(ours[:2], theirs[:2], strict=False)) * 2 + (len(one) == len(other))
@@ -142,8 +146,8 @@ def draw_pool(asked: Asked, chains: Sequence[tuple[str, ...]], names: Names, cha
         some = chance.sample(right, chance.randint(1, len(right)))
         stray = [names.draw(chain[-1], chance) for _ in range(chance.choice((0, 0, 1, 2)))]
         groups.append(_walks(asked.topic, chain, [*some, *stray], names, chance))
-    reach = {asked.chain, *asked.others, *(tuple(s.lstrip("~") for s in asked.chain),)}
-    pool = [one for one in chance.sample(chains, min(200, len(chains))) if one not in reach]
+    reach = set(map(_unsigned, (asked.chain, *asked.others)))  # published chains have no directions
+    pool = [one for one in chance.sample(chains, min(200, len(chains))) if _unsigned(one) not in reach]
     pool.sort(key=lambda one: -_likeness(asked.chain, one))
     wrong = list(dict.fromkeys(pool))[: chance.randint(1, 4)]
     for chain in wrong:
@@ -152,11 +156,14 @@ def draw_pool(asked: Asked, chains: Sequence[tuple[str, ...]], names: Names, cha
         groups.append(_walks(asked.topic, chain, [one for one in ends if one not in right], names, chance))
     if chance.random() < ABSTAIN and any(groups[-len(wrong) :]):
         groups, right = groups[-len(wrong) :], []
+    while sum(map(len, groups)) > MAX_PATHS:  # the right chain, which is the first, is cut last
+        max(groups[1:] or groups, key=len).pop()
+        groups = [groups[0], *filter(None, groups[1:])]
     chance.shuffle(groups)
     walks = [walk for group in groups for walk in group]
     if chance.random() < 0.5:
         chance.shuffle(walks)
-    return walks[:MAX_PATHS], set(right)
+    return walks, set(right)
 
 
 def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed: int = 0) -> Iterator[Example]:
@@ -166,10 +173,9 @@ def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed
     for asked in questions:
         chance = random.Random(f"{seed} {asked.id}")
         split = "dev" if random.Random(f"dev {asked.id}").random() < 0.1 else "train"
-        signed = chance.random() < DIRECTIONS
         if chance.random() < shares.get("reason", 0):
             walks, right = draw_pool(asked, chains, names, chance)
-            paths = tuple(walk.shown(signed) for walk in walks)
+            paths = tuple(walk.shown() for walk in walks)
             shown = tuple(dict.fromkeys(path.end for path in paths))
             case = reason.ReasonCase(asked.text, asked.id, paths, shown, tuple(n for n in shown if n in right))
             yield _example("reason", reason.ReasonInstruction(prompts), case, asked, split)
@@ -182,11 +188,11 @@ def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed
             candidates = tuple(choose.Candidate(e, s / sum(falling), by_end[e].triples()) for e, s in rows)
             places = tuple(place for place, end in enumerate(ends) if end in right)
             instruction = choose.ChooseInstruction(prompts, choose.Shown(probabilities=chance.random() < 0.5))
-            if places:
-                yield _example("choose", instruction, choose.ChooseCase(asked.text, asked.id, candidates, places),
-                               asked, split)  # fmt: skip
-        if chance.random() < shares.get("plan", 0):
-            text = re.sub(re.escape(asked.topic), TOPIC, asked.text, flags=re.IGNORECASE)
+            if places:  # else nothing is taught
+                choice = choose.ChooseCase(asked.text, asked.id, candidates, places)
+                yield _example("choose", instruction, choice, asked, split)
+        text = re.sub(re.escape(asked.topic), TOPIC, asked.text, flags=re.IGNORECASE)
+        if chance.random() < shares.get("plan", 0) and TOPIC in text:  # planners see questions with their topic masked
             path = tuple(step.replace("~", "^") for step in asked.chain)
             case_ = plan.PlanCase(text, asked.id, path=path)
             yield _example("plan", plan.PlanInstruction(prompts), case_, asked, split)

@@ -26,7 +26,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.graph.supervision import read_supervision
 from kgqa_core.instructions.alignment import learn_wordings
-from kgqa_core.instructions.examples import CASES, Source, make_examples, write_examples
+from kgqa_core.instructions.examples import Source, make_examples, write_examples
 from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import Example
 from kgqa_core.lm.gguf import FILE, SHA256, find_packaged, write_folder
@@ -37,6 +37,7 @@ from kgqa_core.questions.build import read_questions
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import path_constraints, search_graph, taught
 from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.types import Split
 
 SYNONYMS = {
     "directed_by": "director,film.film.directed_by,wasDirectedBy,helmed by,movie.directed_by",
@@ -60,8 +61,8 @@ SYNONYMS = {
     "wrote_the_script_for": "writer_of,film.writer.film,screenwriter of,penned",
 }
 SAME = 1 / 3  # share of the examples that keep the relations' own names
+_ASKED = re.compile(r"(^Question: .*$|^Clues:\n(?:.*\n)*?(?=(?:Entity|From): ))", re.MULTILINE)
 _RELATION = re.compile(r"(?<![\w.])(" + "|".join(sorted(SYNONYMS, key=len, reverse=True)) + r")(?![\w.])")
-INVENTED = ("acted_in", "directed", "produced")  # also words; only written as relations where an arrow or sign is near
 SETTINGS = {
     "wrong_plans": 3,
     "paths_per_question": 2,
@@ -83,6 +84,11 @@ METAQA = {  # instruction -> share of the questions
     "map_relations": 0.08,
     "map_entities": 0.05,
 }
+DEMO = {name: 0.8 * share for name, share in METAQA.items()}
+PER_HOP: dict[str, dict[Split, int]] = {  # questions of each number of hops
+    "metaqa-joint": {"train": 90, "dev": 40},
+    "demo": {"train": 70, "dev": 30},
+}
 TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 768, "dev_examples": 5}
 LICENCES = {
     "base: SmolLM2-135M-Instruct": "Apache-2.0",
@@ -95,37 +101,40 @@ WEBQSP = {"reason": 0.15, "choose": 0.025, "plan": 0.08}
 
 
 def renamed(example: Example) -> Example:
-    """Return an example with its relations named anew, all of a name alike; a third keep their names."""
+    """Return an example with its relations named anew, all of a name alike; a third keep their names.
+
+    Words of the question stay: its line, the clues, and what is taught of them.
+    """
     chance = random.Random(f"{example.instruction} {example.question_id} {len(example.target)}")
-    if chance.random() < SAME:
+    if chance.random() < SAME or example.instruction == "extract_clues":
         return example
     names = {relation: chance.choice(given.split(",")) for relation, given in SYNONYMS.items()}
     taken = Counter(names.values())
     names = {relation: name if taken[name] == 1 else relation for relation, name in names.items()}
 
     def rename(text: str) -> str:
-        head, question, rest = text.partition("Question: ")
-        asked, line, rest = rest.partition("\n")
-        return swap(head) + question + asked + line + swap(rest)
-
-    def swap(text: str) -> str:
         return _RELATION.sub(lambda match: names[match[1]], text)
 
-    return dataclasses.replace(example, prompt=rename(example.prompt), target=swap(example.target))
+    parts = _ASKED.split(example.prompt)  # what is between words of the question, and those in turns
+    prompt = "".join(part if place % 2 else rename(part) for place, part in enumerate(parts))
+    lines = []
+    for line in example.target.split("\n"):
+        clue, arrow, option = line.partition(" -> ")
+        lines.append(f"{clue}{arrow}{rename(option)}" if arrow else rename(line))
+    return dataclasses.replace(example, prompt=prompt, target="\n".join(lines))
 
 
-def graph_examples(conf: Path, shares: dict[str, float], per_hop: int, dev_per_hop: int) -> Iterator[Example]:
+def graph_examples(conf: Path, shares: dict[str, float], per_hop: dict[Split, int]) -> Iterator[Example]:
     """Yield the examples of a run's questions, as many of each number of hops."""
     run = Pipeline(read_config(conf))
     ensure(run, ["supervision"])
     search = search_graph(run)
-    known = {name: share for name, share in shares.items() if name in CASES}
-    section = ReasonerSection(instructions=dict.fromkeys(known, 1.0), shares=known, **SETTINGS)  # type: ignore[arg-type]
+    section = ReasonerSection(instructions=dict.fromkeys(shares, 1.0), shares=shares, **SETTINGS)  # type: ignore[arg-type]
     source = Source(search, read_prompts(None), section, space=path_constraints(search))
     supervision = read_supervision(run.artifact("supervision").folder / PATHS_FILE)
     source = dataclasses.replace(source, known=learn_wordings((one.text, one.paths) for one in taught(run)))
-    for split, most in (("train", per_hop), ("dev", dev_per_hop)):
-        questions = read_questions(run.artifact("questions").folder, split)  # type: ignore[arg-type]
+    for split, most in per_hop.items():
+        questions = read_questions(run.artifact("questions").folder, split)
         random.Random(f"{conf.stem} {split}").shuffle(questions)
         taken: Counter[int | None] = Counter()
         chosen = []
@@ -136,14 +145,13 @@ def graph_examples(conf: Path, shares: dict[str, float], per_hop: int, dev_per_h
         yield from map(renamed, make_examples(source, search.place(chosen), supervision))
 
 
-def write_data(data: Path, out: Path, scale: float = 1.0) -> dict[str, int]:
+def write_data(data: Path, out: Path) -> dict[str, int]:
     """Write all examples; return how many there are of each instruction, train and dev."""
-    demo = {name: min(1.0, 0.8 * share) for name, share in METAQA.items()}
 
     def examples() -> Iterator[Example]:
-        yield from graph_examples(Path("conf/metaqa-joint.yaml"), METAQA, round(90 * scale), 40)
-        yield from graph_examples(Path("conf/demo.yaml"), demo, round(70 * scale), 30)
-        yield from webqsp_examples(data, read_prompts(None), {k: v * scale for k, v in WEBQSP.items()})
+        for name, shares in (("metaqa-joint", METAQA), ("demo", DEMO)):
+            yield from graph_examples(Path(f"conf/{name}.yaml"), shares, PER_HOP[name])
+        yield from webqsp_examples(data, read_prompts(None), WEBQSP)
 
     return write_examples(examples(), out)
 
@@ -164,8 +172,9 @@ def run(home: Path) -> None:
         "licences": LICENCES,
         "examples": counts,
         "graph_settings": SETTINGS,
-        "shares": {"metaqa": METAQA, "webqsp": WEBQSP},
-        "tuning": TUNING,
+        "questions_per_hop": PER_HOP,
+        "shares": {"metaqa": METAQA, "demo": DEMO, "webqsp": WEBQSP},
+        "tuning": section.model_dump(mode="json"),
         "report": report.model_dump(mode="json", exclude={"folder"}),
         "command": "python -m benchmarks shipped_adapter",
     }

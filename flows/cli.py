@@ -100,8 +100,7 @@ def run(
       kgqa run conf/demo.yaml --oracle
       kgqa run conf/metaqa-3hop.yaml --set explorer.epochs=3 --set explorer.seeds=[0,1,2]
     """
-    both = ["systems.answered_by=[lm, oracle]"] if oracle else []
-    run_and_print("retrain", conf, [*(settings or []), *both], as_json)
+    run_and_print("retrain", conf, [*(settings or []), *(with_oracle(conf, settings) if oracle else [])], as_json)
 
 
 @command
@@ -342,6 +341,17 @@ def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_jso
         print_json(summary_document(summary, mlflow_ui))
     else:
         print_summary(summary, conf, mlflow_ui)
+
+
+def with_oracle(conf: Path, settings: list[str] | None) -> list[str]:
+    """Return the override by which an oracle answers, too, beside whoever does; ConfigError without systems."""
+    from kgqa_core.config_file import read_config
+    from kgqa_core.errors import ConfigError
+
+    systems = read_config(conf, settings or ()).systems
+    if systems is None:
+        raise ConfigError(f"--oracle: {conf} compares no systems; give it a section 'systems'")
+    return [f"systems.answered_by=[{', '.join(dict.fromkeys((*systems.answered_by, 'oracle')))}]"]
 
 
 def system_settings(systems: str | None, answered_by: str | None) -> list[str]:

@@ -198,7 +198,7 @@ class RunConfig(Section):
         if "dense" in planners and self.dense is None:
             yield "plans.planners: give 'dense', how the dense planner is trained (an empty section will do)"
         if self.reasoner is not None and (lm is None or not lm.is_tunable):
-            yield "reasoner: adapters are trained on a model that is here: lm.kind embedded or local"
+            yield "reasoner: adapters are trained on a model that is here: lm.kind packaged, embedded or local"
         if self.reasoner is not None and self.plans is None:
             yield "missing key 'plans': a reasoner learns from the relation paths that it says how to find"
         if self.systems is not None and self.systems.is_answered_by("lm"):

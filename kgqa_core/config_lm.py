@@ -109,12 +109,15 @@ OBJECTIVES: dict[str, dict[str, float]] = {
 }
 """Instructions and their weights: RoG Eq. 7, EPERM Eq. 8 (find + reason), and the baseline without any graph."""
 
-_SHARED = {"batch_size": 4, "learning_rate": 2e-5, "warmup": 0.03, "tuning": "full"}
+_SHARED = {"batch_size": 4, "learning_rate": 2e-5, "warmup": 0.03, "tuning": "full", "keep": "last"}
 PAPERS: dict[str, dict[str, Any]] = {
     "rog": {**_SHARED, "epochs": 3.0, "answers": "all", "wrong_plans": 0},
     "eperm": {**_SHARED, "epochs": 5.0, "objective": "eperm"},
 }
-"""The defaults of ``variant: rog`` (A.6) and ``variant: eperm`` (which gives its epochs alone; the rest as RoG)."""
+"""The defaults of ``variant: rog`` (A.6) and ``variant: eperm`` (which gives its epochs alone; the rest as RoG).
+
+EPERM's predictor is taught on pools with wrong plans: what it is asked at inference holds them, too.
+"""
 
 
 class ReasonerSection(Section):

@@ -14,7 +14,7 @@ from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
 from kgqa_core.instructions.alignment import align, content_words
 from kgqa_core.instructions.reason import ExtractCluesInstruction, ReasonCase, ask_for_what
-from kgqa_core.instructions.render import ARROW
+from kgqa_core.instructions.render import say_where
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, MapRelationsInstruction
 from kgqa_core.instructions.search_examples import on_way
 from kgqa_core.questions.link import spans_of
@@ -77,12 +77,6 @@ def find_way(asked: Asked) -> Way | None:
         return None
     clues, named = tuple(clue for clue, _ in ordered), tuple(entity for _, (_, entity, _) in ordered)
     return Way(text, clues, named, tuple(map(steps.index, range(len(path)))), path, relations, tuple(layers))
-
-
-def say_where(search: SearchGraph, frontier: Ints, start: int, path: Iterable[str]) -> str:
-    """Return the name of the entity where a search stands; of several the path to them."""
-    is_one = len(frontier) == 1
-    return search.name_of(int(frontier[0])) if is_one else ARROW.join([search.name_of(start), *path])
 
 
 # ------ The cases of one question.

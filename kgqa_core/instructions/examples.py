@@ -79,12 +79,14 @@ def make_examples(
     if source.search is None and (needy := sorted(set(weights) - {"plan"})):
         raise InputError(f"examples of {', '.join(needy)} need a graph; without one there is only: plan")
     reenter = source.search is not None and source.search.reenter_topic
+    aligned = source.reasoner.meant_only or not ALIGNED.isdisjoint(weights)
     for question in questions:
         rows = tuple(supervision.get(question.id, ()))
         taught = tuple(row for row in rows if takes(row, source.mode, source.threshold))
+        meant = Meant(source.known, question.masked).best(taught) if aligned else None
         if source.reasoner.meant_only:
-            taught = tuple(row for row in [Meant(source.known, question.masked).best(taught)] if row)
-        asked = Asked(source, question, golds_of(question, reenter_topic=reenter), rows, taught)
+            taught = (meant,) if meant else ()
+        asked = Asked(source, question, golds_of(question, reenter_topic=reenter), rows, taught, meant)
         for name, factor in sorted(weights.items()):
             share = shares.get(name, 1.0)
             if share < 1 and asked.draw(f"share of {name}").random() >= share:
@@ -133,17 +135,13 @@ class Asked:
     golds: frozenset[int]  # entity ids
     rows: tuple[TaughtPath, ...]  # its shortest paths
     teaching: tuple[TaughtPath, ...]  # those of them that teach
+    meant: TaughtPath | None  # of these the one that the question's words mean; for instructions in ``ALIGNED``
 
     @property
     def search(self) -> SearchGraph:
         """Return what is walked, where there must be something."""
         assert self.source.search is not None  # make_examples has checked
         return self.source.search
-
-    @property
-    def meant(self) -> TaughtPath | None:
-        """Return the path that the question's words mean, of those that teach."""
-        return Meant(self.source.known, self.question.masked).best(self.teaching)
 
     @property
     def is_eperm(self) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kgqa_core.config_base import CONF
 from kgqa_core.errors import ConfigError, did_you_mean, shorten
+from kgqa_core.graph.csr import Ints
 from kgqa_core.graph.kg import KnowledgeGraph, write_step
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.types import ReasoningPath
@@ -227,3 +228,9 @@ def neighbour_triples(search: SearchGraph, entity: int, *, limit: int) -> tuple[
         if turn < len(tails)
     ]
     return tuple(found[:limit])
+
+
+def say_where(search: SearchGraph, frontier: Ints, start: int, path: Iterable[str]) -> str:
+    """Return the name of the entity where a search stands; of several the path to them."""
+    is_one = len(frontier) == 1
+    return search.name_of(int(frontier[0])) if is_one else ARROW.join([search.name_of(start), *path])

@@ -20,9 +20,8 @@ from kgqa_core.config_systems import SystemType
 from kgqa_core.graph.csr import Ints, shared_sorted, sorted_distinct
 from kgqa_core.graph.follow import leave
 from kgqa_core.graph.search_graph import SearchGraph, links_to, relations_around
-from kgqa_core.instructions.clue_examples import say_where
 from kgqa_core.instructions.reason import DirectInstruction, ExtractCluesInstruction, ReasonCase, ask_for_what
-from kgqa_core.instructions.render import Prompts
+from kgqa_core.instructions.render import Prompts, say_where
 from kgqa_core.instructions.scores import MapCase, MapEntitiesInstruction, Mappings, MapRelationsInstruction, Options
 from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.systems.answering import answer_alone, answer_on_paths, ask_reason, list_paths

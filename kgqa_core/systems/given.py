@@ -37,8 +37,8 @@ class GivenSection(Section):
 
     file: FilePath | None = None  # JSON lines as graph.given says; None: the run's question files, of format paths
     reasoning: Literal["lm", "first", "none", "given"] = "lm"  # the first path's end; all ends; what the file predicts
-    shuffle: bool = False  # show the paths in an order drawn by the seed and the question's id
-    path_scores: bool = False  # show the file's score after each path
+    order: Literal["file", "drawn"] = "file"  # of the paths; drawn by the seed and the question's id
+    scores: Literal["real", "hidden"] = "hidden"  # after each path the file's, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Given:
         line, kept = self.lines.get(question.id), self.settings
         found = [(steps, score) for path, score in (line.paths if line else ()) if (steps := self._resolve(path))]
         num_lost = len(line.paths) - len(found) if line else 0
-        if kept.shuffle:
+        if kept.order == "drawn":
             random.Random(f"{self.seed}:{question.id}").shuffle(found)
         paths = [steps for steps, _ in found]
         counts = {"num_paths": len(paths), "num_not_in_graph": num_lost, "has_no_line": float(line is None)}
@@ -79,7 +79,7 @@ class Given:
             shown = tuple(show_path(self.search, steps, score) for steps, score in found)
             names = dict.fromkeys(self.search.name_of(end_of(path)) for path in with_stations(self.search, paths))
             case = ReasonCase(question.text, "", shown, tuple(names))
-            (reply,) = yield [Ask(ReasonInstruction(self.prompts, scored=kept.path_scores), case)]
+            (reply,) = yield [Ask(ReasonInstruction(self.prompts, scored=kept.scores == "real"), case)]
             answer = answer_on_paths(self.search, question, reply.result, paths)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from flows import cli_session
 from flows.cli import app
 from flows.cli_session import SHOW_AFTER, ProgressBars, with_exit_code, working
+from kgqa_core.config import RunConfig
 from kgqa_core.errors import ArtifactError, ConfigError, DriftError, InputError, KgqaError, LinkError
 from kgqa_core.evaluation.predictions import score_file
 from kgqa_core.run.pipeline import Pipeline
@@ -52,6 +53,30 @@ def conf(tmp_path, monkeypatch) -> Path:
 
 def kgqa(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    ("systems", "answered_by"),
+    [("", None), ("systems: {run: [rog], answered_by: [first]}", ("first", "oracle")),
+     ("systems: {run: [rog], answered_by: [oracle]}", ("oracle",))],
+)  # fmt: skip
+def test_an_oracle_answers_beside_whoever_does(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, systems: str, answered_by: tuple[str, ...] | None
+) -> None:
+    conf.write_text(CONFIG + systems, encoding="utf-8")
+    run: list[RunConfig] = []
+
+    def run_flow(flow: str, config: RunConfig, **_: object) -> None:
+        run.append(config)
+        raise LinkError("far enough")
+
+    monkeypatch.setattr("flows.run.run_flow", run_flow)
+    done = kgqa("run", conf, "--oracle")
+    if answered_by is None:
+        assert done.exit_code == 2 and "compares no systems" in done.stderr
+    else:
+        (config,) = run
+        assert config.systems is not None and config.systems.answered_by == answered_by
 
 
 def test_help_of_every_command_loads_nothing_heavy():

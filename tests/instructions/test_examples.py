@@ -105,6 +105,43 @@ def test_a_share_of_the_pools_shows_wrong_plans_alone_and_teaches_to_abstain(wor
     assert "1989" not in body(example)
 
 
+def test_the_letter_of_an_option_tells_nothing(world: Any) -> None:
+    """Which plans a pool holds and how its options are shuffled are draws of their own."""
+    letters: Counter[str] = Counter()
+    for seed in range(400):
+        question = replace(world.questions[1], id=f"q{seed}")
+        made_of = source(world, instructions={"choose": 1.0}, candidates="pool", wrong_plans=2, num_candidates=3)
+        for example in make_examples(made_of, [question], {question.id: world.rows["q2"]}):
+            if example.prompt.count("{evidence") == 3 and "\n" not in example.target:
+                letters[example.target[0]] += 1
+    expected = letters.total() / 3
+    assert letters.total() > 100
+    assert sum((letters[letter] - expected) ** 2 / expected for letter in "ABC") < 13.8  # chi square, 1 in 1,000
+
+
+def test_scores_tell_what_the_finder_would_know_and_only_supported_answers_are_taught(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kgqa_core.instructions.examples.SUPPORTED", 0.8)  # this small world drops some by that
+    right, wrong, dropped = list[float](), list[float](), 0
+    for seed in range(200):
+        question = replace(world.questions[0], id=f"q{seed}")
+        made_of = source(world, instructions={"reason_scored": 1.0}, wrong_plans=2)
+        (example,) = make_examples(made_of, [question], {question.id: world.rows["q1"]})
+        paths = [line.rsplit(" (score ", 1) for line in body(example).splitlines()]
+        scored = [(path.rsplit(" → ", 1)[1], float(score.rstrip(")"))) for path, score in paths]
+        golds = {name: score for name, score in reversed(scored) if name in ("1989", "1992")}
+        right += golds.values()
+        wrong += [score for name, score in scored if name not in golds]
+        taught = set(example.target.splitlines())
+        low = {name for name, score in golds.items() if score < 0.8 * scored[0][1] - 0.01}  # shown with two digits
+        assert taught >= {name for name, score in golds.items() if score > 0.8 * scored[0][1] + 0.01}
+        assert not low & taught or taught == {max(golds, key=lambda name: golds[name])}
+        dropped += bool(low)
+    assert sum(right) / len(right) > 2 * sum(wrong) / len(wrong)
+    assert dropped
+
+
 def test_scores_are_plan_times_entities_sum_to_one_and_the_best_stand_first(world: Any) -> None:
     for seed in range(20):
         question = replace(world.questions[0], id=f"q{seed}")

@@ -390,7 +390,7 @@ def test_an_objective_names_its_instructions_and_the_papers_values_are_defaults(
         (["lm=null", "reasoner=null"], "a generator needs a language model: give 'lm'"),
         (["dense=null"], "give 'dense'"),
         (["plans=null"], "missing key 'plans'"),
-        (["lm={kind: endpoint, url: 'http://127.0.0.1:1/v1'}"], "lm.kind embedded or local"),
+        (["lm={kind: endpoint, url: 'http://127.0.0.1:1/v1'}"], "lm.kind packaged, embedded or local"),
         (["lm={kind: endpoint, url: 'http://u:p@host/v1'}"], "lm.url holds a user, a password"),
         (["lm={kind: endpoint, url: 'http://host/v1', concurrency: 0}"], "lm.concurrency = 0"),
         (["lm={kind: endpoint, url: 'http://host/v1', extra: {messages: []}}"], "lm.extra = .*without messages"),

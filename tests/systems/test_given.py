@@ -160,7 +160,7 @@ def test_paths_are_followed_in_a_graph_of_its_own_and_those_that_are_not_there_a
     forty: Forty, born: Path
 ) -> None:
     model = ScriptedModel().on("reason", "", "Port Amber\nNobody at all")
-    answered = answer_one(forty, given(forty, born, path_scores=True), "born", model)
+    answered = answer_one(forty, given(forty, born, scores="real"), "born", model)
     assert answers(forty, answered) == ["Port Amber"]
     assert answered.faithful == (True,) and answered.answer.unmatched == ("Nobody at all",)
     assert lines_under(model.asked[0].text, "Paths:") == [
@@ -177,8 +177,8 @@ def test_shuffled_by_seed_and_question(forty: Forty, born: Path) -> None:
         answer_one(forty, given(forty, born, seed, **settings), "born", model)
         return tuple(lines_under(model.asked[0].text, "Paths:"))
 
-    orders = [order(seed, shuffle=True) for seed in range(9)]
-    assert orders == [order(seed, shuffle=True) for seed in range(9)] and len(set(orders)) > 2
+    orders = [order(seed, order="drawn") for seed in range(9)]
+    assert orders == [order(seed, order="drawn") for seed in range(9)] and len(set(orders)) > 2
     assert {frozenset(one) for one in orders} == {frozenset(order(0))}
 
 

@@ -324,7 +324,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
 
     config, weights = run.config, opening.base_weights(run)
     if weights is None:
-        raise ConfigError(f"run {config.name!r} has no model of its own to tune: lm.kind embedded or local")
+        raise ConfigError(f"run {config.name!r} has no model of its own to tune: lm.kind packaged, embedded or local")
     assert config.reasoner is not None
     job = TuneJob(
         base=weights.folder,
@@ -350,7 +350,7 @@ GENERATOR = "give the sections 'plans' with planners: [generator] and 'lm'"
 
 STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
-    Stage("instructions", 4, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
+    Stage("instructions", 5, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
     Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=GENERATOR),
     Stage("reasoner", 4, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
 )

@@ -1,0 +1,53 @@
+"""The recipe of the shipped adapter: relations get other names, words of the question do not; pools are what they say."""
+
+from __future__ import annotations
+
+import random
+
+from benchmarks.adapter_pools import MAX_PATHS, Asked, Names, draw_pool
+from benchmarks.shipped_adapter import SYNONYMS, renamed
+from kgqa_core.instructions.types import Example
+
+PROMPT = """Example line: wrote -> author = 9
+
+Question: who directed films that were produced in Rome
+Clues:
+directed
+produced
+Entity: Rome
+Relations:
+^directed
+^produced"""
+
+
+def test_relations_are_renamed_alike_in_prompt_and_target_and_words_of_the_question_stay() -> None:
+    seen = set()
+    for number in range(60):
+        example = Example("map_relations", f"q{number}", "train", "", PROMPT, "directed -> ^directed = 9", 1.0)
+        made = renamed(example)
+        head, options = made.prompt.split("Relations:\n")
+        assert head == PROMPT.split("Relations:\n")[0]  # question and clues
+        shown = options.split("\n")
+        clue, _, right = made.target.partition(" -> ")
+        assert clue == "directed" and right.removesuffix(" = 9") == shown[0]
+        assert shown[0].removeprefix("^") in {"directed", *SYNONYMS["directed"].split(",")}
+        seen.add(shown[0])
+    assert len(seen) > 3
+    clues = Example("extract_clues", "q", "train", "", PROMPT, "directed\nproduced", 1.0)
+    assert renamed(clues) == clues
+
+
+def test_a_pool_shows_the_right_chain_among_others_and_calls_no_end_of_a_wrong_one_right() -> None:
+    names = Names({"a.b.c": ["Ada", "Bo"], "a.b.d": ["Cy", "Di"]}, {"a.b.e"}, ["Ada", "Bo", "Cy", "Di", "Ed"])
+    asked = Asked("q", "who?", "Topic", ("a.b.e", "a.b.c"), (("a.b.d",),))
+    chains = [("a.b.e", "a.b.c"), ("~a.b.d",), ("x.y.z",), ("a.b.q",)]
+    abstained = 0
+    for seed in range(200):
+        walks, right = draw_pool(asked, chains, names, random.Random(seed))
+        assert 0 < len(walks) <= MAX_PATHS
+        own = {walk.nodes[-1] for walk in walks if walk.steps == asked.chain}
+        assert own == right or not own
+        assert all(walk.steps != ("~a.b.d",) for walk in walks)  # backward or not, it is known to reach the answers
+        assert all(walk.nodes[1].startswith("m.0") for walk in walks if len(walk.nodes) == 3)  # an n-ary fact
+        abstained += not right
+    assert 0 < abstained < 20
