@@ -1,4 +1,4 @@
-"""The recipe of the shipped adapter: relations get other names, words of the question do not; pools are what they say."""
+"""The recipe of the shipped adapter: relations get other names, words of a question do not; pools are what they say."""
 
 from __future__ import annotations
 
