@@ -24,8 +24,21 @@ from kgqa_core.questions.link import TOPIC
 
 _TRIPLE = re.compile(r"<\S+/ns/([^>]+)>\t<\S+/ns/([^>]+)>\t(?:<\S+/ns/([^>]+)>|\"(.*)\")")
 NUM_RIGHT = (1,) * 11 + (2, 2, 2, 3, 3, 4, 5, 6, 8)  # how many ends the right chain has
-MAX_PATHS = 10
-ALSO_RIGHT, ABSTAIN = 0.4, 0.03  # shares of pools
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a pool holds beside the right chain; every entry of a tuple is as likely."""
+
+    more_right: tuple[int, ...] = (0,)  # ends of the right chain beyond NUM_RIGHT
+    also_right: tuple[int, ...] = (0, 0, 0, 1, 1)  # other chains that reach the answers
+    wrong: tuple[int, ...] = (1, 2, 3, 4)  # chains that do not
+    max_paths: int = 10
+
+
+PLANNED = Shape()  # as by a planner that is often wrong
+RETRIEVED = Shape((0,) * 7 + (3, 6, 12), (0, 0, 0, 1, 2), (0, 0, 1, 1, 2), 20)  # as by a retriever that is mostly right
+ABSTAIN = 0.03  # share of pools that hold wrong chains alone
 
 
 @dataclass
@@ -133,30 +146,30 @@ def _likeness(one: Sequence[str], other: Sequence[str]) -> int:
     return sum(mine == yours for mine, yours in zip(ours[:2], theirs[:2], strict=False)) * 2 + (len(one) == len(other))
 
 
-def draw_pool(asked: Asked, chains: Sequence[tuple[str, ...]], names: Names, chance: random.Random) -> tuple[
-    list[Walk], set[str]
-]:  # fmt: skip
+def draw_pool(
+    asked: Asked, chains: Sequence[tuple[str, ...]], names: Names, chance: random.Random, shape: Shape = PLANNED
+) -> tuple[list[Walk], set[str]]:
     """Return the walks of a pool, shuffled or chain by chain, and the names that are right."""
-    wanted = chance.choice(NUM_RIGHT)
+    wanted = chance.choice(NUM_RIGHT) + chance.choice(shape.more_right)
     right = list(dict.fromkeys(names.draw(asked.chain[-1], chance) for _ in range(wanted)))
     right = [name for name in right if name != asked.topic] or [chance.choice(names.every)]
     groups = [_walks(asked.topic, asked.chain, right, names, chance)]
-    if asked.others and chance.random() < ALSO_RIGHT:
-        chain = chance.choice(asked.others)
+    others = [chain for chain in asked.others if _unsigned(chain) != _unsigned(asked.chain)]
+    for chain in chance.sample(others, min(len(others), chance.choice(shape.also_right))):
         some = chance.sample(right, chance.randint(1, len(right)))
         stray = [names.draw(chain[-1], chance) for _ in range(chance.choice((0, 0, 1, 2)))]
         groups.append(_walks(asked.topic, chain, [*some, *stray], names, chance))
     reach = set(map(_unsigned, (asked.chain, *asked.others)))  # published chains have no directions
     pool = [one for one in chance.sample(chains, min(200, len(chains))) if _unsigned(one) not in reach]
     pool.sort(key=lambda one: -_likeness(asked.chain, one))
-    wrong = list(dict.fromkeys(pool))[: chance.randint(1, 4)]
+    wrong = list(dict.fromkeys(pool))[: chance.choice(shape.wrong)]
     for chain in wrong:
         like = asked.chain[-1] if chance.random() < 0.3 else chain[-1]
         ends = [names.draw(like, chance) for _ in range(chance.choice((1, 1, 2, 3, 5)))]
         groups.append(_walks(asked.topic, chain, [one for one in ends if one not in right], names, chance))
-    if chance.random() < ABSTAIN and any(groups[-len(wrong) :]):
+    if wrong and chance.random() < ABSTAIN and any(groups[-len(wrong) :]):
         groups, right = groups[-len(wrong) :], []
-    while sum(map(len, groups)) > MAX_PATHS:  # the right chain, which is the first, is cut last
+    while sum(map(len, groups)) > shape.max_paths:  # the right chain, which is the first, is cut last
         max(groups[1:] or groups, key=len).pop()
         groups = [groups[0], *filter(None, groups[1:])]
     chance.shuffle(groups)
@@ -174,7 +187,7 @@ def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed
         chance = random.Random(f"{seed} {asked.id}")
         split = "dev" if random.Random(f"dev {asked.id}").random() < 0.1 else "train"
         if chance.random() < shares.get("reason", 0):
-            walks, right = draw_pool(asked, chains, names, chance)
+            walks, right = draw_pool(asked, chains, names, chance, chance.choice((PLANNED, RETRIEVED)))
             paths = tuple(walk.shown() for walk in walks)
             shown = tuple(dict.fromkeys(path.end for path in paths))
             case = reason.ReasonCase(asked.text, asked.id, paths, shown, tuple(n for n in shown if n in right))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.adapter_pools import MAX_PATHS, Asked, Names, draw_pool
+from benchmarks.adapter_pools import PLANNED, RETRIEVED, Asked, Names, draw_pool
 from benchmarks.shipped_adapter import SYNONYMS, renamed
 from kgqa_core.instructions.types import Example
 
@@ -43,8 +43,9 @@ def test_a_pool_shows_the_right_chain_among_others_and_calls_no_end_of_a_wrong_o
     chains = [("a.b.e", "a.b.c"), ("~a.b.d",), ("x.y.z",), ("a.b.q",)]
     abstained = 0
     for seed in range(200):
-        walks, right = draw_pool(asked, chains, names, random.Random(seed))
-        assert 0 < len(walks) <= MAX_PATHS
+        shape = (PLANNED, RETRIEVED)[seed % 2]
+        walks, right = draw_pool(asked, chains, names, random.Random(seed), shape)
+        assert 0 < len(walks) <= shape.max_paths
         own = {walk.nodes[-1] for walk in walks if walk.steps == asked.chain}
         assert own == right or not own
         assert all(walk.steps != ("~a.b.d",) for walk in walks)  # backward or not, it is known to reach the answers
