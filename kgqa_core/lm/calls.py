@@ -260,8 +260,8 @@ class Metered:
     def _pay(self, asks: Sequence[_Ask], known: dict[str, Kept], lost: dict[str, tuple[Generation, float]]) -> None:
         """Ask the model for what is not known, keep each answer before the next is waited for, and charge its price.
 
-        Equal calls are asked once, and charged to who asked first. Of samples and options those that are missing are
-        asked, of beams all where one is.
+        Equal calls are asked once, and charged to who asked first. Of options those that are missing are asked, of
+        samples all from the first to the last that is missing, of beams all where one is.
         """
         taken, groups = set(known), dict[Decoding | None, list[_Ask]]()
         for ask in asks:
@@ -273,8 +273,9 @@ class Metered:
                 ask = replace(ask, keys=tuple(places), options=tuple(ask.options[place] for place in places.values()))
             elif ask.decoding.method == "sample":
                 first, seed = min(places.values()), ask.decoding.seed  # with that seed the first ones came
-                fewer = replace(ask.decoding, num_returns=len(places), seed=later_seed(seed, first) if first else seed)
-                ask = replace(ask, keys=tuple(places), decoding=fewer)
+                keys = ask.keys[first : max(places.values()) + 1]  # a known one between them: its text comes again
+                fewer = replace(ask.decoding, num_returns=len(keys), seed=later_seed(seed, first) if first else seed)
+                ask = replace(ask, keys=keys, decoding=fewer)
             groups.setdefault(ask.decoding, []).append(ask)
         for decoding in sorted(groups, key=repr):
             for answers in self._answers(groups[decoding]):
@@ -285,7 +286,7 @@ class Metered:
                     for key, one in zip(ask.keys, answer.generations, strict=True):
                         if one.problem:
                             lost[key] = one, share
-                        elif key not in known:  # beams that are known stay as they were first given
+                        elif key not in known:  # texts that are known stay as they were first given
                             if one.log_prob is not None and not math.isfinite(one.log_prob):
                                 one = replace(one, log_prob=None)
                             new[key] = Kept(one, size, share)

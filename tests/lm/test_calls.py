@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kgqa_core import schemas
 from kgqa_core.config_lm import Budget, Price, Prices
 from kgqa_core.errors import ConfigError
-from kgqa_core.lm.call_store import CallStore
+from kgqa_core.lm.call_store import CallStore, Kept, text_key
 from kgqa_core.lm.calls import Meter, Metered, read_prices
 from kgqa_core.lm.constraints import Choices
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Problem, Prompt
@@ -132,6 +132,20 @@ def test_five_samples_after_three_pay_two_and_draw_them_anew(store: CallStore) -
     assert then[:3] == first and len(set(then)) == 5
     assert [decoding.num_returns for _, decoding in model.asked] == [3, 2]
     assert metered.meter.usage().paid_tokens == (2 + 3 + 4) + (2 + 3)
+
+
+@pytest.mark.parametrize("kept", [(1,), (0, 3), (0, 2), (1, 2)])
+def test_samples_with_a_gap_are_drawn_again_without_giving_one_text_twice(
+    store: CallStore, kept: tuple[int, ...]
+) -> None:
+    model, four = FakeModel(), Decoding(method="sample", num_returns=4, seed=5)
+    (drawn,) = around(model).generate([Prompt("x")], four)
+    store.put({text_key("fake", Prompt("x"), four, number): Kept(drawn[number], 1, 0.5) for number in kept})
+    metered = around(model, store=store)
+    again = texts(metered.generate([Prompt("x")], four))[0]
+    assert [again[number] for number in kept] == [drawn[number].text for number in kept]
+    assert len(set(again)) == 4
+    assert texts(around(model, store=store).generate([Prompt("x")], four)) == [again] and len(model.asked) == 2
 
 
 def test_what_shapes_a_text_is_another_call(store: CallStore) -> None:
