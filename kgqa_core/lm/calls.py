@@ -299,10 +299,12 @@ class Metered:
         """Yield answers as they come, in lists of those that come together."""
         decoding = asks[0].decoding
         if isinstance(self._model, StreamingModel):
-            prompts, options = [ask.prompt for ask in asks], [ask.options for ask in asks]
-            scores = self._model.stream_scores(prompts, options) if decoding is None else None
-            for answer in scores or self._model.stream(prompts, decoding or GREEDY):
-                yield [answer]
+            prompts = [ask.prompt for ask in asks]
+            if decoding is None:
+                answers = self._model.stream_scores(prompts, [ask.options for ask in asks])
+            else:
+                answers = self._model.stream(prompts, decoding)
+            yield from ([answer] for answer in answers)
             return
         for start in range(0, len(asks), CHUNK):
             chunk = asks[start : start + CHUNK]
