@@ -24,11 +24,11 @@ _ABSTAINED = re.compile(
 )
 _BULLET = re.compile(r"(?:[-*•–]|\(?\d{1,3}[.)])\s+")
 LEAD = (
-    r"[ \t*#>_•–-]*(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+)*answers?"
+    r"(?:(?:so|therefore|thus|hence),?\s+)?(?:the\s+)?(?:(?:final|correct|possible|right)\s+){0,3}answers?"
     r"(?:\s+to\s+(?:the|this)\s+question)?[\s*_]*(?:(?:is|are)\b[\s*_]*:?|:)[ \t*_]*"
 )
 """What stands before an answer: "Answer:", "So the final answer is"."""
-_LEAD = re.compile(LEAD, re.IGNORECASE)
+_HEADING = re.compile(r"^[ \t*#>_•–-]*" + LEAD, re.IGNORECASE | re.MULTILINE)
 _FENCE = re.compile(r"```\w*|[\[\](){},]+")
 _BOLD = re.compile(r"(\*\*|__|`)(.+)\1")
 _QUOTES = re.compile(r"\"(.*)\"|'(.*)'|“(.*)”")
@@ -89,14 +89,12 @@ def parse_answers(text: str, known: Iterable[str] = (), question: str | None = N
     prose: list[str] = []
     abstained = False
     for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
-        is_shown = normalise_name(unescape(line.strip())) in shown
-        bare = _LEAD.sub("", _BULLET.sub("", line.strip(), count=1), count=1)
-        if not is_shown and _ABSTAINED.fullmatch(bare[:MAX_NAME]):
+        forms = ([unescape(line.strip())], _read(line), _read(without_stop(line)))
+        as_shown = next((form for form in forms if not shown.isdisjoint(map(normalise_name, form))), None)
+        if as_shown is None and _ABSTAINED.fullmatch(_without_lead(line)[:MAX_NAME]):
             abstained = True
             continue
-        forms = ([unescape(line.strip())], _read(line), _read(without_stop(line)))
-        as_shown = (form for form in forms if not shown.isdisjoint(map(normalise_name, form)))
-        found += next(as_shown, forms[1])
+        found += as_shown or forms[1]
         prose.append(line)
     if question is not None and shown.isdisjoint(map(normalise_name, found)):
         named = find_names("\n".join(prose), known)
@@ -138,13 +136,18 @@ def without_stop(text: str) -> str:
     return text[:-1] if text.endswith(".") and not text.endswith("..") else text
 
 
-def _read(line: str) -> list[str]:
-    """Return the names that one line gives: none where it is a heading, prose or a bracket."""
+def _without_lead(line: str) -> str:
+    """Return a line without its bullet, and without what stands before an answer; then without its stop, too."""
     line = line.strip()
     if match := _BULLET.match(line):
         line = line[match.end() :]
-    if match := _LEAD.match(line):
-        line = without_stop(line[match.end() :])
+    match = _HEADING.match(line)
+    return without_stop(line[match.end() :]) if match else line
+
+
+def _read(line: str) -> list[str]:
+    """Return the names that one line gives: none where it is a heading, prose or a bracket."""
+    line = _without_lead(line)
     if not line or len(line) > MAX_NAME or line.endswith(":") or _FENCE.fullmatch(line):
         return []
     if line.startswith("[") and (names := _listed(line)):
@@ -210,7 +213,6 @@ def match_answers(
 
 
 HEADING = "Answers:"
-_HEADING = re.compile("^" + LEAD, re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,19 @@ def test_abstaining_is_a_result(text: str) -> None:
     assert parse_answers(text) == Answers((), abstained=True)
 
 
+@pytest.mark.parametrize("shown", ["Unknown", "None", "N/A"])
+@pytest.mark.parametrize("form", ["{}", "{}.", "Answer: {}", "- {}", '"{}"'])
+def test_a_shown_name_is_an_answer_though_it_reads_like_abstaining(shown: str, form: str) -> None:
+    assert parse_answers(form.format(shown), [shown]) == Answers((shown,))
+    assert parse_answers(form.format(shown).strip('"')) == Answers((), abstained=True)
+
+
+@pytest.mark.parametrize("text", ["* " * 100_000, "answer " * 50_000, "so, the final " * 30_000])
+def test_a_reply_that_repeats_itself_is_read_in_linear_time(text: str) -> None:
+    assert isinstance(parse_answers(text), ParseFailure)
+    parse_explained(text)
+
+
 @pytest.mark.parametrize("text", ["", " \n ", "Here you are:", "blah " * 100, "[\n]"])
 def test_a_text_without_an_answer_is_a_counted_failure(text: str) -> None:
     assert parse_answers(text) == ParseFailure("no answer", text)
