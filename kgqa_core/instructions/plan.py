@@ -303,11 +303,10 @@ class PlanAsker:
                     low, high = sorted((log_prob, found.get(path, -math.inf)))
                     added = high + math.log1p(math.exp(low - high)) if low > -math.inf else high
                     found[path] = min(0.0, added) if path in found else log_prob
-        ranked = sorted(found, key=lambda path: -found[path])
         if self.searches == "samples":
-            total = times.total()
-            return [Plan(path, math.log(times[path] / total)) for path in sorted(ranked, key=lambda path: -times[path])]
-        return [Plan(path, found[path]) for path in ranked]
+            ranked = sorted(found, key=lambda path: (-times[path], -found[path]))
+            return [Plan(path, math.log(times[path] / times.total())) for path in ranked]
+        return [Plan(path, found[path]) for path in sorted(found, key=lambda path: -found[path])]
 
 
 def weigh_plans(log_probs: Sequence[float]) -> list[float]:

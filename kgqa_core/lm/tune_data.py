@@ -7,6 +7,7 @@ T tokens of the longest, K target tokens of a pass, V vocabulary.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -36,9 +37,11 @@ from kgqa_core.lm.types import Prompt
 Int = NDArray[np.int64]
 Row = dict[str, Any]  # one example, by column
 READ_ROWS = 1024  # rows of instruction data in memory at once
+CPU_TOKENS = 4096  # of a pass on a CPU, padding included: a model of 135 M parameters holds 1.5 MB for each
 BUCKET_UNITS = 64  # forward passes whose examples are sorted by length together
 COLUMNS = ["instruction", "split", "system", "prompt", "target", "weight"]
 STREAM, ROWS, FACTS = "tokens.int32", "rows.npy", "facts.json"
+_log = logging.getLogger(__name__)
 ROW = np.dtype([("length", "i4"), ("num_prompt", "i4"), ("instruction", "i2"), ("dev", "?"), ("weight", "f4")])
 
 
@@ -260,6 +263,7 @@ class Loop(Trainer):
     ) -> None:
         super().__init__(**options)
         self._passes, self._steps, self._precision = passes, steps, precision
+        self._most = CPU_TOKENS if self.args.device.type == "cpu" else None
         self.remove_callback(PrinterCallback)
 
     def get_train_dataloader(self) -> Any:
@@ -270,11 +274,58 @@ class Loop(Trainer):
         """Return the schedule of the whole training, of which a resumed one only does the rest."""
         return super().create_scheduler(self._steps, optimizer)
 
+    def training_step(self, model: Any, inputs: dict[str, Any], *more: Any, **options: Any) -> Tensor:
+        """Do one pass, forwards and backwards, in parts that the memory holds; their losses add up to the pass's.
+
+        Where a GPU's memory is full, this pass and all that follow are read in parts half as large. Not so where
+        several processes average gradients: the others would wait for ever.
+        """
+        trained = [one for one in model.parameters() if one.requires_grad]
+        while True:
+            before = [None if one.grad is None else one.grad.clone() for one in trained]
+            try:
+                return self._in_parts(model, inputs, *more, **options)
+            except torch.OutOfMemoryError:
+                rows, width = inputs["input_ids"].shape
+                self._most = min(self._most or rows * width, rows * width) // 2
+                if rows == 1 or self._most < width or self.args.world_size > 1:
+                    raise
+            for parameter, gradient in zip(trained, before, strict=True):
+                parameter.grad = gradient
+            torch.cuda.empty_cache()
+            _log.warning("the memory does not hold a pass of %d x %d tokens: it is read in parts", rows, width)
+
+    def _in_parts(self, model: Any, inputs: dict[str, Any], *more: Any, **options: Any) -> Tensor:
+        *first, last = split_pass(inputs, self._most)
+        losses = []
+        for part in first:
+            with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
+                losses.append(super().training_step(model, part, *more, **options))
+        return torch.stack([*losses, super().training_step(model, last, *more, **options)]).sum()
+
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *_: Any, **__: Any) -> Any:
         """Return the loss of one pass, times the processes, over which gradients are averaged."""
         nll = target_nll(model, inputs, self._precision)
         loss = (nll * inputs["weights"]).sum() * self.args.world_size
         return (loss, nll) if return_outputs else loss
+
+
+def split_pass(inputs: dict[str, Tensor], most: int | None) -> list[dict[str, Tensor]]:
+    """Return a pass as parts of rows that hold at most ``most`` tokens each, padding included; one row at least."""
+    num_rows, width = inputs["input_ids"].shape
+    size = num_rows if most is None else max(1, most // width)
+    if size >= num_rows:
+        return [inputs]
+    many = inputs["logits_to_keep"].sum(dim=1)
+    parts, done = [], 0
+    for start in range(0, num_rows, size):
+        rows = slice(start, start + size)
+        keep, targets = inputs["logits_to_keep"][rows], slice(done, done + int(many[rows].sum()))
+        ends = int(keep.any(dim=0).nonzero().max()) + 1  # what is behind the last place that predicts tells nothing
+        part = {"input_ids": inputs["input_ids"][rows, :ends], "logits_to_keep": keep[:, :ends]}
+        parts.append(part | {name: inputs[name][targets] for name in ("targets", "weights")})
+        done = targets.stop
+    return parts
 
 
 def target_nll(model: Any, inputs: dict[str, Tensor], precision: torch.dtype) -> Tensor:

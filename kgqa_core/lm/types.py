@@ -198,6 +198,18 @@ class ModelSection(Section):
         return ""
 
 
+def _open_folders(weights: Sequence[Weights | None], machine: Machine, **how: str) -> list[LanguageModel]:
+    """Open transformers folders with their adapters; load each base once. ``how``: dtype and quantise."""
+    from kgqa_core.lm.local import open_adapters
+
+    settings: Any = {"device": machine.device(), "hash_file": machine.hash_file, **how}
+    opened: dict[Weights | None, LanguageModel] = {}
+    for folder in dict.fromkeys(one.folder for one in weights if one):
+        own = [one for one in dict.fromkeys(weights) if one and one.folder == folder]
+        opened |= dict(zip(own, open_adapters(folder, [one.adapter for one in own], **settings), strict=True))
+    return [opened[one] for one in weights]
+
+
 class LocalLmSection(ModelSection):
     """A local transformers folder, or GGUF file, of any causal language model."""
 
@@ -233,17 +245,7 @@ class LocalLmSection(ModelSection):
 
     def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
         """Load each base once."""
-        from kgqa_core.lm.local import open_adapters
-
-        how: Any = {"device": machine.device(), "hash_file": machine.hash_file}
-        how |= {"dtype": self.dtype, "quantise": self.quantise}
-        known = [one for one in weights if one is not None]
-        opened: dict[Weights, LanguageModel] = {}
-        for folder in dict.fromkeys(one.folder for one in known):
-            own = [one for one in dict.fromkeys(known) if one.folder == folder]
-            models = open_adapters(folder, [one.adapter for one in own], **how)
-            opened |= dict(zip(own, models, strict=True))
-        return [opened[one] for one in known]
+        return _open_folders(weights, machine, dtype=self.dtype, quantise=self.quantise)
 
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Load and time it, where it fits the free memory."""
@@ -273,7 +275,7 @@ class MadeLmSection(ModelSection):
 
     def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
         """Load what stage ``lm`` made, and what was tuned of it."""
-        return LocalLmSection(kind="local", path=Path()).open_each(weights, machine)
+        return _open_folders(weights, machine)
 
     def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
         """Load and time it."""

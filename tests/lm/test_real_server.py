@@ -25,13 +25,14 @@ SHORT = Decoding(max_new_tokens=11)
 def endpoint(qwen2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """Serve the tiny model as the docs say; it is named, since that server lists only what came from a hub."""
     pytest.importorskip("openai", reason="transformers serve wants it: pip install 'transformers[serving]'")
-    os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     port, hub = free_port(), tmp_path_factory.mktemp("hub")
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(qwen2), "--port", str(port)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(hub)}
     url, draws = f"http://127.0.0.1:{port}/v1", '{"do_sample": true, "eos_token_id": [2, 0], "pad_token_id": 0}'
     named = {"url": url, "model": str(qwen2), "identity": "tiny", "context": 256}
-    with serving(command, port, hub / "log", env=environment):
+    with pytest.MonkeyPatch.context() as patch, serving(command, port, hub / "log", env=environment):
+        for name in ("NO_PROXY", "no_proxy"):
+            patch.setenv(name, "127.0.0.1")
         yield Endpoint(EndpointLmSection(kind="endpoint", extra={"generation_config": draws}, **named))
 
 

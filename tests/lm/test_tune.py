@@ -20,7 +20,7 @@ from kgqa_core.lm import tune_data
 from kgqa_core.lm.folders import ABOUT, hash_model, load, load_tokenizer
 from kgqa_core.lm.local import open_local
 from kgqa_core.lm.tune import STATE, TENSORS, TuneReport, tune, tune_in_processes
-from kgqa_core.lm.tune_data import TuneJob
+from kgqa_core.lm.tune_data import TuneJob, target_nll
 from kgqa_core.lm.types import Prompt
 from tests.lm.tiny_models import make_any, make_job
 
@@ -122,6 +122,39 @@ def test_how_a_step_is_divided_changes_nothing_but_rounding(
         for own in ({}, divided)
     ]  # fmt: skip
     assert curves[1] == pytest.approx(curves[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("accumulated", [{}, {"micro_batch": 4}])
+def test_a_pass_that_the_memory_does_not_hold_is_read_in_parts(
+    accumulated: dict[str, Any], qwen2: Path, instructions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"batching": "random", "max_steps": 4, "learning_rate": 5e-3, **accumulated}
+    plain = tune(make_job(qwen2, instructions, tmp_path / "plain", **settings))
+    rows = list[int]()
+
+    def tight(model: Any, inputs: dict[str, Any], precision: torch.dtype) -> torch.Tensor:
+        """Run out of memory after a backward pass of some rows, as happens."""
+        rows.append(len(inputs["input_ids"]))
+        if model.training and rows[-1] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return target_nll(model, inputs, precision)
+
+    monkeypatch.setattr(tune_data, "target_nll", tight)
+    parts = tune(make_job(qwen2, instructions, tmp_path / "parts", **settings))
+    assert parts.train_loss == pytest.approx(plain.train_loss, rel=1e-4)
+    assert parts.dev_losses == pytest.approx(plain.dev_losses, rel=1e-3)
+    assert max(rows[:4]) > 2 and rows.count(2) >= 4
+
+
+def test_a_row_that_the_memory_does_not_hold_ends_the_training(
+    qwen2: Path, instructions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(tune_data, "target_nll", full)
+    with pytest.raises(KgqaError, match=r"does not hold a step: set gradient_checkpointing, or lower max_length"):
+        tune(make_job(qwen2, instructions, tmp_path))
 
 
 def test_bfloat16_products_still_learn(llama: Path, instructions: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from kgqa_core.lm.tune_data import (
     draw_batches,
     passes_of,
     read_tokens,
+    split_pass,
     target_nll,
     write_tokens,
 )
@@ -221,6 +222,18 @@ def test_examples_together_have_the_losses_that_they_have_alone(
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
     for one, other in zip(together, apart, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("most", [1, 100, 400, 10**6])
+def test_a_pass_in_parts_has_the_losses_of_the_whole(opened: tuple[Any, Tokens], most: int) -> None:
+    model, tokens = opened
+    whole = collate(tokens, EXAMPLES, 1 / tokens.num_targets[EXAMPLES], pad=0)
+    parts = split_pass(whole, most)
+    held = [part["input_ids"].numel() for part in parts]
+    assert len(parts) == 1 if most >= 10**6 else all(one <= most or len(parts) == len(EXAMPLES) for one in held)
+    losses = torch.cat([target_nll(model, part, torch.float32) for part in parts])
+    torch.testing.assert_close(losses, target_nll(model, whole, torch.float32), rtol=1e-6, atol=1e-9)
+    assert torch.equal(torch.cat([part["weights"] for part in parts]), whole["weights"])
 
 
 def test_a_steps_passes_add_up_to_rogs_objective(opened: tuple[Any, Tokens]) -> None:

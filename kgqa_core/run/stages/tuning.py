@@ -159,7 +159,7 @@ def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
     if config.lm is not None and config.lm.gguf is not None:
-        name = gguf.INPUT if config.lm.kind == "packaged" else "lm.path"
+        name = gguf.INPUT_NAME if config.lm.kind == "packaged" else "lm.path"
         yield StageSpec("lm", {"dtype": GGUF_DTYPE}, files={name: config.lm.gguf})
     elif config.lm is not None and opening.has_generator(config) and opening.is_made_here(config):
         yield StageSpec("lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
