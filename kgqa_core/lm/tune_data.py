@@ -37,7 +37,7 @@ from kgqa_core.lm.types import Prompt
 Int = NDArray[np.int64]
 Row = dict[str, Any]  # one example, by column
 READ_ROWS = 1024  # rows of instruction data in memory at once
-CPU_TOKENS = 4096  # of a pass on a CPU, padding included: a model of 135 M parameters holds 1.5 MB for each
+CPU_TOKENS = 2048  # of a pass on a CPU, padding included: larger ones leave the caches, and their memory comes and goes
 BUCKET_UNITS = 64  # forward passes whose examples are sorted by length together
 COLUMNS = ["instruction", "split", "system", "prompt", "target", "weight"]
 STREAM, ROWS, FACTS = "tokens.int32", "rows.npy", "facts.json"
