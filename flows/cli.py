@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli_compare import compare
+from flows.cli_compare import compare, confidence
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
 from flows.cli_session import Conf, Json, Settings, open_run, prepare_environment, with_exit_code, working
@@ -291,7 +291,7 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-for other in (lint, compare, lm_info, score_plans, sql, subgraph, sweep):
+for other in (lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep):
     command(other)
 
 

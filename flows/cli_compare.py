@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kgqa_core.evaluation.runs import EvaluatedRun
 
 PREDICTIONS = "predictions.parquet"
+DEV = ("evaluation.split=dev",)
 SMALLEST_P = 0.001  # shown as such
 HEADER = ("questions", "n", "metric", "{0}", "{1}", "{0} - {1}", "95 % interval", "p", "{0} is")
 
@@ -70,6 +71,51 @@ def compare(
         print_systems(systems)
     if rows:
         print_comparison(judged, rows)
+
+
+def confidence(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A system's run, as kgqa compare names them: CONF@SYSTEM, or a file.")
+    ],
+    dev: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Its answers to dev questions. Default: of CONF with evaluation.split=dev."),
+    ] = None,
+    risk: Annotated[float, typer.Option(min=0, max=100, help="Percent of wrong answers that may be given.")] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Choose on dev below which confidence a system should abstain, and show what that does on other questions.
+
+    An answer's confidence is the mean probability of its tokens, or of the option chosen. The threshold goes into
+    systems.abstain_below of a configuration.
+
+    \b
+    Examples:
+      kgqa evaluate conf/demo.yaml --set evaluation.split=dev
+      kgqa confidence conf/demo.yaml@rog --risk 5
+      kgqa confidence test.parquet --dev dev.parquet --json
+    """
+    base, _, part = run.rpartition("@")
+    of_dev = find_predictions(dev) if dev else _evaluations(Path(base or run), part if base else None, DEV)
+    of_test = find_predictions(run)
+    with working("reading"):
+        from kgqa_core.evaluation.confidence import trust_document
+        from kgqa_core.evaluation.runs import read_system_run
+
+        read = [[read_system_run(path, name) for name, path in found] for found in (of_dev, of_test)]
+        document = trust_document(*read, risk=risk)
+    if as_json:
+        print_json(document)
+        return
+    rows = [(f"{one['threshold']:.3f}", f"{one['coverage']:.1f}", f"{one['risk']:.1f}") for one in document["curve"]]
+    title = f"{document['num_questions']} questions, {PERCENT}"
+    print_table(title, ("confidence, at least", "answered", "wrong of these"), rows, figures_from=0)
+    held, whole, fit = document["test"], document["without"], document["calibration"]
+    typer.echo(
+        f"below {document['threshold']:.3f} (chosen on dev for a risk of {risk:g}) it should abstain: "
+        f"{held['coverage']:.1f} answered, {held['risk']:.1f} of these wrong; else {whole['coverage']:.1f} and "
+        f"{whole['risk']:.1f}. Calibration error {fit['error']:.1f}, fitted on dev {fit['error_fitted']:.1f}"
+    )
 
 
 def side_by_side_of(named: Mapping[str, Sequence[EvaluatedRun]]) -> dict[str, Any] | None:
@@ -193,9 +239,9 @@ def _is_configuration(path: Path) -> bool:
     return path.suffix in (".yaml", ".yml")
 
 
-def _evaluations(conf: Path, part: str | None) -> list[tuple[str, Path]]:
+def _evaluations(conf: Path, part: str | None, settings: Sequence[str] = ()) -> list[tuple[str, Path]]:
     """Return the names and the predictions of a configuration's runs, or of the ``part`` of them that is named."""
-    pipeline = open_run(conf, ())
+    pipeline = open_run(conf, settings)
     # A user writes a stage's key without its kind, with or without the seed: etd-oracle-seed0, etd-oracle.
     systems = [key.removeprefix("system-") for key, spec in pipeline.specs.items() if spec.stage == "system"]
     if chosen := [name for name in systems if part in (None, name, name.rpartition("-seed")[0])]:

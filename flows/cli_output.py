@@ -143,7 +143,8 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
         typer.echo("---")
     topics = ", ".join(reply.topics) or "no topic"
     spent = f"{len(reply.calls)} calls, {reply.tokens:,} tokens, {reply.seconds:.2f} s"
-    title = f"{reply.system} from {topics}: {reply.status}; {spent} (* an answer)"
+    sure = "" if reply.confidence is None else f" (confidence {reply.confidence:.2f})"
+    title = f"{reply.system} from {topics}: {reply.status}{sure}; {spent} (* an answer)"
     shown = reply.candidates[:NUM_CANDIDATES]
     rows = [("*" if one.is_answer else "", one.name, f"{one.score:.3f}", one.path) for one in shown]
     print_table(title, ("", "candidate", "score", "evidence"), rows)

@@ -99,6 +99,7 @@ class SystemsSection(Section):
     seeds: Seeds | None = None  # each system answers once per seed; None: those of the explorer
     max_calls: Annotated[int, Field(ge=1)] | None = 30  # per question and system (FiSKE §4.1); None: no limit
     max_new_tokens: Annotated[int, Field(ge=1)] | None = None  # of a text at most; None: what each instruction may need
+    abstain_below: dict[str, Share] = Field(default_factory=dict)  # row: its least confidence, chosen on dev (docs)
     chunk: Annotated[int, Field(ge=1)] = 256  # questions answered together: what a killed run loses at most
     max_traces: Annotated[int, Field(ge=0)] = 50  # questions per system whose calls MLflow shows, failures first
     oracle: OracleSection = OracleSection()
@@ -128,6 +129,8 @@ class SystemsSection(Section):
     def _variants_fit(self) -> SystemsSection:
         if not self.run and not self.variants:
             raise ValueError("run: name at least one system, or a variant")
+        if stray := sorted(set(self.abstain_below) - {*self.run, *self.variants}):
+            raise ValueError(f"abstain_below: {stray[0]!r} is no row of this comparison")
         for row in self.variants:
             if row in SYSTEMS or "-seed" in row:
                 raise ValueError(f"variants.{row}: a variant has a name of its own, without '-seed'")

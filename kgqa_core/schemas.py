@@ -115,6 +115,7 @@ SYSTEM_PREDICTIONS = _table(
     stopped=_null(TEXT),  # the limit of the budget that ended it: calls, tokens, seconds, money
     counts=pa.map_(TEXT, NUMBER),  # what the system counts: num_paths
     raw=_null(TEXT),  # what the model said last; null: it was not asked
+    confidence=_null(NUMBER),  # 0..1, of the answer: see SYSTEM_CALLS, the last call; null: no answer, or nobody told
 )
 SYSTEM_CALLS = _table(
     question_id=TEXT,
@@ -126,6 +127,7 @@ SYSTEM_CALLS = _table(
     texts=TEXTS,  # best first; of options: each with its likelihood
     problem=TEXT,  # why there is no result; empty where there is one
     num_tokens=COUNT,  # given
+    confidence=_null(NUMBER),  # 0..1: mean probability of a token of the first text, or the best option's share
 )
 DUMP_TRIPLES = _table(head=TEXT, relation=TEXT, tail=TEXT)  # labels
 DUMP_TYPES = _table(entity=TEXT, type=TEXT)

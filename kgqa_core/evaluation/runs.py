@@ -29,7 +29,7 @@ TEXT_SHOWN = 60  # characters of a question in a message
 HASH_SHOWN = 16  # digits of a graph's hash in a message
 SHOWN_VALUE = 40  # characters of a setting, where it tells rows apart
 SPENT = ("num_calls", "num_prompt_tokens", "num_tokens", "seconds", "money")
-READ = ("question_id", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
+READ = ("question_id", "confidence", "status", "stopped", "faithful", "unmatched", "counts", *SPENT)
 STATUSES = ("answered", "abstained", "unmatched", "unreadable", "skipped", "failed")
 
 
@@ -54,6 +54,7 @@ class Record:
     num_supported: Floats  # answers whose path stands in the graph and ends in them
     num_claimed: Floats  # all answers, names that nothing in the graph bears among them
     counts: dict[str, Floats]  # what the system counted, NaN where it did not
+    confidence: Floats  # of the answer, 0..1; NaN: no answer, or nobody told
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ def _read_record(path: Path) -> Record:
         num_supported=supported,
         num_claimed=(lengths + _lengths(table["unmatched"].combine_chunks())).astype(np.float64),
         counts=counts,
+        confidence=table["confidence"].to_numpy().astype(np.float64),
     )
 
 

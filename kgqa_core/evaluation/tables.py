@@ -65,6 +65,13 @@ COST_COLUMNS: Columns = {
     **{end: (end, 2) for end in ENDS},
     "supported questions": ("supported_questions", 2),
 }
+TRUST: Columns = {
+    "answered": ("answered", 1),
+    "wrong of all": ("wrong", 2),
+    "AURC": ("aurc", 2),
+    "AURC at best": ("aurc_best", 2),
+    "calibration error": ("calibration_error", 2),
+}
 SCOPED: Columns = {
     "Hits@1": ("hits1", None),
     "F1": ("f1", None),
@@ -257,6 +264,8 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
             seeds = ", ".join(str(run.about.seed) for run in one.runs if run.about and run.about.seed is not None)
             described = (about.model[:SHOWN_MODEL], about.prompts, about.topics, about.pool, seeds)
             answerers.append((one.name, answerer, *described))
+    told = [one for one in found.entrants if "aurc" in one.row.overall]
+    trusted = [(one.name, *_cells(_trust(one.row.overall), TRUST)) for one in told]
     overruled = [
         (*map(str, astuple(row)[:-1]), _p(row.p).removeprefix("p ").removeprefix("= ")) for row in found.lm_vs_explorer
     ]
@@ -267,6 +276,7 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
         TextTable(legend, (*who_header, *MAIN, "lift", *(PUBLISHED[metric] for metric in first)), main, 3),
         TextTable("Matches (Hit is the published evaluator's, not Hits@1) and retrieval", match_header, matches),
         TextTable("Cost, and how questions ended", ("system", *COST_COLUMNS), spent),
+        TextTable("Confidence: the risk where the least certain answers are kept back", ("system", *TRUST), trusted),
         *_scoped([one.row for one in found.entrants]),
         TextTable(
             f"Answers joined by those of {DIRECT}",
@@ -277,6 +287,11 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
         TextTable(f"Who answered ({', '.join(CHANCE)}: no language model)", ANSWERERS, answerers, len(ANSWERERS)),
     ]
     return [table for table in tables if table.rows]
+
+
+def _trust(figures: Figures) -> Figures:
+    silent = sum(figures.get(end, 0.0) for end in ENDS[:-1])  # all ways to end without an answer
+    return {**figures, "answered": 100 - silent, "wrong": 100 - figures["hits1"]}
 
 
 def _scoped(rows: Sequence[ReportRow]) -> list[TextTable]:

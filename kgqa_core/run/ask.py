@@ -194,6 +194,7 @@ class SystemReply:
     tokens: int  # read and given
     seconds: float
     error: str = ""
+    confidence: float | None = None  # 0..1; None: no answer, or nobody told
 
 
 def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, row: str | None = None) -> SystemReply:
@@ -238,4 +239,5 @@ def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, r
         tokens=sum(usage["num_prompt_tokens"]) + sum(usage["num_tokens"]),
         seconds=sum(usage["seconds"]),
         error=one.error,
+        confidence=one.confidence,
     )

@@ -68,7 +68,8 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
             pool=systems.pool if kind.hard_negatives else "none",
             settings=fields_of(section, "settings"),
         )
-        yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, systems.max_new_tokens)
+        limits = systems.max_new_tokens, float(section.get("abstain_below", 0.0))
+        yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, *limits)
 
 
 def fields_of(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from kgqa_core.errors import InputError, UnableError, shorten
 from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, Explained
+from kgqa_core.instructions.plan import weigh_plans
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.roles import RoleModels
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
@@ -47,13 +49,25 @@ class Bench:
     meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
     source: SystemSource
     max_new_tokens: int | None = None  # of a text, see ``answer_all``
+    abstain_below: float = 0.0  # confidence; less certain answers are kept back
 
     def answer(self, questions: Sequence[Question]) -> Round:
         """Return what the system answers, and what that cost."""
         answered = answer_all(self.system, questions, self.search, self.model, max_new_tokens=self.max_new_tokens)
+        answered = [keep_back(one, self.abstain_below) for one in answered]
         taken = [meter.take() for meter in self.meters]
         stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
         return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
+
+
+def keep_back(answered: Answered, least: float) -> Answered:
+    """Return a question without an answer that is less certain: an abstention, counted as ``num_kept_back``."""
+    if answered.confidence is None or answered.confidence >= least:
+        return answered
+    answer, id = answered.answer, answered.question.id
+    silent = Prediction(id, (), (), (), covered=answer.prediction.covered, abstained=True)
+    kept = SystemAnswer(silent, (), {**answer.counts, "num_kept_back": 1.0})
+    return replace(answered, answer=kept, status="abstained", faithful=())
 
 
 @dataclass(slots=True)
@@ -197,8 +211,18 @@ def _read(call: _Call, given: Any) -> Reply[Any]:
     if isinstance(reply.result, Explained) and reply.result.answers == NO_ANSWER:
         problem = "no answer"  # the explanation is kept all the same
     num_tokens, shown = sum(text.num_tokens for text in reply.texts), (call.prompt.text, call.prompt.system)
-    call.run.calls.append(AskedCall(call.run.rounds, ask.instruction.name, *shown, said, problem, num_tokens))
+    told = (call.run.rounds, ask.instruction.name, *shown, said, problem, num_tokens, _confidence(reply))
+    call.run.calls.append(AskedCall(*told))
     return reply
+
+
+def _confidence(reply: Reply[Any]) -> float | None:
+    """Return how sure the model is of what it said; None where it does not tell."""
+    if any(value > -math.inf for value in reply.log_probs):
+        return max(weigh_plans(reply.log_probs))
+    if not reply.texts or reply.texts[0].problem or reply.texts[0].log_prob is None:
+        return None
+    return math.exp(min(0.0, reply.texts[0].log_prob) / max(1, reply.texts[0].num_tokens))
 
 
 def _finish(question: Question, run: _Run | None, system: System, search: SearchGraph) -> Answered:

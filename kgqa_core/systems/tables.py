@@ -60,6 +60,7 @@ def write_answered(
                 "faithful": [supported.get(entity, False) for entity in row["answer_ids"]],
                 "counts": [*one.answer.counts.items(), ("num_invented", one.num_invented)],
                 "raw": "\n".join(one.calls[-1].texts) if one.calls else None,
+                "confidence": one.confidence,
                 "stopped": (stopped or {}).get(one.question.id),
             }
         )

@@ -105,6 +105,7 @@ class AskedCall:
     texts: tuple[str, ...]  # what was said; of weighed options: each with its log-probability
     problem: str  # of the call, or why its text holds no result; empty where all went well
     num_tokens: int  # given
+    confidence: float | None = None  # 0..1: geometric mean over the first text's tokens, or the best option's share
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,15 @@ class Answered:
     calls: tuple[AskedCall, ...] = ()
     faithful: tuple[bool, ...] = ()  # per answer of the prediction: is there a path in the graph that ends in it?
     num_invented: int = 0  # paths that do not stand in the graph or end elsewhere; the prediction has () in their place
+
+    @property
+    def confidence(self) -> float | None:
+        """Return how sure the answer is, 0..1: as of the last call, or of what ranks candidates without any."""
+        if self.status != "answered":
+            return None
+        if self.calls:
+            return self.calls[-1].confidence
+        return min(1.0, max(0.0, next(iter(self.answer.prediction.scores), 0.0)))
 
 
 @dataclass(slots=True)

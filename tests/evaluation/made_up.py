@@ -31,6 +31,7 @@ class Reply:
     calls: int = 0
     tokens: int = 0  # read by each call; as many as 10 are given
     money: float | None = 0.0  # of each call; None: the model has no price
+    confidence: float | None = None  # of the last call
     stopped: str | None = None
     counts: Mapping[str, float] = field(default_factory=dict)
     verdict: bool | None = None
@@ -48,7 +49,10 @@ class Reply:
             covered=bool({*self.answers} & {*question.answers}),
             verdict=self.verdict,
         )
-        calls = [AskedCall(1, "reason", f"prompt {n}", "", (f"text {n}",), "", 10) for n in range(self.calls)]
+        calls = [
+            AskedCall(1, "reason", f"prompt {n}", "", (f"text {n}",), "", 10, self.confidence)
+            for n in range(self.calls)
+        ]
         return Answered(
             question,
             SystemAnswer(prediction, tuple(self.unmatched), self.counts),

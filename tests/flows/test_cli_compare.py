@@ -1,4 +1,4 @@
-"""``kgqa compare`` as a user meets it: how runs are named, what is printed, what is refused."""
+"""``kgqa compare`` and ``kgqa confidence`` as users meet them: how runs are named, what is printed and refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +19,7 @@ from kgqa_core.config import RunConfig
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.compare import PairRow
 from kgqa_core.evaluation.predictions import Source, write_predictions
+from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question
 from tests.evaluation import made_up
@@ -145,6 +147,50 @@ def test_systems_get_one_table_with_accuracy_cost_and_evidence(tmp_path: Path) -
     assert {row["system"] for row in document["systems"]["united"]} == {"A rog + direct"}
     shown = kgqa(rog, direct).stdout
     assert "Answers joined by those of direct" in shown and "A against B" in shown
+
+
+def a_sure_system(folder: Path, split: str, **about: Any) -> Path:
+    """Write a system that is right wherever it is sure, and now and then elsewhere."""
+    questions = [made_up.ask(f"{split}{n:02}", 1) for n in range(NUM)]
+    replies = [
+        made_up.Reply((1 if n % 2 or n % 10 == 0 else 2,), calls=1, confidence=0.9 if n % 2 else 0.4)
+        for n in range(NUM)
+    ]
+    replies[0] = made_up.Reply((), calls=1, confidence=0.99)  # an abstention is not sure of anything
+    return made_up.write_system(folder, "rog", questions, replies, **{"answered_by": "lm", "model": "m", **about})
+
+
+def ask_confidence(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["confidence", *map(str, arguments)])
+
+
+def test_a_threshold_of_dev_is_judged_on_other_questions(tmp_path: Path) -> None:
+    for name in ("dev", "test"):
+        (tmp_path / name).mkdir()
+    dev, test = a_sure_system(tmp_path / "dev", "d"), a_sure_system(tmp_path / "test", "t")
+    document = json.loads(ask_confidence(test, "--dev", dev, "--risk", 5, "--json").stdout)
+    sure = read_system_run(test).record.confidence  # type: ignore[union-attr]
+    assert document["threshold"] == 0.9 and sorted(set(sure[~np.isnan(sure)])) == [0.4, 0.9]
+    assert document["test"]["coverage"] == pytest.approx(50) and document["test"]["risk"] <= 5
+    assert document["without"]["coverage"] == pytest.approx(100 * (NUM - 1) / NUM)
+    assert document["without"]["risk"] > 40 > document["aurc"] > document["aurc_best"]
+    assert document["calibration"]["error_fitted"] < document["calibration"]["error"]
+    shown = ask_confidence(test, "--dev", dev).stdout
+    assert "below 0.900 (chosen on dev for a risk of 10) it should abstain: 50.0 answered" in shown
+    table = kgqa(test, a_sure_system(tmp_path, "t", model="other")).stdout
+    assert "the risk where the least certain answers are kept back" in table
+
+
+def test_a_threshold_is_not_judged_where_it_was_chosen(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    test, direct = a_sure_system(tmp_path, "t"), a_system(tmp_path / "other", "direct", 30)
+    for arguments, said in (
+        ((test, "--dev", test), f"{NUM} questions are in dev and in"),
+        ((test, "--dev", direct), "are not of one system"),
+        ((direct, "--dev", a_system(tmp_path, "direct", 3, answered_by="lm", seed=1)), "questions are in dev"),
+    ):
+        done = ask_confidence(*arguments)
+        assert done.exit_code == 3 and said in done.stderr, done.stderr
 
 
 def test_a_configuration_that_compares_systems_stands_for_all_of_them(

@@ -142,17 +142,7 @@ def test_a_system_on_an_explorer_of_another_run_reads_it_by_content(run_file: Pa
 
 EXPLORING = of("etd", "dualr", "explorer", "ours")
 OWN = [name for name in COMPARED if system_type(name).settings]  # systems that have settings
-OTHERS = {
-    "run",
-    "answered_by",
-    "variants",
-    "seeds",
-    "chunk",
-    "max_traces",
-    "oracle",
-    "given",
-    *OWN,
-}  # each tested below
+OTHERS = {"run", "answered_by", "abstain_below", "variants", "seeds", "chunk", "max_traces", "oracle", "given", *OWN}
 SHAPING: dict[str, set[str]] = {f"systems.{name}": ALL for name in SystemsSection.legal_keys() if name not in OTHERS}
 SHAPING |= dict.fromkeys(("explorer.steps", "explorer.mask_topics", "dataset.reenter_topic"), ALL | {FUSION})
 EXPLORED = ("edge_budget", "attention_threshold", "evidence_paths")
@@ -163,6 +153,13 @@ SHAPING |= {"evaluation.split": ALL, **{f"evaluation.{name}": EXPLORING | {FUSIO
 def test_a_setting_changes_the_stages_that_it_shapes(run_file: Path, setting: str) -> None:
     found = changed(run_file, another(run_file, setting))
     assert {key for key in found if key.startswith(("system-", "fusion-"))} == SHAPING[setting]
+
+
+def test_a_threshold_shapes_the_row_that_it_is_for(run_file: Path) -> None:
+    assert changed(run_file, "systems.abstain_below={etd: 0.7}") == of("etd")
+    assert changed(run_file, "systems.abstain_below={etd: 0}") == set()
+    with pytest.raises(ConfigError, match="abstain_below: 'edt' is no row of this comparison"):
+        read_config(run_file, ["systems.abstain_below={edt: 0.7}"])
 
 
 @pytest.mark.parametrize("system", OWN)

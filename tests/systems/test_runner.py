@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,7 @@ from kgqa_core.instructions.types import ParseFailure
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.systems.answering import answer_with
-from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.runner import answer_all, keep_back
 from kgqa_core.systems.types import Answered, Ask, Reply, Steps, SystemAnswer
 from kgqa_core.types import Prediction, Question
 from tests.forty_triples import Forty
@@ -307,8 +308,41 @@ def test_options_are_weighed_and_shown_with_their_logs(forty: Forty) -> None:
     answered, (reply,) = hear(forty, ScriptedModel().on("direct", scores=(-0.5, -2.25)), weighed)
     assert (reply.result, reply.log_probs, reply.texts) == (None, (-0.5, -2.25), ())
     assert answered.calls[0].texts == ("yes\t-0.5000", "no\t-2.2500")
+    assert answered.calls[0].confidence == pytest.approx(math.exp(-0.5) / (math.exp(-0.5) + math.exp(-2.25)))
     _, (lost,) = hear(forty, Metered(Batches(), meter=Meter(), budget=Budget(calls=0)), weighed)
     assert lost.result == ParseFailure("no likelihood", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence"),
+    [
+        (Generation("Ida Moon", -1.0, 2), math.exp(-0.5)),  # of a token, on average
+        (Generation("Ida Moon", None, 2), None),  # a server that tells no log-probabilities
+        (Generation("", problem="timeout"), None),
+    ],
+)
+def test_a_text_is_as_sure_as_its_tokens_are(forty: Forty, text: Generation, confidence: float | None) -> None:
+    class Said(Batches):
+        def generate(self, prompts: Sequence[Prompt], decoding: Decoding = GREEDY) -> list[list[Generation]]:
+            return [[text] for _ in prompts]
+
+    (call,) = hear(forty, Said(), direct())[0].calls
+    assert call.confidence == (None if confidence is None else pytest.approx(confidence))
+
+
+def test_an_answer_less_certain_than_it_should_be_is_kept_back_as_an_abstention(forty: Forty) -> None:
+    def plot(question: Question) -> Steps:
+        yield [direct()]
+        return answer_with(question, (1,)) if question.id != TWO else answer_with(question)
+
+    answered = run(forty, plot, Batches())  # each at exp(-0.5) = 0.61
+    kept = [keep_back(one, 0.7) for one in answered]
+    assert statuses(kept) == ["abstained"] * 3
+    assert [one.answer.counts.get("num_kept_back") for one in kept] == [1.0, None, 1.0]
+    assert all(one.answer.prediction.answers == one.answer.prediction.candidates == () for one in kept)
+    assert [one.answer.prediction.covered for one in kept] == [one.answer.prediction.covered for one in answered]
+    assert [one.calls for one in kept] == [one.calls for one in answered]
+    assert [keep_back(one, 0.6) for one in answered] == answered
 
 
 def test_what_a_model_can_never_do_fails_the_questions_that_need_it(forty: Forty) -> None:

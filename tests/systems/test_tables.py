@@ -29,7 +29,7 @@ def an_answer(question: Question = QUESTION, **changes: Any) -> Answered:
     prediction = Prediction(question.id, (5, 3, 11), (1.0, 0.5, 0.0), (3, 5), ((), PATH), covered=True)
     calls = (
         AskedCall(1, "plan", "p1", "", ("a", "b"), "", 7),
-        AskedCall(2, "reason", "p2", "be brief", ("three\n\nfive",), "", 4),
+        AskedCall(2, "reason", "p2", "be brief", ("three\n\nfive",), "", 4, 0.25),
     )
     found = SystemAnswer(prediction, ("Nobody",), {"num_paths": 2.0})
     fields = {"status": "answered", "calls": calls, "faithful": (True, False), "num_invented": 1}
@@ -49,7 +49,7 @@ def test_a_row_holds_what_was_answered_what_it_rests_on_and_what_the_model_said_
     assert (row["status"], row["error"], row["stopped"]) == ("answered", None, None)
     assert (row["topics"], row["topic_source"], row["unmatched"]) == ([7], "gold", ["Nobody"])
     assert dict(row["counts"]) == {"num_paths": 2, "num_invented": 1}
-    assert row["raw"] == "three\n\nfive"
+    assert (row["raw"], row["confidence"]) == ("three\n\nfive", 0.25)
     assert (row["num_calls"], row["seconds"], row["money"]) == (0, 0, 0)  # nothing was metered
 
 
@@ -94,7 +94,7 @@ def test_a_question_that_failed_keeps_its_traceback_whatever_it_quotes(tmp_path:
         tmp_path / "p.parquet", [Answered(QUESTION, nothing, "failed", "ValueError: half a character \ud83d")]
     )
     assert row["error"] == "ValueError: half a character ?"
-    assert (row["status"], row["raw"], row["faithful"]) == ("failed", None, [])
+    assert (row["status"], row["raw"], row["faithful"], row["confidence"]) == ("failed", None, [], None)
 
 
 def test_calls_are_numbered_per_question(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     kind, asks = system_type(name), systems.asks(row)
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
     section |= {} if row == name else {"row": row}
+    section |= {"abstain_below": least} if (least := systems.abstain_below.get(row)) else {}
     section |= {**systems.model_dump(mode="json", include=SHARED), **plan_walk_of(config)}
     if own is not None:  # but for the run and the file that it depends on
         shown = own.model_dump(mode="json", exclude={"explorer", "file"})
@@ -277,6 +278,6 @@ def answer_chunk(chunk: Chunk) -> int:
 
 STAGES = (
     Stage("fusion", 2, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage("system", 5, "evaluate system", _system_specs, answer_questions),
-    Stage(COMPARISON, 2, "compare systems", _comparison_specs, _compare),
+    Stage("system", 6, "evaluate system", _system_specs, answer_questions),
+    Stage(COMPARISON, 3, "compare systems", _comparison_specs, _compare),
 )

@@ -1,0 +1,158 @@
+"""How far answers can be trusted: what is wrong among those that are given, where the least certain are kept back.
+
+Risk is the share of wrong answers (Hits@1 of the fixed pick) among those given, coverage the share of all questions
+that get one (Geifman and El-Yaniv, 2017). A question without an answer has no confidence (NaN): it is never covered.
+The threshold and the calibration are chosen on dev, and judged on other questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kgqa_core.errors import InputError, shorten
+from kgqa_core.evaluation.metrics import Floats
+
+if TYPE_CHECKING:
+    from kgqa_core.evaluation.runs import EvaluatedRun
+
+POINTS = 12  # of the curve that people see
+BINS = 10  # of the calibration error, equally wide
+ROUNDS, PRECISION = 100, 1e-10  # of Newton's method
+EDGE = 1e-6  # probabilities stay so far from 0 and 1
+
+
+@dataclass(frozen=True, slots=True)
+class RiskCoverage:
+    """The curve, one point per distinct confidence, falling: all answers at or above it are given."""
+
+    thresholds: Floats  # [K]
+    coverage: Floats  # [K] percent of all questions
+    risk: Floats  # [K] percent of those answered
+
+    def least(self, risk: float) -> int | None:
+        """Return the point that covers most at no more than ``risk`` percent; None where no point has so little."""
+        allowed = np.flatnonzero(self.risk <= risk)
+        return int(allowed[-1]) if len(allowed) else None
+
+    def at(self, threshold: float) -> tuple[float, float]:
+        """Return coverage and risk, percent, where answers below ``threshold`` are kept back; nothing given: (0, 0)."""
+        given = int((self.thresholds >= threshold).sum())
+        return (float(self.coverage[given - 1]), float(self.risk[given - 1])) if given else (0.0, 0.0)
+
+
+def risk_coverage(confidence: Floats, right: Floats) -> RiskCoverage:
+    """Return the curve of answers with a ``confidence`` [B] that are ``right`` [B] (0 to 1)."""
+    answered = ~np.isnan(confidence)
+    thresholds, group = np.unique(-confidence[answered], return_inverse=True)
+    given = np.cumsum(np.bincount(group, minlength=len(thresholds)))
+    wrong = np.cumsum(np.bincount(group, weights=1.0 - right[answered], minlength=len(thresholds)))
+    return RiskCoverage(-thresholds, 100 * given / max(1, len(confidence)), 100 * wrong / np.maximum(given, 1))
+
+
+def area(confidence: Floats, right: Floats) -> float:
+    """Return the area under the curve (AURC), percent: the mean risk over answering 1, 2, ... all questions.
+
+    Equal confidences are in random order; what has no confidence comes last, and is wrong.
+    """
+    silent = np.isnan(confidence)
+    wrong = np.where(silent, 1.0, 1.0 - right)
+    _, group = np.unique(np.where(silent, np.inf, -confidence), return_inverse=True)
+    expected = (np.bincount(group, weights=wrong) / np.bincount(group))[np.sort(group)]
+    return 100 * float((np.cumsum(expected) / np.arange(1, len(wrong) + 1)).mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Confidence to probability: logistic in the confidence's log-odds (Platt, 1999)."""
+
+    slope: float
+    offset: float
+
+    def probability(self, confidence: Floats) -> Floats:
+        """Return the probability [B] of being right."""
+        found: Floats = 1 / (1 + np.exp(-(self.slope * _log_odds(confidence) + self.offset)))
+        return found
+
+
+def calibrate(confidence: Floats, right: Floats) -> Calibration:
+    """Fit a calibration to answers of dev, with Platt's targets: they keep it finite where all are right or wrong."""
+    known = ~np.isnan(confidence)
+    odds, hits = _log_odds(confidence[known]), right[known]
+    num_right = float(hits.sum())
+    num_wrong = len(hits) - num_right
+    targets = np.where(hits > 0.5, (num_right + 1) / (num_right + 2), 1 / (num_wrong + 2))
+    columns = np.stack([odds, np.ones_like(odds)], axis=1)
+    fitted = np.zeros(2)
+    for _ in range(ROUNDS):  # ridge: confidences that are all equal leave the slope open
+        told = 1 / (1 + np.exp(-columns @ fitted))
+        gradient = columns.T @ (told - targets)
+        curvature = (columns * (told * (1 - told))[:, None]).T @ columns + 1e-6 * np.eye(2)
+        step = np.linalg.solve(curvature, gradient)
+        fitted -= step
+        if np.abs(step).max() < PRECISION:
+            break
+    return Calibration(*fitted.tolist())
+
+
+def calibration_error(probability: Floats, right: Floats) -> float:
+    """Return the expected calibration error (Guo et al., 2017), percent: how far confidence is from accuracy."""
+    known = ~np.isnan(probability)
+    told, hits = probability[known], right[known]
+    if not len(told):
+        return 0.0
+    bins = np.minimum((told * BINS).astype(np.int64), BINS - 1)
+    return 100 * float(np.abs(np.bincount(bins, weights=told - hits, minlength=BINS)).sum()) / len(told)
+
+
+def _log_odds(confidence: Floats) -> Floats:
+    inside = np.clip(confidence, EDGE, 1 - EDGE)
+    found: Floats = np.log(inside / (1 - inside))
+    return found
+
+
+# ------ Chosen on dev, judged elsewhere.
+
+
+def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *, risk: float) -> dict[str, Any]:
+    """Choose a threshold and a calibration on dev, and judge both on other questions; runs are seeds of one system.
+
+    InputError where systems differ, questions are in both, or nobody told a confidence.
+    """
+    if len({(run.about.system, run.about.answered_by) if run.about else run.name for run in (*dev, *test)}) > 1:
+        raise InputError(f"{dev[0].name} and {test[0].name} are not of one system: name one, as CONF@SYSTEM")
+    if both := sorted(dev[0].asked.keys() & test[0].asked.keys()):
+        raise InputError(f"{len(both)} questions are in dev and in {test[0].name}: {shorten(both[0])}; judge on others")
+    (chosen_on, right_there), (told, right) = _pooled(dev), _pooled(test)
+    curve, own = risk_coverage(chosen_on, right_there), risk_coverage(told, right)
+    least = curve.least(risk)
+    threshold = 1.0 if least is None else float(curve.thresholds[least])
+    (coverage, reached), (all_given, all_wrong) = own.at(threshold), own.at(0.0)
+    fitted = calibrate(chosen_on, right_there)
+    errors = calibration_error(told, right), calibration_error(fitted.probability(told), right)
+    points = np.unique(np.linspace(0, len(own.thresholds) - 1, POINTS).astype(np.int64))
+    return {
+        "num_questions": len(told),
+        "wanted_risk": risk,
+        "threshold": threshold,
+        "dev": dict(zip(("coverage", "risk"), curve.at(threshold), strict=True)),
+        "test": {"coverage": coverage, "risk": reached},
+        "without": {"coverage": all_given, "risk": all_wrong},
+        "aurc": area(told, right),
+        "aurc_best": area(np.where(np.isnan(told), np.nan, right), right),
+        "calibration": {"slope": fitted.slope, "offset": fitted.offset, "error": errors[0], "error_fitted": errors[1]},
+        "curve": [
+            {"threshold": own.thresholds[at], "coverage": own.coverage[at], "risk": own.risk[at]} for at in points
+        ],
+    }
+
+
+def _pooled(runs: Sequence[EvaluatedRun]) -> tuple[Floats, Floats]:
+    """Return confidence and right [B] of all questions of some seeds."""
+    if lost := next((run.name for run in runs if run.record is None or np.isnan(run.record.confidence).all()), ""):
+        raise InputError(f"{lost} says of no answer how sure it is: it is no system's, or its model tells nothing")
+    told = np.concatenate([run.record.confidence for run in runs if run.record])
+    return told, np.concatenate([run.picked_right for run in runs]).astype(np.float64)
