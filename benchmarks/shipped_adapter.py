@@ -90,7 +90,7 @@ PER_HOP: dict[str, dict[Split, int]] = {  # questions of each number of hops
     "metaqa-joint": {"train": 220, "dev": 40},
     "demo": {"train": 110, "dev": 30},
 }
-TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 1024, "dev_examples": 5}
+TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 1024, "dev_examples": 6}
 LICENCES = {
     "base: SmolLM2-135M-Instruct": "Apache-2.0",
     "MetaQA (Zhang et al., 2018)": "CC BY 3.0",

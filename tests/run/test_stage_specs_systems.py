@@ -281,6 +281,9 @@ def test_planning_comes_after_graph_and_questions_and_only_what_the_planners_nee
     assert not {MODEL, TUNED} & set(specs["plans-dense-seed0"].needs)
     assert DENSE not in specs_of(tuned, "plans.planners=[generator]")
     assert not {TAUGHT, MODEL, TUNED} & specs_of(tuned, "plans.planners=[dense]").keys()
+    read = specs_of(tuned, "plans.planners=[dense]", "lm={kind: packaged}", "systems={run: [rog], rog: {plans: dense}}")
+    assert {TAUGHT, MODEL, TUNED, DENSE} <= read.keys()  # the model only reads
+    assert {TUNED, DENSE} <= set(read["system-rog-seed0"].needs)
     assert {DENSE, MODEL} <= specs_of(tuned, "plans.planners=[mixture]").keys()
 
 

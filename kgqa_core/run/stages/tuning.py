@@ -128,7 +128,10 @@ def teaching(config: RunConfig) -> dict[str, Any]:
 
 
 def _is_tuned(config: RunConfig) -> bool:
-    return opening.has_generator(config) and config.reasoner is not None
+    """Say whether the run tunes its model: to plan, or to answer in a system, whoever plans there."""
+    if config.lm is None or config.plans is None or config.reasoner is None:
+        return False
+    return opening.has_generator(config) or (config.systems is not None and config.systems.is_answered_by("lm"))
 
 
 def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
@@ -146,7 +149,7 @@ def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if not opening.has_generator(config) or not (opening.is_made_here(config) or _is_tuned(config)):
+    if not (opening.has_generator(config) and opening.is_made_here(config)) and not _is_tuned(config):
         return
     reasoner = config.reasoner
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
@@ -346,11 +349,11 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
         recorder.metric(f"tune.dev_loss.{instruction}", loss)
 
 
-GENERATOR = "give the sections 'plans' with planners: [generator] and 'lm'"
+SECTIONS = "give the sections 'plans' and 'lm'"
 
 STAGES = (
     Stage("candidates", 1, "find out-of-fold candidates", _candidates_specs, _find_candidates),
-    Stage("instructions", 5, "make instructions", _instructions_specs, _make_instructions, asked_for=GENERATOR),
-    Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=GENERATOR),
-    Stage("reasoner", 4, "tune language model", _reasoner_specs, _tune, asked_for=f"{GENERATOR}, and 'reasoner'"),
+    Stage("instructions", 5, "make instructions", _instructions_specs, _make_instructions, asked_for=SECTIONS),
+    Stage("lm", 3, "make language model", _lm_specs, _make_model, asked_for=SECTIONS),
+    Stage("reasoner", 4, "tune language model", _reasoner_specs, _tune, asked_for=f"{SECTIONS}, and 'reasoner'"),
 )
