@@ -16,7 +16,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from kgqa_core.lm.types import Decoding, Generation
 ROOM = 32  # tokens for which a layer of the cache makes room at a time, at least
 MOST_IDLE = 0.25  # of the rows, before the cache is copied without them
 SPELLINGS = 16  # tokens, at most, that may begin one text, as "d", "di", "dir" do
+READ_TOKENS = 2048  # of prompts that a CPU reads together, padding included: more of them leave its caches
 LEAST_SHARED = 16  # tokens that prompts begin with, for which a reading of their own pays
 USUAL_NUCLEUS = 64  # tokens that hold the mass top_p in most rows
 Tokens = Sequence[int]
@@ -146,16 +147,33 @@ def read_prompts(model: Any, prompts: Sequence[Tokens]) -> tuple[Cached, Tensor]
     by_position = "position_ids" in accepted and "local" not in getattr(model.config, "attention_layers", ())
     shares = by_position and sees_all(model.config)
     shared = shared_prefix([list(prompt) for prompt in prompts]) if shares else 0
-    rows = [torch.tensor(prompt[shared:]) for prompt in prompts]
-    tokens = pad_sequence(rows, batch_first=True, padding_side="left").to(model.device)
-    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left").to(model.device)
+    own = [torch.tensor(prompt[shared:]) for prompt in prompts]
+    tokens = pad_sequence(own, batch_first=True, padding_side="left").to(model.device)
+    mask = pad_sequence([torch.ones_like(row) for row in own], batch_first=True, padding_side="left").to(model.device)
     states = transformers.DynamicCache(config=model.config)  # layers of other kinds of attention stay transformers' own
     states.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in states.layers]
     cached = Cached(model, states, mask[:1, :0], shared + tokens.shape[1], accepted)
     if shared:
         cached.read(torch.tensor([prompts[0][:shared]], device=model.device))
-    cached = cached.select([0] * len(prompts))
-    return cached, cached.read(tokens, mask)
+    together = max(1, READ_TOKENS // tokens.shape[1]) if shares and model.device.type == "cpu" else len(prompts)
+    parts, logits = [], []
+    for start in range(0, len(prompts), together):
+        some = slice(start, start + together)
+        parts.append(cached.select([0] * len(mask[some])))
+        logits.append(parts[-1].read(tokens[some], mask[some]))
+    return join(parts), torch.cat(logits)
+
+
+def join(parts: Sequence[Cached]) -> Cached:
+    """Return one cache of the rows of several, which have read as many tokens and keep them all."""
+    if len(parts) == 1:
+        return parts[0]
+    states = copy.copy(parts[0].states)
+    states.layers = [GrowingLayer() for _ in states.layers]
+    for layer, *own in zip(states.layers, *(part.states.layers for part in parts), strict=True):
+        keys, values = ([getattr(one, name)[:, :, : one.length] for one in own] for name in ("keys", "values"))
+        layer.update(torch.cat(keys), torch.cat(values))
+    return replace(parts[0], states=states, mask=torch.cat([part.mask for part in parts]))
 
 
 def sees_all(config: Any) -> bool:

@@ -27,11 +27,9 @@ if TYPE_CHECKING:  # whoever only asks a model does not load what trains one
     from kgqa_core.lm.tune_data import TuneJob
 
 SMALL = 10**8  # parameters; below, a batch of 64 does not fill even one core
-VERSION = 3  # of how texts are made from weights; part of a model's name
+VERSION = 4  # of how texts are made from weights; part of a model's name
 BATCH_SIZE = 64
-CPU_CELLS = (
-    8192  # prompts x longest of a batch: its short ones are padded to it, and reading more together gains nothing
-)
+CPU_CELLS = 16_384  # prompts x longest of a batch, whose short ones are padded to it; they write together
 TIMED = (4, 64, 16)  # texts, tokens of a prompt, new tokens that ``describe`` times
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 _QUANTISED = {"int8": 1.0, "int4": 0.5}  # bytes per weight of a matrix; tables stay as they are

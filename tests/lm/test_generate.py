@@ -260,16 +260,21 @@ def test_scores_are_those_of_reading_one_by_one(any_model: Path, batch_size: int
         assert scores == pytest.approx([plain_score(model, prompt, option) for option in options], abs=1e-4)
 
 
+@pytest.mark.parametrize("together", [20, 2048])
 @pytest.mark.parametrize("kind", [*ARCHITECTURES, "gpt_neo", "mpt"])
-def test_every_architecture_reads_prompts_that_begin_alike_as_alone(kind: str, tmp_path: Path) -> None:
+def test_every_architecture_reads_prompts_that_begin_alike_as_alone(
+    kind: str, together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where layers see a window, which padding behind the shared tokens must not fill."""
+    monkeypatch.setattr("kgqa_core.lm.generate.READ_TOKENS", together)
     model = open_local(make_any(tmp_path / kind, kind))
     begin = "which of the films of that year did they make before "
     prompts = [Prompt(begin + end) for end in ("x", "the war was over and everybody had gone home again", "1990")]
     rows = encode_prompts(model.tokenizer, prompts)
-    _, together = read_prompts(model.model, rows)
+    cached, read = read_prompts(model.model, rows)
     alone = torch.cat([read_prompts(model.model, [row])[1] for row in rows])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(read, alone, rtol=1e-4, atol=1e-4)
+    assert len(cached.mask) == 3
 
 
 def test_batches_of_a_large_model_on_a_cpu_end_where_short_prompts_would_be_padded(
@@ -298,18 +303,19 @@ def test_batches_of_a_large_model_on_a_cpu_end_where_short_prompts_would_be_padd
 
 
 @pytest.mark.parametrize("method", ["greedy", "sample", "beam"])
-def test_what_prompts_begin_with_is_read_once_and_changes_no_text(
+def test_what_prompts_begin_with_is_read_once_and_what_is_read_together_changes_no_text(
     any_model: Path, method: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, asked = open_local(any_model), [Prompt(f"which film did they make {end}") for end in ("", "x", "of Heat?")]
     decoding = Decoding(max_new_tokens=6, method=method, num_returns=2 if method != "greedy" else 1, num_beams=2)
-    found = {}
-    for least in (1, 10**9):
+    found = []
+    for least, together in ((1, 2048), (1, 20), (10**9, 2048), (10**9, 20)):
         monkeypatch.setattr("kgqa_core.lm.generate.LEAST_SHARED", least)
+        monkeypatch.setattr("kgqa_core.lm.generate.READ_TOKENS", together)
         assert bool(shared_prefix(encode_prompts(model.tokenizer, asked))) == (least == 1)
-        found[least] = [one.text for own in model.generate(asked, decoding) for one in own]
-        found[least] += [round(score, 3) for own in model.score(asked, [["drama", "x"]] * 3) for score in own]
-    assert found[1] == found[10**9]
+        found.append([one.text for own in model.generate(asked, decoding) for one in own])
+        found[-1] += [round(score, 3) for own in model.score(asked, [["drama", "x"]] * 3) for score in own]
+    assert found == [found[0]] * 4
 
 
 def test_what_does_not_fit_is_impossible_and_of_nothing_comes_nothing(qwen2: Path) -> None:
