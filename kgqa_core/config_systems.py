@@ -98,6 +98,7 @@ class SystemsSection(Section):
     draw: Annotated[int, Field(ge=0)] = 0  # the seed of that draw
     seeds: Seeds | None = None  # each system answers once per seed; None: those of the explorer
     max_calls: Annotated[int, Field(ge=1)] | None = 30  # per question and system (FiSKE §4.1); None: no limit
+    answers: Literal["free", "shown"] = "free"  # shown: reasoning on paths may name only what they show, by constraint
     max_new_tokens: Annotated[int, Field(ge=1)] | None = None  # of a text at most; None: what each instruction may need
     abstain_below: dict[str, Share] = Field(default_factory=dict)  # row: its least confidence, chosen on dev (docs)
     chunk: Annotated[int, Field(ge=1)] = 256  # questions answered together: what a killed run loses at most

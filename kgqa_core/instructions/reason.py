@@ -12,6 +12,7 @@ from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import to_relations
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.answers import (
+    ABSTENTION,
     Answers,
     Explained,
     distinct_names,
@@ -22,6 +23,8 @@ from kgqa_core.instructions.answers import (
 )
 from kgqa_core.instructions.render import Prompts, ScoredPath, render_paths, show_path
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
+from kgqa_core.lm.constraints import Lines
+from kgqa_core.lm.types import Constraint
 from kgqa_core.types import LabelPath, ReasoningPath
 
 
@@ -81,6 +84,7 @@ class ReasonCase:
     shown: tuple[str, ...] = ()  # names of the entities that the paths end at: taken as they stand in an answer
     answers: tuple[str, ...] | None = None  # names that are taught; none at all: to abstain
     explanation: str | None = None  # taught by explain: from a teacher or a template of the paths
+    bound: bool = False  # may only names in ``shown`` be answered?
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,10 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
     def parse(self, text: str, case: ReasonCase) -> Answers | ParseFailure:
         """Return the distinct answers of a text, or that it abstains."""
         return parse_answers(text, case.shown, case.question)
+
+    def constraint(self, case: ReasonCase) -> Constraint | None:
+        """Return that only shown names may be answered, or nothing; None where any text may."""
+        return Lines([write_answers([name]) for name in case.shown], ABSTENTION) if case.bound and case.shown else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,16 +48,42 @@ class Choices:
         """Return what may follow: per next character, what all texts that go on with it share."""
         so_far = "".join(pieces)
         if so_far not in self._after:
-            rests = sorted(text[len(so_far) :] for text in self.texts if text.startswith(so_far) and text != so_far)
-            groups: dict[str, list[str]] = {}
-            for rest in rests:
-                groups.setdefault(rest[0], []).append(rest)
-            self._after[so_far] = tuple(shared_start([group[0], group[-1]]) for group in groups.values())
+            self._after[so_far] = _next_on(self.texts, so_far)
         return self._after[so_far]
 
     def may_end(self, pieces: tuple[str, ...]) -> bool:
         """Say whether a whole text was given."""
         return "".join(pieces) in self._whole
+
+
+class Lines:
+    """Some of some lines, each once, in any order; or one text instead of all of them."""
+
+    def __init__(self, lines: Sequence[str], instead: str) -> None:
+        """Take the lines; empty ones and repetitions are passed over."""
+        self.lines, self.instead = tuple(dict.fromkeys(line for line in lines if line)), instead
+        self.key = "lines:" + hashlib.sha256("\0".join([instead, *sorted(self.lines)]).encode()).hexdigest()
+        self._whole = frozenset(self.lines)
+
+    def next_pieces(self, pieces: tuple[str, ...]) -> Sequence[str]:
+        """Return what goes on with the last line, as of ``Choices``, or its end where it is whole and more are left."""
+        *done, begun = "".join(pieces).split("\n")
+        left = self._whole.difference(done)
+        more = _next_on(left if done else {*left, self.instead}, begun)
+        return (*more, "\n") if begun in left and len(left) > 1 else more
+
+    def may_end(self, pieces: tuple[str, ...]) -> bool:
+        """Say whether the last line is whole."""
+        *done, begun = "".join(pieces).split("\n")
+        return begun in self._whole.difference(done) or (not done and begun == self.instead)
+
+
+def _next_on(texts: Iterable[str], so_far: str) -> tuple[str, ...]:
+    """Return per next character what all texts that go on from ``so_far`` share, in order."""
+    groups: dict[str, list[str]] = {}
+    for rest in sorted(text[len(so_far) :] for text in texts if text.startswith(so_far) and text != so_far):
+        groups.setdefault(rest[0], []).append(rest)
+    return tuple(shared_start([group[0], group[-1]]) for group in groups.values())
 
 
 def finite_texts(constraint: Constraint, *, limit: int = MAX_TEXTS) -> list[str] | None:

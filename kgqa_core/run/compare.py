@@ -68,7 +68,7 @@ def open_bench(pipeline: Pipeline, key: str) -> Iterator[Bench]:
             pool=systems.pool if kind.hard_negatives else "none",
             settings=fields_of(section, "settings"),
         )
-        limits = systems.max_new_tokens, float(section.get("abstain_below", 0.0))
+        limits = systems.max_new_tokens, systems.answers == "shown", float(section.get("abstain_below", 0.0))
         yield Bench(system, parts.search, parts.model, tuple(parts.meters), source, *limits)
 
 

@@ -15,6 +15,7 @@ from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, Explained
 from kgqa_core.instructions.plan import weigh_plans
+from kgqa_core.instructions.reason import ReasonInstruction
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.roles import RoleModels
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
@@ -49,11 +50,13 @@ class Bench:
     meters: tuple[Meter, ...]  # of that model, and of a planner with one of its own
     source: SystemSource
     max_new_tokens: int | None = None  # of a text, see ``answer_all``
+    bound: bool = False  # see ``answer_all``
     abstain_below: float = 0.0  # confidence; less certain answers are kept back
 
     def answer(self, questions: Sequence[Question]) -> Round:
         """Return what the system answers, and what that cost."""
-        answered = answer_all(self.system, questions, self.search, self.model, max_new_tokens=self.max_new_tokens)
+        how: Any = {"max_new_tokens": self.max_new_tokens, "bound": self.bound}
+        answered = answer_all(self.system, questions, self.search, self.model, **how)
         answered = [keep_back(one, self.abstain_below) for one in answered]
         taken = [meter.take() for meter in self.meters]
         stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
@@ -102,11 +105,12 @@ def answer_all(
     model: LanguageModel | None,
     *,
     max_new_tokens: int | None = None,
+    bound: bool = False,
 ) -> list[Answered]:
     """Return what a system answers to each question, in order.
 
     ``model``, metered and held to its budget, may be None for a system that never asks. ``max_new_tokens`` holds for
-    every text but plans.
+    every text but plans. ``bound``: answers on paths are held to the names that these show.
 
     A question on which the system raises, or whose answer is no ranking of entities, gets no answer, but a traceback.
     Paths that do not stand in ``search`` are no evidence: they are left out, and counted. What stops the model itself
@@ -132,7 +136,7 @@ def answer_all(
                 run.fail()
     going = [run for run in runs.values() if _advance(run)]
     while going:
-        _ask(model, going, max_new_tokens)
+        _ask(model, going, max_new_tokens, bound=bound)
         going = [run for run in going if _advance(run)]
     return [_finish(question, runs.get(question.id), system, search) for question in questions]
 
@@ -154,14 +158,14 @@ def _advance(run: _Run) -> bool:
     return True
 
 
-def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int | None) -> None:
+def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int | None, *, bound: bool) -> None:
     """Ask the round of each question, all calls that are decoded alike together; what cannot be read fails alone."""
     if model is None:
         raise ValueError("a system that asks a language model needs one")
     groups: dict[Decoding | None, list[_Call]] = {}
     for run in runs:
         try:
-            calls = [_render(model, run, place, ask, max_new_tokens) for place, ask in enumerate(run.asks)]
+            calls = [_render(model, run, place, ask, max_new_tokens, bound) for place, ask in enumerate(run.asks)]
         except Exception:
             run.fail()
             continue
@@ -183,18 +187,24 @@ def _ask(model: LanguageModel | None, runs: Sequence[_Run], max_new_tokens: int 
                 call.run.fail()
 
 
-def _render(model: LanguageModel, run: _Run, place: int, ask: Ask[Any], max_new_tokens: int | None) -> _Call:
+def _render(
+    model: LanguageModel, run: _Run, place: int, ask: Ask[Any], max_new_tokens: int | None, bound: bool
+) -> _Call:
     """Return a call with its prompt: as many paths or candidates of its case as fit the context of who is asked."""
     model = model.of(ask.instruction.name) if isinstance(model, RoleModels) else model
     reserve = ask.decoding.max_new_tokens
     if max_new_tokens is not None and reserve > max_new_tokens and ask.instruction.name != "plan":  # it ends by itself
         ask, reserve = replace(ask, decoding=replace(ask.decoding, max_new_tokens=max_new_tokens)), max_new_tokens
-    case = replace(ask.case, question_id=run.question.id)
+    case = replace(ask.case, question_id=run.question.id, **({"bound": True} if bound and _is_bindable(ask) else {}))
     prompt = ask.instruction.render(case)
     # No token is shorter than a byte: most prompts need not be counted.
     if len(prompt.text) * 4 + len(prompt.system) * 4 + FRAME_TOKENS + reserve > model.context:
         prompt, case = fit_prompt(ask.instruction, case, model.count_tokens, limit=model.context - reserve)
     return _Call(run, place, ask, prompt, case)
+
+
+def _is_bindable(ask: Ask[Any]) -> bool:
+    return type(ask.instruction) is ReasonInstruction  # not its heirs, which answer without paths
 
 
 def _read(call: _Call, given: Any) -> Reply[Any]:

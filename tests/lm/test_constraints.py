@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from kgqa_core.errors import InputError
 from kgqa_core.lm.calls import is_allowed
-from kgqa_core.lm.constraints import LISTED, Choices, Place, Spelling, TokenState, finite_texts, start_state
+from kgqa_core.lm.constraints import LISTED, Choices, Lines, Place, Spelling, TokenState, finite_texts, start_state
 from tests.lm import tiny_models
 
 WAYS = pytest.mark.parametrize("listed", [LISTED, 0], ids=["spelled", "any way of tokens"])
@@ -152,6 +152,18 @@ def test_exactly_the_tokens_are_allowed_after_which_a_text_can_be_finished(
 def test_a_choice_may_begin_another(tokenizer: Any, listed: int) -> None:
     found = {walk(tokenizer, Choices(["A", "AB", "the b"]), seed, listed) for seed in range(60)}
     assert found == {"A", "AB", "the b"}
+
+
+@WAYS
+def test_lines_are_some_of_those_given_each_once_or_one_text_instead(tokenizer: Any, listed: int) -> None:
+    lines = ["A", "AB", "directed_by", "日本"]  # one begins another
+    wanted = {"\n".join(some) for size in range(1, 5) for some in permutations(lines, size)} | {"the b"}
+    bound = Lines([*lines, "A", ""], "the b")
+    assert set(finite_texts(bound) or ()) == wanted
+    for text in ("A\nA", "A\n", "\nA", "the b\nA", "A\nthe b", "directed", "", "A\n\nAB"):
+        assert not is_allowed(bound, text)
+    assert all(walk(tokenizer, bound, seed, listed) in wanted for seed in range(60))
+    assert Lines(lines[::-1], "x").key == Lines(lines, "x").key != Lines(lines, "y").key
 
 
 def test_of_no_choice_comes_an_empty_text_and_equal_choices_have_equal_keys(tokenizer: Any) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from kgqa_core.errors import EndpointError, UnableError
 from kgqa_core.graph.search_graph import SearchGraph
+from kgqa_core.instructions.answers import write_answers
 from kgqa_core.instructions.choose import ChooseInstruction
 from kgqa_core.instructions.plan import PlanCase, PlanInstruction
 from kgqa_core.instructions.reason import DirectInstruction, ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import ScoredPath, read_prompts
 from kgqa_core.instructions.types import ParseFailure
-from kgqa_core.lm.calls import Budget, Meter, Metered
+from kgqa_core.lm.calls import Budget, Meter, Metered, is_allowed
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.systems.answering import answer_with
 from kgqa_core.systems.runner import answer_all, keep_back
@@ -357,6 +358,19 @@ def test_what_a_model_can_never_do_fails_the_questions_that_need_it(forty: Forty
     answered = run(forty, plot, Chat())
     assert statuses(answered) == ["failed", "answered", "answered"]
     assert "the chat API cannot tell" in answered[0].error
+
+
+def test_answers_on_paths_may_be_held_to_the_names_that_these_show(forty: Forty) -> None:
+    model = Batches()
+    paths = Ask(ReasonInstruction(PROMPTS), ReasonCase("who?", shown=("Ida Moon", "- Ida")))
+    hear(forty, model, paths, direct())
+    hear(forty, model, paths, direct(), bound=True)
+    (free, alone), (held, still_free) = model.together
+    assert free.constraint is alone.constraint is still_free.constraint is None
+    assert held.constraint is not None and (held.text, alone.text) == (free.text, still_free.text)
+    for text, may in (("Ida Moon", True), ("I do not know", True), ("Ida", False), ("Ida Moon\nIda Moon", False)):
+        assert is_allowed(held.constraint, text) == may
+    assert is_allowed(held.constraint, f"{write_answers(['- Ida'])}\nIda Moon")  # as it is read back
 
 
 def test_texts_may_be_limited_but_plans_end_by_themselves(forty: Forty) -> None:

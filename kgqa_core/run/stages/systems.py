@@ -29,7 +29,8 @@ from kgqa_core.tracking import Recorder
 
 PUBLISHED = CONF / "papers" / "tables.yaml"
 COMPARISON = "comparison"  # of all systems, answerers and seeds
-SHARED = {"topics", "pool", "num_questions", "draw", "max_calls", "max_new_tokens"}  # settings that shape each answer
+# Settings that shape each answer.
+SHARED = {"topics", "pool", "num_questions", "draw", "max_calls", "max_new_tokens", "answers"}
 WALK_LIMITS = {"edge_budget", "attention_threshold", "evidence_paths"}  # of an explorer that answers
 PARTS = "parts"  # in the journal, with the size of a chunk: files of each one that is done
 TABLES = ("calls", "usage", "predictions")  # schemas.SYSTEM_CALLS, METER, SYSTEM_PREDICTIONS
