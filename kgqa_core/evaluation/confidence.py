@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.evaluation.metrics import Floats
+from kgqa_core.evaluation.metrics import Floats, calibration_error, risk_area
 
 if TYPE_CHECKING:
     from kgqa_core.evaluation.runs import EvaluatedRun
 
 POINTS = 12  # of the curve that people see
-BINS = 10  # of the calibration error, equally wide
 ROUNDS, PRECISION = 100, 1e-10  # of Newton's method
 EDGE = 1e-6  # probabilities stay so far from 0 and 1
 
@@ -51,18 +50,6 @@ def risk_coverage(confidence: Floats, right: Floats) -> RiskCoverage:
     given = np.cumsum(np.bincount(group, minlength=len(thresholds)))
     wrong = np.cumsum(np.bincount(group, weights=1.0 - right[answered], minlength=len(thresholds)))
     return RiskCoverage(-thresholds, 100 * given / max(1, len(confidence)), 100 * wrong / np.maximum(given, 1))
-
-
-def area(confidence: Floats, right: Floats) -> float:
-    """Return the area under the curve (AURC), percent: the mean risk over answering 1, 2, ... all questions.
-
-    Equal confidences are in random order; what has no confidence comes last, and is wrong.
-    """
-    silent = np.isnan(confidence)
-    wrong = np.where(silent, 1.0, 1.0 - right)
-    _, group = np.unique(np.where(silent, np.inf, -confidence), return_inverse=True)
-    expected = (np.bincount(group, weights=wrong) / np.bincount(group))[np.sort(group)]
-    return 100 * float((np.cumsum(expected) / np.arange(1, len(wrong) + 1)).mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +85,6 @@ def calibrate(confidence: Floats, right: Floats) -> Calibration:
     return Calibration(*fitted.tolist())
 
 
-def calibration_error(probability: Floats, right: Floats) -> float:
-    """Return the expected calibration error (Guo et al., 2017), percent: how far confidence is from accuracy."""
-    known = ~np.isnan(probability)
-    told, hits = probability[known], right[known]
-    if not len(told):
-        return 0.0
-    bins = np.minimum((told * BINS).astype(np.int64), BINS - 1)
-    return 100 * float(np.abs(np.bincount(bins, weights=told - hits, minlength=BINS)).sum()) / len(told)
-
-
 def _log_odds(confidence: Floats) -> Floats:
     inside = np.clip(confidence, EDGE, 1 - EDGE)
     found: Floats = np.log(inside / (1 - inside))
@@ -141,8 +118,8 @@ def trust_document(dev: Sequence[EvaluatedRun], test: Sequence[EvaluatedRun], *,
         "dev": dict(zip(("coverage", "risk"), curve.at(threshold), strict=True)),
         "test": {"coverage": coverage, "risk": reached},
         "without": {"coverage": all_given, "risk": all_wrong},
-        "aurc": area(told, right),
-        "aurc_best": area(np.where(np.isnan(told), np.nan, right), right),
+        "aurc": risk_area(told, right),
+        "aurc_best": risk_area(np.where(np.isnan(told), np.nan, right), right),
         "calibration": {"slope": fitted.slope, "offset": fitted.offset, "error": errors[0], "error_fitted": errors[1]},
         "curve": [
             {"threshold": own.thresholds[at], "coverage": own.coverage[at], "risk": own.risk[at]} for at in points

@@ -13,8 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kgqa_core.evaluation.confidence import area, calibration_error
-from kgqa_core.evaluation.metrics import Floats, Mask, QuestionScores, interval_figures, named_bounds
+from kgqa_core.evaluation.metrics import (
+    Floats,
+    Mask,
+    QuestionScores,
+    calibration_error,
+    interval_figures,
+    named_bounds,
+    risk_area,
+)
 from kgqa_core.evaluation.runs import STATUSES, EvaluatedRun, Record
 
 Role = Literal["learned", "seed", "template control", "ceiling", "other"]
@@ -132,8 +139,8 @@ def _trust_figures(confidence: Floats, right: Floats) -> dict[str, float]:
         return {}
     best = np.where(np.isnan(confidence), np.nan, right)
     return {
-        "aurc": area(confidence, right),
-        "aurc_best": area(best, right),
+        "aurc": risk_area(confidence, right),
+        "aurc_best": risk_area(best, right),
         "calibration_error": calibration_error(confidence, right),
     }
 

@@ -27,6 +27,7 @@ from kgqa_core.types import Prediction, Question, check_ranking
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
+CALIBRATION_BINS = 10  # equally wide
 METRICS = ("hits1", "hits3", "hits10", "f1", "precision", "recall", "em", "coverage", "mean_top_tie")
 ROG_METRICS = ("accuracy", "hit", "hit1", "f1", "precision", "recall")
 TIE_TOLERANCE = 1e-4
@@ -340,3 +341,28 @@ def named_bounds(metrics: Sequence[str], values: Floats) -> dict[str, float]:
     """Return the bounds of ``values`` [B, M] by name, as they stand in a summary: ``hits1.low`` and ``hits1.high``."""
     bounds = zip(metrics, bootstrap_bounds(values).T.tolist(), strict=True)
     return {end: bound for metric, own in bounds for end, bound in zip(interval_names(metric), own, strict=True)}
+
+
+# ------ How well a confidence tells right answers from wrong ones.
+
+
+def risk_area(confidence: Floats, right: Floats) -> float:
+    """Return the area under the risk-coverage curve (AURC), percent: the mean share of wrong over giving 1, 2, ... all.
+
+    Equal confidences are in random order; what has no confidence comes last, and is wrong.
+    """
+    silent = np.isnan(confidence)
+    wrong = np.where(silent, 1.0, 1.0 - right)
+    _, group = np.unique(np.where(silent, np.inf, -confidence), return_inverse=True)
+    expected = (np.bincount(group, weights=wrong) / np.bincount(group))[np.sort(group)]
+    return 100 * float((np.cumsum(expected) / np.arange(1, len(wrong) + 1)).mean())
+
+
+def calibration_error(probability: Floats, right: Floats) -> float:
+    """Return the expected calibration error (Guo et al., 2017), percent: how far confidence is from accuracy."""
+    known = ~np.isnan(probability)
+    told, hits = probability[known], right[known]
+    if not len(told):
+        return 0.0
+    bins = np.minimum((told * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    return 100 * float(np.abs(np.bincount(bins, weights=told - hits, minlength=CALIBRATION_BINS)).sum()) / len(told)

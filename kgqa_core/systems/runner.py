@@ -57,7 +57,8 @@ class Bench:
         """Return what the system answers, and what that cost."""
         how: Any = {"max_new_tokens": self.max_new_tokens, "bound": self.bound}
         answered = answer_all(self.system, questions, self.search, self.model, **how)
-        answered = [keep_back(one, self.abstain_below) for one in answered]
+        if self.abstain_below:
+            answered = [keep_back(one, self.abstain_below) for one in answered]
         taken = [meter.take() for meter in self.meters]
         stopped = {question: limit for _, limits in taken for question, limit in limits.items()}
         return Round(answered, pa.concat_tables([METER.empty_table(), *(table for table, _ in taken)]), stopped)
@@ -70,7 +71,7 @@ def keep_back(answered: Answered, least: float) -> Answered:
     answer, id = answered.answer, answered.question.id
     silent = Prediction(id, (), (), (), covered=answer.prediction.covered, abstained=True)
     kept = SystemAnswer(silent, (), {**answer.counts, "num_kept_back": 1.0})
-    return replace(answered, answer=kept, status="abstained", faithful=())
+    return replace(answered, answer=kept, status="abstained", faithful=(), confidence=None)
 
 
 @dataclass(slots=True)
@@ -258,7 +259,10 @@ def _finish(question: Question, run: _Run | None, system: System, search: Search
         status = "unmatched"
     elif calls and calls[-1].problem:
         status = "unreadable"
-    return Answered(question, answer, status, "", calls, faithful, num_invented)
+    sure: float | None = None
+    if status == "answered":
+        sure = calls[-1].confidence if calls else min(1.0, max(0.0, next(iter(prediction.scores), 0.0)))
+    return Answered(question, answer, status, "", calls, faithful, num_invented, sure)
 
 
 def _checked(

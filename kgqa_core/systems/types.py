@@ -119,15 +119,7 @@ class Answered:
     calls: tuple[AskedCall, ...] = ()
     faithful: tuple[bool, ...] = ()  # per answer of the prediction: is there a path in the graph that ends in it?
     num_invented: int = 0  # paths that do not stand in the graph or end elsewhere; the prediction has () in their place
-
-    @property
-    def confidence(self) -> float | None:
-        """Return how sure the answer is, 0..1: as of the last call, or of what ranks candidates without any."""
-        if self.status != "answered":
-            return None
-        if self.calls:
-            return self.calls[-1].confidence
-        return min(1.0, max(0.0, next(iter(self.answer.prediction.scores), 0.0)))
+    confidence: float | None = None  # 0..1, of the answer: that of the last call, or without any the first score
 
 
 @dataclass(slots=True)

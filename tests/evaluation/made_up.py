@@ -31,7 +31,7 @@ class Reply:
     calls: int = 0
     tokens: int = 0  # read by each call; as many as 10 are given
     money: float | None = 0.0  # of each call; None: the model has no price
-    confidence: float | None = None  # of the last call
+    confidence: float | None = None  # of the answer
     stopped: str | None = None
     counts: Mapping[str, float] = field(default_factory=dict)
     verdict: bool | None = None
@@ -49,10 +49,7 @@ class Reply:
             covered=bool({*self.answers} & {*question.answers}),
             verdict=self.verdict,
         )
-        calls = [
-            AskedCall(1, "reason", f"prompt {n}", "", (f"text {n}",), "", 10, self.confidence)
-            for n in range(self.calls)
-        ]
+        calls = [AskedCall(1, "reason", f"prompt {n}", "", (f"text {n}",), "", 10) for n in range(self.calls)]
         return Answered(
             question,
             SystemAnswer(prediction, tuple(self.unmatched), self.counts),
@@ -60,6 +57,7 @@ class Reply:
             self.error,
             tuple(calls),
             tuple(entity in self.supported for entity in self.answers),
+            confidence=self.confidence,
         )
 
     def usage(self, question: Question) -> dict[str, Any]:

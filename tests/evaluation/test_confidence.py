@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.evaluation.confidence import area, calibrate, calibration_error, risk_coverage
+from kgqa_core.evaluation.confidence import calibrate, risk_coverage
+from kgqa_core.evaluation.metrics import calibration_error, risk_area
 
 LEVELS = st.sampled_from([0.1, 0.5, 0.9, np.nan])
 ANSWERS = st.lists(st.tuples(LEVELS, st.booleans()), min_size=1, max_size=6)
@@ -28,7 +29,7 @@ def test_the_area_is_the_mean_over_all_orders_that_falling_confidence_allows(ans
         if all(first[0] >= second[0] for first, second in pairwise(order)):
             wrong = np.cumsum([1 - right for _, right in order])
             areas.append(100 * np.mean(wrong / np.arange(1, len(order) + 1)))
-    assert area(*columns(answers)) == pytest.approx(np.mean(areas))
+    assert risk_area(*columns(answers)) == pytest.approx(np.mean(areas))
 
 
 @given(ANSWERS, st.floats(0, 1))
@@ -49,8 +50,8 @@ def test_the_point_chosen_covers_most_of_all_that_risk_no_more(answers: list[tup
 
 def test_perfect_confidence_has_the_least_area_and_useless_one_that_of_chance() -> None:
     right = np.array([1.0, 1.0, 1.0, 0.0])
-    assert area(right, right) == pytest.approx(100 * (0 + 0 + 0 + 1 / 4) / 4)
-    assert area(np.full(4, 0.3), right) == pytest.approx(25)
+    assert risk_area(right, right) == pytest.approx(100 * (0 + 0 + 0 + 1 / 4) / 4)
+    assert risk_area(np.full(4, 0.3), right) == pytest.approx(25)
 
 
 def test_calibration_mends_overconfidence() -> None:

@@ -156,7 +156,7 @@ def a_sure_system(folder: Path, split: str, **about: Any) -> Path:
         made_up.Reply((1 if n % 2 or n % 10 == 0 else 2,), calls=1, confidence=0.9 if n % 2 else 0.4)
         for n in range(NUM)
     ]
-    replies[0] = made_up.Reply((), calls=1, confidence=0.99)  # an abstention is not sure of anything
+    replies[0] = made_up.Reply((), calls=1)  # an abstention is not sure of anything
     return made_up.write_system(folder, "rog", questions, replies, **{"answered_by": "lm", "model": "m", **about})
 
 

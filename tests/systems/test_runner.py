@@ -336,7 +336,8 @@ def test_an_answer_less_certain_than_it_should_be_is_kept_back_as_an_abstention(
         yield [direct()]
         return answer_with(question, (1,)) if question.id != TWO else answer_with(question)
 
-    answered = run(forty, plot, Batches())  # each at exp(-0.5) = 0.61
+    answered = run(forty, plot, Batches())
+    assert [one.confidence for one in answered] == [pytest.approx(math.exp(-0.5)), None, pytest.approx(math.exp(-0.5))]
     kept = [keep_back(one, 0.7) for one in answered]
     assert statuses(kept) == ["abstained"] * 3
     assert [one.answer.counts.get("num_kept_back") for one in kept] == [1.0, None, 1.0]

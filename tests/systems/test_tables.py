@@ -29,10 +29,10 @@ def an_answer(question: Question = QUESTION, **changes: Any) -> Answered:
     prediction = Prediction(question.id, (5, 3, 11), (1.0, 0.5, 0.0), (3, 5), ((), PATH), covered=True)
     calls = (
         AskedCall(1, "plan", "p1", "", ("a", "b"), "", 7),
-        AskedCall(2, "reason", "p2", "be brief", ("three\n\nfive",), "", 4, 0.25),
+        AskedCall(2, "reason", "p2", "be brief", ("three\n\nfive",), "", 4),
     )
     found = SystemAnswer(prediction, ("Nobody",), {"num_paths": 2.0})
-    fields = {"status": "answered", "calls": calls, "faithful": (True, False), "num_invented": 1}
+    fields = {"status": "answered", "calls": calls, "faithful": (True, False), "num_invented": 1, "confidence": 0.25}
     return Answered(question, found, **{**fields, **changes})  # type: ignore[arg-type]
 
 
