@@ -15,7 +15,7 @@ from kgqa_core.evaluation.predictions import SystemSource
 from kgqa_core.graph.search_graph import SearchGraph, is_evidence
 from kgqa_core.instructions.answers import Answers, Explained
 from kgqa_core.instructions.plan import weigh_plans
-from kgqa_core.instructions.reason import ReasonInstruction
+from kgqa_core.instructions.reason import ReasonCase
 from kgqa_core.instructions.types import ParseFailure, fit_prompt
 from kgqa_core.lm.roles import RoleModels
 from kgqa_core.lm.types import Decoding, LanguageModel, Prompt
@@ -196,16 +196,14 @@ def _render(
     reserve = ask.decoding.max_new_tokens
     if max_new_tokens is not None and reserve > max_new_tokens and ask.instruction.name != "plan":  # it ends by itself
         ask, reserve = replace(ask, decoding=replace(ask.decoding, max_new_tokens=max_new_tokens)), max_new_tokens
-    case = replace(ask.case, question_id=run.question.id, **({"bound": True} if bound and _is_bindable(ask) else {}))
+    case = replace(ask.case, question_id=run.question.id)
+    if bound and isinstance(case, ReasonCase):  # binds where paths show names, and nowhere else
+        case = replace(case, bound=True)
     prompt = ask.instruction.render(case)
     # No token is shorter than a byte: most prompts need not be counted.
     if len(prompt.text) * 4 + len(prompt.system) * 4 + FRAME_TOKENS + reserve > model.context:
         prompt, case = fit_prompt(ask.instruction, case, model.count_tokens, limit=model.context - reserve)
     return _Call(run, place, ask, prompt, case)
-
-
-def _is_bindable(ask: Ask[Any]) -> bool:
-    return type(ask.instruction) is ReasonInstruction  # not its heirs, which answer without paths
 
 
 def _read(call: _Call, given: Any) -> Reply[Any]:
