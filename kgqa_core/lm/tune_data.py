@@ -38,6 +38,7 @@ Int = NDArray[np.int64]
 Row = dict[str, Any]  # one example, by column
 READ_ROWS = 1024  # rows of instruction data in memory at once
 CPU_TOKENS = 2048  # of a pass on a CPU, padding included: larger ones leave the caches, and their memory comes and goes
+MOST_COPIED = 10**8  # gradients that are copied before each pass: an adapter's, not those of a whole model
 BUCKET_UNITS = 64  # forward passes whose examples are sorted by length together
 COLUMNS = ["instruction", "split", "system", "prompt", "target", "weight"]
 STREAM, ROWS, FACTS = "tokens.int32", "rows.npy", "facts.json"
@@ -278,17 +279,19 @@ class Loop(Trainer):
         """Do one pass, forwards and backwards, in parts that the memory holds; their losses add up to the pass's.
 
         Where a GPU's memory is full, this pass and all that follow are read in parts half as large. Not so where
-        several processes average gradients: the others would wait for ever.
+        several processes average gradients: the others would wait for ever; nor where all weights are tuned: a copy of
+        their gradients, to begin the pass again, would itself fill the memory.
         """
         trained = [one for one in model.parameters() if one.requires_grad]
+        is_copied = sum(one.numel() for one in trained) <= MOST_COPIED
         while True:
-            before = [None if one.grad is None else one.grad.clone() for one in trained]
+            before = [None if one.grad is None else one.grad.clone() for one in trained] if is_copied else []
             try:
                 return self._in_parts(model, inputs, *more, **options)
             except torch.OutOfMemoryError:
                 rows, width = inputs["input_ids"].shape
                 self._most = min(self._most or rows * width, rows * width) // 2
-                if rows == 1 or self._most < width or self.args.world_size > 1:
+                if rows == 1 or self._most < width or self.args.world_size > 1 or not is_copied:
                     raise
             for parameter, gradient in zip(trained, before, strict=True):
                 parameter.grad = gradient

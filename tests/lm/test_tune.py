@@ -155,6 +155,9 @@ def test_a_row_that_the_memory_does_not_hold_ends_the_training(
     monkeypatch.setattr(tune_data, "target_nll", full)
     with pytest.raises(KgqaError, match=r"does not hold a step: set gradient_checkpointing, or lower max_length"):
         tune(make_job(qwen2, instructions, tmp_path))
+    monkeypatch.setattr(tune_data, "MOST_COPIED", 0)  # as of a large model whose weights are all tuned
+    with pytest.raises(KgqaError, match=r"does not hold a step: lower micro_batch \(now \d+\), or set"):
+        tune(make_job(qwen2, instructions, tmp_path / "full", tuning="full"))
 
 
 def test_bfloat16_products_still_learn(llama: Path, instructions: Path, tmp_path: Path) -> None:
