@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kgqa_core.run.ask import Answer, SystemReply
     from kgqa_core.run.pipeline import StageStatus
     from kgqa_core.types import Reject
+    from tasks.tracking import Published
 
 STATE_STYLES = {"done": "green", "stale": "yellow", "missing": "red", "better": "green", "worse": "red"}
 PERCENT = "all figures in percent"
@@ -71,7 +72,7 @@ def print_status(stages: Sequence[StageStatus], home: Path) -> None:
 
 
 def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> None:
-    """Print the main results of a run, or what it made of the data, and up to three lines of what to do next."""
+    """Print the main results of a run, or what it made of the data, and up to three things to do next."""
     from flows.summary import RESULTS
 
     if summary.changes:
@@ -87,10 +88,16 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
     else:
         print_table("What there is", ("of", "what"), summary.facts)
     steps = [f"All tables:  {summary.report}"] if summary.report else []
-    steps += [f"In MLflow:   {mlflow_ui}"] if mlflow_ui else []
+    shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
+    steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []
     steps += [f'Ask it:      kgqa ask {conf} "QUESTION"'] if summary.results else []
     for line in [*steps, f"Stages:      kgqa status {conf}"][:3]:
         typer.echo(line)
+
+
+def where_in_mlflow(shown: Published | None) -> list[str]:
+    """Return what to open there, and where the files are: with a database as the store, that is said nowhere else."""
+    return [f"opens {shown.page}", f"with files in {shown.artifacts}"] if shown else []
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:
@@ -115,6 +122,7 @@ def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, An
         "stages": stages,
         "report": str(summary.report) if summary.report else None,
         "mlflow_ui": mlflow_ui,
+        "mlflow": asdict(summary.mlflow) if summary.mlflow else None,
     }
 
 

@@ -55,7 +55,9 @@ def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except KgqaError as problem:
-            typer.echo(f"error: {problem}", err=True)
+            from tasks.mlflow_store import mask
+
+            typer.echo(f"error: {mask(str(problem))}", err=True)
             raise typer.Exit(problem.exit_code) from None
         except KeyboardInterrupt:
             typer.echo("stopped: finished stages are kept, and the same command goes on from there", err=True)

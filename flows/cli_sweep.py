@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,7 @@ def sweep_document(plan: Sweep, done: SweepSummary) -> dict[str, Any]:
         "folder": str(folder),
         "built": done.built,
         "mlflow_ui": ui_command(plan.home) if plan.points[0].config.tracking.enabled else None,
+        "mlflow": asdict(done.mlflow) if done.mlflow else None,
     }
 
 
@@ -69,3 +71,5 @@ def print_sweep(plan: Sweep, document: dict[str, Any]) -> None:
         typer.echo(f"  {plot}")
     if document["mlflow_ui"]:
         typer.echo(f"To see it in MLflow:\n  {document['mlflow_ui']}")
+        if document["mlflow"]:
+            typer.echo(f"  opens {document['mlflow']['page']}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -20,9 +20,10 @@ from kgqa_core.errors import ConfigError, KgqaError
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.sweeps.points import SweepPoint, join_repetitions, read_sweep
+from tasks.outbox import end_killed, noted
 from tasks.run_content import FlowRun, Serving, sweep_content
-from tasks.runtime import run_as_task, write_results_artifact
-from tasks.tracking import git_commit, publish, publish_sweep
+from tasks.runtime import StageTasks, mark_crashed, write_results_artifact
+from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
 _log = logging.getLogger(__name__)
 
@@ -34,84 +35,100 @@ def open_pipeline(config: RunConfig | Path) -> Pipeline:
     return Pipeline(read_config(config) if isinstance(config, Path) else config)
 
 
-def make(pipeline: Pipeline, *wanted: str, accept: bool = False) -> RunSummary:
-    """Make the stages of these kinds or keys (default: all) and what they read; what is missing is a Prefect task."""
+def name_run() -> str:
+    """Return what the running flow is called in Prefect: as in MLflow, by its configuration and when it started."""
+    given = flow_run.parameters
+    config = given.get("config", given.get("path"))
+    return run_name(config.stem if isinstance(config, Path) else config.name, time.time())
+
+
+def run_name(config: str, started: float) -> str:
+    """Return what a run is called: ``metaqa-joint 2026-11-22 14:05``."""
+    return f"{config} {time.strftime('%Y-%m-%d %H:%M', time.localtime(started))}"
+
+
+def make(config: RunConfig | Path, *wanted: str, accept: bool = False, tracked: bool = False) -> RunSummary:
+    """Make the stages of these kinds or keys (default: all) and what they read; what is missing is a Prefect task.
+
+    ``tracked``: MLflow is told how the run ended, however it ended, and Prefect shows the results.
+    """
+    pipeline = open_pipeline(config)
+    tracks = tracked and pipeline.config.tracking.enabled
+    end_killed(pipeline.home, mark_crashed)
     goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
-    outcomes = ensure(pipeline, goals, accept=accept, worker=run_as_task)
-    return write_report(pipeline, summarise(pipeline, outcomes))
+    run = describe_run(pipeline.config)
+    try:
+        with noted(pipeline.home, run, tracked=tracks) as note:
+            tasks = StageTasks(pipeline, goals, note)
+            outcomes = ensure(pipeline, goals, accept=accept, worker=tasks)
+            tasks.end(outcomes)
+            summary = write_report(pipeline, summarise(pipeline, outcomes))
+    finally:
+        shown = deliver(pipeline.home, note.note) if tracks else None
+    if tracked:
+        where = f"[This run in MLflow]({shown.page})" if shown else ""
+        write_results_artifact(summary.name, "\n\n".join(filter(None, (where, summary.markdown))))
+    return replace(summary, mlflow=shown)
 
 
-@flow(name="make_stages", persist_result=False)
+@flow(name="make_stages", flow_run_name=name_run, persist_result=False)
 def make_stages(config: RunConfig | Path, keys: tuple[str, ...]) -> RunSummary:
     """Make some stages, by their keys, and what they read: what a command lacks. A later run tells MLflow of them."""
-    return make(open_pipeline(config), *keys)
+    return make(config, *keys)
 
 
-@flow(name="build_graph", persist_result=False)
+@flow(name="build_graph", flow_run_name=name_run, persist_result=False)
 def build_graph(config: RunConfig | Path, accept: bool = False) -> RunSummary:
     """Build graph shards and linked questions; ``accept``: whatever changed since the last build."""
-    return make(open_pipeline(config), "questions", accept=accept)
+    return make(config, "questions", accept=accept)
 
 
-@flow(name="encode", persist_result=False)
+@flow(name="encode", flow_run_name=name_run, persist_result=False)
 def encode(config: RunConfig | Path) -> RunSummary:
     """Encode the distinct masked texts and the relations."""
-    return make(open_pipeline(config), "encodings")
+    return make(config, "encodings")
 
 
-@flow(name="train_explorer", persist_result=False)
+@flow(name="train_explorer", flow_run_name=name_run, persist_result=False)
 def train_explorer(config: RunConfig | Path) -> RunSummary:
     """Train one explorer per seed."""
-    return make(open_pipeline(config), "explorer")
+    return make(config, "explorer")
 
 
-@flow(name="evaluate", persist_result=False)
+@flow(name="evaluate", flow_run_name=name_run, persist_result=False)
 def evaluate(config: RunConfig | Path) -> RunSummary:
     """Score the explorers beside their controls; a run with systems puts those side by side, and tells MLflow."""
-    started_ms = round(time.time() * 1000)
-    pipeline = open_pipeline(config)
-    if pipeline.config.systems is None:
-        return make(pipeline, "evaluation")
-    return report(pipeline, make(pipeline, "comparison"), started_ms)
+    compares = open_pipeline(config).config.systems is not None
+    return make(config, "comparison" if compares else "evaluation", tracked=compares)
 
 
-@flow(name="train_reasoner", persist_result=False)
+@flow(name="train_reasoner", flow_run_name=name_run, persist_result=False)
 def train_reasoner(config: RunConfig | Path) -> RunSummary:
     """Tune the language model on instructions from the graph, train the planners, score their plans, tell MLflow."""
-    started_ms = round(time.time() * 1000)
-    pipeline = open_pipeline(config)
-    if pipeline.config.plans is None:
-        raise ConfigError(f"run {pipeline.config.name!r} trains no planner: give its configuration a section 'plans'")
-    return report(pipeline, make(pipeline, "reasoner", "plans"), started_ms)
+    run = open_pipeline(config).config
+    if run.plans is None:
+        raise ConfigError(f"run {run.name!r} trains no planner: give its configuration a section 'plans'")
+    return make(config, "reasoner", "plans", tracked=True)
 
 
-@flow(name="retrain", persist_result=False)
+@flow(name="retrain", flow_run_name=name_run, persist_result=False)
 def retrain(config: RunConfig | Path) -> RunSummary:
     """The whole flow: every stage, a results artifact, and the comparison in MLflow."""
-    started_ms = round(time.time() * 1000)
-    pipeline = open_pipeline(config)
-    return report(pipeline, make(pipeline), started_ms)
+    return make(config, tracked=True)
 
 
-def report(pipeline: Pipeline, summary: RunSummary, started_ms: int) -> RunSummary:
-    """Show what a run found in Prefect's UI and in MLflow."""
-    write_results_artifact(summary.markdown)
-    if pipeline.config.tracking.enabled:
-        publish(pipeline.home, describe_run(pipeline.config, started_ms), summary.outcomes)
-    return summary
-
-
-def describe_run(config: RunConfig, started_ms: int) -> FlowRun:
+def describe_run(config: RunConfig) -> FlowRun:
     """Return what a tracker shall know of the running flow."""
+    started = time.time()
     return FlowRun(
         id=str(flow_run.id),
-        name=str(flow_run.name),
+        name=run_name(config.name, started),
         dataset=config.dataset.name,
         config_name=config.name,
         config_hash=config_hash(config),
         config_text=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
         git_commit=git_commit(PROJECT),
-        started_ms=started_ms,
+        started_ms=round(started * 1000),
         serving=describe_serving(config),
         max_traces=config.systems.max_traces if config.systems else 0,
     )
@@ -138,25 +155,30 @@ class SweepSummary:
     name: str
     artifact: Artifact  # tables, plots and the document of the comparison
     built: dict[str, list[str]]  # label of a point -> stages that were made for it
+    mlflow: Published | None = None  # where MLflow shows it
 
 
-@flow(name="sweep", persist_result=False)
+@flow(name="sweep", flow_run_name=name_run, persist_result=False)
 def sweep(path: Path, overrides: list[str]) -> SweepSummary:
     """Run every point of a sweep file, and compare them."""
     from tasks.sweep import compare_runs, read_point  # loads matplotlib
 
     plan = read_sweep(path, overrides)
+    first = plan.points[0].config
+    end_killed(plan.home, mark_crashed)
     rows, built = [], {}
-    for number, point in enumerate(plan.points, start=1):
-        _log.info("run %d of %d: %s", number, len(plan.points), point.label)
-        outcomes = run_point(point)
-        built[point.label] = [outcome.key for outcome in outcomes if outcome.built]
-        rows += read_point(point, outcomes)
-    artifact = compare_runs(plan, rows)
-    if plan.points[0].config.tracking.enabled:
-        told = {"flow_run_id": str(flow_run.id), "git_commit": git_commit(PROJECT)}
-        publish_sweep(plan.home, sweep_content(plan, artifact, join_repetitions(rows, plan.file.repeat), **told))
-    return SweepSummary(plan.name, artifact, built)
+    with noted(plan.home, replace(describe_run(first), config_name=plan.name), tracked=False) as note:
+        for number, point in enumerate(plan.points, start=1):
+            _log.info("run %d of %d: %s", number, len(plan.points), point.label)
+            outcomes = run_point(point)
+            built[point.label] = [outcome.key for outcome in outcomes if outcome.built]
+            rows += read_point(point, outcomes)
+        artifact, shown = compare_runs(plan, rows), None
+    if first.tracking.enabled:
+        told = {"flow_run_id": note.note.run.id, "git_commit": note.note.run.git_commit}
+        content = sweep_content(plan, artifact, join_repetitions(rows, plan.file.repeat), **told)
+        shown = publish_sweep(plan.home, content)
+    return SweepSummary(plan.name, artifact, built, shown)
 
 
 def run_point(point: SweepPoint) -> tuple[StageOutcome, ...]:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgqa_core.artifacts import written_whole
 from kgqa_core.evaluation.figures import ReportRow, mean_row
@@ -16,6 +16,9 @@ from kgqa_core.planners.evaluate import render_planners
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages.explorer import EXPLORER
 from kgqa_core.run.stages.systems import COMPARISON
+
+if TYPE_CHECKING:
+    from tasks.tracking import Published
 
 Fact = tuple[str, str]
 """What it is of, and what is said."""
@@ -38,6 +41,7 @@ class RunSummary:
     planners: tuple[dict[str, Any], ...] = field(default=())  # scores of each planner and seed
     comparison: dict[str, Any] | None = None  # of systems side by side: its tables, sentences and rows
     report: Path | None = None  # file with ``markdown``
+    mlflow: Published | None = None  # where MLflow shows it
 
     @property
     def markdown(self) -> str:

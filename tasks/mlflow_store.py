@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from kgqa_core.artifacts import exclusive_lock
 from tasks.runtime import quick_imports
 
 LOCK_SECONDS = 120.0
+UI_PORT = 5000
 
 # MLflow's own defaults retry for minutes, tell its makers about each use, and look for a project of uv's in the
 # current folder.
@@ -22,6 +24,18 @@ CLIENT_SETTINGS = {
     "MLFLOW_UV_AUTO_DETECT": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
+
+# Secrets of an address, in any text: who a user of a web server is; the password of a database; what a query tells.
+WEB_USER = re.compile(r"(https?://)[^\s/?#]*@")
+PASSWORD = re.compile(r"(\b(?!https?:)\w[\w+.-]*://[^\s/:@]*:)\S*@")
+QUERY = re.compile(r"(?i)([?&;][^=&;\s]*(?:passw|pwd|secret|token|key|signature)[^=&;\s]*=)[^&;\s'\"]+")
+
+
+def mask(text: str) -> str:
+    """Return a text with the passwords in its addresses hidden."""
+    for secret in (WEB_USER, PASSWORD):
+        text = secret.sub(r"\1***@", text)
+    return QUERY.sub(r"\1***", text)
 
 
 def tracking_uri(home: Path) -> str:
@@ -44,16 +58,34 @@ def ensure_store(home: Path) -> str:
     return f"sqlite:///{store}"
 
 
-def ui_command(home: Path, *, port: int = 5000) -> str:
+def ui_command(home: Path, *, port: int = UI_PORT) -> str:
     """Return the one command, for a shell, that opens MLflow's UI on what runs of this ``home`` published."""
     uri = tracking_uri(home)
     if is_server(uri):
-        return shlex.join([sys.executable, "-m", "webbrowser", "-t", uri])
+        return shlex.join([sys.executable, "-m", "webbrowser", "-t", WEB_USER.sub(r"\1", uri)])
     program = Path(sys.executable).with_name("mlflow")
     start = [str(program)] if program.exists() else [sys.executable, "-m", "mlflow"]
     # By default it starts four workers, each of which takes seconds to import.
     where = ["--port", str(port), "--host", "127.0.0.1", "--workers", "1"]
-    return shlex.join([*start, "ui", "--backend-store-uri", uri, *where])
+    store = shlex.quote(uri) if mask(uri) == uri else '"$MLFLOW_TRACKING_URI"'  # the shell knows it; a log must not
+    return f"{shlex.join([*start, 'ui'])} --backend-store-uri {store} {shlex.join(where)}"
+
+
+def run_address(uri: str, page: str) -> str:
+    """Return where a page of MLflow's UI is: on its server, or on the one that ``ui_command`` starts."""
+    server = WEB_USER.sub(r"\1", uri.rstrip("/")) if is_server(uri) else f"http://127.0.0.1:{UI_PORT}"
+    return f"{server}/{page}"
+
+
+def artifacts_uri(home: Path, uri: str) -> str | None:
+    """Return where artifacts of a new experiment go; None: where the server likes.
+
+    A store that is no server would put them into the current folder. MLFLOW_DEFAULT_ARTIFACT_ROOT names another
+    place, as it does for MLflow's own server; else it is a folder under the home.
+    """
+    if is_server(uri):
+        return None
+    return os.environ.get("MLFLOW_DEFAULT_ARTIFACT_ROOT") or (store_folder(home) / "artifacts").as_uri()
 
 
 def store_folder(home: Path) -> Path:

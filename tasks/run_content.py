@@ -5,24 +5,29 @@ One ``RunContent`` for the whole run, and one below it for each system and seed,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 from kgqa_core.artifacts import Artifact
 from kgqa_core.config import EncoderSection, EvaluationSection
+from kgqa_core.errors import ArtifactError
 from kgqa_core.run.pipeline import StageOutcome
+from kgqa_core.run.stages.explorer import EXPLORER
 from kgqa_core.run.stages.systems import COMPARISON
 from kgqa_core.sweeps.config import PlotSection, SweepFile
 from kgqa_core.sweeps.points import PointRow, Sweep, show_value
 from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_record
 
-T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 DATA_STAGES = ("graph", "questions", "encodings")  # what systems are compared on: shown with their content hashes
-FLOW_KIND = "flow"  # the two kinds of run, in the tag "kind"
+FLOW_KIND = "flow"  # kinds of run, in the tag "kind"
 SYSTEM_KIND = "system"
+REUSED_KIND = "reused"  # a system that an earlier run made: its figures, under a later run that has it too
+HEADLINES = ("hits1", "f1", "hit_at_1")  # of a system, on the run of the flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,9 @@ class FlowRun:
     config_text: str  # the resolved configuration, YAML
     git_commit: str
     started_ms: int
-    status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED"
+    status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"] = "FINISHED"
+    ended_ms: int | None = None  # None: when the tracker is told
+    error: str = ""  # why it failed
     serving: Serving | None = None  # None: its explorers are not registered
     max_traces: int = 0  # questions per system whose calls are shown
 
@@ -78,6 +85,7 @@ class RunContent:
     data: dict[str, str] = field(default_factory=dict)  # name -> content hash
     tables: dict[str, Path] = field(default_factory=dict)  # name -> Parquet file
     texts: dict[str, str] = field(default_factory=dict)  # file name -> text
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # name -> a small table
 
     def add_metrics(self, figures: Mapping[str, float], measured_ms: int) -> None:
         """Add final figures: curves of one point."""
@@ -94,12 +102,18 @@ class SystemContent:
 
 
 def read_stages(outcomes: Iterable[StageOutcome]) -> list[Stage]:
-    """Return the stages with what they recorded; raises ``ArtifactError`` where a record is damaged."""
-    return [Stage(outcome, read_record(outcome.artifact.folder)) for outcome in outcomes]
+    """Return the stages with what they recorded; one whose record is gone or damaged is left out, with a warning."""
+    stages = []
+    for outcome in outcomes:
+        try:
+            stages.append(Stage(outcome, read_record(outcome.artifact.folder)))
+        except ArtifactError as problem:
+            _log.warning("stage %s is not shown in MLflow: %s", outcome.key, problem)
+    return stages
 
 
 def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
-    """Return what the run of the flow shows: every stage's figures, whether it was built or skipped."""
+    """Return what the run of the flow shows: the headline figures of its systems, and its stages as tables."""
     content = RunContent(
         name=run.name,
         started_ms=run.started_ms,
@@ -109,15 +123,19 @@ def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
         data=_data(stages),
         texts={"config.yaml": run.config_text},
     )
+    if run.error:
+        content.tags["error"] = run.error
     for stage in stages:
         key, record = stage.outcome.key, stage.record
-        content.tags |= {f"stage.{key}": "built" if stage.outcome.built else "skipped"}
-        content.tags |= {f"fingerprint.{key}": stage.fingerprint}
-        content.add_metrics({f"{key}/seconds": (record.ended_ms - record.started_ms) / 1000}, record.ended_ms)
+        state, seconds = "built" if stage.outcome.built else "skipped", (record.ended_ms - record.started_ms) / 1000
+        content.tags |= {f"stage.{key}": state, f"fingerprint.{key}": stage.fingerprint}
+        row = {"stage": key, "state": state, "seconds": seconds, "fingerprint": stage.fingerprint}
+        content.rows.setdefault("stages", []).append(row)
+        figures = [{"stage": key, "figure": name, "value": value} for name, value in record.metrics.items()]
+        content.rows.setdefault("stage_figures", []).extend(figures)
         if record.system is None:
-            content.add_metrics(_under(key, record.metrics), record.ended_ms)
-            content.curves |= _under(key, record.curves)
-            content.params |= _under(key, record.params)
+            content.curves |= {f"{key}.{name}": points for name, points in record.curves.items()}
+            content.params |= {f"{key}.{name}": value for name, value in record.params.items()}
         if record.stage == COMPARISON:
             report = stage.outcome.artifact.folder / "comparison.md"
             content.texts[report.name] = report.read_text(encoding="utf-8")
@@ -125,9 +143,20 @@ def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
     for record in (stage.record for stage in stages):
         if record.system is not None:
             groups.setdefault((record.system, record.stage), []).append(record)
-    for (system, _), group in groups.items():  # means over the seeds
-        content.add_metrics(_under(system, mean_metrics(group)), content.ended_ms)
+    for (system, _), group in groups.items():  # means over the seeds; the explorer's go by the names that it has itself
+        means = mean_metrics(group)
+        prefix = "" if system == EXPLORER else f"{system}."
+        found = {f"{prefix}{name}": means[name] for name in HEADLINES if name in means}
+        content.add_metrics(found, max(record.ended_ms for record in group))
     return content
+
+
+def reused_content(system: SystemContent, made_by: str, page: str) -> RunContent:
+    """Return what stands under a run for a system that run ``made_by`` of the tracker made: its figures alone."""
+    own = system.content
+    tags = {**own.tags, "kind": REUSED_KIND, "made_by": made_by}
+    tags["mlflow.note.content"] = f"An earlier run made it, and has its curves, tables and plots: [{made_by}]({page})"
+    return replace(own, tags=tags, curves={}, tables={}, texts={})
 
 
 def system_contents(run: FlowRun, stages: Sequence[Stage]) -> list[SystemContent]:
@@ -177,10 +206,6 @@ def _shared_tags(run: FlowRun, stages: Sequence[Stage]) -> dict[str, str]:
 
 def _data(stages: Sequence[Stage]) -> dict[str, str]:
     return {stage.outcome.key: stage.outcome.artifact.content for stage in stages if stage.outcome.key in DATA_STAGES}
-
-
-def _under(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
-    return {f"{prefix}/{name}": value for name, value in values.items()}
 
 
 SWEEP_KIND = "sweep"  # in the tag "kind", as those of run_content

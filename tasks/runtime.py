@@ -6,9 +6,16 @@ Importing this module does not import Prefect; each function imports what it nee
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from kgqa_core.artifacts import Artifact
+from kgqa_core.errors import KgqaError
+from kgqa_core.run.pipeline import Pipeline, StageOutcome
+from kgqa_core.run.stages import known_stages
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -16,11 +23,13 @@ if TYPE_CHECKING:
     from prefect import Task
     from prefect.client.schemas.objects import State, TaskRun
 
+    from tasks.outbox import OpenNote
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 IO_RETRIES = 2
-RESULTS_KEY = "results"
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -61,11 +70,12 @@ def _is_io_failure(task: Task[..., Any], run: TaskRun, state: State[Any]) -> boo
     return isinstance(state.result(raise_on_failure=False), OSError)
 
 
-def write_results_artifact(markdown: str, *, description: str = "What this run measured") -> UUID:
-    """Show ``markdown`` as the artifact ``results`` of the running flow or task in Prefect's UI; return its id."""
+def write_results_artifact(name: str, markdown: str, *, description: str = "What this run measured") -> UUID:
+    """Show ``markdown`` as the artifact ``results-NAME`` of the running flow in Prefect's UI; return its id."""
     from prefect.artifacts import create_markdown_artifact
 
-    made = create_markdown_artifact(markdown, key=RESULTS_KEY, description=description)
+    key = re.sub(r"[^a-z0-9]+", "-", f"results-{name}".lower()).strip("-")  # Prefect takes no other letters
+    made = create_markdown_artifact(markdown, key=key, description=description)
     return cast("UUID", made)  # a coroutine only where called from one
 
 
@@ -77,3 +87,78 @@ def run_as_task(work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
         return work()
 
     return stage()
+
+
+def show_cached(*, title: str, key: str, why: str) -> None:
+    """Show a stage that had not to be made, as a task run in the state ``Cached``."""
+    from prefect.states import Completed
+
+    @pipeline_task(title, run_name=key)
+    def stage() -> State[None]:
+        return Completed(name="Cached", message=why)
+
+    stage()
+
+
+class StageTasks:
+    """Does the stages of a run as Prefect tasks, shows those that are there, and keeps the run's note up to date."""
+
+    def __init__(self, pipeline: Pipeline, goals: Iterable[str], note: OpenNote) -> None:
+        self._pipeline, self._note = pipeline, note
+        self._has: dict[str, StageOutcome] = {}
+        found: dict[str, Artifact | None] = {}
+        with suppress(KgqaError):  # an input is missing or damaged: making the stages says so better
+            for key in pipeline.needed_for(goals):
+                if there := pipeline.find(key, found):
+                    self._show(StageOutcome(key, there, built=False))
+        note.has(list(self._has.values()))
+
+    def __call__(self, work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
+        """Do the work of one stage, or of several of a kind."""
+        done = run_as_task(work, title=title, key=key, io=io)
+        made: list[StageOutcome] = done if isinstance(done, list) else [done]  # type: ignore[list-item]
+        for outcome in made:
+            own = outcome.key in self._pipeline.specs and self._pipeline.find(outcome.key)
+            if own and own.folder == outcome.artifact.folder:  # else it is of a run that this one depends on
+                self._has[outcome.key] = outcome
+        self._note.has(list(self._has.values()))
+        return done
+
+    def end(self, outcomes: Sequence[StageOutcome]) -> None:
+        """Take over the stages of the finished run, and show those that turned out to be there."""
+        for outcome in outcomes:
+            if outcome.key not in self._has and not outcome.built:
+                self._show(outcome)
+        self._note.has(outcomes)
+
+    def _show(self, outcome: StageOutcome) -> None:
+        self._has[outcome.key] = outcome
+        folder = "/".join(outcome.artifact.folder.parts[-2:])
+        stage = known_stages().get(outcome.artifact.recipe.stage)
+        show_cached(title=stage.title if stage else outcome.key, key=outcome.key, why=f"is there: {folder}")
+
+
+def mark_crashed(flow_run_id: str) -> None:
+    """Let Prefect know that a flow's run, and what it was doing, ended with its process; a failure is a warning."""
+    from uuid import UUID
+
+    from prefect import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Crashed
+
+    ended: State[Any] = Crashed(message="Its process was killed, as the next run of this home found.")
+    try:
+        with get_client(sync_client=True) as client:
+            run = client.read_flow_run(UUID(flow_run_id))
+            if run.state is None or run.state.is_final():
+                return
+            mine = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+            for task in client.read_task_runs(flow_run_filter=mine):
+                if task.state is None or not task.state.is_final():
+                    client.set_task_run_state(task.id, ended, force=True)
+            client.set_flow_run_state(run.id, ended, force=True)
+    except (ObjectNotFound, ValueError):
+        pass  # it is of another server
+    except Exception as problem:
+        _log.warning("Prefect was not told that run %s was killed: %s", flow_run_id, problem)

@@ -1,9 +1,10 @@
 """What the stages recorded, told to MLflow.
 
-experiment = dataset; parent run = run of the flow, with the figures of the stages; child run = system x seed, with
-curves, metrics, predictions and plots. What is published is decided by what MLflow has, not by what was built: a
-child is made where no finished run carries its fingerprint, so a skipped stage still shows, an MLflow that was away is
-caught up by the next run, and nothing is there twice. Then the explorers that are new are registered (registry.py).
+experiment = dataset; parent run = run of the flow, with the headline figures; child run = system x seed, with curves,
+metrics, predictions and plots. Every run of a flow waits in the outbox of its home until MLflow was told. A system that
+an earlier run made stands under the later run with its figures alone. What is there is known by tags (the flow's run,
+fingerprints), so what is told a second time is not there twice. Then the explorers that are new are registered
+(registry.py).
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ import logging
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.run.pipeline import StageOutcome
-from tasks import run_content
-from tasks.mlflow_store import LOCK_SECONDS, import_mlflow, is_server, store_folder, tracking_uri
+from tasks import outbox, run_content
+from tasks.mlflow_store import (
+    LOCK_SECONDS,
+    artifacts_uri,
+    import_mlflow,
+    mask,
+    run_address,
+    store_folder,
+    tracking_uri,
+)
 from tasks.plots import draw_hits_by_hops, draw_learning_curves
 from tasks.registry import register_explorers
 from tasks.run_content import FlowRun, RunContent, Stage, SweepContent, SystemContent
@@ -31,60 +40,93 @@ from tasks.traces import delete_traces, log_traces
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-T = TypeVar("T")
-
 METRICS_AT_ONCE = 1000  # MLflow refuses more in one call; of parameters and tags 100
 PARAMS_AT_ONCE = 100
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 8000
 DIGEST_CHARACTERS = 36  # of a dataset
 ROWS_SHOWN = 500  # of a table in MLflow's UI, which loads it whole; the Parquet file beside it has all rows
-ERROR_CHARACTERS = 500
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What ``publish`` did."""
+    """Where MLflow shows a run of a flow, and what of it was new."""
 
-    uri: str
+    uri: str  # of the store, without passwords
     parent_run_id: str
-    created: tuple[str, ...]  # fingerprints of the child runs that are new
-    present: tuple[str, ...]  # fingerprints of those that MLflow had
+    page: str  # of the run, in MLflow's UI
+    artifacts: str  # where the files of its experiment go
+    created: tuple[str, ...] = ()  # fingerprints of the systems that it made
+    present: tuple[str, ...] = ()  # fingerprints of those that an earlier run made
     versions: tuple[str, ...] = ()  # of registered models that are new: "kgqa-demo/1"
 
 
 def publish(home: Path, run: FlowRun, outcomes: Sequence[StageOutcome]) -> Published | None:
-    """Tell MLflow about a flow's run; return what was new, or None, after a warning, where MLflow could not be told.
+    """Tell MLflow about a flow's run that has ended; return None, after a warning, where it could not be told.
 
-    ``outcomes`` are in the order of the flow. Nothing is raised: the figures are safe in the artifacts, and the next
-    run publishes what is missing.
+    ``outcomes`` are in the order of the flow. Nothing is raised: the run waits in the outbox.
     """
-    return _tell(home, lambda uri: _publish(home, uri, run, run_content.read_stages(outcomes)))
+    note = outbox.Note(run, tracked=True, stages=tuple(outcomes))
+    outbox.write(home, note)
+    return deliver(home, note)
 
 
-def publish_sweep(home: Path, sweep: SweepContent) -> str | None:
-    """Tell MLflow about a sweep, unless it knows; return the id of its run, or None as ``publish`` does."""
-    return _tell(home, lambda uri: _publish_sweep(home, uri, sweep))
+def publish_sweep(home: Path, sweep: SweepContent) -> Published | None:
+    """Tell MLflow about a sweep, unless it knows; return None as ``publish`` does."""
+    tags = sweep.whole.tags
+    run = FlowRun(
+        id=f"sweep-{sweep.fingerprint}",
+        name=sweep.whole.name,
+        dataset=sweep.experiment,
+        config_name=tags["sweep"],
+        config_hash=sweep.fingerprint,
+        config_text="",
+        git_commit=tags["git_commit"],
+        started_ms=sweep.whole.started_ms,
+    )
+    note = outbox.Note(run, tracked=True, sweep=sweep)
+    outbox.write(home, note)
+    return deliver(home, note)
 
 
-def _tell(home: Path, tell: Callable[[str], T]) -> T | None:
-    """Call ``tell`` with MLflow's URI, the store locked; return what it returned, or None, after a warning."""
+def deliver(home: Path, mine: outbox.Note) -> Published | None:
+    """Tell MLflow about all runs in the outbox that have ended, in order; return where it shows the run of ``mine``.
+
+    A note leaves the outbox once MLflow has all of it. A run that MLflow refuses holds up no other. Nothing is raised:
+    whatever MLflow or its store throws, no finished run must be lost for it.
+    """
+    told: dict[str, Published] = {}
+    problems: list[Exception] = []
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"its store under {home}"
     try:
         uri = tracking_uri(home)
         with exclusive_lock(store_folder(home) / "publish.lock", timeout=LOCK_SECONDS):
-            return tell(uri)
-    except Exception as problem:  # whatever MLflow or its store throws, a finished run must not be lost for it
+            notes = outbox.waiting(home)
+            if mine.run.id not in {note.run.id for note in notes}:  # another process told it, or the disk is full
+                notes.append(mine)
+            for note in notes:
+                if problems:  # raises where MLflow is away: then the others wait, too
+                    _client(uri).search_experiments(max_results=1)
+                try:
+                    told[note.run.id] = _publish_note(home, uri, note)
+                except Exception as problem:
+                    problems.append(problem)
+                else:
+                    outbox.remove(home, note)
+    except Exception as problem:
+        problems.append(problem)
+    if problems:
         _log.warning(
-            "MLflow (%s) was not told about this run: %s: %s. Its figures are safe in the artifacts; the next run "
-            "publishes what MLflow then lacks.",
-            uri,
-            type(problem).__name__,
-            str(problem)[:ERROR_CHARACTERS],
+            "MLflow (%s) was not told about this run, or one before it: %s: %s. Its figures are safe in the artifacts; "
+            "what waits in %s is delivered by the next run.",
+            mask(uri),
+            type(problems[0]).__name__,
+            mask(str(problems[0]))[: outbox.ERROR_CHARACTERS],
+            home / "outbox",
         )
-        return None
+    return told.get(mine.run.id)
 
 
 def git_commit(folder: Path) -> str:
@@ -96,26 +138,44 @@ def git_commit(folder: Path) -> str:
         return "unknown"
 
 
-def _publish(home: Path, uri: str, run: FlowRun, stages: Sequence[Stage]) -> Published:
+def _publish_note(home: Path, uri: str, note: outbox.Note) -> Published:
+    """Tell MLflow about one run of a flow, or a sweep."""
+    if note.sweep:
+        client, experiment, publisher = _open(home, uri, note.sweep.experiment)
+        return _published(client, uri, experiment, _publish_sweep(client, experiment, note.sweep, publisher))
+    run, stages = note.run, run_content.read_stages(note.stages)
     client, experiment, publisher = _open(home, uri, run.dataset)
     ours = {"publisher": publisher, "mlflow.source.name": run.config_name, "mlflow.source.git.commit": run.git_commit}
     parent = _publish_flow(client, experiment, run, stages, ours)
+    child = {**ours, "mlflow.parentRunId": parent}
     created, present, shown_by = [], [], {}
     for system in run_content.system_contents(run, stages):
         tags = system.content.tags
         found = _find(client, experiment, {**dict([system.identity]), "kind": run_content.SYSTEM_KIND}, "FINISHED")
-        (present if found else created).append(tags["fingerprint"])
-        child = {**ours, "mlflow.parentRunId": parent}
         run_id = found[0] if found else _publish_system(client, experiment, system, child, max_traces=run.max_traces)
+        if found and client.get_run(run_id).data.tags.get("mlflow.parentRunId") != parent:
+            present.append(tags["fingerprint"])
+            _show_reused(client, experiment, system, child, made_by=run_id)
+        else:
+            created.append(tags["fingerprint"])
         if trained := tags.get("fingerprint.explorer"):
             shown_by[trained] = run_id
     versions = _register(client, run, stages, shown_by, publisher)
-    return Published(uri, parent, tuple(created), tuple(present), versions)
+    where = _published(client, uri, experiment, parent)
+    return replace(where, created=tuple(created), present=tuple(present), versions=versions)
 
 
-def _publish_sweep(home: Path, uri: str, sweep: SweepContent) -> str:
+def _published(client: MlflowClient, uri: str, experiment: str, run_id: str) -> Published:
+    artifacts = str(client.get_experiment(experiment).artifact_location)
+    return Published(mask(uri), run_id, run_address(uri, _page(experiment, run_id)), mask(artifacts))
+
+
+def _page(experiment: str, run_id: str) -> str:
+    return f"#/experiments/{experiment}/runs/{run_id}"
+
+
+def _publish_sweep(client: MlflowClient, experiment: str, sweep: SweepContent, publisher: str) -> str:
     """Publish a sweep with its points, or return the id of its run where MLflow has it."""
-    client, experiment, publisher = _open(home, uri, sweep.experiment)
     known = {"fingerprint": sweep.fingerprint}
     if found := _find(client, experiment, {**known, "kind": run_content.SWEEP_KIND}, "FINISHED"):
         return found[0]
@@ -134,15 +194,17 @@ def _publish_sweep(home: Path, uri: str, sweep: SweepContent) -> str:
     return parent
 
 
-def _open(home: Path, uri: str, experiment: str) -> tuple[MlflowClient, str, str]:
-    """Return a client, the id of the experiment, cleared of what a killed publisher left, and the publisher's name."""
+def _client(uri: str) -> MlflowClient:
     import_mlflow()
     from mlflow import MlflowClient
 
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    # A server knows where its artifacts go; any other store would put them into the current folder.
-    artifacts = None if is_server(uri) else (store_folder(home) / "artifacts").as_uri()
-    experiment_id = _experiment(client, experiment, artifacts)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _open(home: Path, uri: str, experiment: str) -> tuple[MlflowClient, str, str]:
+    """Return a client, the id of the experiment, cleared of what a killed publisher left, and the publisher's name."""
+    client = _client(uri)
+    experiment_id = _experiment(client, experiment, artifacts_uri(home, uri))
     publisher = hashlib.sha256(f"{platform.node()}:{home.resolve()}".encode()).hexdigest()[:16]
     _delete_unfinished(client, experiment_id, publisher)
     return client, experiment_id, publisher
@@ -152,7 +214,7 @@ def _register(
     client: MlflowClient, run: FlowRun, stages: Sequence[Stage], shown_by: Mapping[str, str], publisher: str
 ) -> tuple[str, ...]:
     """Register the explorers that the registry lacks; a failure is a warning of its own: the runs are published."""
-    if run.serving is None:
+    if run.serving is None or run.status != "FINISHED":
         return ()
     try:
         return register_explorers(client, run, stages, shown_by, publisher)
@@ -160,7 +222,7 @@ def _register(
         _log.warning(
             "no explorer of this run was registered in MLflow: %s: %s. The next run tries again.",
             type(problem).__name__,
-            str(problem)[:ERROR_CHARACTERS],
+            mask(str(problem))[: outbox.ERROR_CHARACTERS],
         )
         return ()
 
@@ -202,8 +264,20 @@ def _publish_flow(
     if again := _find(client, experiment, {"flow_run_id": run.id, "kind": run_content.FLOW_KIND}, run.status):
         return again[0]  # this publication is tried a second time
     run_id = _start(client, experiment, run_content.flow_content(run, stages), ours)
-    client.set_terminated(run_id, status=run.status)
+    client.set_terminated(run_id, status=run.status, end_time=run.ended_ms)
     return run_id
+
+
+def _show_reused(
+    client: MlflowClient, experiment: str, system: SystemContent, ours: Mapping[str, str], *, made_by: str
+) -> None:
+    """Show a system that an earlier run made under one more run of the flow, unless it is shown there."""
+    content = run_content.reused_content(system, made_by, _page(experiment, made_by))
+    here = {name: content.tags[name] for name in ("kind", "fingerprint")}
+    if _find(client, experiment, {**here, "mlflow.parentRunId": ours["mlflow.parentRunId"]}, "FINISHED"):
+        return  # this publication is tried a second time
+    run_id = _start(client, experiment, content, ours)
+    client.set_terminated(run_id, end_time=content.ended_ms)
 
 
 def _publish_system(
@@ -230,13 +304,18 @@ def _publish_system(
 
 def _start(client: MlflowClient, experiment: str, content: RunContent, ours: Mapping[str, str]) -> str:
     """Make a run that holds ``content``, and return its id; it is still to be finished."""
-    tags = {name: value[:TAG_CHARACTERS] for name, value in {**content.tags, **ours}.items()}
+    import pandas as pd
+
+    tags = {name: mask(value)[:TAG_CHARACTERS] for name, value in {**content.tags, **ours}.items()}
     run_id = str(client.create_run(experiment, content.started_ms, tags, content.name).info.run_id)
     _log_figures(client, run_id, content)
     for name, path in content.tables.items():
         _log_table(client, run_id, name, path)
     for name, text in content.texts.items():
-        client.log_text(run_id, text, name)
+        client.log_text(run_id, mask(text), name)
+    for name, rows in content.rows.items():
+        if rows:
+            client.log_table(run_id, pd.DataFrame(rows, dtype=object), f"{name}.json")
     return run_id
 
 
@@ -248,7 +327,7 @@ def _log_figures(client: MlflowClient, run_id: str, content: RunContent) -> None
     metrics = [Metric(name, value, when, step) for name, points in curves.items() for step, value, when in points]
     for start in range(0, len(metrics), METRICS_AT_ONCE):
         client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
-    params = [Param(name, str(value)[:PARAM_CHARACTERS]) for name, value in content.params.items()]
+    params = [Param(name, mask(str(value))[:PARAM_CHARACTERS]) for name, value in content.params.items()]
     for start in range(0, len(params), PARAMS_AT_ONCE):
         client.log_batch(run_id, params=params[start : start + PARAMS_AT_ONCE])
     inputs = []

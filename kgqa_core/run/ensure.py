@@ -63,6 +63,7 @@ def ensure(
 
 def _make_all(pipeline: Pipeline, keys: Sequence[str], worker: Worker) -> list[StageOutcome]:
     made: dict[str, StageOutcome] = {}
+    lent = f" of {pipeline.config.name}" if pipeline.needed_by else ""  # two runs may have stages of one key
     for key in keys:
         if key in made:
             continue
@@ -75,12 +76,12 @@ def _make_all(pipeline: Pipeline, keys: Sequence[str], worker: Worker) -> list[S
         for other in spec.depends_on_run.values():
             ensure(pipeline.other_run(other.conf), [other.key], worker=worker)
         if stage.build_all is None:
-            made[key] = worker(partial(pipeline.make, key), title=stage.title, key=key, io=stage.io)
+            made[key] = worker(partial(pipeline.make, key), title=stage.title, key=f"{key}{lent}", io=stage.io)
             continue
         alike = [each for each in keys if pipeline.specs[each].stage == stage.name and not pipeline.find(each)]
         work = partial(stage.build_all, pipeline, alike)
         name = key if len(alike) == 1 else f"{stage.name} ({len(alike)})"
-        made |= {outcome.key: outcome for outcome in worker(work, title=stage.title, key=name, io=stage.io)}
+        made |= {outcome.key: outcome for outcome in worker(work, title=stage.title, key=f"{name}{lent}", io=stage.io)}
     return [made[key] for key in keys]
 
 

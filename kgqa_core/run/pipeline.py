@@ -56,7 +56,7 @@ class Pipeline:
     """The stages of one configuration over the artifact store of its home."""
 
     def __init__(self, config: RunConfig, *, needed_by: tuple[Path, ...] = ()) -> None:
-        self.config, self._needed_by = config, needed_by
+        self.config, self.needed_by = config, needed_by
         self.home = config.runtime.home
         self.specs = {spec.key: spec for spec in stage_specs(config)}
         self.store = ArtifactStore(self.home / "artifacts")
@@ -107,12 +107,12 @@ class Pipeline:
 
     def other_run(self, conf: Path) -> Pipeline:
         """Return the stages of another run that this one depends on, in the same home; ConfigError for a circle."""
-        if conf in self._needed_by:
+        if conf in self.needed_by:
             raise ConfigError(f"explorer.init_from, also_train_on: {conf} depends on itself through other runs")
         if conf not in self._others:
             here = {"runtime": self.config.runtime, "cluster": self.config.cluster}
             config = read_config(conf).model_copy(update=here)
-            self._others[conf] = Pipeline(config, needed_by=(*self._needed_by, conf))
+            self._others[conf] = Pipeline(config, needed_by=(*self.needed_by, conf))
         return self._others[conf]
 
     def needed_for(self, goals: Iterable[str]) -> list[str]:

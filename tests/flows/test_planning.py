@@ -66,7 +66,7 @@ def test_lm_info_makes_the_model_and_what_it_reads_and_nothing_else(
 ) -> None:
     monkeypatch.setattr("tasks.server.prefect_server", nullcontext)
     monkeypatch.setattr("flows.pipeline.make_stages", flows.pipeline.make_stages.fn)
-    monkeypatch.setattr("flows.pipeline.run_as_task", work_here)
+    monkeypatch.setattr("tasks.runtime.run_as_task", work_here)
     write_part(tmp_path / "data")
     pipeline = open_run(tmp_path / "tiny.yaml", RUN, "lm.steps=2")
     options = ("--set", f"runtime.home={tmp_path / 'home'}", "--set", "lm.steps=2", "--json")

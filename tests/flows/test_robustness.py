@@ -220,7 +220,7 @@ def test_a_worker_runs_the_scheduled_retrain_once(server: str, tmp_path: Path, m
     mine = {"deployments": {"id": {"any_": [deployment["id"]]}}, "flow_runs": {"state": {"type": begun}}}
     (run,) = ask_server(server, "flow_runs/filter", mine)
     assert (run["id"], run["state_type"]) == (created, "COMPLETED"), run["state"]
-    wanted = {"key": {"any_": ["results"]}, "flow_run_id": {"any_": [created]}}
+    wanted = {"key": {"any_": ["results-quick"]}, "flow_run_id": {"any_": [created]}}
     (results,) = ask_server(server, "artifacts/filter", {"artifacts": wanted})
     assert "template control" in str(results["data"])
     stages = {folder.name for folder in (home / "artifacts").iterdir()}

@@ -115,7 +115,7 @@ def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(ho
 
         @flow(name="halve and double")
         def small_flow(number: int) -> int:
-            write_results_artifact("| system | hits1 |\n| - | - |\n| explorer | 97.0 |")
+            write_results_artifact("Demo_1", "| system | hits1 |\n| - | - |\n| explorer | 97.0 |")
             with pytest.raises(ValueError, match="no retry"):
                 wrong()
             return flaky(number)

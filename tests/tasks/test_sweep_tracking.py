@@ -87,8 +87,9 @@ def test_a_sweep_is_published_once_and_whole_whatever_a_killed_publisher_left(
         patch.setattr(MlflowClient, "set_terminated", killed_after_the_first_point)
         with pytest.raises(KeyboardInterrupt):
             publish_sweep(home, shown)
-    published = publish_sweep(home, shown)
-    assert publish_sweep(home, shown) == published
+    told = publish_sweep(home, shown)
+    assert told is not None and publish_sweep(home, shown) == told
+    published = told.parent_run_id
 
     client = MlflowClient(tracking_uri=tracking_uri(home))
     experiment = client.get_experiment_by_name("dataset a")

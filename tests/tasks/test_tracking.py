@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import chdir
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ import tasks.tracking
 from kgqa_core.artifacts import Artifact, Recipe
 from kgqa_core.run.pipeline import StageOutcome
 from kgqa_core.tracking import Point, TrackingRecord, write_record
-from tasks.mlflow_store import ensure_store, tracking_uri, ui_command
+from tasks import outbox
+from tasks.mlflow_store import ensure_store, mask, tracking_uri, ui_command
+from tasks.outbox import end_killed, noted, waiting
 from tasks.run_content import FlowRun
 from tasks.tracking import Published, git_commit, publish
 from tests.conftest import Start
@@ -110,14 +112,28 @@ def a_run(number: int = 1, **changes: Any) -> FlowRun:
 
 
 def seen(home: Path, uri: str | None = None) -> tuple[MlflowClient, dict[str, Run]]:
-    """Return a client and the runs that a user sees, by name."""
+    """Return a client and the runs that a user sees, by name; those that only show what an earlier one made aside."""
     client = MlflowClient(tracking_uri=uri or tracking_uri(home))
     experiment = client.get_experiment_by_name("demo")
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id])
+    found = [run for run in client.search_runs([experiment.experiment_id]) if run.data.tags.get("kind") != "reused"]
     names = [run.info.run_name for run in found]
     assert len(set(names)) == len(names), f"twice: {sorted(names)}"
     return client, dict(zip(names, found, strict=True))
+
+
+def reused(client: MlflowClient, parent: Run) -> dict[str, Run]:
+    """Return the runs below ``parent`` that show what an earlier run made, by name."""
+    below = f"tags.kind = 'reused' AND tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    found = client.search_runs([parent.info.experiment_id], below)
+    assert len({run.info.run_name for run in found}) == len(found)
+    return {run.info.run_name: run for run in found}
+
+
+def table_of(client: MlflowClient, run: Run, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a table as MLflow's UI shows it."""
+    found = json.loads(Path(client.download_artifacts(run.info.run_id, f"{name}.json")).read_text())
+    return [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
 
 
 def told(published: Published | None) -> Published:
@@ -147,10 +163,12 @@ def test_a_run_shows_its_stages_and_each_system_and_seed_shows_what_it_did(shown
     assert sorted(runs) == ["brave-otter-1", *SYSTEMS]
     parent, child = runs["brave-otter-1"], runs["explorer seed 2"]
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    assert parent.data.metrics["graph/num_triples"] == 2003
-    assert parent.data.metrics["explorer-seed1/seconds"] == 7
-    assert parent.data.metrics["explorer/hits1"] == 97.5  # the mean of both seeds
-    assert parent.data.params == {"config_name": "demo", "config_hash": "c0ffee", "graph/format": "tsv"}
+    assert parent.data.metrics == {"hits1": 97.5}  # the mean of both seeds, by the name that a seed's own has
+    assert parent.data.params == {"config_name": "demo", "config_hash": "c0ffee", "graph.format": "tsv"}
+    stages = {row["stage"]: (row["state"], row["seconds"]) for row in table_of(client, parent, "stages")}
+    assert stages["explorer-seed1"] == ("built", 7)
+    figures = {(row["stage"], row["figure"]): row["value"] for row in table_of(client, parent, "stage_figures")}
+    assert (figures["graph", "num_triples"], figures["evaluation-seed2", "hits1.hop1"]) == (2003, 97)
     shared = {"flow_run_id": "flow-run-1", "git_commit": "0123abcd", "dataset": "demo", "config_hash": "c0ffee"}
     assert {**shared, "config_name": "demo", "stage.graph": "built", "kind": "flow"}.items() <= parent.data.tags.items()
     assert Path(client.download_artifacts(parent.info.run_id, "config.yaml")).read_text() == a_run().config_text
@@ -183,36 +201,151 @@ def test_curves_keep_every_point_and_tables_are_whole_and_shown_beside_two_plots
         assert run.info.artifact_uri.startswith((shown / "mlflow" / "artifacts").as_uri())
 
 
-def test_a_second_run_that_skips_all_shows_its_stages_but_makes_no_system_twice(home: Path) -> None:
+def test_a_second_run_that_skips_all_shows_its_stages_and_links_what_it_has_to_the_run_that_made_it(home: Path) -> None:
     pipeline = Pipeline(home)
     first = told(publish(home, a_run(1), pipeline.everything()))
-    assert told(publish(home, a_run(1), pipeline.everything())).parent_run_id == first.parent_run_id  # tried again
+    assert told(publish(home, a_run(1), pipeline.everything())) == first  # tried again
     second = told(publish(home, a_run(2), pipeline.everything(built=False)))
     assert (second.created, second.present) == ((), BOTH)
-    _, runs = seen(home)
+    assert told(publish(home, a_run(2), pipeline.everything(built=False))) == second
+    client, runs = seen(home)
     assert sorted(runs) == ["brave-otter-1", "brave-otter-2", *SYSTEMS]
+    assert reused(client, runs["brave-otter-1"]) == {}
+    shown = reused(client, runs["brave-otter-2"])
+    assert sorted(shown) == SYSTEMS
+    for name, run in shown.items():
+        assert run.data.tags["made_by"] == runs[name].info.run_id
+        assert runs[name].info.run_id in run.data.tags["mlflow.note.content"]
+        assert run.data.metrics["hits1"] == runs[name].data.metrics["hits1"]
+        assert "train.loss" not in run.data.metrics
+        assert client.list_artifacts(run.info.run_id) == []
     assert runs["brave-otter-2"].data.tags["stage.graph"] == "skipped"
     assert runs["brave-otter-2"].data.metrics == runs["brave-otter-1"].data.metrics
 
 
-def test_an_mlflow_that_was_away_warns_and_is_caught_up_by_the_next_run(
-    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An MLflow that is away: its address, where nobody answers."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        uri = f"http://ann:secret@127.0.0.1:{bound.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        yield uri
+
+
+def test_runs_while_mlflow_was_away_are_delivered_in_order_and_once_even_if_the_data_moved_on(
+    home: Path, nobody: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.socket() as nobody, caplog.at_level(logging.WARNING, "tasks.tracking"):
-        nobody.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{nobody.getsockname()[1]}")
-        began = time.monotonic()
-        assert publish(home, a_run(1), Pipeline(home).everything()) is None
-        assert time.monotonic() - began < 60  # MLflow's own retries last minutes
+    pipeline = Pipeline(home)
+    began = time.monotonic()
+    with caplog.at_level(logging.WARNING, "tasks.tracking"):
+        assert publish(home, a_run(1), pipeline.everything()) is None
+    assert time.monotonic() - began < 60  # MLflow's own retries last minutes
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "tasks.tracking"]
     assert "was not told" in warning
-    assert "the next run publishes" in warning
+    assert "delivered by the next run" in warning
+    assert "secret" not in caplog.text
+    assert publish(home, a_run(2, status="FAILED", error="no", ended_ms=2_007_000), [pipeline.graph()]) is None
+    assert [note.run.id for note in waiting(home)] == ["flow-run-1", "flow-run-2"]
+
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert told(publish(home, a_run(2), Pipeline(home).everything(built=False))).created == BOTH
-    damaged = Pipeline(home).graph()
-    (damaged.artifact.folder / "tracking.json").write_text("{")
-    assert publish(home, a_run(3), [damaged]) is None
+    started: list[str] = []
+    start = tasks.tracking._start
+    monkeypatch.setattr(tasks.tracking, "_start", lambda *told: started.append(told[2].name) or start(*told))
+    other = pipeline.stage("explorer-seed3", system="explorer", seed=3)  # the data moved on: none of the first run's
+    assert told(publish(home, a_run(3), [other])).created == (other.artifact.fingerprint,)
+    assert started == ["brave-otter-1", *SYSTEMS, "brave-otter-2", "brave-otter-3", "explorer seed 3"]
+    assert not list((home / "outbox").iterdir())
+    _, runs = seen(home)
+    assert sorted(runs) == sorted(started)
+    late = runs["brave-otter-2"]
+    assert (late.info.status, late.info.end_time, late.data.tags["error"]) == ("FAILED", 2_007_000, "no")
+    assert runs["explorer seed 1"].data.tags["mlflow.parentRunId"] == runs["brave-otter-1"].info.run_id
+
+
+def test_a_kill_between_delivery_and_its_note_doubles_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(outbox, "remove", kill)
+        publish(home, a_run(1), Pipeline(home).everything())
+    assert [note.run.id for note in waiting(home)] == ["flow-run-1"]
+    publish(home, a_run(2), [Pipeline(home).graph()])
+    assert waiting(home) == []
+    client, runs = seen(home)  # which fails for two of a name
+    assert sorted(runs) == ["brave-otter-1", "brave-otter-2", *SYSTEMS]
+    assert reused(client, runs["brave-otter-1"]) == {}
+
+
+def test_a_run_that_mlflow_refuses_holds_up_no_other_and_a_damaged_record_costs_its_stage_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = tasks.run_content.flow_content
+
+    def refuse(run: FlowRun, stages: Sequence[Any]) -> Any:
+        if run.id == "flow-run-1":
+            raise ValueError("a name that MLflow refuses")
+        return content(run, stages)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(tasks.run_content, "flow_content", refuse)
+        assert publish(home, a_run(1), [Pipeline(home).graph()]) is None
+        damaged = Pipeline(home).explorer(1)
+        (damaged.artifact.folder / "tracking.json").write_text("{")
+        assert publish(home, a_run(2), [Pipeline(home).graph(), damaged]) is not None
+    assert "a name that MLflow refuses" in caplog.text
     assert "tracking.json" in caplog.text
+    assert [note.run.id for note in waiting(home)] == ["flow-run-1"]
+    assert "stage.explorer-seed1" not in seen(home)[1]["brave-otter-2"].data.tags
+    publish(home, a_run(3), [])
+    assert sorted(seen(home)[1]) == ["brave-otter-1", "brave-otter-2", "brave-otter-3"]
+
+
+def test_a_run_whose_process_was_killed_is_shown_as_killed_with_the_stages_that_it_had(
+    home: Path, start: Start
+) -> None:
+    stages = [Pipeline(home).graph()]
+    run = start(NOTED, home, stdout=subprocess.PIPE)
+    assert run.stdout is not None and run.stdout.readline() == "noted\n"
+    assert end_killed(home, lambda _: None) == []  # it is alive
+    assert waiting(home) == []
+    run.kill()
+    run.wait(30)
+    ended: list[str] = []
+    assert end_killed(home, ended.append) == ended == ["flow-run-1", "flow-run-7"]
+    assert [note.run.id for note in waiting(home)] == ["flow-run-1"]  # the other told MLflow nothing anyway
+    assert told(publish(home, a_run(2), stages)).created == ()
+    killed = seen(home)[1]["brave-otter-1"]
+    assert (killed.info.status, killed.data.tags["stage.graph"]) == ("KILLED", "built")
+    assert not list((home / "outbox").iterdir())
+
+
+NOTED = """
+import sys, time
+from pathlib import Path
+from tests.tasks.test_tracking import Pipeline, a_run
+from tasks.outbox import noted
+home = Path(sys.argv[1])
+with noted(home, a_run(1), tracked=True) as note, noted(home, a_run(7), tracked=False):
+    note.has([Pipeline(home).graph()])
+    print("noted", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_how_a_run_ended_is_noted_and_a_password_is_in_no_note(home: Path) -> None:
+    for number, problem in ((1, ValueError("no postgresql://ann:secret@db/x")), (2, KeyboardInterrupt()), (3, None)):
+        with suppress(ValueError, KeyboardInterrupt), noted(home, a_run(number), tracked=True):
+            if problem:
+                raise problem
+    ends = [(note.run.status, note.run.error) for note in waiting(home)]
+    failed, killed, finished = ends
+    assert failed == ("FAILED", "ValueError: no postgresql://ann:***@db/x")
+    assert (killed[0], finished) == ("KILLED", ("FINISHED", ""))
+    (home / "outbox" / "0000000000001-x.json").write_text("{")
+    assert len(waiting(home)) == 3
+    assert (home / "outbox" / "0000000000001-x.unreadable").exists()
 
 
 def test_what_a_kill_left_unfinished_is_replaced_and_a_run_of_someone_else_is_not_touched(
@@ -231,7 +364,7 @@ def test_what_a_kill_left_unfinished_is_replaced_and_a_run_of_someone_else_is_no
         publish(home, a_run(1), stages)
     left = seen(home)[1]["explorer seed 1"]
     assert left.info.status == "RUNNING"
-    assert told(publish(home, a_run(2), stages)).created == BOTH
+    assert told(publish(home, a_run(2), stages)).present == BOTH  # the first run was delivered before it
     _, runs = seen(home)
     assert runs.pop("theirs").info.status == "RUNNING"
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
@@ -257,7 +390,7 @@ def test_a_failed_run_is_shown_with_many_long_parameters_and_a_deleted_experimen
     client, runs = seen(home)
     failed = runs["brave-otter-1"]
     assert failed.info.status == "FAILED"
-    found = [value for name, value in failed.data.params.items() if name.startswith("encodings/setting")]
+    found = [value for name, value in failed.data.params.items() if name.startswith("encodings.setting")]
     assert (len(found), {len(value) for value in found}) == (211, {6000})
     assert "seed" not in runs["template control"].data.tags
     client.delete_experiment(failed.info.experiment_id)
@@ -272,6 +405,11 @@ def test_a_store_that_the_user_names_is_used_and_its_artifacts_still_stay_in_the
     assert told(publish(home, a_run(), [Pipeline(home).graph()])).uri == uri
     run = seen(home, uri=uri)[1]["brave-otter-1"]
     assert run.info.artifact_uri.startswith((home / "mlflow" / "artifacts").as_uri())
+    monkeypatch.setenv("MLFLOW_DEFAULT_ARTIFACT_ROOT", (tmp_path / "files").as_uri())
+    elsewhere = told(publish(home, a_run(2, dataset="another"), [Pipeline(home).graph()]))
+    assert elsewhere.artifacts == (tmp_path / "files").as_uri()
+    assert list((tmp_path / "files").rglob("config.yaml"))
+    assert elsewhere.page.startswith("http://127.0.0.1:5000/#/experiments/")
     assert list(Path.cwd().iterdir()) == []
 
 
@@ -336,6 +474,23 @@ def test_the_command_for_the_ui_can_be_pasted_into_a_shell(home: Path, monkeypat
     assert words[4:] == ["--port", "5013", "--host", "127.0.0.1", "--workers", "1"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example/team")
     assert shlex.split(ui_command(home))[-1] == "https://mlflow.example/team"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://ann:secret@db/mlflow")
+    assert '--backend-store-uri "$MLFLOW_TRACKING_URI" --port' in ui_command(home)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://ann:p@ss/w@db:5432/x?sslmode=on", "postgresql://ann:***@db:5432/x?sslmode=on"),
+        ("at http://token@host/x.", "at http://***@host/x."),
+        ("https://ann:secret@host", "https://***@host"),
+        ("mysql+pymysql://db/x?user=ann&password=secret&a=b", "mysql+pymysql://db/x?user=ann&password=***&a=b"),
+        ("sqlite:////a b/mlflow.db", "sqlite:////a b/mlflow.db"),
+        ("http://host:80/p?to=a@b and s3://bucket/key", "http://host:80/p?to=a@b and s3://bucket/key"),
+    ],
+)
+def test_passwords_in_addresses_are_hidden(text: str, shown: str) -> None:
+    assert mask(text) == shown
 
 
 def test_the_commit_is_that_of_the_folder_and_unknown_without_git(tmp_path: Path) -> None:

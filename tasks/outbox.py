@@ -1,0 +1,145 @@
+"""The outbox of a home: one note per run of a flow, until it has ended and MLflow was told about it.
+
+A note is written when a run starts, again when a stage is made, and when the run ends. Its lock is held for as long as
+the run lives, and the kernel frees it however the run ends. So a note without an end whose lock is free is of a run
+that was killed. Notes are delivered in the order in which runs started, by tracking.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from kgqa_core.artifacts import exclusive_lock, write_json
+from kgqa_core.errors import KgqaError, shorten
+from kgqa_core.run.pipeline import StageOutcome
+from tasks.mlflow_store import mask
+from tasks.run_content import FlowRun, SweepContent
+
+ERROR_CHARACTERS = 500
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is known of one run of a flow."""
+
+    run: FlowRun
+    tracked: bool  # is MLflow to be told of it?
+    stages: tuple[StageOutcome, ...] = ()  # in the order of the run; where it was killed, those that it had by then
+    sweep: SweepContent | None = None  # of a sweep, all that MLflow is told
+
+    def path(self, home: Path) -> Path:
+        """Return its place: names sort by the start of the run."""
+        return home / "outbox" / f"{self.run.started_ms:013d}-{self.run.id}.json"
+
+
+_adapter = cache(lambda: TypeAdapter(Note))
+
+
+class OpenNote:
+    """The note of a run that is going on."""
+
+    def __init__(self, home: Path, note: Note) -> None:
+        self.home, self.note = home, note
+
+    def has(self, stages: Sequence[StageOutcome]) -> None:
+        """Write down which stages the run has by now."""
+        self.note = replace(self.note, stages=tuple(stages))
+        write(self.home, self.note)
+
+
+@contextlib.contextmanager
+def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:
+    """Keep a note of a run for as long as the context lasts; how the context ends is how the run ended.
+
+    A disk that takes no note is a warning: the run is worth more than its note.
+    """
+    note = Note(replace(run, status="RUNNING"), tracked)
+    path, status, error = note.path(home), "FINISHED", ""
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(exclusive_lock(path.with_suffix(".lock"), timeout=0))
+        except (OSError, KgqaError) as problem:
+            _log.warning("this run has no note in %s: %s", path.parent, problem)
+        write(home, note)
+        held = OpenNote(home, note)
+        try:
+            yield held
+        except BaseException as problem:
+            status = "FAILED" if isinstance(problem, Exception) else "KILLED"
+            error = mask(f"{type(problem).__name__}: {problem}")[:ERROR_CHARACTERS]
+            raise
+        finally:
+            ended = replace(held.note.run, status=status, error=error, ended_ms=round(time.time() * 1000))
+            held.note = replace(held.note, run=ended)
+            write(home, held.note) if tracked else remove(home, held.note)
+
+
+def write(home: Path, note: Note) -> None:
+    """Write or replace a note; a full disk is a warning."""
+    try:
+        note.path(home).parent.mkdir(parents=True, exist_ok=True)
+        write_json(note.path(home), _adapter().dump_python(note, mode="json"))
+    except OSError as problem:
+        _log.warning("cannot write the note %s: %s", note.path(home), problem)
+
+
+def remove(home: Path, note: Note) -> None:
+    """Remove a note that has done its duty."""
+    for path in (note.path(home), note.path(home).with_suffix(".lock")):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def read_notes(home: Path) -> list[Note]:
+    """Return all notes, in the order in which their runs started; those that cannot be read are set aside."""
+    found = []
+    for path in sorted((home / "outbox").glob("*.json")):
+        try:
+            found.append(_adapter().validate_json(path.read_bytes()))
+        except FileNotFoundError:  # its run has ended, or another process delivered it
+            continue
+        except (OSError, ValidationError) as problem:
+            _log.warning("%s is no note of a run and is set aside: %s", path, shorten(str(problem)))
+            with contextlib.suppress(OSError):
+                path.rename(path.with_suffix(".unreadable"))
+    return found
+
+
+def waiting(home: Path) -> list[Note]:
+    """Return the notes of runs that have ended and that MLflow is still to be told about."""
+    return [note for note in read_notes(home) if note.tracked and note.run.status != "RUNNING"]
+
+
+def end_killed(home: Path, tell: Callable[[str], None]) -> list[str]:
+    """Give an end to the notes of runs that were killed; return their ids. ``tell`` is called with each before."""
+    killed = []
+    for note in read_notes(home):
+        if note.run.status != "RUNNING":
+            continue
+        path = note.path(home)
+        try:
+            with exclusive_lock(path.with_suffix(".lock"), timeout=0):
+                if not path.exists():  # another process was first
+                    remove(home, note)
+                    continue
+                last_seen = round(path.stat().st_mtime * 1000)
+                tell(note.run.id)
+                killed.append(note.run.id)
+                run = replace(note.run, status="KILLED", error="its process was killed", ended_ms=last_seen)
+                if note.tracked:
+                    write(home, replace(note, run=run))
+                else:
+                    remove(home, note)
+        except (OSError, KgqaError):  # it is at work, or another process looks after it
+            continue
+    return killed
