@@ -130,7 +130,7 @@ def test_a_flow_run_is_seen_through_the_api_and_its_server_is_gone_afterwards(ho
             ("judge", "FAILED"),
         }
         (artifact,) = ask(url, "artifacts")
-        assert artifact["key"] == "results"
+        assert artifact["key"] == "results-demo-1"
         assert "| explorer | 97.0 |" in artifact["data"]
     assert_nothing_left(home, pid, started)
     assert dict(os.environ) == before
