@@ -26,6 +26,7 @@ def run_flow(name: FlowName, config: RunConfig, **options: Any) -> RunSummary:
 
     _log.info("configuration %s, hash %s", config.name, config_hash(config)[:DIGITS])
     _log.debug("resolved: %s", config.model_dump_json())
+    Pipeline(config)  # ConfigError before anything runs
     with prefect_server(config.runtime.home):
         from flows import pipeline as flows
 
@@ -37,6 +38,8 @@ def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:
     """Run all points of a sweep, on one Prefect server, and compare them. Raises what its stages raise."""
     from tasks.server import prefect_server
 
+    for point in sweep.points:  # ConfigError before anything runs
+        Pipeline(point.config)
     with prefect_server(sweep.home):
         from flows import pipeline as flows
 

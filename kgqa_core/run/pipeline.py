@@ -64,6 +64,8 @@ class Pipeline:
         self._others: dict[Path, Pipeline] = {}
         self._last = self.home / "runs" / f"{config.name}.json"
         self._accepted = self.home / "runs" / "accepted" / f"{config.name}.json"
+        for conf in {other.conf for spec in self.specs.values() for other in spec.depends_on_run.values()}:
+            self.other_run(conf)  # what is wrong there is found before anything is made here
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Tell whoever listens."""

@@ -147,6 +147,22 @@ def test_a_mistake_is_told_on_standard_error_with_its_exit_code(conf, arguments,
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [("run", "SELF"), ("run", "OTHER"), ("build", "OTHER"), ("sweep", "SWEEP")])
+def test_a_contradiction_is_a_configuration_error_before_anything_runs(conf, arguments):
+    """Systems that need a planner which the run does not train: in a run, in one that it starts from, in a sweep."""
+    conf.with_name("self.yaml").write_text(CONFIG + "systems: {answered_by: [oracle]}\n", encoding="utf-8")
+    other = CONFIG.replace("epochs: 1", "epochs: 1, init_from: self.yaml")
+    conf.with_name("other.yaml").write_text(other, encoding="utf-8")
+    planned = CONFIG + "plans: {planners: [dense]}\ndense: {}\nsystems: {run: [rog], answered_by: [oracle]}\n"
+    conf.with_name("planned.yaml").write_text(planned, encoding="utf-8")
+    varied = "base: planned.yaml\nvary: {systems.rog.plans: [dense, mixture]}\nplots: [{x: systems.rog.plans, y: f1}]\n"
+    conf.with_name("sweep.yaml").write_text(varied, encoding="utf-8")
+    done = kgqa(arguments[0], conf.with_name(f"{arguments[1].lower()}.yaml"), "--json")
+    assert (done.exit_code, done.stdout) == (2, ""), done.stderr
+    assert "'dense-seed0', which this run does not make" in done.stderr or "has no language model" in done.stderr
+    assert not (conf.parent / "home").exists()
+
+
 def test_asking_a_run_does_not_load_mlflow(conf):
     program = (
         "import sys\nfrom flows.cli import main\n"

@@ -94,7 +94,7 @@ def stage_specs(config: RunConfig) -> list[StageSpec]:
         for need in spec.needs:
             if need not in by_key:
                 hint = stages[need.partition("-")[0]].asked_for
-                raise ConfigError(f"{spec.key} needs {need!r}, which this run does not make: {hint}")
+                raise ConfigError(f"{config.name}: {spec.key} needs {need!r}, which this run does not make: {hint}")
             if need not in placed:
                 place(by_key[need])
         placed.setdefault(spec.key, spec)
