@@ -29,7 +29,7 @@ from kgqa_core.lm.call_store import CallStore
 from kgqa_core.lm.calls import Meter, Metered
 from kgqa_core.lm.types import GREEDY, Decoding, Generation, Prompt
 from kgqa_core.questions.formats import JSONL, Loaded, QuestionFile
-from kgqa_core.questions.link import Resolver, load_file
+from kgqa_core.questions.link import Resolver, link_file
 from kgqa_core.systems.answering import PlanSource
 from kgqa_core.systems.rog import Rog, RogSection
 from kgqa_core.systems.runner import Bench
@@ -126,7 +126,7 @@ def journey(folder: Path) -> tuple[Journey, dict[str, Any]]:
         def go(topic: str) -> None:
             file = folder / f"{topic}.jsonl"
             loaded = Loaded()
-            load_file(loaded, QuestionFile(file, "test"), read=JSONL.read, resolver=Resolver(graph))
+            loaded.questions += link_file(QuestionFile(file, "test"), loaded, read=JSONL.read, resolver=Resolver(graph))
             done = bench.answer(loaded.questions)
             write_calls(folder / "calls.parquet", done.answered)
             write_answered(

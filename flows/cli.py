@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.cli_ask import ask_questions, open_and_ask, open_answerer, open_asked_run, system_settings
 from flows.cli_compare import compare, confidence
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
@@ -18,7 +19,6 @@ from flows.cli_sweep import sweep
 
 if TYPE_CHECKING:
     from flows.run import FlowName
-    from kgqa_core.run.ask import Answerer, SystemReply
 
 EXIT_CODES = """Exit codes: 0 done · 1 another error · 2 configuration or usage · 3 input file · 4 no such entity ·
 5 artifact missing or damaged, or disk full · 6 the new build moved beyond dataset.drift ·
@@ -169,6 +169,12 @@ def evaluate(
     ] = None,
     systems: Systems = None,
     answered_by: AnsweredBy = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --questions: write the answers, .jsonl or .parquet.")
+    ] = None,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="With --questions: score the controls beside, which takes longer.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Put systems side by side over the same questions, and make what that needs.
@@ -176,30 +182,33 @@ def evaluate(
     A run without a section `systems` scores its explorers beside their controls, unless --systems names some. What a
     killed evaluation finished is kept, question by question; calls of a language model are never paid twice.
 
-    With --questions, the explorer of the first seed is scored on a file of your own.
+    With --questions, the explorer of the first seed, or the one system that --systems names, is scored on a file of
+    your own of any size. Only the stages that it needs are made.
 
     \b
     Examples:
       kgqa evaluate conf/demo.yaml
       kgqa evaluate conf/demo.yaml --systems etd,rog,fiske,direct --answered-by lm,oracle
-      kgqa evaluate conf/demo.yaml --questions new_questions.jsonl --json
+      kgqa evaluate conf/demo.yaml --questions new_questions.jsonl --out answers.jsonl
     """
-    settings = [*(settings or ()), *system_settings(systems, answered_by)]
     if questions is None:
-        run_and_print("evaluate", conf, settings, as_json)
+        if out is not None or controls:
+            raise typer.BadParameter("--out and --controls go with --questions")
+        run_and_print("evaluate", conf, [*(settings or ()), *system_settings(systems, answered_by)], as_json)
         return
+    if systems and "," in systems:
+        raise typer.BadParameter(f"--questions are answered by one system, not by {systems}")
     from flows.cli_output import print_evaluation, print_json, print_rejects
 
-    pipeline = open_run(conf, settings)
-    first = pipeline.config.exploration.seeds[0]
+    pipeline = open_asked_run(conf, settings or [], systems, answered_by)
     with working("evaluating"):
         from flows.run import run_missing
-        from kgqa_core.run.ask import score_question_file
+        from kgqa_core.run.question_file import evaluate_file, needed_stages
 
-        run_missing(pipeline, f"explorer-seed{first}", "controls")
-        figures, rejects = score_question_file(pipeline, questions)
-    print_rejects(rejects)
-    print_json(figures) if as_json else print_evaluation(figures)
+        run_missing(pipeline, *needed_stages(pipeline, systems, controls=controls))
+        figures, rejected = evaluate_file(pipeline, questions, row=systems, out=out, controls=controls)
+    print_rejects(rejected.first, rejected.num, rejected.file)
+    print_json(figures) if as_json else print_evaluation(figures, systems or "explorer")
 
 
 @command
@@ -207,7 +216,7 @@ def ask(
     conf: Annotated[
         str, typer.Argument(metavar="CONF", help="A run configuration, or a registered model: models:/NAME@champion.")
     ],
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question, in quotes.")],
+    question: Annotated[str | None, typer.Argument(metavar="QUESTION", help="The question, in quotes.")] = None,
     topic: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Name or label of the topic entity. Default: the exact name in the text."),
@@ -217,10 +226,17 @@ def ask(
     ] = None,
     answered_by: AnsweredBy = None,
     trace: Annotated[bool, typer.Option("--trace", help="With --system: show every prompt and what was said.")] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Questions, one per line: text, or JSON with question and topic."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --file: .jsonl or .parquet. Default: JSON lines, printed.")
+    ] = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Answer one question, with scores and the paths that the answers rest on.
+    """Answer one question, or a file of any size, with scores and the paths that the answers rest on.
 
     \b
     Examples:
@@ -228,7 +244,14 @@ def ask(
       kgqa ask conf/demo.yaml "who directed it?" --topic "The Drowned Harbour"
       kgqa ask conf/demo.yaml "who directed The Drowned Harbour?" --system rog --trace
       kgqa ask models:/kgqa-demo@champion "who directed The Drowned Harbour?"
+      kgqa ask conf/demo.yaml --file questions.txt --out answers.jsonl
     """
+    if (question is None) == (file is None) or (file and (topic or trace)) or (out and not file):
+        raise typer.BadParameter("give a question, perhaps with --topic or --trace, or --file FILE, perhaps with --out")
+    if file is not None:
+        ask_questions(conf, settings or [], file, out, system, answered_by)
+        return
+    assert question is not None
     from dataclasses import asdict
 
     from flows.cli_output import print_answer, print_json, print_reply
@@ -295,35 +318,6 @@ for other in (lint, compare, confidence, lm_info, score_plans, sql, subgraph, sw
     command(other)
 
 
-def open_answerer(conf: str, settings: list[str]) -> Answerer:
-    """Open the explorer of a run configuration or, loading MLflow, of a registered model."""
-    if conf.startswith("models:/"):
-        from kgqa_core.config_file import home_folder
-        from kgqa_core.errors import ConfigError
-        from tasks.registry import load_answerer
-
-        if settings:
-            raise ConfigError(f"--set changes a run configuration; {conf} is a registered model, which is as it is")
-        return load_answerer(home_folder(), conf)
-    from kgqa_core.run.ask import open_answerer as open_explorer
-
-    return open_explorer(open_run(Path(conf), settings))
-
-
-def open_and_ask(
-    conf: Path, settings: list[str], question: str, topic: str | None, *, system: str, answered_by: str | None
-) -> SystemReply:
-    """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
-    from kgqa_core.config_file import read_config
-    from kgqa_core.run.ask import ask_system, torch_threads
-
-    systems = read_config(conf, [*settings, *system_settings(None, answered_by)]).systems
-    is_variant = systems is not None and system in systems.variants
-    pipeline = open_run(conf, [*settings, *system_settings(None if is_variant else system, answered_by)])
-    with torch_threads(1):
-        return ask_system(pipeline, question, topic, row=system)
-
-
 def run_and_print(flow: FlowName, conf: Path, settings: list[str] | None, as_json: bool, **options: bool) -> None:
     """Run a flow of a configuration, with what options it has, and print what came out."""
     from flows.cli_output import print_json, print_summary, summary_document
@@ -352,12 +346,6 @@ def with_oracle(conf: Path, settings: list[str] | None) -> list[str]:
     if systems is None:
         raise ConfigError(f"--oracle: {conf} compares no systems; give it a section 'systems'")
     return [f"systems.answered_by=[{', '.join(dict.fromkeys((*systems.answered_by, 'oracle')))}]"]
-
-
-def system_settings(systems: str | None, answered_by: str | None) -> list[str]:
-    """Return what --systems and --answered-by say as overrides of the configuration."""
-    given = {"systems.run": systems, "systems.answered_by": answered_by}
-    return [f"{key}=[{names}]" for key, names in given.items() if names]
 
 
 def main() -> None:

@@ -164,22 +164,23 @@ def print_reply(reply: SystemReply, trace: bool) -> None:
         typer.echo(reply.error)
 
 
-def print_evaluation(figures: Mapping[str, Any]) -> None:
-    """Print an explorer's figures on a file of questions beside its controls'."""
+def print_evaluation(figures: Mapping[str, Any], system: str) -> None:
+    """Print the figures of who answered a file of questions, and of the controls where they were asked for."""
     from kgqa_core.evaluation.tables import COLUMNS, figure_cells
 
-    systems = {"explorer": figures, **figures["controls"]}
+    systems = {system: figures, **figures.get("controls", {})}
     rows = [(system, *figure_cells(values)) for system, values in systems.items()]
-    title = f"{figures['n']} questions in {figures['seconds']:.1f} s, {PERCENT}, [95 % interval]"
+    title = f"{figures['n']:,} questions in {figures['seconds']:.1f} s, {PERCENT}, [95 % interval]"
     print_table(title, ("system", *COLUMNS.values()), rows, figures_from=1)
 
 
-def print_rejects(rejects: Sequence[Reject]) -> None:
-    """Say on standard error which lines of a file were not used."""
+def print_rejects(rejects: Sequence[Reject], num: int | None = None, kept_in: Path | None = None) -> None:
+    """Say on standard error which lines of a file were not used: the first of ``num``, and where all are."""
+    num = len(rejects) if num is None else num
     for reject in rejects[:NUM_REJECTS]:
         typer.echo(f"not used: {reject.file}, line {reject.line}: {reject.reason}", err=True)
-    if len(rejects) > NUM_REJECTS:
-        typer.echo(f"not used: {len(rejects)} lines in all", err=True)
+    if num > NUM_REJECTS or (num and kept_in):
+        typer.echo(f"not used: {num:,} lines in all{f', kept in {kept_in}' if kept_in else ''}", err=True)
 
 
 def show_percent(value: float | None) -> str:

@@ -29,6 +29,7 @@ INTERRUPTED = 130
 PIPE_WIDTH = 160  # columns where no terminal says how wide it is
 SHOW_AFTER = 2.0  # seconds that an activity lasts before it gets a bar
 REPORT_EVERY = 30.0  # seconds between two lines of an activity where standard error is no terminal
+MANY = 1000  # parts from which on a rate is shown, too
 OURS = ("kgqa_core", "tasks", "flows")
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="A run configuration, e.g. conf/demo.yaml.")]
@@ -134,10 +135,12 @@ class ProgressBars:
         if now - began >= SHOW_AFTER and self._console.is_terminal:
             if what not in self._shown:
                 self._shown[what] = self._bars.add_task(what, total=total)
-            self._bars.update(self._shown[what], completed=done, total=total)
+            rate = f" {done / (now - began):,.0f} per second" if total >= MANY else ""
+            self._bars.update(self._shown[what], completed=done, total=total, description=f"{what}{rate}")
         elif now - began >= SHOW_AFTER and now - self._reported.get(what, began) >= REPORT_EVERY:
             self._reported[what] = now
-            self._console.print(f"{what}: {100 * done / max(total, 1):.0f} %", markup=False)
+            rate = f", {done / (now - began):,.0f} per second" if total >= MANY else ""
+            self._console.print(f"{what}: {100 * done / max(total, 1):.0f} %{rate}", markup=False)
         if done >= total:
             self._began.pop(what)
             self._reported.pop(what, None)

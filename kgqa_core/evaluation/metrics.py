@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from math import comb
 from typing import NamedTuple
 
@@ -116,6 +117,16 @@ def score_predictions(questions: Sequence[Question], predictions: Iterable[Predi
             f"{shorten(next(iter(by_id)))}; score them against the questions they were made for"
         )
     return score_outcomes(outcomes)
+
+
+def join_scores(parts: Sequence[QuestionScores]) -> QuestionScores:
+    """Return the scores of several groups of questions, at least one, as those of all, in order."""
+    return QuestionScores(
+        question_ids=tuple(chain.from_iterable(part.question_ids for part in parts)),
+        hops=tuple(chain.from_iterable(part.hops for part in parts)),
+        num_answers=tuple(chain.from_iterable(part.num_answers for part in parts)),
+        values={name: np.concatenate([part.values[name] for part in parts]) for name in METRICS},
+    )
 
 
 def pair_outcome(question: Question, prediction: Prediction | None) -> Outcome:

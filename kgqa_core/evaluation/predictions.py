@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,8 @@ from kgqa_core.evaluation.metrics import Outcome
 from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath
 
-ROWS_AT_ONCE = 4096  # rows held as Python objects while writing and reading
+ROWS_AT_ONCE = 4096  # rows of a row group, and of what is held as Python objects while reading
+LINE_DIGITS = 6  # of a score in JSON lines
 GRAPH_KEY, SYSTEM_KEY, ABOUT_KEY = b"kgqa.graph", b"kgqa.system", b"kgqa.about"  # of the Parquet schema's metadata
 CHANCE = ("random", "first")  # answerers that know nothing: what does not beat them is not the model's merit
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -89,37 +90,84 @@ PredictionRow = tuple[Outcome, str, list[str], list[str]]
 """What metrics need by entity id, the question's text, and the names of answers and golds."""
 
 
-def write_predictions(
-    path: Path,
-    questions: Sequence[Question],
-    predictions: Iterable[Prediction],
+Answer = Callable[[Sequence[Question]], Sequence[Prediction]]
+WriteRows = Callable[[Sequence[Question], Iterable[Prediction]], None]
+"""Writes a row per question, in order; a question without a prediction gets an empty row."""
+
+
+def answer_stream(
+    answer: Answer, questions: Iterable[Question], *, chunk: int, first: int | None = None
+) -> Iterator[tuple[list[Question], Sequence[Prediction]]]:
+    """Yield some questions with their answers, in order: ``chunk`` at a time, and perhaps fewer of the ``first``."""
+    waiting, size = iter(questions), min(first or chunk, chunk)
+    while asked := list(islice(waiting, size)):
+        yield asked, answer(asked)
+        size = chunk
+
+
+@contextmanager
+def open_predictions(
+    path: Path | TextIO,
     *,
     entity_names: Sequence[str],
     render_path: Callable[[ReasoningPath], str],
     source: Source | None = None,
-) -> None:
-    """Write one row per question to ``path`` (``schemas.PREDICTIONS``), in the order of the questions.
+) -> Iterator[WriteRows]:
+    """Yield what writes answers to ``path`` as they come: ``schemas.PREDICTIONS``, or lines as of ``answer_line``.
 
-    A question without a prediction gets an empty row. ``entity_names`` is indexed by entity id; ``render_path`` makes
-    an evidence path readable. Without a ``source`` the file can be scored but not compared. It appears under its name
-    only when it is complete.
+    JSON lines are told by the file's suffix, and all that an open stream gets. ``entity_names`` is indexed by entity
+    id; ``render_path`` makes an evidence path readable. Without a ``source`` a table can be scored but not compared.
+    Until it is complete a file is called ``NAME.part``, and an error leaves nothing of it.
     """
     known = None if source is None else {GRAPH_KEY: source.graph.encode(), SYSTEM_KEY: source.system.encode()}
     schema = PREDICTIONS.with_metadata(known)
-    by_id = {prediction.question_id: prediction for prediction in predictions}
+    waiting = schema.empty_table()
+
+    def make_rows(questions: Sequence[Question], predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
+        by_id = {prediction.question_id: prediction for prediction in predictions}
+        pairs = [(question, by_id.get(question.id, Prediction(question.id, (), (), ()))) for question in questions]
+        return [make_row(*pair, entity_names=entity_names, render_path=render_path) for pair in pairs]
+
+    def write_lines(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
+        lines.writelines(map(answer_line, make_rows(questions, predictions)))
+        lines.flush()
+
+    def write_table(questions: Sequence[Question], predictions: Iterable[Prediction]) -> None:
+        nonlocal waiting
+        rows = pa.Table.from_pylist(make_rows(questions, predictions), schema=schema)
+        waiting = pa.concat_tables([waiting, rows])
+        while waiting.num_rows >= ROWS_AT_ONCE:
+            table.write_table(waiting.slice(0, ROWS_AT_ONCE).combine_chunks())
+            waiting = waiting.slice(ROWS_AT_ONCE)
+
+    if not isinstance(path, Path):
+        lines = path
+        yield write_lines
+        return
     unfinished = path.with_name(f"{path.name}.part")
     try:
-        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
-            for start in range(0, len(questions), ROWS_AT_ONCE):
-                pairs = [
-                    (question, by_id.get(question.id, Prediction(question.id, (), (), ())))
-                    for question in questions[start : start + ROWS_AT_ONCE]
-                ]
-                rows = [make_row(*pair, entity_names=entity_names, render_path=render_path) for pair in pairs]
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+        if path.suffix.lower() in JSONL_SUFFIXES:
+            with unfinished.open("w", encoding="utf-8") as lines:
+                yield write_lines
+        else:
+            with pq.ParquetWriter(unfinished, schema, compression="zstd") as table:
+                yield write_table
+                if waiting.num_rows:
+                    table.write_table(waiting.combine_chunks())
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def answer_line(row: Mapping[str, Any]) -> str:
+    """Return a row as a line of JSON, which ``read_jsonl`` reads: answers, best first, with scores and evidence."""
+    scores = dict(zip(row["candidate_ids"], row["candidate_scores"], strict=True))
+    paths = dict(zip(row["candidate_ids"], row["paths"], strict=False))
+    line = {name: row[name] for name in ("question_id", "question", "prediction")}
+    line |= {"scores": [round(scores.get(entity, 0.0), LINE_DIGITS) for entity in row["answer_ids"]]}
+    line |= {"evidence": [paths.get(entity, "") for entity in row["answer_ids"]], "ground_truth": row["ground_truth"]}
+    line |= {} if row["verdict"] is None else {"verdict": row["verdict"]}
+    return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def make_row(

@@ -30,7 +30,7 @@ from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions import formats
 from kgqa_core.questions.coverage import LintReport, lint_questions, reach_table
 from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
-from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, load_file, nearest_names
+from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, link_file, nearest_names
 from kgqa_core.types import SPLITS, Question, Reject, RelationPath, Split
 
 NUM_DEV = 250  # questions of a variant's dev split, at most
@@ -99,7 +99,8 @@ def build_questions(
     to_dev, dropped = set(variant.dev_ids) if variant else set(), {one["id"] for one in left_out}
     loaded, resolver = Loaded(), Resolver(graph)
     for file in files:
-        load_file(loaded, file, read=format.read, resolver=resolver, to_dev=to_dev, dropped=dropped)
+        found = link_file(file, loaded, read=format.read, resolver=resolver, to_dev=to_dev, dropped=dropped)
+        loaded.questions.extend(found)
     try:
         _check_rejects(loaded.rejects, len(loaded.questions), section)
     except InputError as error:

@@ -316,6 +316,7 @@ class JsonQuestion:
     question: Text
     answers: list[Text] = Field(default_factory=list)  # labels or names
     topics: list[Text] = Field(default_factory=list)  # labels or names; empty: linked by name
+    topic: Text | None = None  # the same, of one; read only where a file is asked, not learned from
     id: Text | None = None
     hops: Annotated[int, Field(ge=1)] | None = None
     chain: list[Text] | None = None  # relation labels, "~label" walks it backwards
@@ -343,6 +344,26 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
         )
 
     return parse_lines(file.path, parser_of(JsonQuestion, make))
+
+
+def read_asked(file: QuestionFile) -> Iterator[Placed]:
+    """Yield what people ask: a question per line, as text or as a JSON object like that of ``JsonQuestion``.
+
+    Golds are left aside. The questions of a file are called ``<file>-<line number>`` where they have no id.
+    """
+
+    def make(read: JsonQuestion, number: int) -> RawQuestion:
+        topics = tuple(read.topics) or tuple(filter(None, [read.topic]))
+        return RawQuestion(read.id or f"{file.path.stem}-{number}", read.question, (), topics)
+
+    parse_json = parser_of(JsonQuestion, make)
+
+    def parse(line: str, number: int) -> RawQuestion | Fault:
+        if line.lstrip().startswith("{"):
+            return parse_json(line, number)
+        return make(JsonQuestion(question=line.strip()), number)
+
+    return parse_lines(file.path, parse)
 
 
 JSONL = QuestionFormat(files_by_split("{split}.jsonl"), read_jsonl)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 from kgqa_core.errors import LinkError, shorten
 from kgqa_core.graph.input_files import MAX_REJECT_TEXT
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Reader, Span, open_format
+from kgqa_core.questions.formats import Fault, Loaded, QuestionFile, RawQuestion, Reader, Span
 from kgqa_core.types import Question, Reject, Split
 
 TOPIC = "[topic]"
@@ -137,30 +136,19 @@ def mask_topics(text: str, names: Iterable[str], *, claims: Iterable[str] = ()) 
 # ------ From what a file says to a Question: labels and names become entity ids, mentions become placeholders.
 
 
-def load_question_file(
-    path: Path, *, format: str, graph: KnowledgeGraph, split: Split = "test", hops: int | None = None
-) -> tuple[list[Question], list[Reject]]:
-    """Return the questions of one file, linked to ``graph``, and the lines that could not be used.
-
-    ``hops`` is for MetaQA files, whose lines do not say.
-    """
-    loaded = Loaded()
-    load_file(loaded, QuestionFile(path, split, hops), read=open_format(format).read, resolver=Resolver(graph))
-    return loaded.questions, loaded.rejects
-
-
-def load_file(
-    loaded: Loaded,
+def link_file(
     file: QuestionFile,
+    loaded: Loaded,
     *,
     read: Reader,
     resolver: Resolver,
     to_dev: Container[str] = (),
     dropped: Container[str] = (),
-) -> None:
-    """Add one file's questions, rejects and notes to ``loaded``; a file without a split is split by hash.
+) -> Iterator[Question]:
+    """Yield a file's questions, linked, as they are read; its rejects and notes go to ``loaded``.
 
-    ``to_dev`` and ``dropped`` hold ids of questions that a variant moves to the dev split, or leaves out.
+    A file without a split is split by hash. ``to_dev`` and ``dropped`` hold ids of questions that a variant moves to
+    the dev split, or leaves out. An id that ``loaded`` has a question of is used.
     """
     shown = file.path.name if file.hops is None else f"{file.hops}-hop/{file.path.name}"
     used = {question.id for question in loaded.questions}
@@ -177,7 +165,7 @@ def load_file(
             loaded.reject(Reject(shown, number, found.reason, line[:MAX_REJECT_TEXT]), unknown=found.unknown)
         else:
             used.add(found.id)
-            loaded.questions.append(found)
+            yield found
 
 
 class Resolver:

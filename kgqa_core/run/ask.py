@@ -1,25 +1,21 @@
-"""What users do with a trained explorer: ask questions in words, or score a file of questions."""
+"""What users do with what is trained: ask an explorer, or one system, questions in words."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import zip_longest
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kgqa_core.config_base import EmbeddedDataset, PlansDataset
-from kgqa_core.errors import ConfigError, InputError, LinkError
+from kgqa_core.errors import InputError, LinkError
 from kgqa_core.evaluation.predictions import render_path
 from kgqa_core.run.compare import open_bench, section_of
-from kgqa_core.run.open import open_system, search_graph
+from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.stages.systems import system_key
 from kgqa_core.systems.types import AskedCall
-from kgqa_core.types import Prediction, Question, Reject
+from kgqa_core.types import Prediction, Question
 
 if TYPE_CHECKING:
     from kgqa_core.graph.kg import KnowledgeGraph
@@ -129,40 +125,6 @@ def open_answerer(pipeline: Pipeline) -> Answerer:
     return Answerer(replace(open_system(pipeline), subgraphs=None))
 
 
-def score_question_file(pipeline: Pipeline, path: Path) -> tuple[dict[str, Any], list[Reject]]:
-    """Score the run's first explorer, and its controls, on any question file in the dataset's format.
-
-    Returns ``{"n", "hits1", "f1", "em", "coverage", "seconds", "controls": {name: {...}}}`` (percent, with the bounds
-    of 95 % intervals as ``hits1.low``; seconds of answering, encoding of new texts included), and the lines that could
-    not be used. Raises InputError where no question is usable.
-    """
-    from kgqa_core.evaluation.figures import make_figures
-    from kgqa_core.evaluation.metrics import INTERVAL_METRICS, interval_names, score_predictions
-    from kgqa_core.questions.link import load_question_file
-    from kgqa_core.systems.controls import load_template_control, score_controls
-
-    dataset = pipeline.config.dataset
-    if isinstance(dataset, PlansDataset):
-        raise ConfigError(f"run {pipeline.config.name!r} has plans, and no explorer to score: kgqa score-plans")
-    system, search = open_system(pipeline), search_graph(pipeline)
-    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", search.graph)
-    form = "jsonl" if isinstance(dataset, EmbeddedDataset) else dataset.questions.format
-    questions, rejects = load_question_file(path, format=form, graph=system.graph)
-    if not questions:
-        first = f"; the first line that cannot be used is {rejects[0].line}: {rejects[0].reason}" if rejects else ""
-        raise InputError(f"{path} holds no usable question{first}")
-    started = time.perf_counter()
-    with torch_threads(pipeline.config.runtime.threads):
-        predictions = system.answer(questions, partial(pipeline.progress, "answering"))
-    seconds = time.perf_counter() - started
-    bounds = [name for metric in INTERVAL_METRICS for name in interval_names(metric)]
-    shown = ("n", *INTERVAL_METRICS, "coverage", *bounds)
-    scores = make_figures(score_predictions(questions, predictions))
-    rows = score_controls(control, search.place(questions), max_hops=pipeline.config.exploration.steps)
-    controls = {row["system"]: {name: row["overall"][name] for name in shown} for row in rows}
-    return {**{name: scores[name] for name in shown}, "seconds": seconds, "controls": controls}, rejects
-
-
 # ------ Asking one system one question, and showing prompt by prompt what happened.
 
 
@@ -197,16 +159,20 @@ class SystemReply:
     confidence: float | None = None  # 0..1; None: no answer, or nobody told
 
 
+def asked_key(pipeline: Pipeline, row: str | None = None) -> str:
+    """Return the stage of a row of the run's comparison, the first by default: its first answerer and seed."""
+    systems = section_of(pipeline)
+    rows, seed = systems.rows(), (systems.seeds or pipeline.config.exploration.seeds)[0]
+    row = next(iter(rows)) if row is None else row
+    return system_key(row, rows[row][1][0], seed)
+
+
 def ask_system(pipeline: Pipeline, question: str, topic: str | None = None, *, row: str | None = None) -> SystemReply:
     """Ask one row of the run's comparison, the first by default, played by its first answerer, with the first seed.
 
     Raises as ``link_asked``, but LinkError only where a topic was named or the system needs one.
     """
-    systems = section_of(pipeline)
-    seed = (systems.seeds or pipeline.config.exploration.seeds)[0]
-    rows = systems.rows()
-    row = next(iter(rows)) if row is None else row
-    with open_bench(pipeline, system_key(row, rows[row][1][0], seed)) as bench:
+    with open_bench(pipeline, asked_key(pipeline, row)) as bench:
         if bench.search.subgraphs is not None:
             raise InputError("in this run each question has its own subgraph (dataset.subgraphs): a new one has none")
         graph = bench.search.entities

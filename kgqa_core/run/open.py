@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from kgqa_core.systems.etd import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 
+RECENT_TEXTS = 4096  # encodings of questions that are kept in memory
 ENCODINGS_FILE = "encodings.parquet"
 MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapter"  # inside the artifacts of lm and reasoner
 DENSE_FOLDER = "planner"  # inside the artifact of dense
@@ -70,6 +72,40 @@ def encode_all(pipeline: Pipeline, texts: Sequence[str]) -> np.ndarray:
     cache, encoder = pipeline.home / "cache" / "encodings", encoder_of(pipeline.config.encoding)
     told = partial(pipeline.progress, "encoding texts")
     return unit_norm(encode_cached(texts, encoder=encoder, cache_dir=cache, progress=told))
+
+
+def relation_texts(graph: KnowledgeGraph) -> list[str]:
+    """Return the texts of a graph that an explorer reads: its relations, and the inverses that it names."""
+    return [*graph.relation_labels, *(label for label in graph.inverse_labels if label is not None)]
+
+
+class RememberedEncodings:
+    """Keeps vectors in memory: those of relations for good, those of questions for a while.
+
+    ``encode`` makes what is missing. A server lets it leave the cache on disk alone, to which every new question would
+    add a file.
+    """
+
+    def __init__(self, encode: EncodeTexts, relations: Iterable[str]) -> None:
+        self._make = encode
+        self._recent: dict[str, np.ndarray] = {}  # by the last time that they were asked for
+        self._relations = self._encode({*relations})  # loads the encoder's weights: what is wrong with them shows here
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Return unit-norm encodings [n, encoding_dim]."""
+        recent, asked = self._recent, dict.fromkeys(text for text in texts if text not in self._relations)
+        if asked:
+            new = self._encode({*asked}.difference(recent))
+            again = {text: recent[text] if text in recent else new[text] for text in asked}
+            kept = {text: vector for text, vector in recent.items() if text not in again} | again
+            self._recent = dict(islice(kept.items(), max(len(kept) - RECENT_TEXTS, 0), None))
+            recent = again
+        found = [self._relations[text] if text in self._relations else recent[text] for text in texts]
+        return np.stack(found) if found else self._make([])
+
+    def _encode(self, texts: set[str]) -> dict[str, np.ndarray]:
+        ordered = sorted(texts, key=lambda text: (len(text), text))  # as the cache on disk does
+        return dict(zip(ordered, self._make(ordered), strict=True)) if ordered else {}
 
 
 def unit_norm(vectors: np.ndarray) -> np.ndarray:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field, ValidationError
 
 from kgqa_core.artifacts import Artifact, ArtifactStore, write_json
@@ -23,12 +20,11 @@ from kgqa_core.config_file import explain
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.run.ask import Answerer
-from kgqa_core.run.open import encoder_of, load_system, unit_norm
+from kgqa_core.run.open import RememberedEncodings, encoder_of, load_system, relation_texts, unit_norm
 from kgqa_core.text.encoder import Encoder
 
 CARD = "served.json"
 EXPLORER_FILES = ("model.safetensors", "model.json")  # of explorer.model, which is not imported here: it loads torch
-RECENT_TEXTS = 4096  # encodings of questions that are kept in memory
 
 
 class ServedCard(Section):
@@ -84,39 +80,11 @@ def open_served(folder: Path, home: Path, *, encoder_path: Path | None = None) -
         folder,
         graph=graph,
         encoder=encoder.name,
-        encode=RememberedEncodings(encoder, [*graph.relation_labels, *filter(None, graph.inverse_labels)]),
+        encode=RememberedEncodings(lambda texts: unit_norm(encoder.encode(texts)), relation_texts(graph)),
         evaluation=card.evaluation,
         batch_size=card.batch_size,
     )
     return Answerer(system)
-
-
-class RememberedEncodings:
-    """Encodes texts in memory alone: the vectors of relations are kept for good, those of questions for a while.
-
-    The cache on disk, which runs share, is left alone: a server would add a file to it with every new question.
-    """
-
-    def __init__(self, encoder: Encoder, relations: Sequence[str]) -> None:
-        self._encoder = encoder
-        self._recent: dict[str, np.ndarray] = {}  # by the last time that they were asked for
-        self._relations = self._encode({*relations})  # loads the encoder's weights: what is wrong with them shows here
-
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Return unit-norm encodings [n, encoding_dim]."""
-        recent, asked = self._recent, dict.fromkeys(text for text in texts if text not in self._relations)
-        if asked:
-            new = self._encode({*asked}.difference(recent))
-            again = {text: recent[text] if text in recent else new[text] for text in asked}
-            kept = {text: vector for text, vector in recent.items() if text not in again} | again
-            self._recent = dict(islice(kept.items(), max(len(kept) - RECENT_TEXTS, 0), None))
-            recent = again
-        found = [self._relations[text] if text in self._relations else recent[text] for text in texts]
-        return np.stack(found) if found else np.zeros((0, self._encoder.dim), np.float32)
-
-    def _encode(self, texts: set[str]) -> dict[str, np.ndarray]:
-        ordered = sorted(texts, key=lambda text: (len(text), text))  # as the cache on disk does
-        return dict(zip(ordered, unit_norm(self._encoder.encode(ordered)), strict=True))
 
 
 def _find_graph(card: ServedCard, home: Path) -> KnowledgeGraph:

@@ -17,12 +17,12 @@ from kgqa_core.evaluation.predictions import (
     ABOUT_KEY,
     Source,
     SystemSource,
+    open_predictions,
     read_predictions,
     read_source,
     render_path,
     score_file,
     score_names,
-    write_predictions,
 )
 from kgqa_core.schemas import PREDICTIONS
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
@@ -40,7 +40,8 @@ def render(path: ReasoningPath) -> str:
 def write(
     path: Path, questions: Sequence[Question], predictions: Sequence[Prediction] = (), source: Source | None = None
 ) -> Path:
-    write_predictions(path, questions, predictions, entity_names=NAMES, render_path=render, source=source)
+    with open_predictions(path, entity_names=NAMES, render_path=render, source=source) as write_rows:
+        write_rows(questions, predictions)
     return path
 
 

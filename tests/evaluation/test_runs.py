@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import Outcome, decides_claim, score_outcome, score_outcomes
-from kgqa_core.evaluation.predictions import Source, write_predictions
+from kgqa_core.evaluation.predictions import Source, open_predictions
 from kgqa_core.evaluation.runs import (
     EvaluatedRun,
     is_picked_right,
@@ -39,7 +39,8 @@ def write(tmp_path: Path) -> Write:
     ) -> EvaluatedRun:
         path = tmp_path / f"{name}.parquet"
         source = Source(graph, f"system {name}")
-        write_predictions(path, questions, predictions, entity_names=NAMES, render_path=str, source=source)
+        with open_predictions(path, entity_names=NAMES, render_path=str, source=source) as write_rows:
+            write_rows(questions, predictions)
         return read_system_run(path, name)
 
     return write
@@ -120,7 +121,8 @@ def test_files_that_are_no_run_say_why(tmp_path: Path, write: Write) -> None:
     write("one", QUESTIONS, [])
     with pytest.raises(InputError, match=r"there is no predictions file .* did you mean 'one\.parquet'"):
         read_system_run(tmp_path / "ones.parquet", "B")
-    write_predictions(tmp_path / "plain.parquet", QUESTIONS, [], entity_names=NAMES, render_path=str)
+    with open_predictions(tmp_path / "plain.parquet", entity_names=NAMES, render_path=str) as write_rows:
+        write_rows(QUESTIONS, [])
     with pytest.raises(InputError, match="does not say on which graph it was made; evaluate that run again"):
         read_system_run(tmp_path / "plain.parquet", "B")
     (tmp_path / "text.jsonl").write_text('{"prediction": ""}\n')
@@ -160,9 +162,9 @@ def test_columns_are_in_the_order_of_question_ids(tmp_path: Path) -> None:
 def test_a_table_that_is_no_systems_is_a_run_without_a_record(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     found = [Prediction("q1", (7,), (1.0,), (7,))]
-    write_predictions(
-        path, ANSWERED, found, entity_names=NAMES, render_path=str, source=Source(GRAPH, "explorer (seed 1)")
-    )
+    source = Source(GRAPH, "explorer (seed 1)")
+    with open_predictions(path, entity_names=NAMES, render_path=str, source=source) as write_rows:
+        write_rows(ANSWERED, found)
     run = read_system_run(path)
     assert (run.name, run.about, run.record) == ("explorer (seed 1)", None, None)
     assert run.hit.tolist() == [100, 0, 0]

@@ -14,9 +14,9 @@ from kgqa_core.explorer.explore import Exploration, ExploreOptions, explore, los
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.link import load_question_file
 from kgqa_core.text.encoder import HashEncoder
 from tests.explorer.plain_walk import PLAIN
+from tests.loading import load_question_file
 
 pytestmark = [
     pytest.mark.realdata,

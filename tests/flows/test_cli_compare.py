@@ -18,7 +18,7 @@ from flows.cli_compare import find_predictions, letter_of, scope_name
 from kgqa_core.config import RunConfig
 from kgqa_core.errors import ConfigError
 from kgqa_core.evaluation.compare import PairRow
-from kgqa_core.evaluation.predictions import Source, write_predictions
+from kgqa_core.evaluation.predictions import Source, open_predictions
 from kgqa_core.evaluation.runs import read_system_run
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.types import Prediction, Question
@@ -44,14 +44,9 @@ def write(tmp_path: Path) -> Write:
         ]
         replies = [Prediction(one.id, one.answers, (1.0,) * len(one.answers), one.answers) for one in questions]
         path = tmp_path / f"{name}.parquet"
-        write_predictions(
-            path,
-            questions,
-            replies[:num_right],
-            entity_names=["", "Rome", "Oslo", "Bern"],
-            render_path=str,
-            source=Source(graph, f"system {name}"),
-        )
+        names, source = ["", "Rome", "Oslo", "Bern"], Source(graph, f"system {name}")
+        with open_predictions(path, entity_names=names, render_path=str, source=source) as write_rows:
+            write_rows(questions, replies[:num_right])
         return path
 
     return write

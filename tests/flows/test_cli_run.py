@@ -66,14 +66,32 @@ def test_an_unknown_topic_is_answered_with_the_nearest_names(finished):
 def test_a_file_of_questions_is_scored_beside_the_controls(finished):
     run, document = finished
     questions = str(run.folder / "questions" / "test.jsonl")
-    figures = json.loads(run.kgqa_here("evaluate", run.conf, "--questions", questions, "--json").stdout)
+    given = ("evaluate", run.conf, "--questions", questions, "--controls", "--out", str(run.folder / "new.parquet"))
+    figures = json.loads(run.kgqa_here(*given, "--json").stdout)
     bounds = {f"{metric}.{end}" for metric in ("hits1", "f1", "em") for end in ("low", "high")}
-    assert set(figures) == {"n", "hits1", "f1", "em", "coverage", "seconds", "controls", *bounds}
+    assert set(figures) == {"n", "hits1", "f1", "em", "coverage", "seconds", "rejects", "controls", *bounds}
     assert figures["n"] == len(SPLITS["test"])
     (learned,) = (row["overall"] for row in document["results"] if row["role"] == "learned")
     assert figures["hits1"] == pytest.approx(learned["hits1"])
     assert figures["f1"] == pytest.approx(learned["f1"])
     assert figures["controls"]["template control"]["hits1"] == 100
+    again = json.loads(run.kgqa_here("score", str(run.folder / "new.parquet"), "--json").stdout)
+    assert (again["n"], again["strict"]["f1"]) == (figures["n"], pytest.approx(figures["f1"]))
+
+
+def test_a_file_of_questions_is_answered_line_by_line(finished):
+    run, _ = finished
+    (run.folder / "asked.txt").write_text("which towns does River A flow through?\nwho is nobody?\n", encoding="utf-8")
+    asked = ("ask", run.conf, "--file", str(run.folder / "asked.txt"))
+    done = run.kgqa_here(*asked)
+    (line,) = map(json.loads, done.stdout.splitlines())
+    assert line["prediction"] and "flows_through" in line["evidence"][0]
+    assert "not used: asked.txt, line 2: no entity name in the text" in done.stderr
+    done = run.kgqa_here(*asked, "--out", str(run.folder / "answers.jsonl"))
+    assert not done.stdout and "1 lines in all, kept in" in done.stderr
+    assert json.loads((run.folder / "answers.jsonl").read_text()) == line
+    for wrong in (("ask", run.conf), (*asked, "--trace"), ("evaluate", run.conf, "--out", "a.jsonl")):
+        run.kgqa_here(*wrong, code=2)
 
 
 def test_lint_reports_coverage_and_lines_not_used(finished):

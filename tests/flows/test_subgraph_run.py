@@ -11,9 +11,10 @@ import pytest
 
 from kgqa_core.config_base import SubgraphSection
 from kgqa_core.errors import InputError
-from kgqa_core.run.ask import open_answerer, score_question_file
+from kgqa_core.run.ask import open_answerer
 from kgqa_core.run.open import graph_of, open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.question_file import evaluate_file
 from tests.conftest import Build, open_run, write_jsonl
 from tests.nsm import line, write_nsm
 
@@ -93,14 +94,14 @@ def test_a_question_in_words_explores_the_whole_graph(run: Pipeline) -> None:
 def test_a_file_of_the_run_can_be_scored_again_and_another_says_why_not(run: Pipeline, tmp_path: Path) -> None:
     scores = read_scores(run)
     questions = run.specs["questions"].files
-    again, rejects = score_question_file(run, questions["questions/test/test.jsonl"])
-    assert rejects == []
+    again, rejected = evaluate_file(run, questions["questions/test/test.jsonl"], controls=True)
+    assert rejected.num == again["rejects"] == 0
     assert again["n"] == 7
     assert again["hits1"] == pytest.approx(scores["learned"]["overall"]["hits1"])
     assert again["controls"]["template control"]["f1"] == scores["template control"]["overall"]["f1"]
     other = write_nsm(tmp_path / "other.jsonl", [likes("other", 5)])
     with pytest.raises(InputError, match="question 'other5' has no subgraph"):
-        score_question_file(run, other)
+        evaluate_file(run, other)
 
 
 # Cut out of the graph

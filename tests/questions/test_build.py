@@ -17,7 +17,8 @@ from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions, read_topics
-from kgqa_core.questions.link import load_question_file, split_of
+from kgqa_core.questions.link import split_of
+from tests.loading import load_question_file
 from tests.nsm import write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 

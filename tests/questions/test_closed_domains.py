@@ -17,7 +17,7 @@ from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
 from kgqa_core.questions.closed_domains import METAQA, chain_of_type, read_brackets, read_wc2014, walk
 from kgqa_core.questions.formats import Fault, QuestionFile, RawQuestion
-from kgqa_core.questions.link import load_question_file
+from tests.loading import load_question_file
 from tests.questions.freebase_files import write_json
 
 Ids = Callable[..., tuple[int, ...]]

@@ -18,8 +18,8 @@ from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import build_questions, read_questions
 from kgqa_core.questions.formats import Fault, QuestionFormat, open_format, parse_items, parse_lines, question_files
-from kgqa_core.questions.link import load_question_file
 from kgqa_core.types import Question
+from tests.loading import load_question_file
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=9),

@@ -18,9 +18,9 @@ from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.questions.build import build_questions
 from kgqa_core.questions.coverage import Coverage
 from kgqa_core.questions.formats import QuestionFile, RawQuestion, open_format
-from kgqa_core.questions.link import load_question_file
 from kgqa_core.questions.webqsp import labels_of, read_descriptions
 from kgqa_core.types import Question
+from tests.loading import load_question_file
 from tests.nsm import ROWS, write_nsm
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 

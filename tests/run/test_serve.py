@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-import kgqa_core.run.serve
 from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.errors import ArtifactError, InputError, LinkError
 from kgqa_core.run.ask import Answerer, Asked, open_answerer
+from kgqa_core.run.open import RememberedEncodings
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.serve import RememberedEncodings, ServedCard, open_served, read_card, read_encoder_name, write_served
+from kgqa_core.run.serve import ServedCard, open_served, read_card, read_encoder_name, write_served
 from kgqa_core.text.encoder import HashEncoder
 
 LOCAL = LocalEncoderSection(kind="local", path=Path("/nowhere/e5"))
@@ -187,23 +187,23 @@ class CountingEncoder(HashEncoder):
 
 def test_relations_are_encoded_once_and_questions_only_when_new() -> None:
     encoder = CountingEncoder()
-    encode = RememberedEncodings(encoder, ["written_by", "directed_by"])
+    encode = RememberedEncodings(encoder.encode, ["written_by", "directed_by"])
     assert encoder.asked == [["written_by", "directed_by"]]
     first = encode(["who?", "where?", "who?"])
     assert encoder.asked[1:] == [["who?", "where?"]]
     assert first.shape == (3, 13)
     assert np.array_equal(first[0], first[2])
     second = encode(["where?", "directed_by"])
-    assert encoder.asked[2:] == [[]]
+    assert encoder.asked[2:] == []
     assert np.array_equal(second[0], first[1])
     assert np.array_equal(second[1], HashEncoder(13).encode(["directed_by"])[0])
     assert encode([]).shape == (0, 13)
 
 
 def test_questions_asked_long_ago_are_forgotten_and_relations_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kgqa_core.run.serve, "RECENT_TEXTS", 2)
+    monkeypatch.setattr("kgqa_core.run.open.RECENT_TEXTS", 2)
     encoder = CountingEncoder()
-    encode = RememberedEncodings(encoder, ["directed_by"])
+    encode = RememberedEncodings(encoder.encode, ["directed_by"])
     for text in ("one", "two", "one", "three", "one", "two", "directed_by"):
         encode([text])
     assert [texts for texts in encoder.asked if texts] == [["directed_by"], ["one"], ["two"], ["three"], ["two"]]

@@ -9,9 +9,9 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph, open_subgraphs
 from kgqa_core.graph.subgraph_build import build_subgraphs
-from kgqa_core.questions.link import load_question_file
 from kgqa_core.types import Question, Step
 from tests.forty_triples import Forty, make_forty
+from tests.loading import load_question_file
 from tests.nsm import write_nsm
 
 FILMS = {  # film: (directors, actors, year)

@@ -17,7 +17,6 @@ from kgqa_core.evaluation.figures import report_row
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.link import load_question_file
 from kgqa_core.systems.controls import (
     TemplateControl,
     answer_by_path,
@@ -28,6 +27,7 @@ from kgqa_core.systems.controls import (
     score_paths,
 )
 from kgqa_core.types import Question, RelationPath, Split, Step
+from tests.loading import load_question_file
 
 Ask = Callable[..., Question]
 Ids = Callable[..., tuple[int, ...]]

@@ -15,11 +15,11 @@ from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.questions.coverage import fill_hops, find_answerable, gold_hops
-from kgqa_core.questions.link import load_question_file
 from kgqa_core.systems.controls import answer_by_path, follow_gold_chains
 from kgqa_core.systems.etd import ExplorerSystem
 from kgqa_core.text.encoder import HashEncoder
 from kgqa_core.types import Prediction, Question
+from tests.loading import load_question_file
 from tests.nsm import ROWS, write_nsm
 
 World = tuple[ExplorerSystem, list[Question]]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 EXPLORER = "explorer"  # what MLflow calls it, too
 CONFIG = (".yaml", ".yml")
+CHUNK = 4096  # questions that are answered, written and scored together
 SHOWN = ("hits1", "f1", "em", "coverage")
 
 
@@ -134,8 +135,7 @@ def _encode(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) ->
 
     graph, masked = opening.graph_of(run), run.config.exploration.mask_topics
     asked = {question.asked(masked) for question in read_questions(run.artifact("questions").folder)}
-    given = {label for label in graph.inverse_labels if label is not None}
-    texts = sorted(asked | {*graph.relation_labels} | given)
+    texts = sorted(asked.union(opening.relation_texts(graph)))
     vectors = opening.encode_all(run, texts)
     rows = {"key": [hash_text(text) for text in texts], "text": texts, "vector": list(vectors)}
     pq.write_table(pa.table(rows, schema=ENCODINGS), folder / opening.ENCODINGS_FILE, compression="zstd")
@@ -195,8 +195,8 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     import torch
 
     from kgqa_core.evaluation.figures import report_row
-    from kgqa_core.evaluation.metrics import score_predictions
-    from kgqa_core.evaluation.predictions import Source, write_predictions
+    from kgqa_core.evaluation.metrics import join_scores, score_predictions
+    from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
     from kgqa_core.questions.coverage import find_answerable
     from kgqa_core.systems.etd import AnswerCost
 
@@ -208,14 +208,19 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     torch.set_num_threads(config.runtime.threads)
     system.answer(questions[:1])  # loads the compiled walk, which is no part of what answering costs
     costs = [AnswerCost() for _ in range(config.evaluation.passes)]
-    for number, cost in enumerate(costs, start=1):
-        told = partial(run.progress, f"answering (seed {spec.seed}, pass {number})")
-        predictions = system.answer(questions, told, cost)
-    scores = score_predictions(questions, predictions)
-    table, source = folder / "predictions.parquet", Source(graph=run.artifact("graph").content, system=name)
-    names, render = graph.entity_names, system.render
-    write_predictions(table, questions, predictions, entity_names=names, render_path=render, source=source)
-    row = asdict(report_row(name, "learned", scores, find_answerable(questions, graph, subgraphs=subgraphs)))
+    source, parts = Source(graph=run.artifact("graph").content, system=name), []
+    how: Any = {"entity_names": graph.entity_names, "render_path": system.render, "source": source}
+    with open_predictions(folder / "predictions.parquet", **how) as write:
+        for number, cost in enumerate(costs, start=1):
+            done = 0
+            for asked, predictions in answer_stream(partial(system.answer, cost=cost), questions, chunk=CHUNK):
+                done += len(asked)
+                run.progress(f"answering (seed {spec.seed}, pass {number})", done, len(questions))
+                if number == 1:
+                    write(asked, predictions)
+                    parts.append(score_predictions(asked, predictions))
+    answerable = find_answerable(questions, graph, subgraphs=subgraphs)
+    row = asdict(report_row(name, "learned", join_scores(parts), answerable))
     controls = json.loads((run.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
     write_json(folder / "scores.json", [row, *controls])
     record_scores(recorder, row, controls)

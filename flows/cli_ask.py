@@ -1,0 +1,78 @@
+"""What ``kgqa ask`` and ``kgqa evaluate --questions`` open: an explorer or a system of a run, or a registered model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.cli_session import open_run, working
+
+if TYPE_CHECKING:
+    from kgqa_core.run.ask import Answerer, SystemReply
+    from kgqa_core.run.pipeline import Pipeline
+
+
+def open_answerer(conf: str, settings: list[str]) -> Answerer:
+    """Open the explorer of a run configuration or, loading MLflow, of a registered model."""
+    if conf.startswith("models:/"):
+        from kgqa_core.config_file import home_folder
+        from kgqa_core.errors import ConfigError
+        from tasks.registry import load_answerer
+
+        if settings:
+            raise ConfigError(f"--set changes a run configuration; {conf} is a registered model, which is as it is")
+        return load_answerer(home_folder(), conf)
+    from kgqa_core.run.ask import open_answerer as open_explorer
+
+    return open_explorer(open_run(Path(conf), settings))
+
+
+def ask_questions(
+    conf: str, settings: list[str], file: Path, out: Path | None, system: str | None, answered_by: str | None
+) -> None:
+    """Answer a file of questions; make what is missing for it, but for a registered model, which is as it is."""
+    from flows.cli_output import print_rejects
+
+    answers = sys.stdout if out is None else out  # what is printed while working goes elsewhere
+    with working("answering"):
+        from kgqa_core.questions.formats import read_asked
+        from kgqa_core.run.question_file import FileAnswerer, answer_file, needed_stages, open_row
+
+        if conf.startswith("models:/"):
+            explorer = open_answerer(conf, settings).system
+            rejected = answer_file(FileAnswerer(explorer.answer, explorer.graph), file, read_asked, out=answers)
+        else:
+            from flows.run import run_missing
+
+            pipeline = open_asked_run(Path(conf), settings, system, answered_by)
+            run_missing(pipeline, *needed_stages(pipeline, system))
+            with open_row(pipeline, system) as who:
+                rejected = answer_file(who, file, read_asked, out=answers)
+    print_rejects(rejected.first, rejected.num, rejected.file)
+
+
+def open_asked_run(conf: Path, settings: list[str], system: str | None, answered_by: str | None) -> Pipeline:
+    """Open a run with the one system, or variant, that is asked; None: its explorer alone."""
+    from kgqa_core.config_file import read_config
+
+    systems = read_config(conf, [*settings, *system_settings(None, answered_by)]).systems
+    is_variant = systems is not None and system in systems.variants
+    return open_run(conf, [*settings, *system_settings(None if is_variant else system, answered_by)])
+
+
+def open_and_ask(
+    conf: Path, settings: list[str], question: str, topic: str | None, *, system: str, answered_by: str | None
+) -> SystemReply:
+    """Ask one system, or a variant, of a run; one question is too small to share out, so torch has one thread."""
+    from kgqa_core.run.ask import ask_system, torch_threads
+
+    pipeline = open_asked_run(conf, settings, system, answered_by)
+    with torch_threads(1):
+        return ask_system(pipeline, question, topic, row=system)
+
+
+def system_settings(systems: str | None, answered_by: str | None) -> list[str]:
+    """Return what --systems and --answered-by say as overrides of the configuration."""
+    given = {"systems.run": systems, "systems.answered_by": answered_by}
+    return [f"{key}=[{names}]" for key, names in given.items() if names]

@@ -1,0 +1,194 @@
+"""A file of questions, answered as it is read: ``kgqa evaluate CONF --questions`` and ``kgqa ask CONF --file``.
+
+Questions are read, linked, answered, scored and written by the chunk, so that memory does not grow with the file. What
+stays of a question is its id and its figures.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from kgqa_core.artifacts import written_whole
+from kgqa_core.config_base import FileDataset, PlansDataset
+from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.evaluation.figures import make_figures
+from kgqa_core.evaluation.metrics import (
+    INTERVAL_METRICS,
+    QuestionScores,
+    interval_names,
+    join_scores,
+    score_predictions,
+)
+from kgqa_core.evaluation.predictions import Answer, Source, answer_stream, open_predictions, render_path
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.formats import Loaded, QuestionFile, Reader, open_format
+from kgqa_core.questions.link import Resolver, link_file
+from kgqa_core.run.ask import asked_key, torch_threads
+from kgqa_core.run.compare import open_bench, section_of
+from kgqa_core.run.open import RememberedEncodings, encode_all, open_system, relation_texts, search_graph
+from kgqa_core.run.pipeline import PROGRESS, Pipeline
+from kgqa_core.systems.controls import follow_gold_chains, load_template_control
+from kgqa_core.types import Prediction, Question, Reject
+
+FIRST, CHUNK = 64, 512  # questions that are answered together: few at first, so that an answer comes early
+NUM_KEPT = 5  # rejects that stay in memory, to be shown; a file beside the answers holds all
+SHOWN = ("n", *INTERVAL_METRICS, "coverage", *(end for metric in INTERVAL_METRICS for end in interval_names(metric)))
+
+
+@dataclass(frozen=True, slots=True)
+class FileAnswerer:
+    """Who answers the questions of a file."""
+
+    answer: Answer
+    graph: KnowledgeGraph  # that questions are linked to
+    source: Source | None = None  # kept in a table of its answers
+    chunk: int = CHUNK
+
+
+@dataclass(slots=True)
+class Rejected:
+    """The lines of a file that were not used."""
+
+    num: int = 0
+    first: list[Reject] = field(default_factory=list)
+    file: Path | None = None  # that holds all
+
+
+def needed_stages(pipeline: Pipeline, row: str | None, *, controls: bool = False) -> list[str]:
+    """Return the stages that must be done before a row of the comparison, or the first explorer (None), can answer."""
+    if isinstance(pipeline.config.dataset, PlansDataset):
+        raise ConfigError(f"run {pipeline.config.name!r} has plans, and no explorer to ask: kgqa score-plans")
+    first = f"explorer-seed{pipeline.config.exploration.seeds[0]}"
+    needs = [first] if row is None else list(pipeline.specs[asked_key(pipeline, row)].needs)
+    return [*needs, *(["controls"] if controls else ())]
+
+
+@contextmanager
+def open_row(pipeline: Pipeline, row: str | None) -> Iterator[FileAnswerer]:
+    """Open a row of the run's comparison, or its first explorer (None); see ``needed_stages``."""
+    content = pipeline.artifact("graph").content
+    if row is None:
+        system = open_system(pipeline)
+        encode = RememberedEncodings(partial(encode_all, pipeline), relation_texts(system.graph))
+        source = Source(content, f"explorer (seed {pipeline.config.exploration.seeds[0]})")
+        with torch_threads(pipeline.config.runtime.threads):
+            yield FileAnswerer(replace(system, encode=encode).answer, system.graph, source)
+        return
+    with open_bench(pipeline, asked_key(pipeline, row)) as bench:
+
+        def answer(questions: Sequence[Question]) -> list[Prediction]:
+            return [one.answer.prediction for one in bench.answer(questions).answered]
+
+        yield FileAnswerer(
+            answer, bench.search.entities, Source(content, bench.source.name), section_of(pipeline).chunk
+        )
+
+
+def evaluate_file(
+    pipeline: Pipeline, path: Path, *, row: str | None = None, out: Path | None = None, controls: bool = False
+) -> tuple[dict[str, Any], Rejected]:
+    """Score a row of the comparison, or the first explorer, on any question file in the dataset's format.
+
+    Returns ``{"n", "hits1", "f1", "em", "coverage", "seconds", "rejects"}`` (percent, with the bounds of 95 % intervals
+    as ``hits1.low``; seconds from the first line to the last answer; lines that could not be used) and, where they are
+    asked for, ``"controls": {name: {...}}``; and those lines. ``out`` gets the answers. Raises as ``answer_file``.
+    """
+    dataset, search = pipeline.config.dataset, search_graph(pipeline) if controls else None
+    form = dataset.questions.format if isinstance(dataset, FileDataset) else "jsonl"
+    scores: dict[str, list[QuestionScores]] = {}  # of whoever answers, and of the controls
+
+    def score(questions: Sequence[Question], predictions: Sequence[Prediction]) -> None:
+        given = {"": predictions}
+        if search is not None:
+            placed, reenter = search.place(questions), search.reenter_topic
+            given["template control"] = control.answer(placed)
+            name, given["ceiling"] = follow_gold_chains(
+                search.graph, placed, max_hops=search.max_hops, reenter_topic=reenter
+            )
+            ceilings.add(name)
+        for who, answers in given.items():
+            scores.setdefault(who, []).append(score_predictions(questions, answers))
+
+    if search is not None:
+        saved = pipeline.artifact("controls").folder / "template_control.json"
+        control, ceilings = load_template_control(saved, search.graph), set[str]()
+    with open_row(pipeline, row) as answerer:
+        started = time.perf_counter()
+        rejected = answer_file(answerer, path, open_format(form).read, out=out, on_answers=score)
+    seconds = time.perf_counter() - started
+    figures = {who: {name: make_figures(join_scores(own))[name] for name in SHOWN} for who, own in scores.items()}
+    found: dict[str, Any] = {**figures.pop(""), "seconds": seconds, "rejects": rejected.num}
+    if controls:  # the ceiling is that of gold chains only where all questions have one; else "best-path" comes first
+        found["controls"] = {min(ceilings) if who == "ceiling" else who: own for who, own in figures.items()}
+    return found, rejected
+
+
+def answer_file(
+    who: FileAnswerer,
+    path: Path,
+    read: Reader,
+    *,
+    out: Path | TextIO | None,
+    on_answers: Callable[[Sequence[Question], Sequence[Prediction]], None] = lambda questions, predictions: None,
+) -> Rejected:
+    """Answer all questions of a file in its order; ``out`` gets the answers as they come, a file beside it the rejects.
+
+    Raises InputError where no question is usable; then, as after any error, nothing is left at ``out``.
+    """
+    loaded, rejected, done, total = Loaded(), Rejected(), 0, _count_lines(path)
+    questions = link_file(QuestionFile(path, "test"), loaded, read=read, resolver=Resolver(who.graph))
+    names: dict[str, Any] = {"entity_names": who.graph.entity_names}
+    render = partial(render_path, **names, relation_labels=who.graph.relation_labels)
+    with ExitStack() as stack:
+        write = keep = None
+        if out is not None:
+            write = stack.enter_context(open_predictions(out, **names, render_path=render, source=who.source))
+        if isinstance(out, Path):
+            rejected.file = out.with_name(f"{out.name}.rejects.jsonl")
+            keep = stack.enter_context(stack.enter_context(written_whole(rejected.file)).open("w", encoding="utf-8"))
+        for asked, predictions in answer_stream(who.answer, questions, first=FIRST, chunk=who.chunk):
+            if write:
+                write(asked, predictions)
+            on_answers(asked, predictions)
+            done += len(asked)
+            _move(loaded, rejected, keep)
+            _tell(done + rejected.num, total)
+        _move(loaded, rejected, keep)
+        _tell(total, total)
+        if not done:
+            first = [f"; the first line that cannot be used is {one.line}: {one.reason}" for one in rejected.first[:1]]
+            raise InputError(f"{path} holds no usable question{''.join(first)}")
+    if rejected.file is not None and not rejected.num:
+        rejected.file.unlink()
+    return rejected
+
+
+def _move(loaded: Loaded, rejected: Rejected, file: TextIO | None) -> None:
+    """Move what was rejected since the last chunk to its account and its file; forget what was noted."""
+    rejected.num += len(loaded.rejects)
+    rejected.first += loaded.rejects[: NUM_KEPT - len(rejected.first)]
+    if file is not None:
+        file.writelines(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in loaded.rejects)
+    for growing in (loaded.rejects, loaded.unknown, loaded.notes):
+        growing.clear()
+
+
+def _tell(done: int, total: int) -> None:
+    if listener := PROGRESS.get():
+        listener("answering", min(done, total), total)
+
+
+def _count_lines(path: Path) -> int:
+    """Return how many lines a file has, at least 1; of one that cannot be read, whoever reads it says why."""
+    try:
+        with path.open("rb") as file:
+            return sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b"")) or 1
+    except OSError:
+        return 1

@@ -1,0 +1,240 @@
+"""Files of questions, answered as they are read: the same as all at once, flat in memory, never half there."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from kgqa_core.config import RunConfig
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import ConfigError, InputError
+from kgqa_core.evaluation.figures import make_figures
+from kgqa_core.evaluation.metrics import QuestionScores, score_predictions
+from kgqa_core.evaluation.predictions import open_predictions, render_path, score_file
+from kgqa_core.graph.kg import KnowledgeGraph
+from kgqa_core.questions.build import read_questions
+from kgqa_core.questions.formats import open_format, read_asked
+from kgqa_core.run import question_file
+from kgqa_core.run.ensure import ensure
+from kgqa_core.run.open import open_system, search_graph
+from kgqa_core.run.pipeline import PROGRESS, Pipeline
+from kgqa_core.run.question_file import FileAnswerer, answer_file, evaluate_file, needed_stages, open_row
+from kgqa_core.systems.controls import load_template_control, score_controls
+from kgqa_core.types import Prediction, Question
+from tests.loading import load_question_file
+
+BAD = ["{", '{"question": "who is nobody at all?", "answers": ["Nobody At All"]}']
+Lines = Callable[..., Path]
+
+
+@pytest.fixture
+def pipeline(tiny_config: RunConfig) -> Pipeline:
+    return Pipeline(tiny_config)
+
+
+@pytest.fixture
+def lines(pipeline: Pipeline, tmp_path: Path) -> Lines:
+    """Write questions of the run, over and over, to a file; every fifth line is one that cannot be used."""
+    graph = search_graph(pipeline).graph
+    asked = read_questions(pipeline.artifact("questions").folder, "test")
+
+    def write(num: int, name: str = "asked.jsonl", every: int = 5) -> Path:
+        path = tmp_path / name
+        with path.open("w", encoding="utf-8") as file:
+            for number in range(num):
+                if number % every == 1:
+                    file.write(BAD[number % 2] + "\n")
+                    continue
+                one = asked[number % len(asked)]
+                row: dict[str, Any] = {"id": f"q{number}", "question": one.text, "hops": one.hops}
+                row |= {"topics": [graph.label_of(topic) for topic in one.topics]}
+                row |= {"answers": [graph.label_of(answer) for answer in one.answers]}
+                file.write(json.dumps(row) + "\n")
+        return path
+
+    return write
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def add_scores(scores: list[QuestionScores], questions: Sequence[Question], predictions: Sequence[Prediction]) -> None:
+    scores.append(score_predictions(questions, predictions))
+
+
+def whole(pipeline: Pipeline, path: Path, out: Path) -> tuple[list[Question], Sequence[Prediction]]:
+    """Answer a file all at once: the oracle."""
+    system = open_system(pipeline)
+    questions, _ = load_question_file(path, format="jsonl", graph=system.graph)
+    predictions = system.answer(questions)
+    render = partial(render_path, entity_names=system.graph.entity_names, relation_labels=system.graph.relation_labels)
+    with open_predictions(out, entity_names=system.graph.entity_names, render_path=render) as write:
+        write(questions, predictions)
+    return questions, predictions
+
+
+def test_answers_by_the_chunk_are_those_of_all_at_once(
+    pipeline: Pipeline, lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lines(97)
+    questions, predictions = whole(pipeline, path, tmp_path / "whole.parquet")
+    monkeypatch.setattr(question_file, "FIRST", 3)
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for suffix in ("parquet", "jsonl"):
+        out = tmp_path / f"answers.{suffix}"
+        with open_row(pipeline, None) as opened:
+            who = FileAnswerer(opened.answer, opened.graph, chunk=7)
+            rejected = answer_file(who, path, open_format("jsonl").read, out=out)
+        assert (rejected.num, [one.reason for one in rejected.first[:2]]) == (
+            20,
+            ["no entity name in the text", "not JSON"],
+        )
+        kept = read_lines(out.with_name(f"{out.name}.rejects.jsonl"))
+        assert [one["line"] for one in kept] == list(range(2, 98, 5))
+        answers[suffix] = pq.read_table(out).to_pylist() if suffix == "parquet" else read_lines(out)
+    expected = pq.read_table(tmp_path / "whole.parquet").to_pylist()
+    for row, right in zip(answers["parquet"], expected, strict=True):
+        assert row.pop("candidate_scores") == pytest.approx(right.pop("candidate_scores"), rel=1e-4)
+        assert row == right
+    for line, right in zip(answers["jsonl"], expected, strict=True):
+        assert [line[name] for name in ("question_id", "prediction", "ground_truth")] == [
+            right[name] for name in ("question_id", "prediction", "ground_truth")
+        ]
+        assert line["evidence"][: len(right["paths"])] == right["paths"][: len(line["evidence"])]
+    figures, _ = evaluate_file(pipeline, path)
+    for name, value in make_figures(score_predictions(questions, predictions)).items():
+        assert name not in figures or figures[name] == pytest.approx(value, abs=1e-9), name
+    assert score_file(tmp_path / "answers.jsonl")["n"] == figures["n"] == 77
+
+
+def test_controls_are_scored_where_they_are_asked_for(pipeline: Pipeline, lines: Lines) -> None:
+    path = lines(41)
+    figures, _ = evaluate_file(pipeline, path, controls=True)
+    search = search_graph(pipeline)
+    control = load_template_control(pipeline.artifact("controls").folder / "template_control.json", search.graph)
+    questions, _ = load_question_file(path, format="jsonl", graph=search.graph)
+    for row in score_controls(control, questions, max_hops=search.max_hops):
+        own = figures["controls"][row["system"]]
+        assert own == pytest.approx({name: row["overall"][name] for name in own}, abs=1e-9)
+    assert "controls" not in evaluate_file(pipeline, path)[0]
+
+
+def test_a_question_file_needs_the_stages_of_who_is_asked_and_no_others(
+    tiny_config: RunConfig, pipeline: Pipeline
+) -> None:
+    assert needed_stages(pipeline, None) == ["explorer-seed0"]
+    assert needed_stages(pipeline, None, controls=True) == ["explorer-seed0", "controls"]
+    more = {
+        "plans": {"planners": ["dense"]},
+        "dense": {},
+        "systems": {"run": ["explorer", "rog"], "answered_by": ["oracle"], "rog": {"plans": "dense"}},
+    }
+    large = Pipeline(RunConfig.model_validate({**tiny_config.model_dump(), **more}))
+    made = ensure(large, needed_stages(large, None))
+    assert [one.key for one in made if not one.built] == [one.key for one in made]  # all that the tiny run made
+    assert needed_stages(large, "explorer") == ["graph", "questions", "encodings", "explorer-seed0"]
+    assert "dense-seed0" in needed_stages(large, "rog")
+    with open_row(large, "explorer") as who:
+        assert who.chunk == large.config.systems.chunk  # type: ignore[union-attr]
+        asked = read_questions(large.artifact("questions").folder, "test")[:5]
+        assert [one.answers for one in who.answer(asked)] == [one.answers for one in open_system(large).answer(asked)]
+
+
+@pytest.fixture
+def fake(pipeline: Pipeline) -> FileAnswerer:
+    """One that costs nothing, and answers the first thousand entities."""
+    graph = search_graph(pipeline).graph
+    some = tuple(range(min(1000, graph.num_entities)))
+
+    def answer(questions: Sequence[Question]) -> list[Prediction]:
+        return [Prediction(one.id, some, (0.1,) * len(some), some[:3]) for one in questions]
+
+    return FileAnswerer(answer, graph, chunk=50)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_memory_does_not_grow_with_the_file(
+    pipeline: Pipeline, fake: FileAnswerer, lines: Lines, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kgqa_core.evaluation.predictions.ROWS_AT_ONCE", 100)
+    peaks = []
+    for num in (200, 3000):
+        path, scores = lines(num, f"{num}.jsonl"), []
+        read = open_format("jsonl").read
+        tracemalloc.start()
+        answer_file(
+            fake,
+            path,
+            read,
+            out=tmp_path / f"out.{suffix}",
+            on_answers=partial(add_scores, scores),
+        )
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 2800 * 320, peaks  # the ids and the figures
+
+
+def test_nothing_half_written_has_the_final_name(fake: FileAnswerer, lines: Lines, tmp_path: Path) -> None:
+    out, seen = tmp_path / "out.jsonl", []
+
+    def answer(questions: Sequence[Question]) -> Sequence[Prediction]:
+        seen.append((out.exists(), (tmp_path / "out.jsonl.part").stat().st_size))
+        if len(seen) == 3:
+            raise MemoryError
+        return fake.answer(questions)
+
+    out.write_text("the last answers\n")
+    with pytest.raises(MemoryError):
+        answer_file(FileAnswerer(answer, fake.graph, chunk=64), lines(300), open_format("jsonl").read, out=out)
+    assert out.read_text() == "the last answers\n"
+    assert [exists for exists, _ in seen] == [True] * 3
+    assert 0 == seen[0][1] < seen[1][1] < seen[2][1]  # answers are on the disk as they come
+    assert {path.name for path in tmp_path.iterdir()} == {"asked.jsonl", "out.jsonl"}
+
+
+def test_a_file_without_a_usable_line_says_why(fake: FileAnswerer, tmp_path: Path) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_text("nothing that the graph knows of ...\n\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no usable question; the first line that cannot be used is 1: no entity name"):
+        answer_file(fake, path, read_asked, out=tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InputError, match=r"bat\.txt does not exist. Nearest beside it: bad\.txt"):
+        answer_file(fake, tmp_path / "bat.txt", read_asked, out=tmp_path / "out.jsonl")
+
+
+def test_people_ask_in_lines_of_text_or_json_and_hear_how_far_it_is(pipeline: Pipeline, tmp_path: Path) -> None:
+    graph: KnowledgeGraph = search_graph(pipeline).graph
+    one, *_ = read_questions(pipeline.artifact("questions").folder, "test")
+    topic, text = graph.name_of(one.topics[0]), one.text
+    path, out, told = tmp_path / "asked.txt", io.StringIO(), []
+    asked = [text, json.dumps({"id": "mine", "question": "who is it?", "topic": topic}), "  ", "who is it?"]
+    path.write_text("\n".join(asked) + "\n", encoding="utf-8")
+    listening = PROGRESS.set(lambda what, done, total: told.append((what, done, total)))
+    try:
+        with open_row(pipeline, None) as who:
+            rejected = answer_file(who, path, read_asked, out=out)
+    finally:
+        PROGRESS.reset(listening)
+    first, second = map(json.loads, out.getvalue().splitlines())
+    assert (first["question_id"], first["question"], second["question_id"]) == ("asked-1", text, "mine")
+    assert first["prediction"] and len(first["prediction"]) == len(first["scores"]) == len(first["evidence"])
+    assert first["ground_truth"] == []
+    assert (rejected.num, rejected.first[0].line, rejected.file) == (1, 4, None)
+    assert told[-1] == ("answering", 4, 4)
+
+
+def test_plans_alone_answer_no_file(films: Path) -> None:
+    plans = films.with_name("plans.yaml")
+    dataset = "dataset: {name: p, source: plans, plan_files: {train: t.jsonl, test: t.jsonl}}\n"
+    plans.write_text(dataset + "plans: {planners: [dense]}\ndense: {}\n")
+    with pytest.raises(ConfigError, match="no explorer to ask: kgqa score-plans"):
+        needed_stages(Pipeline(read_config(plans)), None)
