@@ -105,16 +105,13 @@ def evaluate_file(
     scores: dict[str, list[QuestionScores]] = {}  # of whoever answers, and of the controls
 
     def score(questions: Sequence[Question], predictions: Sequence[Prediction]) -> None:
-        given = {"": predictions}
+        scores.setdefault("", []).append(score_predictions(questions, predictions))
         if search is not None:
             placed, reenter = search.place(questions), search.reenter_topic
-            given["template control"] = control.answer(placed)
-            name, given["ceiling"] = follow_gold_chains(
-                search.graph, placed, max_hops=search.max_hops, reenter_topic=reenter
-            )
+            name, bound = follow_gold_chains(search.graph, placed, max_hops=search.max_hops, reenter_topic=reenter)
             ceilings.add(name)
-        for who, answers in given.items():
-            scores.setdefault(who, []).append(score_predictions(questions, answers))
+            for who, answers in (("template control", control.answer(placed)), ("ceiling", bound)):
+                scores.setdefault(who, []).append(score_predictions(placed, answers))
 
     if search is not None:
         saved = pipeline.artifact("controls").folder / "template_control.json"
@@ -123,7 +120,8 @@ def evaluate_file(
         started = time.perf_counter()
         rejected = answer_file(answerer, path, open_format(form).read, out=out, on_answers=score)
     seconds = time.perf_counter() - started
-    figures = {who: {name: make_figures(join_scores(own))[name] for name in SHOWN} for who, own in scores.items()}
+    every = {who: make_figures(join_scores(own)) for who, own in scores.items()}
+    figures = {who: {name: own[name] for name in SHOWN} for who, own in every.items()}
     found: dict[str, Any] = {**figures.pop(""), "seconds": seconds, "rejects": rejected.num}
     if controls:  # the ceiling is that of gold chains only where all questions have one; else "best-path" comes first
         found["controls"] = {min(ceilings) if who == "ceiling" else who: own for who, own in figures.items()}

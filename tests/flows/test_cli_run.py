@@ -85,7 +85,7 @@ def test_a_file_of_questions_is_answered_line_by_line(finished):
     asked = ("ask", run.conf, "--file", str(run.folder / "asked.txt"))
     done = run.kgqa_here(*asked)
     (line,) = map(json.loads, done.stdout.splitlines())
-    assert line["prediction"] and "flows_through" in line["evidence"][0]
+    assert any("flows_through" in path for path in line["evidence"])
     assert "not used: asked.txt, line 2: no entity name in the text" in done.stderr
     done = run.kgqa_here(*asked, "--out", str(run.folder / "answers.jsonl"))
     assert not done.stdout and "1 lines in all, kept in" in done.stderr
