@@ -12,6 +12,7 @@ from flows.cli_ask import ask_questions, open_and_ask, open_answerer, open_asked
 from flows.cli_compare import compare, confidence
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
+from flows.cli_release import history, promote, rollback
 from flows.cli_session import Conf, Json, Settings, open_run, prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
 from flows.cli_subgraph import subgraph
@@ -314,7 +315,7 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-for other in (lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep):
+for other in (lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep, promote, rollback, history):
     command(other)
 
 

@@ -87,6 +87,9 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
         print_table(f"Planners of {summary.name}, {PERCENT}", HEADER, planner_cells(summary.planners), figures_from=2)
     else:
         print_table("What there is", ("of", "what"), summary.facts)
+    if summary.gate:
+        verdict = "promoted" if summary.gate["promoted"] else "not promoted"
+        typer.echo(f"Release {summary.gate['challenger']} is {verdict}: {summary.gate['reason']}")
     steps = [f"All tables:  {summary.report}"] if summary.report else []
     shown = [mlflow_ui, *where_in_mlflow(summary.mlflow)] if mlflow_ui else []
     steps += ["In MLflow:   " + f"\n{' ' * 13}".join(shown)] if shown else []
@@ -119,6 +122,7 @@ def summary_document(summary: RunSummary, mlflow_ui: str | None) -> dict[str, An
         "systems": summary.comparison["rows"] if summary.comparison else [],
         "facts": dict(summary.facts),
         "changes": summary.changes,
+        **({key: value for key, value in summary.gate.items() if key != "markdown"} if summary.gate else {}),
         "stages": stages,
         "report": str(summary.report) if summary.report else None,
         "mlflow_ui": mlflow_ui,

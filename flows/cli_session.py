@@ -44,8 +44,9 @@ def open_run(conf: Path, settings: Sequence[str] | None) -> Pipeline:
     """Return the stages of a run configuration."""
     from kgqa_core.config_file import read_config
     from kgqa_core.run.pipeline import Pipeline
+    from tasks.release import resolve_start
 
-    return Pipeline(read_config(conf, settings or ()))
+    return Pipeline(resolve_start(read_config(conf, settings or ()))[0])
 
 
 def with_exit_code(command: Callable[P, None]) -> Callable[P, None]:

@@ -11,6 +11,7 @@ import yaml
 from prefect import flow
 from prefect.runtime import flow_run
 
+from flows.gated import judge_release, tell_aliases
 from flows.summary import RunSummary, summarise, write_report
 from kgqa_core.artifacts import Artifact
 from kgqa_core.config import RunConfig
@@ -21,8 +22,9 @@ from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.sweeps.points import SweepPoint, join_repetitions, read_sweep
 from tasks.outbox import end_killed, noted
+from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
-from tasks.runtime import StageTasks, mark_crashed, write_results_artifact
+from tasks.runtime import StageTasks, mark_crashed, run_as_task, write_results_artifact
 from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
 _log = logging.getLogger(__name__)
@@ -32,7 +34,18 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 def open_pipeline(config: RunConfig | Path) -> Pipeline:
     """Return the stages of a run configuration, or of the file that holds one (what a deployment passes)."""
-    return Pipeline(read_config(config) if isinstance(config, Path) else config)
+    return open_started(given(config))[0]
+
+
+def open_started(config: RunConfig) -> tuple[Pipeline, str | None]:
+    """Return the stages of a run, and the release that its explorer starts from, if any."""
+    resolved, parent = resolve_start(config)
+    return Pipeline(resolved), parent
+
+
+def given(config: RunConfig | Path) -> RunConfig:
+    """Return a run configuration as the user gave it."""
+    return read_config(config) if isinstance(config, Path) else config
 
 
 def name_run() -> str:
@@ -47,27 +60,42 @@ def run_name(config: str, started: float) -> str:
     return f"{config} {time.strftime('%Y-%m-%d %H:%M', time.localtime(started))}"
 
 
-def make(config: RunConfig | Path, *wanted: str, accept: bool = False, tracked: bool = False) -> RunSummary:
+def make(
+    config: RunConfig | Path, *wanted: str, accept: bool = False, tracked: bool = False, judged: bool = False
+) -> RunSummary:
     """Make the stages of these kinds or keys (default: all) and what they read; what is missing is a Prefect task.
 
-    ``tracked``: MLflow is told how the run ended, however it ended, and Prefect shows the results.
+    ``tracked``: MLflow is told how the run ended, however it ended, and Prefect shows the results. ``judged``: the gate
+    decides whether what was made takes the champion's place, where the run has one.
     """
-    pipeline = open_pipeline(config)
-    tracks = tracked and pipeline.config.tracking.enabled
-    end_killed(pipeline.home, mark_crashed)
-    goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
-    run = describe_run(pipeline.config)
+    asked = given(config)
+    pipeline, parent = open_started(asked)
+    home, tracks, judged = asked.runtime.home, tracked and asked.tracking.enabled, judged and asked.gate is not None
+    end_killed(home, mark_crashed)
+    run = describe_run(asked)
     try:
-        with noted(pipeline.home, run, tracked=tracks) as note:
+        with noted(home, run, tracked=tracks) as note:
+            if judged and starts_from_release(asked):  # what it is made of says from which
+                ensure(Pipeline(without_start(asked)), ["questions"], accept=accept, worker=run_as_task)
+                pipeline, parent = open_started(asked)
+            goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
             tasks = StageTasks(pipeline, goals, note)
             outcomes = ensure(pipeline, goals, accept=accept, worker=tasks)
             tasks.end(outcomes)
-            summary = write_report(pipeline, summarise(pipeline, outcomes))
+            summary = summarise(pipeline, outcomes)
+            if judged:
+                summary = judge_release(asked, pipeline, summary, parent)
+                note.has(summary.outcomes)
+            summary = write_report(pipeline, summary)
     finally:
-        shown = deliver(pipeline.home, note.note) if tracks else None
+        shown = deliver(home, note.note) if tracks else None
+    where = f"[This run in MLflow]({shown.page})" if shown else ""
     if tracked:
-        where = f"[This run in MLflow]({shown.page})" if shown else ""
         write_results_artifact(summary.name, "\n\n".join(filter(None, (where, summary.markdown))))
+    if summary.gate:
+        why = "May what was trained take the champion's place?"
+        write_results_artifact(summary.name, f"{where}\n\n{summary.gate['markdown']}", kind="gate", description=why)
+        tell_aliases(asked)
     return replace(summary, mlflow=shown)
 
 
@@ -113,8 +141,11 @@ def train_reasoner(config: RunConfig | Path) -> RunSummary:
 
 @flow(name="retrain", flow_run_name=name_run, persist_result=False)
 def retrain(config: RunConfig | Path) -> RunSummary:
-    """The whole flow: every stage, a results artifact, and the comparison in MLflow."""
-    return make(config, tracked=True)
+    """The whole flow: every stage, a results artifact, and the comparison in MLflow.
+
+    With a gate, what was made takes the champion's place only where it is no worse; a refusal is a normal end.
+    """
+    return make(config, tracked=True, judged=True)
 
 
 def describe_run(config: RunConfig) -> FlowRun:
@@ -145,7 +176,7 @@ def describe_serving(config: RunConfig) -> Serving | None:
         or (isinstance(config.dataset, FileDataset) and config.dataset.subgraphs.method != "none")
     ):
         return None
-    return Serving(config.encoding, config.evaluation, config.runtime.batch_size)
+    return Serving(config.encoding, config.evaluation, config.runtime.batch_size, gated=config.gate is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class RunSummary:
     changes: dict[str, Any] | None = None  # a BuildDiff: what differs from the last build, where it is another
     planners: tuple[dict[str, Any], ...] = field(default=())  # scores of each planner and seed
     comparison: dict[str, Any] | None = None  # of systems side by side: its tables, sentences and rows
+    gate: dict[str, Any] | None = None  # promoted, reason, challenger, champion, markdown; None: the run has no gate
     report: Path | None = None  # file with ``markdown``
     mlflow: Published | None = None  # where MLflow shows it
 
@@ -47,7 +48,7 @@ class RunSummary:
     def markdown(self) -> str:
         """The report as tables; empty where nothing was evaluated."""
         tables = [render_report(self.rows) if self.rows else "", render_planners(self.planners)]
-        tables += [(self.comparison or {}).get("markdown", "")]
+        tables += [(self.comparison or {}).get("markdown", ""), (self.gate or {}).get("markdown", "")]
         return "\n".join(table for table in tables if table)
 
     @property

@@ -99,7 +99,7 @@ class ExplorerSection(Section):
     question_noise: Annotated[float, Field(ge=0)] = 0.6  # on encodings (of norm 1) in training: for unseen wordings
     patience: Annotated[int, Field(ge=1)] | None = None  # stop after so many epochs without a gain on dev
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products in training
-    init_from: FilePath | None = None  # start from this explorer: a run configuration, or a folder with model.json
+    init_from: FilePath | None = None  # start from this explorer: a run configuration, a folder, models:/NAME@champion
     init_attention: Share = 0.1  # factor on that explorer's attention weights, so that they can be unlearned; 1: as is
     also_train_on: Annotated[tuple[FilePath, ...], Field(strict=False)] = ()  # run configurations to learn from as well
     seeds: Seeds = (0,)  # one trained explorer per seed; the report shows their mean
@@ -118,6 +118,19 @@ class EvaluationSection(Section):
     edge_budget: EdgeBudget | None = None  # K while answering, or all edges; by default what the checkpoint says
     passes: Annotated[int, Field(ge=1)] = 1  # how often all is answered: the fastest pass is what answering costs
     attention_threshold: Share | None = None  # groups of less attention are not entered; by default as the checkpoint
+
+
+class GateSection(Section):
+    """What a retrained release has to show before it takes the champion's place (docs/operations.md); in points."""
+
+    share: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of the questions that are not for testing: the gate's own split
+    margin: Annotated[float, Field(gt=0, lt=3)] = 1.5  # lost at most, over all questions, where it may be chance
+    slice_margin: Annotated[float, Field(gt=0)] = 10.0  # and in any slice
+    min_slice: Annotated[int, Field(ge=1)] = 50  # questions of a slice that is judged
+    min_gain: Annotated[float, Field(ge=0)] = 0.0  # of Hits@1 over the champion; 0: none is asked for
+    min_lift: float = 0.0  # of Hits@1 over the template control: it has to be more than this
+    max_seconds: Annotated[float, Field(gt=0)] = 2.0  # of any of 20 questions, asked in a fresh process
+    max_memory: Size = "4GB"  # of that process
 
 
 class TrackingSection(Section):
@@ -164,6 +177,7 @@ class RunConfig(Section):
     prompts: FilePath | None = None  # a folder with wordings of one's own for some prompts, or all
     evaluation: EvaluationSection = EvaluationSection()
     systems: SystemsSection | None = None  # systems compared side by side; None: the explorer beside its controls
+    gate: GateSection | None = None  # None: no release is judged, and nothing moves the alias champion
     tracking: TrackingSection = TrackingSection()
     cluster: ClusterSection = ClusterSection()
     runtime: RuntimeSection
@@ -210,6 +224,12 @@ class RunConfig(Section):
             elif lm.is_made_here and "generator" not in planners:
                 yield "systems: the embedded model is trained on plans: give 'plans' with a generator"
 
+        if self.gate is not None and isinstance(self.dataset, PlansDataset):
+            yield "gate: a dataset of plans has no explorer to release; leave it out"
+        elif (
+            self.gate is not None and isinstance(self.dataset, FileDataset) and self.dataset.subgraphs.method != "none"
+        ):
+            yield "gate: an explorer of subgraphs is not released, since a new question has none; leave it out"
         for role, own in self._own_roles():
             where = f"roles.{role}.adapter = {own.adapter}"
             if isinstance(own.adapter, Path) and (lm is None or not lm.is_tunable):

@@ -47,6 +47,8 @@ def _resolved(given: Any, info: ValidationInfo) -> Any:
         return given
     if not given:  # else it would be the folder of the file
         raise ValueError("must be a path")
+    if given.startswith("models:/"):  # a release, which is found when a run starts
+        return Path(given)
 
     def fill(found: re.Match[str]) -> str:
         name = found[1]

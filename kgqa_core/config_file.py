@@ -149,8 +149,8 @@ def _from_here(path: str) -> Path:
 
 
 def config_hash(config: RunConfig) -> str:
-    """Return the SHA-256 of everything that shapes results (``runtime``, ``cluster`` and ``tracking`` do not)."""
-    content = config.model_dump(mode="json", exclude={"runtime", "cluster", "tracking"})
+    """Return the SHA-256 of everything that shapes results (runtime, cluster, tracking and gate do not)."""
+    content = config.model_dump(mode="json", exclude={"runtime", "cluster", "tracking", "gate"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -16,8 +16,9 @@ from typing import Literal
 
 from kgqa_core.errors import InputError, shorten
 
-Split = Literal["train", "dev", "test"]
+Split = Literal["train", "dev", "test", "gate"]  # gate: releases are compared on it, and nothing learns from it
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+EVERY_SPLIT: tuple[Split, ...] = (*SPLITS, "gate")
 
 RelationPath = tuple[int, ...]
 """Relation ids (forward or reverse) from a topic entity on; no entities."""

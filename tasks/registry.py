@@ -8,6 +8,7 @@ the newest version, where that is another one.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from kgqa_core.errors import InputError, with_nearest
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.run.serve import ServedCard, read_encoder_name, write_served
 from tasks.mlflow_store import import_mlflow, tracking_uri
+from tasks.release import model_name
 from tasks.run_content import FlowRun, Stage
 from tasks.runtime import quick_imports
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from kgqa_core.run.ask import Answerer
 
+_log = logging.getLogger(__name__)
 VERSIONS_TAG, NOTE_TAG = "mlflow.modelVersions", "mlflow.note.content"  # what MLflow's UI reads of a logged model
 CHAMPION, CHALLENGER = "champion", "challenger"
 SCORES = {"hits1": "Hits@1", "f1": "F1", "em": "EM"}  # shown with a version
@@ -65,11 +68,6 @@ class Source:
         return f"{scores} percent: {trained}" if scores else trained
 
 
-def model_name(run_name: str) -> str:
-    """Return the name under which the explorers of a run configuration are registered."""
-    return "kgqa-" + re.sub(r"[^\w-]+", "-", run_name)  # MLflow refuses slashes, colons, dots and quotes
-
-
 def register_explorers(
     client: MlflowClient, run: FlowRun, stages: Sequence[Stage], run_ids: Mapping[str, str], publisher: str
 ) -> tuple[str, ...]:
@@ -83,6 +81,7 @@ def register_explorers(
     new = [stage for stage in stages if stage.fingerprint in run_ids and stage.fingerprint not in known]
     if new and not known:
         _make_model(client, name, run)
+    assert run.serving is not None
     made = []
     for stage in new:
         run_id = run_ids[stage.fingerprint]
@@ -90,7 +89,7 @@ def register_explorers(
         scores = {score: figures[score] for score in SCORES if score in figures}
         source = Source(name, stage, run_id, describe(run, stage, stages), publisher, run.git_commit, scores)
         made.append(f"{name}/{_register(client, source, example_rows(stages))}")
-    if new or known:
+    if (new or known) and not run.serving.gated:  # else the gate says who is champion
         _set_aliases(client, name)
     return tuple(made)
 
@@ -157,6 +156,34 @@ def _offer(uri: str) -> str:
         names += [f"/{max(int(version.version) for version in newest)} (the newest version)"] if newest else []
         return f"Of {wanted} there are {', '.join(names) or 'no versions'}"
     return f"Registered are: {with_nearest(wanted, models) if models else 'none'}"
+
+
+def point_aliases(home: Path, name: str, champion: str | None, challenger: str | None) -> bool:
+    """Let the aliases name the versions of two explorers (fingerprints); say, after a warning, whether they do.
+
+    None takes an alias away. A version that MLflow was not told of yet comes with the next run.
+    """
+    import_mlflow()
+    from mlflow import MlflowClient
+
+    wanted = {CHAMPION: champion, CHALLENGER: challenger}
+    try:
+        uri = tracking_uri(home)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        known = {one.tags.get("fingerprint"): one.version for one in client.search_model_versions(f"name = '{name}'")}
+        if lacking := [one for one in wanted.values() if one is not None and one not in known]:
+            _log.warning("the registry has no version of the explorer %s yet: aliases wait", ", ".join(lacking))
+            return False
+        aliases = client.get_registered_model(name).aliases
+        for alias, fingerprint in wanted.items():
+            if fingerprint is None and alias in aliases:
+                client.delete_registered_model_alias(name, alias)
+            elif fingerprint is not None and str(aliases.get(alias)) != str(known[fingerprint]):
+                client.set_registered_model_alias(name, alias, str(known[fingerprint]))
+        return True
+    except Exception as problem:  # whatever MLflow throws: the champion is noted in the home, and is told again
+        _log.warning("MLflow's aliases of %s were not moved: %s: %s", name, type(problem).__name__, str(problem)[:500])
+        return False
 
 
 def _make_model(client: MlflowClient, name: str, run: FlowRun) -> None:

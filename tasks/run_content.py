@@ -24,6 +24,7 @@ from kgqa_core.tracking import Param, Point, TrackingRecord, mean_metrics, read_
 _log = logging.getLogger(__name__)
 
 DATA_STAGES = ("graph", "questions", "encodings")  # what systems are compared on: shown with their content hashes
+REPORTS = {COMPARISON: "comparison.md", "gate": "gate.md"}  # stage -> what it tells people
 FLOW_KIND = "flow"  # kinds of run, in the tag "kind"
 SYSTEM_KIND = "system"
 REUSED_KIND = "reused"  # a system that an earlier run made: its figures, under a later run that has it too
@@ -37,6 +38,7 @@ class Serving:
     encoder: EncoderSection
     evaluation: EvaluationSection
     batch_size: int  # questions that are explored at once
+    gated: bool = False  # a gate moves the alias champion, and registering does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +138,8 @@ def flow_content(run: FlowRun, stages: Sequence[Stage]) -> RunContent:
         if record.system is None:
             content.curves |= {f"{key}.{name}": points for name, points in record.curves.items()}
             content.params |= {f"{key}.{name}": value for name, value in record.params.items()}
-        if record.stage == COMPARISON:
-            report = stage.outcome.artifact.folder / "comparison.md"
+        if record.stage in REPORTS:
+            report = stage.outcome.artifact.folder / REPORTS[record.stage]
             content.texts[report.name] = report.read_text(encoding="utf-8")
     groups: dict[tuple[str, str], list[TrackingRecord]] = {}
     for record in (stage.record for stage in stages):

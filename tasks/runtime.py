@@ -70,11 +70,13 @@ def _is_io_failure(task: Task[..., Any], run: TaskRun, state: State[Any]) -> boo
     return isinstance(state.result(raise_on_failure=False), OSError)
 
 
-def write_results_artifact(name: str, markdown: str, *, description: str = "What this run measured") -> UUID:
+def write_results_artifact(
+    name: str, markdown: str, *, kind: str = "results", description: str = "What this run measured"
+) -> UUID:
     """Show ``markdown`` as the artifact ``results-NAME`` of the running flow in Prefect's UI; return its id."""
     from prefect.artifacts import create_markdown_artifact
 
-    key = re.sub(r"[^a-z0-9]+", "-", f"results-{name}".lower()).strip("-")  # Prefect takes no other letters
+    key = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")  # Prefect takes no other letters
     made = create_markdown_artifact(markdown, key=key, description=description)
     return cast("UUID", made)  # a coroutine only where called from one
 

@@ -13,7 +13,7 @@ it mends and spoils where it may overrule an explorer. Ties of the explorer coun
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Literal
@@ -116,21 +116,27 @@ def compare_runs(runs: Sequence[EvaluatedRun]) -> list[PairRow]:
     Breakdowns stand only where they have more than one bucket. Raises ``InputError`` where questions or graphs differ.
     """
     require_comparable(runs)
+    rows = []
+    for by, bucket, chosen in scopes_of(runs):
+        own = [compare_pair(*pair, chosen, by, bucket) for pair in combinations(runs, 2)]
+        for metric in INTERVAL_METRICS:
+            correct_for_number(own, metric)
+        rows += own
+    return rows
+
+
+def scopes_of(runs: Sequence[EvaluatedRun]) -> Iterator[tuple[Breakdown, str, Mask]]:
+    """Yield which questions [B] are compared: all, then those of each breakdown that has more than one bucket."""
     known = zip(*(run.scores.hops for run in runs), strict=True)  # of runs that searched, the first that found is right
     hops = [next((count for count in counts if count is not None), None) for counts in known]
-    scopes: dict[Breakdown, dict[str, Mask]] = {
-        "all": {"all": np.ones(len(hops), dtype=bool)},
+    yield "all", "all", np.ones(len(hops), dtype=bool)
+    groups: dict[Breakdown, dict[str, Mask]] = {
         "hops": metrics.group_by([metrics.hop_bucket(count) for count in hops], metrics.HOP_BUCKETS),
         "answers": runs[0].scores.answer_groups(),
     }
-    rows = []
-    for by, groups in scopes.items():
-        for bucket, chosen in groups.items() if by == "all" or len(groups) > 1 else ():
-            own = [compare_pair(*pair, chosen, by, bucket) for pair in combinations(runs, 2)]
-            for metric in INTERVAL_METRICS:
-                correct_for_number(own, metric)
-            rows += own
-    return rows
+    for by, own in groups.items():
+        if len(own) > 1:
+            yield from ((by, bucket, chosen) for bucket, chosen in own.items())
 
 
 def correct_for_number(rows: Sequence[PairRow], metric: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -31,7 +32,7 @@ from kgqa_core.questions import formats
 from kgqa_core.questions.coverage import LintReport, lint_questions, reach_table
 from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
 from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, link_file, nearest_names
-from kgqa_core.types import SPLITS, Question, Reject, RelationPath, Split
+from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, RelationPath, Split
 
 NUM_DEV = 250  # questions of a variant's dev split, at most
 DEV_SHARE = 0.1  # of the training questions, at most
@@ -87,12 +88,14 @@ def build_questions(
     reenter_topic: bool,
     out_dir: Path,
     subgraphs: Subgraphs | None = None,
+    gate_share: float = 0.0,
 ) -> QuestionReport:
     """Build questions.parquet, rejects.parquet, coverage.parquet and lint.json in ``out_dir``.
 
     Where not all questions are used, variant.json and subset.json say which. ``max_steps``, ``reenter_topic`` and
-    ``subgraphs`` are the explorer's, for coverage. Raises InputError where a file is missing, holds no usable question,
-    has too large a share of rejected lines, or the section asks for more questions than there are.
+    ``subgraphs`` are the explorer's, for coverage; ``gate_share`` as in ``take_gate``. Raises InputError where a file
+    is missing, holds no usable question, has too large a share of rejected lines, or the section asks for more
+    questions than there are.
     """
     files, variant, format = list_files(section), plan_variant(section), open_format(section.format)
     left_out = variant.dropped if variant else ()
@@ -116,7 +119,10 @@ def build_questions(
         format.finish(loaded, graph, reenter_topic)
     questions = fill_splits(loaded.questions, graph) if all(file.split is None for file in files) else loaded.questions
     questions, subset = take_subset(
-        questions, train_size=section.train_size, hold_out_templates=section.hold_out_templates, draw=section.draw
+        take_gate(questions, gate_share),
+        train_size=section.train_size,
+        hold_out_templates=section.hold_out_templates,
+        draw=section.draw,
     )
     lint = lint_questions(
         questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes, subgraphs=subgraphs
@@ -192,6 +198,20 @@ def fill_splits(questions: list[Question], graph: KnowledgeGraph) -> list[Questi
 # ------ A part of the questions.
 
 
+def take_gate(questions: Sequence[Question], share: float) -> list[Question]:
+    """Return the questions with a share of those that are not for testing in the split ``gate``.
+
+    The hash of the id decides, or of the text where the id may count lines: whatever else comes or goes, a question of
+    the gate stays one, and no release ever learned from it.
+    """
+
+    def is_held(one: Question) -> bool:
+        key = one.text if re.search(r"-\d+$", one.id) else one.id
+        return one.split != "test" and hash_share(key, ["gate"]) < share
+
+    return [replace(one, split="gate") if is_held(one) else one for one in questions]
+
+
 def take_subset(
     questions: Sequence[Question],
     *,
@@ -215,7 +235,7 @@ def take_subset(
     if share is not None:
         kept = [question for question in questions if (question.masked in held) == (question.split == "test")]
         left = _count_splits(question.split for question in kept)
-        empty = [split for split, count in before.items() if count and not left[split]]
+        empty = [split for split, count in before.items() if count and not left.get(split)]
         if empty:
             raise InputError(
                 f"dataset.questions.hold_out_templates = {share:g} leaves no {' and no '.join(empty)} question: there "
@@ -262,7 +282,7 @@ def _rank(draw: int, what: str, key: str) -> bytes:
 
 def _count_splits(splits: Iterable[str | None]) -> dict[str, int]:
     sizes = Counter(splits)
-    return {split: sizes[split] for split in SPLITS}
+    return {split: sizes[split] for split in EVERY_SPLIT if split in SPLITS or sizes[split]}
 
 
 # ------ The question sets that papers made of WebQSP and ComplexWebQuestions, by the variant's name.

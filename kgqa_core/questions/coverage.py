@@ -15,7 +15,7 @@ from kgqa_core import schemas
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.shortest import hops_to_many
-from kgqa_core.types import SPLITS, LintFinding, Question
+from kgqa_core.types import EVERY_SPLIT, LintFinding, Question
 
 Hops = NDArray[np.int64]
 MAX_HOPS = 4  # searched for a question's hops; beyond that most of any graph is near, and a path says nothing
@@ -103,7 +103,7 @@ def cover_hops(questions: Sequence[Question], reached: Sequence[Hops]) -> tuple[
         if _is_counted(question):
             groups[question.hops, question.split].append((bool((hops > 0).any()), bool(len(hops) and (hops > 0).all())))
     rows = []
-    for hops_given, split in sorted(groups, key=lambda group: (group[0] or 0, SPLITS.index(group[1]))):
+    for hops_given, split in sorted(groups, key=lambda group: (group[0] or 0, EVERY_SPLIT.index(group[1]))):
         cases = groups[hops_given, split]
         any_gold, all_golds = (100.0 * sum(column) / len(cases) for column in zip(*cases, strict=True))
         rows.append(Coverage(hops_given, split, len(cases), any_gold, all_golds))
@@ -128,7 +128,7 @@ def cover_steps(
     ``partial``: ids of questions of whose answers some are not in the graph; all of them are never reached.
     """
     rows = []
-    for split in SPLITS:
+    for split in EVERY_SPLIT:
         asked = [number for number, one in enumerate(questions) if one.split == split and _is_counted(one)]
         # Hops of the nearest and of the farthest answer; one more than all steps where there is none.
         nearest, farthest = (np.full(len(asked), max_steps + 1) for _ in range(2))
@@ -152,7 +152,7 @@ def cover_steps(
 def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[Names, ...]:
     """Return how many topics and answers have a name, split by split."""
     rows = []
-    for split in SPLITS:
+    for split in EVERY_SPLIT:
         asked = [question for question in questions if question.split == split]
         topics = {topic for question in asked for topic in question.topics}
         answers = {answer for question in asked for answer in question.answers}

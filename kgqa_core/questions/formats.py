@@ -22,7 +22,7 @@ from kgqa_core.errors import ConfigError, InputError, nearest, shorten
 from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, require_file
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.types import SPLITS, Question, Reject, Split
+from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
 
 Text = Annotated[str, Field(min_length=1)]
 Parsed = TypeVar("Parsed")
@@ -116,7 +116,7 @@ def list_files(section: QuestionSection) -> list[QuestionFile]:
     """Return the question files in the order in which they are read. Raises InputError where there is none."""
     if section.files is not None:
         hops = section.hops[0] if section.hops and len(section.hops) == 1 else None
-        return [QuestionFile(section.files[split], split, hops) for split in SPLITS if split in section.files]
+        return [QuestionFile(section.files[split], split, hops) for split in EVERY_SPLIT if split in section.files]
     assert section.path is not None  # QuestionSection checks it
     return open_format(section.format).list_files(section.path, section.hops)
 

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import InputError
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.questions.build import QuestionReport, build_questions, plan_variant, read_questions, take_subset
+from kgqa_core.questions.build import (
+    QuestionReport,
+    build_questions,
+    plan_variant,
+    read_questions,
+    take_gate,
+    take_subset,
+)
 from kgqa_core.types import SPLITS, Question, Split
 from tests.questions.freebase_files import cwq_question, webqsp_parse, webqsp_question, write_json, write_webqsp
 
@@ -39,6 +46,29 @@ def asked(num_topics: int = 11) -> list[Question]:
 
 def masked_of(questions: list[Question], split: Split) -> set[str]:
     return {question.masked for question in questions if question.split == split}
+
+
+# The gate's questions
+
+
+def test_the_gate_takes_its_share_of_all_but_test_and_keeps_it_whatever_comes() -> None:
+    questions = [replace(one, id=f"q{place:04x}", text=f"text {place}") for place, one in enumerate(asked(101))]
+    held = {one.id for one in take_gate(questions, 0.2) if one.split == "gate"}
+    assert 0.17 < len(held) / len(questions) < 0.23
+    assert not any(one.id in held for one in questions if one.split == "test")
+    moved = [replace(one, split="train") if one.split == "dev" else one for one in questions[::-3]]
+    assert {one.id for one in take_gate(moved, 0.2) if one.split == "gate"} == held & {one.id for one in moved}
+    assert held < {one.id for one in take_gate(questions, 0.3) if one.split == "gate"}
+    assert take_gate(questions, 0.0) == questions
+
+
+def test_where_ids_count_lines_the_text_says_who_is_held() -> None:
+    questions = [replace(one, id=f"train-{place}", text=f"text {place}") for place, one in enumerate(asked(31))]
+    renumbered = [replace(one, id=f"train-{place + 7}") for place, one in enumerate(questions)]
+    held, again = (
+        [one.text for one in take_gate(rows, 0.3) if one.split == "gate"] for rows in (questions, renumbered)
+    )
+    assert held == again != []
 
 
 # A part of the training questions

@@ -117,14 +117,15 @@ def _subgraphs_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _questions_specs(config: RunConfig) -> Iterator[StageSpec]:
+    gate = {"gate_share": config.gate.share} if config.gate else {}
     if isinstance(config.dataset, base.EmbeddedDataset):
-        yield StageSpec("questions", {"format": "jsonl", **STRICT, **walk_of(config)}, ("dataset", "graph"))
+        yield StageSpec("questions", {"format": "jsonl", **STRICT, **walk_of(config), **gate}, ("dataset", "graph"))
     elif isinstance(config.dataset, base.FileDataset):
         questions, subgraphs = config.dataset.questions, config.dataset.subgraphs
         asked = questions.model_dump(mode="json", exclude={"path", "files", "dev_ids"})
         needs = ("graph", "subgraphs") if subgraphs.method == "question" else ("graph",)
         files = question_files(questions) | ({"questions/dev_ids": questions.dev_ids} if questions.dev_ids else {})
-        yield StageSpec("questions", {**asked, **walk_of(config)}, needs, files)
+        yield StageSpec("questions", {**asked, **walk_of(config), **gate}, needs, files)
 
 
 # ------ How they are built.
@@ -266,6 +267,7 @@ def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Reco
         out_dir=folder,
         # Those that are cut follow the questions: then this is about the whole graph.
         subgraphs=subgraphs_of(run) if "subgraphs" in spec.needs else None,
+        gate_share=run.config.gate.share if run.config.gate else 0.0,
     )
     recorder.metrics(report, "num_questions", "num_rejects")
     for split, count in report.per_split.items():

@@ -84,7 +84,7 @@ def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
     files = _encoder_files(config)
     if (start := explorer.init_from) and start.suffix not in CONFIG:
         if not start.is_dir():
-            raise ConfigError(f"explorer.init_from: {start} is neither a run configuration (.yaml) nor a folder")
+            raise ConfigError(f"explorer.init_from: {start} is no run configuration (.yaml), folder or release")
         files |= {f"init/{name}": start / name for name in ("model.json", "model.safetensors")}
     needs = (*ground_keys(config), "encodings")
     for seed in explorer.seeds:

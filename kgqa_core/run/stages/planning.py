@@ -25,7 +25,7 @@ from kgqa_core.run.stages.data import ground_keys, plan_walk_of
 from kgqa_core.run.stages.tuning import model_files, model_recipe, plan_stages, prompt_hashes, teaching
 from kgqa_core.schemas import REJECTS
 from kgqa_core.tracking import Recorder, hop_metric
-from kgqa_core.types import SPLITS, Reject, Split
+from kgqa_core.types import EVERY_SPLIT, Reject, Split
 
 if TYPE_CHECKING:
     from kgqa_core.instructions.plan import PlanQuestion
@@ -93,7 +93,7 @@ def _search_graph(run: Pipeline, folder: Path) -> dict[str, int]:
     from kgqa_core.planners.evaluate import PATHS_FILE, write_asked
 
     search = opening.search_graph(run)
-    placed = search.place(opening.read_with_hops(run, *SPLITS))
+    placed = search.place(opening.read_with_hops(run, *EVERY_SPLIT))
     write_asked(placed, folder, mask_topics=run.config.exploration.mask_topics)
     report = write_supervision(
         search.graph,

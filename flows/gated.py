@@ -1,0 +1,72 @@
+"""What a retraining adds around the gate: where it starts, what it releases, who is champion then, and telling that."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+from flows.summary import RunSummary
+from kgqa_core.config import RunConfig
+from kgqa_core.run.pipeline import Pipeline
+from tasks.gate import judge
+from tasks.registry import point_aliases
+from tasks.release import Move, MoveKind, Releases, model_name
+from tasks.runtime import run_as_task
+
+_log = logging.getLogger(__name__)
+
+
+def releases_of(config: RunConfig) -> Releases:
+    """Return the releases of a run configuration."""
+    return Releases(config.runtime.home, model_name(config.name))
+
+
+def judge_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, parent: str | None) -> RunSummary:
+    """Pin what a run made as a release, let the gate judge it, and move the champion where it passes.
+
+    ``config``: as the user gave it; ``parent``: the release that its explorer started from.
+    """
+    releases = releases_of(config)
+    champion = releases.champion()
+    challenger = releases.make(config, pipeline, parent, metadata.version("kgqa"))
+    before = champion.id if champion else None
+    found: dict[str, Any] = {"challenger": challenger.id, "champion": before}
+    if champion is not None and champion.id == challenger.id:
+        why = f"nothing new: release {champion.id} is the champion already"
+        return replace(summary, gate={**found, "promoted": False, "reason": why, "markdown": f"{why}\n"})
+    judged = judge(pipeline, challenger, champion, worker=run_as_task)
+    kind: MoveKind = "refused" if judged.faults else "promoted"
+    move = releases.move(kind, challenger.id, judged.reason, expected=before)
+    _log.info("release %s is %s: %s", challenger.id, kind, judged.reason)
+    found |= {"promoted": kind == "promoted" and move is not None, "reason": judged.reason, "markdown": judged.markdown}
+    return replace(summary, outcomes=(*summary.outcomes, judged.outcome), gate=found)
+
+
+def move_champion(config: RunConfig, to: str | None, why: str, *, back: bool = False) -> Move | None:
+    """Make a release the champion by hand, the last challenger by default, or with ``back`` the champion before.
+
+    Returns None where it is champion already. What it needs is put back where the artifact store lost it. Raises
+    InputError where there is no such release.
+    """
+    releases = releases_of(config)
+    chosen = releases.read(to or (releases.before_champion() if back else releases.last_challenger()))
+    if restored := releases.restore(chosen):
+        _log.info("put back into the artifact store: %s", ", ".join(restored))
+    move = releases.move("rolled back" if back else "promoted", chosen.id, why)
+    tell_aliases(config)
+    return move
+
+
+def tell_aliases(config: RunConfig) -> None:
+    """Let MLflow's aliases show the last move, unless they do; an MLflow that is away is told by the next run."""
+    releases = releases_of(config)
+    moves = releases.moves()
+    if not moves or moves[-1].told or not (config.tracking.enabled and config.tracking.register_models):
+        return
+    champion, last = releases.champion(), moves[-1]
+    challenger = releases.read(last.to_release) if last.kind == "refused" else None
+    versions = champion.explorer if champion else None, challenger.explorer if challenger else None
+    if point_aliases(releases.home, releases.model, *versions):
+        releases.tell()

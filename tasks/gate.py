@@ -1,0 +1,253 @@
+"""The gate of a retraining: may what was trained take the champion's place?
+
+Champion and challenger answer the same questions of the new graph, a split that nothing learns from. The challenger has
+to be no worse (``kgqa_core.evaluation.gate``), has to beat its template control, and a fresh process has to load it and
+answer within its limits. What was found is an artifact, so it is found once, and told like any other stage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kgqa_core.artifacts import Artifact, Recipe, read_artifact, write_json
+from kgqa_core.config import GateSection
+from kgqa_core.config_base import size_in_bytes
+from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
+from kgqa_core.evaluation.gate import LOSS, Judged, judge_challenger
+from kgqa_core.evaluation.metrics import score_outcomes
+from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run
+from kgqa_core.run import open as opening
+from kgqa_core.run.ensure import Worker, work_here
+from kgqa_core.run.pipeline import Pipeline, StageOutcome
+from kgqa_core.tracking import Recorder, write_record
+from tasks.release import ARTIFACTS, Release
+
+if TYPE_CHECKING:
+    from kgqa_core.types import Question
+
+GATE, ANSWERS, VERSION = "gate", "gate-answers", 1  # the stages, and the version of both
+PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
+NUM_ASKED = 20  # questions that a fresh process answers
+LOAD_SECONDS = 300.0  # that a fresh process may take to start
+ERROR_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the gate says of a challenger."""
+
+    outcome: StageOutcome
+    faults: tuple[str, ...]  # why it is refused; empty where it may take the champion's place
+    markdown: str
+
+    @property
+    def reason(self) -> str:
+        """Why, in a line."""
+        return "; ".join(self.faults) or "no worse than the champion; a fresh process loads it and answers in time"
+
+
+def gate_questions(pipeline: Pipeline) -> list[Question]:
+    """Return the questions of the gate, with their hops; InputError where there are none."""
+    questions = opening.read_with_hops(pipeline, "gate")
+    if not questions:
+        raise InputError("the gate has no questions: raise gate.share, or name a file as dataset.questions.files.gate")
+    return questions
+
+
+def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
+    """Return what a release's explorer answers to the gate's questions of the run's graph, whatever it learned from."""
+    card, stage = release.card, f"{ARTIFACTS}/explorer/{release.explorer}"
+    explorer = read_artifact(release.folder / stage)
+    if explorer is None:
+        raise ArtifactError(f"the release {release.id} is damaged: {stage} is not as it was made")
+    inputs = {key: pipeline.artifact(key).content for key in ("graph", "questions")}
+    limits = {**card.evaluation.model_dump(mode="json", exclude={"split", "passes"}), "encoder": card.encoder_name}
+    recipe = Recipe(ANSWERS, VERSION, limits, {**inputs, "explorer": explorer.content})
+
+    def write(folder: Path) -> None:
+        from kgqa_core.evaluation.predictions import Source, write_predictions
+        from kgqa_core.run.ask import torch_threads
+        from kgqa_core.text.encoder import encode_cached
+
+        graph, encoder = opening.graph_of(pipeline), opening.encoder_of(card.encoder)
+        if encoder.name != card.encoder_name:
+            raise ArtifactError(f"the release {release.id} reads texts by {card.encoder_name}; here is {encoder.name}")
+        system = opening.load_system(
+            release.served,
+            graph=graph,
+            encoder=encoder.name,
+            encode=lambda texts: opening.unit_norm(
+                encode_cached(texts, encoder=encoder, cache_dir=pipeline.home / "cache" / "encodings")
+            ),
+            evaluation=card.evaluation,
+            batch_size=pipeline.config.runtime.batch_size,
+        )
+        questions = gate_questions(pipeline)
+        with torch_threads(pipeline.config.runtime.threads):
+            predictions = system.answer(questions, partial(pipeline.progress, f"asking release {release.id}"))
+        source = Source(graph=inputs["graph"], system=f"explorer {release.explorer}")
+        names, render = graph.entity_names, system.render
+        path = folder / PREDICTIONS
+        write_predictions(path, questions, predictions, entity_names=names, render_path=render, source=source)
+        write_record(folder, Recorder(ANSWERS).record(recipe.fingerprint))
+
+    return pipeline.store.build(recipe, write)[0]
+
+
+def read_answers(pipeline: Pipeline, name: str, release: Release) -> EvaluatedRun:
+    """Return a release's answers to the gate's questions as a run to be compared."""
+    return read_system_run(answer_gate(pipeline, release).folder / PREDICTIONS, name)
+
+
+def judge(
+    pipeline: Pipeline, challenger: Release, champion: Release | None, *, worker: Worker = work_here
+) -> Judgement:
+    """Judge a challenger; without a champion it has to beat its control, and to load and answer."""
+    section = pipeline.config.gate
+    assert section is not None
+    controls = pipeline.artifact("controls")
+    ids = {"challenger": challenger.id, "champion": champion.id if champion else ""}
+    inputs = {"controls": controls.content, "questions": pipeline.artifact("questions").content}
+    inputs["graph"] = pipeline.artifact("graph").content
+    recipe = Recipe(GATE, VERSION, {**section.model_dump(mode="json", exclude={"share"}), **ids}, inputs)
+
+    def work() -> StageOutcome:
+        return StageOutcome(GATE, *pipeline.store.build(recipe, write))
+
+    def write(folder: Path) -> None:
+        found = find_verdict(pipeline, challenger, champion, controls.folder)
+        recorder = Recorder(GATE)
+        recorder.param("promoted", not found["faults"])
+        for name, release in ids.items():
+            recorder.param(name, release)
+        recorder.param("reason", shorten("; ".join(found["faults"]), ERROR_CHARACTERS))
+        for name, value in found["figures"].items():
+            recorder.metric(name, value)
+        write_json(folder / DOCUMENT, found)
+        (folder / REPORT).write_text(render_verdict(found), encoding="utf-8")
+        write_record(folder, recorder.record(recipe.fingerprint))
+
+    outcome = worker(work, title="judge the challenger", key=GATE, io=False)
+    read = json.loads((outcome.artifact.folder / DOCUMENT).read_text(encoding="utf-8"))
+    return Judgement(outcome, tuple(read["faults"]), (outcome.artifact.folder / REPORT).read_text(encoding="utf-8"))
+
+
+def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | None, controls: Path) -> dict[str, Any]:
+    """Return everything that was found, as verdict.json holds it."""
+    section = pipeline.config.gate
+    assert section is not None
+    ours = read_answers(pipeline, f"challenger {challenger.id}", challenger)
+    figures, faults, warnings = dict[str, float](), list[str](), list[str]()
+    rows: list[Judged] = []
+    if champion is not None:
+        try:
+            theirs = read_answers(pipeline, f"champion {champion.id}", champion)
+            limits = {name: getattr(section, name) for name in ("margin", "slice_margin", "min_slice")}
+            rows, needed = judge_challenger(ours, theirs, **limits)
+        except KgqaError as problem:
+            faults.append(f"the champion cannot be asked, kgqa promote goes on without it: {problem}")
+    if rows:
+        faults += [row.fault for row in rows if row.fault]
+        gain = rows[0].difference  # of Hits@1 over all
+        if gain < section.min_gain and section.min_gain:
+            faults.append(f"Hits@1 gained {gain:+.2f} points; {section.min_gain:g} are asked for (gate.min_gain)")
+        figures |= {f"{row.metric}.difference": row.difference for row in rows if row.where == "all"}
+        figures["num_questions_needed"] = needed
+        if rows[0].n < needed:
+            warnings.append(
+                f"{rows[0].n} questions are few: where answers differ as much as here, it takes {needed} to refuse "
+                f"what is {LOSS:g} points worse, and let pass what is equal, nine times in ten. Raise gate.share"
+            )
+    control = score_control(pipeline, controls)
+    hits1 = float(ours.scores.values["hits1"].mean())
+    figures |= {"num_questions": len(ours.asked), "hits1": hits1, "template_control.hits1": control}
+    if hits1 - control <= section.min_lift:
+        faults.append(
+            f"Hits@1 is {hits1:.2f}, and {control:.2f} by its template control: it has to be more than "
+            f"{section.min_lift:g} points above (gate.min_lift)"
+        )
+    if not faults:  # what is refused anyway need not be loaded
+        fresh, unfit = ask_in_fresh_process(pipeline, challenger, section)
+        figures |= {f"fresh_process.{name}": value for name, value in fresh.items()}
+        faults += unfit
+    ids = {"challenger": challenger.id, "champion": champion.id if champion else None}
+    return {**ids, "faults": faults, "warnings": warnings, "figures": figures, "rows": [asdict(row) for row in rows]}
+
+
+def score_control(pipeline: Pipeline, folder: Path) -> float:
+    """Return the template control's Hits@1 on the gate's questions, percent."""
+    from kgqa_core.evaluation.metrics import pair_outcome
+    from kgqa_core.systems.controls import load_template_control
+
+    search = opening.search_graph(pipeline)
+    questions = search.place(gate_questions(pipeline))
+    answered = load_template_control(folder / "template_control.json", search.graph).answer(questions)
+    outcomes = [pair_outcome(*pair) for pair in zip(questions, answered, strict=True)]
+    return float(score_outcomes(outcomes).values["hits1"].mean())
+
+
+def ask_in_fresh_process(
+    pipeline: Pipeline, release: Release, section: GateSection
+) -> tuple[dict[str, float], list[str]]:
+    """Return what loading a release and answering a few questions took in a process of its own, and what is wrong."""
+    graph = opening.graph_of(pipeline)
+    asked = [
+        {"question": one.text, "topic": graph.label_of(one.topics[0])}
+        for one in sorted(gate_questions(pipeline), key=lambda one: one.id)
+        if one.topics
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        questions, reply = Path(folder) / "questions.json", Path(folder) / "reply.json"
+        write_json(questions, asked[:NUM_ASKED])
+        command = [
+            sys.executable,
+            "-m",
+            "tasks.gate_probe",
+            *map(str, (release.served, pipeline.home, questions, reply)),
+        ]
+        limit = LOAD_SECONDS + NUM_ASKED * section.max_seconds
+        try:
+            subprocess.run(
+                command, env=os.environ | {"PYTHONSAFEPATH": "1"}, capture_output=True, check=True, timeout=limit
+            )
+        except subprocess.TimeoutExpired:
+            return {}, [f"a fresh process did not load the release and answer within {limit:.0f} s"]
+        except subprocess.CalledProcessError as problem:
+            said = problem.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            return {}, [f"a fresh process could not load the release: {shorten(said, ERROR_CHARACTERS)}"]
+        found = json.loads(reply.read_text(encoding="utf-8"))
+    faults = [f"a fresh process cannot answer: {error}" for error in found.pop("errors")[:1]]
+    if found["max_seconds"] > section.max_seconds:
+        faults.append(
+            f"a question took {found['max_seconds']:.2f} s in a fresh process; {section.max_seconds:g} are allowed"
+        )
+    if found["memory_mb"] * 1e6 > size_in_bytes(section.max_memory):
+        faults.append(f"a fresh process took {found['memory_mb']:.0f} MB; gate.max_memory is {section.max_memory}")
+    return found, faults
+
+
+def render_verdict(found: dict[str, Any]) -> str:
+    """Return a verdict as Markdown."""
+    champion = f"champion {found['champion']}" if found["champion"] else "no champion yet"
+    lines = [f"**{'Refused' if found['faults'] else 'Passed'}**: challenger {found['challenger']}, {champion}.", ""]
+    lines += [f"- {fault}" for fault in found["faults"]] + [f"- Note: {warning}" for warning in found["warnings"]]
+    if found["rows"]:
+        lines += [
+            "",
+            "| questions | n | metric | champion | challenger | difference | p | |",
+            "|---|---:|---|" + "---:|" * 5,
+        ]
+    for row in found["rows"]:
+        figures = f"{row['champion']:.2f} | {row['challenger']:.2f} | {row['difference']:+.2f} | {row['p']:.3f}"
+        mark = "refused" if row["fault"] else ""
+        lines.append(f"| {row['where']} | {row['n']:,} | {row['metric']} | {figures} | {mark} |")
+    lines += ["", *(f"- {name}: {value:,.2f}" for name, value in found["figures"].items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,150 @@
+"""The gate judges releases on questions that nothing learned from, and says why it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from kgqa_core.config import GateSection
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import ConfigError
+from kgqa_core.questions.build import read_questions
+from kgqa_core.run.ensure import ensure
+from kgqa_core.run.pipeline import Pipeline
+from tasks.gate import GATE, Judgement, judge, score_control
+from tasks.release import Release, Releases
+
+RUN = """\
+dataset: {name: gated, source: embedded}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
+gate: {share: 0.2, min_lift: -100}
+tracking: {enabled: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    folder = tmp_path_factory.mktemp("gated")
+    (folder / "gated.yaml").write_text(RUN, encoding="utf-8")
+    made = Pipeline(read_config(folder / "gated.yaml", [f"runtime.home={folder / 'home'}"]))
+    ensure(made, ["evaluation-seed0"])
+    return made
+
+
+@pytest.fixture(scope="module")
+def release(pipeline: Pipeline) -> Release:
+    return Releases(pipeline.home, "kgqa-gated").make(pipeline.config, pipeline, None, "0")
+
+
+def made_worse(release: Release, folder: Path) -> Release:
+    """A release of the same explorer without its weights: all that it reaches is alike."""
+    shutil.copytree(release.folder, folder)  # copies, no links: nothing of the good one changes
+    for weights in folder.rglob("model.safetensors"):
+        save_file({name: np.zeros_like(one) for name, one in load_file(weights).items()}, weights)
+    for manifest in folder.rglob("manifest.json"):  # an artifact of its own, by content
+        if manifest.parent.parent.name == "explorer":
+            remake_manifest(manifest)
+    return Release(folder, release.run, release.made_of, None, release.stages, release.made)
+
+
+def remake_manifest(path: Path) -> None:
+    from kgqa_core.artifacts import FileEntry, _hash_content, hash_file
+
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    for entry in manifest["files"]:
+        file = path.parent / entry["name"]
+        entry |= {"sha256": hash_file(file), "bytes": file.stat().st_size}
+    manifest["content"] = _hash_content([FileEntry(**entry) for entry in manifest["files"]])
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def judged(pipeline: Pipeline, challenger: Release, champion: Release | None, **gate: float | str) -> Judgement:
+    assert pipeline.config.gate is not None
+    section = GateSection(**{**pipeline.config.gate.model_dump(), **gate})
+    other = Pipeline(pipeline.config.model_copy(update={"gate": section}))
+    return judge(other, challenger, champion)
+
+
+def document(judgement: Judgement) -> dict[str, object]:
+    return json.loads((judgement.outcome.artifact.folder / "verdict.json").read_text(encoding="utf-8"))
+
+
+def test_the_gates_questions_are_a_split_of_their_own(pipeline: Pipeline) -> None:
+    folder = pipeline.artifact("questions").folder
+    held, others = read_questions(folder, "gate"), read_questions(folder)
+    assert 500 < len(held) < 900
+    assert len(held) == len({one.id for one in held})
+    assert sum(one.split == "test" for one in others) == 588  # all that there are
+    assert not {one.id for one in held} & {one.id for one in others if one.split != "gate"}
+
+
+def test_a_first_release_has_to_load_and_to_beat_its_control(pipeline: Pipeline, release: Release) -> None:
+    passed = judged(pipeline, release, None)
+    assert not passed.faults
+    found = document(passed)["figures"]
+    assert found["fresh_process.memory_mb"] > 100
+    assert found["fresh_process.max_seconds"] < 2
+    again = judged(pipeline, release, None)
+    assert (again.outcome.key, again.outcome.built, passed.outcome.built) == (GATE, False, True)
+    control = score_control(pipeline, pipeline.artifact("controls").folder)
+    assert control == pytest.approx(found["template_control.hits1"])
+    refused = judged(pipeline, release, None, min_lift=0.0)
+    assert f"{control:.2f} by its template control" in refused.reason
+    assert "**Refused**" in refused.markdown
+
+
+def test_limits_of_a_fresh_process_refuse_with_what_was_measured(pipeline: Pipeline, release: Release) -> None:
+    reason = judged(pipeline, release, None, max_seconds=1e-6, max_memory="10MB").reason
+    assert "s in a fresh process; 1e-06 are allowed" in reason
+    assert "gate.max_memory is 10MB" in reason
+
+
+def test_a_release_that_does_not_load_is_refused(pipeline: Pipeline, release: Release, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(release.folder, broken)
+    lost = Release(broken, release.run, release.made_of, None, release.stages, release.made)
+    judged(pipeline, lost, None, min_slice=61)  # answered before it broke
+    (broken / "served" / "model.safetensors").write_bytes(b"rubbish")
+    reason = judged(pipeline, lost, None, min_slice=62).reason
+    assert "a fresh process could not load the release" in reason
+
+
+def test_an_equal_challenger_passes_and_a_worse_one_is_refused(
+    pipeline: Pipeline, release: Release, tmp_path: Path
+) -> None:
+    equal = judged(pipeline, release, release)
+    assert not equal.faults
+    assert "| all |" in equal.markdown
+    worse = made_worse(release, tmp_path / "worse")
+    refused = judged(pipeline, worse, release, margin=1.4)  # other settings: both releases have one id here
+    assert "is significantly worse" in refused.reason
+    assert "| refused |" in refused.markdown
+    assert not any(name.startswith("fresh_process") for name in document(refused)["figures"])
+    better = judged(pipeline, release, worse, margin=1.3)
+    assert not any("over all" in fault for fault in better.faults)
+    assert "gained +0.00 points; 0.5 are asked for" in judged(pipeline, release, release, min_gain=0.5).reason
+
+
+def test_a_champion_that_cannot_be_asked_is_a_refusal_that_says_so(
+    pipeline: Pipeline, release: Release, tmp_path: Path
+) -> None:
+    shutil.copytree(release.folder, tmp_path / "old")
+    gone = Release(tmp_path / "old", release.run, release.made_of, None, release.stages, release.made)
+    shutil.rmtree(gone.folder / "artifacts")
+    reason = judged(pipeline, release, gone, margin=1.2).reason
+    assert "the champion cannot be asked" in reason
+
+
+def test_a_gate_wants_an_explorer_that_anybody_can_ask(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"gate\.shares.*did you mean 'share'"):
+        read_config(tmp_path / "run.yaml", ["gate={shares: 1}"])
+    plans = ["dataset={name: p, source: plans, plan_files: {train: p.jsonl}}", "plans={planners: [dense]}", "encoder=null"]
+    with pytest.raises(ConfigError, match="gate: a dataset of plans has no explorer"):
+        read_config(tmp_path / "run.yaml", [*plans, "explorer=null", "dense={}"])

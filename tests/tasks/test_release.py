@@ -1,0 +1,116 @@
+"""Releases hold what they need, one of them is the champion, and every move is noted once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kgqa_core.artifacts import read_artifact
+from kgqa_core.config import RunConfig
+from kgqa_core.errors import ArtifactError, InputError
+from kgqa_core.run.pipeline import Pipeline
+from kgqa_core.run.serve import open_served
+from tasks.release import Release, Releases, champion_of, resolve_start, without_start
+
+MODEL = "kgqa-tiny"
+
+
+@pytest.fixture
+def releases(tiny_copy: RunConfig) -> Releases:
+    return Releases(tiny_copy.runtime.home, MODEL)
+
+
+@pytest.fixture
+def release(releases: Releases, tiny_copy: RunConfig) -> Release:
+    return releases.make(tiny_copy, Pipeline(tiny_copy), None, "0")
+
+
+def started(config: RunConfig, start: str) -> RunConfig:
+    section = config.exploration.model_copy(update={"init_from": Path(start)})
+    return config.model_copy(update={"explorer": section})
+
+
+def test_a_release_outlives_the_artifact_store_and_is_made_once(
+    releases: Releases, release: Release, tiny_copy: RunConfig
+) -> None:
+    pipeline = Pipeline(tiny_copy)
+    assert set(release.stages) == {"graph", "explorer-seed0"}
+    assert release.made_of["questions"] == pipeline.artifact("questions").content
+    assert releases.make(tiny_copy, pipeline, "another", "0") == release
+    shutil.rmtree(pipeline.store.root / "explorer")
+    shutil.rmtree(pipeline.store.root / "graph")
+    with pytest.raises(ArtifactError, match="graph with the content hash"):
+        open_served(release.served, releases.home)
+    assert releases.restore(release) == ["explorer-seed0", "graph"]
+    assert releases.restore(release) == []
+    assert read_artifact(pipeline.store.root / "explorer" / release.explorer) is not None
+    answerer = open_served(release.served, releases.home)
+    assert answerer.ask("who directed it?", answerer.system.graph.label_of(0)).error == ""
+
+
+def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Releases) -> None:
+    moved = [releases.move("promoted", "a", "better") for _ in range(100)]
+    assert [move is not None for move in moved] == [True] + [False] * 99
+    releases.move("promoted", "b", "better")
+    releases.move("promoted", "c", "better")
+    assert releases.before_champion() == "b"
+    releases.move("rolled back", "b", "worse")
+    assert releases.before_champion() == "a"
+    releases.move("rolled back", "a", "worse still")
+    with pytest.raises(InputError, match="nothing to return to"):
+        releases.before_champion()
+    releases.move("promoted", "d", "better")
+    assert releases.before_champion() == "a"
+    shown = [(move.kind, move.from_release, move.to_release) for move in releases.moves()]
+    assert shown[0] == ("promoted", None, "a")
+    assert shown[3:] == [("rolled back", "c", "b"), ("rolled back", "b", "a"), ("promoted", "a", "d")]
+
+
+def test_refusals_are_noted_once_and_move_nothing(releases: Releases) -> None:
+    releases.move("promoted", "a", "first")
+    for _ in range(3):
+        releases.move("refused", "b", "worse")
+        releases.tell()
+    assert [move.kind for move in releases.moves()] == ["promoted", "refused"]
+    assert champion_of(releases.moves()) == "a"
+
+
+def test_a_champion_that_somebody_moved_meanwhile_is_not_overwritten(releases: Releases) -> None:
+    releases.move("promoted", "a", "first")
+    releases.move("promoted", "b", "better", expected="a")
+    releases.move("rolled back", "a", "on call")
+    with pytest.raises(InputError, match="is a now, and was b when this was judged"):
+        releases.move("promoted", "c", "better than b", expected="b")
+    assert champion_of(releases.moves()) == "a"
+
+
+def test_what_is_damaged_or_unknown_is_named(releases: Releases, release: Release) -> None:
+    with pytest.raises(InputError, match=f"no release 'zz' of {MODEL}; there are {release.id}"):
+        releases.read("zz")
+    assert releases.read(release.id[:5]) == release
+    releases.move("promoted", release.id, "first")
+    (releases.folder / "moves.json").write_text("[{}]", encoding="utf-8")
+    with pytest.raises(ArtifactError, match=r"moves\.json is damaged"):
+        releases.champion()
+
+
+def test_training_starts_from_the_champion_and_nothing_new_from_where_it_started(
+    releases: Releases, tiny_copy: RunConfig
+) -> None:
+    config = started(tiny_copy, f"models:/{MODEL}@champion")
+    assert resolve_start(config) == (without_start(config), None)  # the first run of all
+    pipeline = Pipeline(without_start(config))
+    first = releases.make(config, pipeline, None, "0")
+    releases.move("promoted", first.id, "first")
+    assert resolve_start(config) == (without_start(config), None)  # nothing new: as the champion itself
+    other = config.model_copy(update={"explorer": config.exploration.model_copy(update={"epochs": 3})})
+    resolved, parent = resolve_start(other)
+    assert parent == first.id
+    assert resolved.exploration.init_from == first.served
+    assert "init/model.json" in Pipeline(resolved).specs["explorer-seed0"].files
+    named, parent = resolve_start(started(config, f"models:/{MODEL}@{first.id[:6]}"))
+    assert (named.exploration.init_from, parent) == (first.served, first.id)
+    with pytest.raises(InputError, match="kgqa-tiny"):
+        resolve_start(started(config, "models:/kgqa-tiniest@champion"))
