@@ -145,6 +145,10 @@ def test_a_gate_wants_an_explorer_that_anybody_can_ask(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RUN, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"gate\.shares.*did you mean 'share'"):
         read_config(tmp_path / "run.yaml", ["gate={shares: 1}"])
-    plans = ["dataset={name: p, source: plans, plan_files: {train: p.jsonl}}", "plans={planners: [dense]}", "encoder=null"]
+    plans = [
+        "dataset={name: p, source: plans, plan_files: {train: p.jsonl}}",
+        "plans={planners: [dense]}",
+        "encoder=null",
+    ]
     with pytest.raises(ConfigError, match="gate: a dataset of plans has no explorer"):
         read_config(tmp_path / "run.yaml", [*plans, "explorer=null", "dense={}"])
