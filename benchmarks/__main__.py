@@ -35,6 +35,7 @@ BENCHMARKS = (
     "sweeps",
     "gpu",
     "lm_gpu",
+    "gate",
     "shipped_adapter",
 )  # modules of this package, each with run(home)
 ASKED_FOR = ("shipped_adapter",)  # not among all: it writes into the package

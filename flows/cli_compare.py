@@ -18,9 +18,11 @@ from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten, w
 if TYPE_CHECKING:
     from kgqa_core.evaluation.compare import Difference, PairRow
     from kgqa_core.evaluation.runs import EvaluatedRun
+    from kgqa_core.run.pipeline import Pipeline
 
 PREDICTIONS = "predictions.parquet"
 DEV = ("evaluation.split=dev",)
+CHAMPION, CHALLENGER, RELEASE = "champion", "challenger", "release:"  # names of releases, behind CONF@
 SMALLEST_P = 0.001  # shown as such
 HEADER = ("questions", "n", "metric", "{0}", "{1}", "{0} - {1}", "95 % interval", "p", "{0} is")
 
@@ -40,7 +42,8 @@ def compare(
 
     Paired tests of Hits@1, F1 and EM, over all questions and by hops and number of answers, with the 95 % bootstrap
     interval of each difference. More than two runs are compared pair by pair, p corrected by Holm's method. Refused
-    where questions or graphs differ.
+    where questions or graphs differ: for releases of before and after a change of data there are CONF@champion,
+    CONF@challenger and CONF@release:ID, which answer the gate's questions of the present graph.
 
     Runs of systems also get a table with accuracy, cost and evidence side by side, whether their language model adds
     anything, and their answers joined with those of direct.
@@ -49,6 +52,7 @@ def compare(
     Examples:
       kgqa compare conf/demo.yaml@0 conf/demo.yaml@1
       kgqa compare conf/a.yaml@rog conf/b.yaml@rog
+      kgqa compare conf/nightly.yaml@champion conf/nightly.yaml@challenger
       kgqa compare conf/metaqa-joint.yaml old/predictions.parquet --json
     """
     if len(set(runs)) < len(runs) or (len(runs) < 2 and not names_several(runs[0])):
@@ -246,6 +250,8 @@ def _evaluations(conf: Path, part: str | None, settings: Sequence[str] = ()) -> 
     systems = [key.removeprefix("system-") for key, spec in pipeline.specs.items() if spec.stage == "system"]
     if chosen := [name for name in systems if part in (None, name, name.rpartition("-seed")[0])]:
         return [(f"{conf}@{name}", pipeline.artifact(f"system-{name}").folder / PREDICTIONS) for name in chosen]
+    if part in (CHAMPION, CHALLENGER) or (part and part.startswith(RELEASE)):
+        return [(f"{conf}@{part}", release_answers(pipeline, part))]
     seeds = [str(number) for number in pipeline.config.exploration.seeds]
     seed = seeds[0] if part is None else part
     if seed not in seeds:
@@ -253,3 +259,20 @@ def _evaluations(conf: Path, part: str | None, settings: Sequence[str] = ()) -> 
         more = f", and its systems are {with_nearest(seed, known)}" if known else ""
         raise ConfigError(f"{conf} has no seed {shorten(seed)}; its explorer.seeds are {', '.join(seeds)}{more}")
     return [(f"{conf}@{seed}", pipeline.artifact(f"evaluation-seed{seed}").folder / PREDICTIONS)]
+
+
+def release_answers(pipeline: Pipeline, name: str) -> Path:
+    """Return what a release answers to the gate's questions of the run's present graph, asked now if it never was."""
+    from flows.gated import releases_of
+    from tasks.gate import answer_gate
+    from tasks.release import champion_of
+
+    releases = releases_of(pipeline.config)
+    if name == CHAMPION:
+        wanted = champion_of(releases.moves())
+        if wanted is None:
+            raise InputError(f"{releases.model} has no champion; kgqa history says more")
+    else:
+        wanted = releases.last_challenger() if name == CHALLENGER else name.removeprefix(RELEASE)
+    with working(f"asking the {name}"):
+        return answer_gate(pipeline, releases.read(wanted)).folder / PREDICTIONS

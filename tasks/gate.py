@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 GATE, ANSWERS, VERSION = "gate", "gate-answers", 1  # the stages, and the version of both
 PREDICTIONS, DOCUMENT, REPORT = "predictions.parquet", "verdict.json", "gate.md"
+CHUNK = 1024  # questions that are answered at once
 NUM_ASKED = 20  # questions that a fresh process answers
 LOAD_SECONDS = 300.0  # that a fresh process may take to start
 ERROR_CHARACTERS = 500
@@ -73,7 +73,7 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
     recipe = Recipe(ANSWERS, VERSION, limits, {**inputs, "explorer": explorer.content})
 
     def write(folder: Path) -> None:
-        from kgqa_core.evaluation.predictions import Source, write_predictions
+        from kgqa_core.evaluation.predictions import Source, answer_stream, open_predictions
         from kgqa_core.run.ask import torch_threads
         from kgqa_core.text.encoder import encode_cached
 
@@ -90,13 +90,17 @@ def answer_gate(pipeline: Pipeline, release: Release) -> Artifact:
             evaluation=card.evaluation,
             batch_size=pipeline.config.runtime.batch_size,
         )
-        questions = gate_questions(pipeline)
-        with torch_threads(pipeline.config.runtime.threads):
-            predictions = system.answer(questions, partial(pipeline.progress, f"asking release {release.id}"))
-        source = Source(graph=inputs["graph"], system=f"explorer {release.explorer}")
-        names, render = graph.entity_names, system.render
-        path = folder / PREDICTIONS
-        write_predictions(path, questions, predictions, entity_names=names, render_path=render, source=source)
+        questions, done = gate_questions(pipeline), 0
+        how: Any = {"entity_names": graph.entity_names, "render_path": system.render}
+        how["source"] = Source(graph=inputs["graph"], system=f"explorer {release.explorer}")
+        with (
+            torch_threads(pipeline.config.runtime.threads),
+            open_predictions(folder / PREDICTIONS, **how) as write_rows,
+        ):
+            for asked, predictions in answer_stream(system.answer, questions, chunk=CHUNK):
+                write_rows(asked, predictions)
+                done += len(asked)
+                pipeline.progress(f"asking release {release.id}", done, len(questions))
         write_record(folder, Recorder(ANSWERS).record(recipe.fingerprint))
 
     return pipeline.store.build(recipe, write)[0]

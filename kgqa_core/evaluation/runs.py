@@ -263,7 +263,8 @@ def require_comparable(runs: Sequence[EvaluatedRun]) -> None:
     if problems:
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise InputError(
-            f"these runs cannot be compared:{listed}\nEvaluate them on the same questions and the same graph."
+            f"these runs cannot be compared:{listed}\nEvaluate them on the same questions and the same graph. "
+            "Releases of before and after a change of data: kgqa compare CONF@champion CONF@challenger"
         )
 
 
