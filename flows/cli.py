@@ -273,7 +273,7 @@ def ask(
 
 @command
 def status(conf: Conf, settings: Settings = None, as_json: Json = False) -> None:
-    """Say which stages are done, stale or missing, and why.
+    """Say which stages are done, stale or missing, and why; and which runs were killed, or wait for MLflow.
 
     \b
     Example:
@@ -282,14 +282,17 @@ def status(conf: Conf, settings: Settings = None, as_json: Json = False) -> None
     from dataclasses import asdict
 
     from flows.cli_output import print_json, print_status
+    from tasks.outbox import killed, waiting
 
     pipeline = open_run(conf, settings)
     with working("looking"):
         stages = pipeline.status()
+        left = {"killed": killed(pipeline.home), "waiting": waiting(pipeline.home)}
+    runs = {what: [note.run.name for note in notes] for what, notes in left.items()}
     if as_json:
-        print_json({"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages]})
+        print_json({"run": pipeline.config.name, "stages": [asdict(stage) for stage in stages], "runs": runs})
     else:
-        print_status(stages, pipeline.home)
+        print_status(stages, pipeline.home, runs)
 
 
 @command

@@ -62,13 +62,16 @@ def print_scores(figures: Mapping[str, Any]) -> None:
     print_table(title, ("metric", "strict", "published RoG"), rows, figures_from=1)
 
 
-def print_status(stages: Sequence[StageStatus], home: Path) -> None:
-    """Print where every stage stands."""
+def print_status(stages: Sequence[StageStatus], home: Path, runs: Mapping[str, Sequence[str]]) -> None:
+    """Print where every stage stands, and which runs of the home are not told about yet."""
     rows = [
         (stage.key, stage.state, stage.why, "/".join(stage.folder.parts[-2:]) if stage.folder else "")
         for stage in stages
     ]
     print_table(f"Stages; artifacts in {home / 'artifacts'}", ("stage", "state", "why", "artifact"), rows)
+    for what, names in runs.items():
+        if names:
+            typer.echo(f"Runs {what}: {', '.join(names)}. The next run tells Prefect and MLflow about them.")
 
 
 def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> None:
@@ -100,7 +103,7 @@ def print_summary(summary: RunSummary, conf: Path, mlflow_ui: str | None) -> Non
 
 def where_in_mlflow(shown: Published | None) -> list[str]:
     """Return what to open there, and where the files are: with a database as the store, that is said nowhere else."""
-    return [f"opens {shown.page}", f"with files in {shown.artifacts}"] if shown else []
+    return [f"this run at {shown.page}", f"files in {shown.artifacts}"] if shown else []
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:

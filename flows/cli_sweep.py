@@ -72,4 +72,4 @@ def print_sweep(plan: Sweep, document: dict[str, Any]) -> None:
     if document["mlflow_ui"]:
         typer.echo(f"To see it in MLflow:\n  {document['mlflow_ui']}")
         if document["mlflow"]:
-            typer.echo(f"  opens {document['mlflow']['page']}")
+            typer.echo(f"  this sweep at {document['mlflow']['page']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,16 +88,26 @@ def make(
                 summary = judge_release(asked, pipeline, summary, parent)
                 note.has(summary.outcomes)
             summary = write_report(pipeline, summary)
-    finally:
+    except BaseException:
         shown = deliver(home, note.note) if tracks else None
-    where = f"[This run in MLflow]({shown.page})" if shown else ""
+        if tracked:
+            with suppress(Exception):  # whatever ended the run is the news
+                show_results(asked.name, shown, f"{note.note.run.status}: {note.note.run.error}")
+        raise
+    shown = deliver(home, note.note) if tracks else None
     if tracked:
-        write_results_artifact(summary.name, "\n\n".join(filter(None, (where, summary.markdown))))
+        show_results(summary.name, shown, summary.markdown)
     if summary.gate:
         why = "May what was trained take the champion's place?"
-        write_results_artifact(summary.name, f"{where}\n\n{summary.gate['markdown']}", kind="gate", description=why)
+        show_results(summary.name, shown, summary.gate["markdown"], kind="gate", description=why)
         tell_aliases(asked)
     return replace(summary, mlflow=shown)
+
+
+def show_results(name: str, shown: Published | None, markdown: str, **how: str) -> None:
+    """Show what a run measured, or how it failed, in Prefect's UI, with a link to MLflow."""
+    link = f"[This run in MLflow]({shown.page})" if shown else ""
+    write_results_artifact(name, "\n\n".join(filter(None, (link, markdown))), **how)
 
 
 @flow(name="make_stages", flow_run_name=name_run, persist_result=False)

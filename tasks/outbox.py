@@ -21,7 +21,7 @@ from kgqa_core.artifacts import exclusive_lock, write_json
 from kgqa_core.errors import KgqaError, shorten
 from kgqa_core.run.pipeline import StageOutcome
 from tasks.mlflow_store import mask
-from tasks.run_content import FlowRun, SweepContent
+from tasks.run_content import FlowRun, RunStatus, SweepContent
 
 ERROR_CHARACTERS = 500
 _log = logging.getLogger(__name__)
@@ -63,7 +63,8 @@ def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:
     A disk that takes no note is a warning: the run is worth more than its note.
     """
     note = Note(replace(run, status="RUNNING"), tracked)
-    path, status, error = note.path(home), "FINISHED", ""
+    path, error = note.path(home), ""
+    status: RunStatus = "FINISHED"
     with contextlib.ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,26 +121,29 @@ def waiting(home: Path) -> list[Note]:
     return [note for note in read_notes(home) if note.tracked and note.run.status != "RUNNING"]
 
 
+def killed(home: Path) -> list[Note]:
+    """Return the notes of runs whose process was killed: they have no end, and nobody holds their lock."""
+    found = []
+    for note in read_notes(home):
+        with contextlib.suppress(OSError, KgqaError):  # it is at work
+            if note.run.status == "RUNNING":
+                with exclusive_lock(note.path(home).with_suffix(".lock"), timeout=0):
+                    found.append(note)
+    return found
+
+
 def end_killed(home: Path, tell: Callable[[str], None]) -> list[str]:
     """Give an end to the notes of runs that were killed; return their ids. ``tell`` is called with each before."""
-    killed = []
-    for note in read_notes(home):
-        if note.run.status != "RUNNING":
-            continue
+    ended = []
+    for note in killed(home):
         path = note.path(home)
-        try:
-            with exclusive_lock(path.with_suffix(".lock"), timeout=0):
-                if not path.exists():  # another process was first
-                    remove(home, note)
-                    continue
-                last_seen = round(path.stat().st_mtime * 1000)
-                tell(note.run.id)
-                killed.append(note.run.id)
-                run = replace(note.run, status="KILLED", error="its process was killed", ended_ms=last_seen)
-                if note.tracked:
-                    write(home, replace(note, run=run))
-                else:
-                    remove(home, note)
-        except (OSError, KgqaError):  # it is at work, or another process looks after it
-            continue
-    return killed
+        with contextlib.suppress(OSError, KgqaError), exclusive_lock(path.with_suffix(".lock"), timeout=0):
+            if not path.exists():  # another process was first
+                remove(home, note)
+                continue
+            last_seen = round(path.stat().st_mtime * 1000)
+            tell(note.run.id)
+            ended.append(note.run.id)
+            run = replace(note.run, status="KILLED", error="its process was killed", ended_ms=last_seen)
+            write(home, replace(note, run=run)) if note.tracked else remove(home, note)
+    return ended

@@ -28,6 +28,7 @@ REPORTS = {COMPARISON: "comparison.md", "gate": "gate.md"}  # stage -> what it t
 FLOW_KIND = "flow"  # kinds of run, in the tag "kind"
 SYSTEM_KIND = "system"
 REUSED_KIND = "reused"  # a system that an earlier run made: its figures, under a later run that has it too
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]  # MLflow's own words
 HEADLINES = ("hits1", "f1", "hit_at_1")  # of a system, on the run of the flow
 
 
@@ -53,7 +54,7 @@ class FlowRun:
     config_text: str  # the resolved configuration, YAML
     git_commit: str
     started_ms: int
-    status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"] = "FINISHED"
+    status: RunStatus = "FINISHED"
     ended_ms: int | None = None  # None: when the tracker is told
     error: str = ""  # why it failed
     serving: Serving | None = None  # None: its explorers are not registered

@@ -49,6 +49,12 @@ def in_mlflow(run: Run) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id], "tags.kind = 'flow'", order_by=["start_time"]))
 
 
+def waiting(run: Run) -> dict[str, list[str]]:
+    """Return the names of runs that ``kgqa status`` says are not told about yet."""
+    runs: dict[str, list[str]] = json.loads(run.kgqa_here("status", run.conf, "--json").stdout)["runs"]
+    return runs
+
+
 def test_runs_that_finish_do_nothing_fail_and_are_killed(tmp_path: Path, server: str) -> None:
     run = write_run(tmp_path, server)
     first, second = (json.loads(run.kgqa("run", run.conf, "--json").stdout) for _ in range(2))
@@ -70,14 +76,29 @@ def test_runs_that_finish_do_nothing_fail_and_are_killed(tmp_path: Path, server:
     with subprocess.Popen(command, env=run.environment, stderr=subprocess.PIPE, text=True) as process:
         wait_for_stage(process, tmp_path / "home", "encodings")
         process.kill()
+    (name,) = waiting(run)["killed"]
+    assert re.fullmatch(NAMED, name)
+    away = run.environment | {"MLFLOW_TRACKING_URI": "postgresql://ann:planted@127.0.0.1:1/mlflow"}
+    done = subprocess.run(command, env=away, capture_output=True, text=True, check=True)
+    assert "was not told" in done.stderr
+    assert '--backend-store-uri "$MLFLOW_TRACKING_URI"' in done.stdout
+    assert "planted" not in done.stdout + done.stderr
+    assert [path for path in (tmp_path / "home").rglob("*") if path.is_file() and b"planted" in path.read_bytes()] == []
+    left = waiting(run)
+    assert (left["killed"], len(left["waiting"]), left["waiting"][0]) == ([], 2, name)
+
     run.kgqa("run", run.conf, "--set", "dataset.questions.path=nothing.jsonl", code=3)
+    assert not any(waiting(run).values())
     found = in_mlflow(run)
-    assert [told.info.status for told in found] == ["FINISHED", "FINISHED", "KILLED", "FAILED"]
-    killed, failed = found[2:]
+    assert [told.info.status for told in found] == ["FINISHED", "FINISHED", "KILLED", "FINISHED", "FAILED"]
+    killed, _, failed = found[2:]
     assert (killed.data.tags["stage.graph"], killed.data.tags["stage.questions"]) == ("skipped", "built")
     assert "nothing.jsonl" in failed.data.tags["error"]
     ids = [told.data.tags["flow_run_id"] for told in found]
     states = {one["id"]: one["state_name"] for one in ask(run, "flow_runs/filter", flow_runs={"id": {"any_": ids}})}
-    assert [states[one] for one in ids] == ["Completed", "Completed", "Crashed", "Failed"]
+    assert [states[one] for one in ids] == ["Completed", "Completed", "Crashed", "Completed", "Failed"]
+    wanted = {"key": {"any_": ["results-rivers"]}, "flow_run_id": {"any_": [ids[-1]]}}
+    (last,) = ask(run, "artifacts/filter", artifacts=wanted)
+    assert f"/runs/{failed.info.run_id})" in last["data"] and "FAILED: InputError" in last["data"]
     assert "Running" not in tasks_of(run, ids[2], 2).values()
     assert not list((tmp_path / "home" / "outbox").iterdir())
