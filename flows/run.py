@@ -11,6 +11,7 @@ from kgqa_core.artifacts import DIGITS
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import config_hash
 from kgqa_core.run.pipeline import Pipeline
+from tasks.release import resolve_start
 
 if TYPE_CHECKING:
     from flows.pipeline import SweepSummary
@@ -26,7 +27,7 @@ def run_flow(name: FlowName, config: RunConfig, **options: Any) -> RunSummary:
 
     _log.info("configuration %s, hash %s", config.name, config_hash(config)[:DIGITS])
     _log.debug("resolved: %s", config.model_dump_json())
-    Pipeline(config)  # ConfigError before anything runs
+    Pipeline(resolve_start(config)[0])  # ConfigError before anything runs
     with prefect_server(config.runtime.home):
         from flows import pipeline as flows
 
@@ -39,7 +40,7 @@ def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:
     from tasks.server import prefect_server
 
     for point in sweep.points:  # ConfigError before anything runs
-        Pipeline(point.config)
+        Pipeline(resolve_start(point.config)[0])
     with prefect_server(sweep.home):
         from flows import pipeline as flows
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -161,6 +162,13 @@ def test_a_contradiction_is_a_configuration_error_before_anything_runs(conf, arg
     assert (done.exit_code, done.stdout) == (2, ""), done.stderr
     assert "'dense-seed0', which this run does not make" in done.stderr or "has no language model" in done.stderr
     assert not (conf.parent / "home").exists()
+
+
+def test_a_run_that_starts_from_its_own_champion_is_no_contradiction(conf, monkeypatch):
+    reached = RuntimeError("everything fits together")
+    monkeypatch.setattr("tasks.server.prefect_server", Mock(side_effect=reached))
+    start = "explorer.init_from=models:/kgqa-towns@champion"
+    assert kgqa("run", conf, "--set", start).exception is reached
 
 
 def test_asking_a_run_does_not_load_mlflow(conf):
