@@ -24,7 +24,7 @@ PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
 GROUP = typer.main.get_command(app)
 PLANNED = ("kgqa status --verify",)  # docs/decisions.md: what is not there yet
 READS = ("ask", "sql", "subgraph", "lint", "status")  # what runs in moments on a built run
-MADE_UP = re.compile(r"conf/(a|b|run)\.yaml|\.\.\.|[A-Z]{4}")  # in the place of a run of one's own
+MADE_UP = re.compile(r"conf/(a|b|run|mine)\.yaml|\.\.\.|[A-Z]{4}")  # in the place of a run of one's own
 
 
 def commands_in(text: str) -> Iterator[str]:
