@@ -132,7 +132,7 @@ def judge(
         recorder.param("promoted", not found["faults"])
         for name, release in ids.items():
             recorder.param(name, release)
-        recorder.param("reason", shorten("; ".join(found["faults"]), ERROR_CHARACTERS))
+        recorder.param("reason", "; ".join(found["faults"])[:ERROR_CHARACTERS])
         for name, value in found["figures"].items():
             recorder.metric(name, value)
         write_json(folder / DOCUMENT, found)

@@ -1,0 +1,106 @@
+"""Retraining with a champion, from the command line: promoted, nothing new, refused, by hand, rolled back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from prefect import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+from tests.flows.rivers import Run
+
+CONFIG = """\
+dataset: {name: gated, source: embedded}
+encoder: {kind: hash, dim: 31}
+explorer: {steps: 2, width: 13, edge_budget: 7, epochs: 1, batch_size: 128, init_from: "models:/kgqa-rivers@champion"}
+gate: {share: 0.2, min_lift: -100}
+"""
+ONE_STEP = ("--set", "explorer.steps=1")  # what lies two steps away is out of reach: it has to be worse
+
+
+@pytest.fixture
+def run(tmp_path: Path, server: str) -> Run:
+    (tmp_path / "rivers.yaml").write_text(CONFIG, encoding="utf-8")
+    return Run(tmp_path, server)
+
+
+def document(run: Run, command: str, *arguments: str) -> dict[str, Any]:
+    return json.loads(run.kgqa(command, run.conf, *arguments, "--json").stdout)
+
+
+def aliases(run: Run) -> dict[str, str]:
+    client = MlflowClient(tracking_uri=f"sqlite:///{run.folder}/home/mlflow/mlflow.db")
+    return {alias: str(version) for alias, version in client.get_registered_model("kgqa-rivers").aliases.items()}
+
+
+@pytest.mark.slow
+def test_only_a_challenger_that_is_no_worse_replaces_the_champion(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = document(run, "run")
+    assert first["promoted"], first["reason"]
+    assert (first["champion"], aliases(run)) == (None, {"champion": "1"})
+
+    again = document(run, "run")
+    assert (again["promoted"], again["champion"], again["challenger"]) == (False, *[first["challenger"]] * 2)
+    assert not any(stage["built"] for stage in again["stages"])
+    assert "nothing new" in again["reason"]
+
+    worse = document(run, "run", *ONE_STEP)
+    assert not worse["promoted"]
+    assert "worse" in worse["reason"]
+    assert worse["champion"] == first["challenger"]
+    assert aliases(run) == {"champion": "1", "challenger": "2"}
+    refused_again = document(run, "run", *ONE_STEP)
+    assert refused_again["reason"] == worse["reason"]
+    assert not any(stage["built"] for stage in refused_again["stages"])
+    assert_told(run, worse["reason"], monkeypatch)
+
+    compared = json.loads(run.kgqa("compare", f"{run.conf}@champion", f"{run.conf}@challenger", "--json").stdout)
+    (hits1,) = (row["metrics"]["hits1"] for row in compared["comparisons"] if row["by"] == "all")
+    assert hits1["first"] > hits1["second"]
+
+    by_hand = document(run, "promote", "--why", "a drill")
+    assert (by_hand["moved"], by_hand["champion"]) == (True, worse["challenger"])
+    assert not document(run, "promote", "--to", worse["challenger"])["moved"]
+    assert aliases(run) == {"champion": "2"}
+
+    shutil.rmtree(run.folder / "home" / "artifacts")  # whatever cleared the disk: a release holds what it needs
+    back = document(run, "rollback", "--why", "the drill is over")
+    assert (back["moved"], back["champion"], aliases(run)) == (True, first["challenger"], {"champion": "1"})
+    question = ("models:/kgqa-rivers@champion", "who directed The Drowned Harbour?")
+    mlflow_uri = f"sqlite:///{run.folder}/home/mlflow/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_uri)
+    answered = replace(run, server="").kgqa_here("ask", *question, "--topic", "The Drowned Harbour", "--json")
+    assert json.loads(answered.stdout)["topics"] == ["The Drowned Harbour"]
+
+    moves = document(run, "history")["moves"]
+    shown = [(move["kind"], move["from_release"], move["to_release"], move["why"]) for move in moves]
+    one, two = first["challenger"], worse["challenger"]
+    assert shown == [
+        ("promoted", None, one, first["reason"]),
+        ("refused", one, two, worse["reason"]),
+        ("promoted", one, two, "a drill"),
+        ("rolled back", two, one, "the drill is over"),
+    ]
+
+
+def assert_told(run: Run, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect has the verdict as an artifact, and MLflow with the run."""
+    monkeypatch.setenv("PREFECT_API_URL", os.environ.get("PREFECT_API_URL", run.server))
+    with get_client(sync_client=True) as client:
+        key = ArtifactFilter(key=ArtifactFilterKey(any_=["gate-rivers"]))
+        verdicts = [str(one.data) for one in client.read_artifacts(artifact_filter=key)]
+    assert any("**Refused**" in verdict and "| all |" in verdict for verdict in verdicts)
+    tracked = MlflowClient(tracking_uri=f"sqlite:///{run.folder}/home/mlflow/mlflow.db")
+    (experiment,) = tracked.search_experiments(filter_string="name = 'gated'")
+    runs = tracked.search_runs([experiment.experiment_id], "tags.kind = 'flow' and params.`gate.promoted` = 'False'")
+    assert runs
+    assert {one.info.status for one in runs} == {"FINISHED"}
+    assert {one.data.params["gate.reason"] for one in runs} == {reason}
+    assert "gate.md" in {file.path for file in tracked.list_artifacts(runs[0].info.run_id)}
