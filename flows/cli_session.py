@@ -82,12 +82,19 @@ def working(what: str) -> Iterator[None]:
     from rich.logging import RichHandler
 
     from kgqa_core.run.pipeline import PROGRESS
+    from tasks.mlflow_store import mask
+
+    def hide_passwords(record: logging.LogRecord) -> bool:
+        record.msg, record.args = mask(record.getMessage()), ()
+        return True
 
     console = make_console(stderr=True)
     # Ours have a handler of their own: Prefect, when it starts, takes away those of the root.
     ours, others = (
         RichHandler(console=console, show_path=False, log_time_format="%X", highlighter=None) for _ in range(2)
     )
+    for handler in (ours, others):
+        handler.addFilter(hide_passwords)
     others.addFilter(lambda record: record.name.partition(".")[0] not in OURS)
     handlers = [(logging.getLogger(), others), *((logging.getLogger(name), ours) for name in OURS)]
     for logger, handler in handlers:

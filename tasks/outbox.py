@@ -47,13 +47,19 @@ _adapter = cache(lambda: TypeAdapter(Note))
 class OpenNote:
     """The note of a run that is going on."""
 
-    def __init__(self, home: Path, note: Note) -> None:
+    def __init__(self, home: Path, note: Note, *, locked: bool) -> None:
         self.home, self.note = home, note
+        self._locked = locked  # else others would take the run for dead: its note is written when it ended
+
+    def write(self) -> None:
+        """Write the note of a run that is going on."""
+        if self._locked:
+            write(self.home, self.note)
 
     def has(self, stages: Sequence[StageOutcome]) -> None:
         """Write down which stages the run has by now."""
         self.note = replace(self.note, stages=tuple(stages))
-        write(self.home, self.note)
+        self.write()
 
 
 @contextlib.contextmanager
@@ -69,10 +75,12 @@ def noted(home: Path, run: FlowRun, *, tracked: bool) -> Iterator[OpenNote]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(exclusive_lock(path.with_suffix(".lock"), timeout=0))
+            locked = True
         except (OSError, KgqaError) as problem:
-            _log.warning("this run has no note in %s: %s", path.parent, problem)
-        write(home, note)
-        held = OpenNote(home, note)
+            _log.warning("this run has no note in %s until it ends: %s", path.parent, problem)
+            locked = False
+        held = OpenNote(home, note, locked=locked)
+        held.write()
         try:
             yield held
         except BaseException as problem:

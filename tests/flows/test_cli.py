@@ -209,13 +209,15 @@ def test_what_is_printed_and_logged_goes_to_standard_error_also_after_somebody_s
     with working("counting"):
         print("printed by a library")
         logging.getLogger("kgqa_core.somewhere").info("logged by us")
+        logging.getLogger("somewhere.else").warning("%(uri)s", {"uri": "http://planted@host"})
         logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "root": {"handlers": []}})
-        logging.getLogger("tasks.somewhere").warning("MLflow was not told")
+        logging.getLogger("tasks.somewhere").warning("MLflow was not told: %s", "postgresql://ann:planted@db/mlflow")
     shown = capsys.readouterr()
     assert not shown.out
     assert "printed by a library" in shown.err
     assert "logged by us" in shown.err
     assert shown.err.count("MLflow was not told") == 1
+    assert "ann:***@db" in shown.err and "planted" not in shown.err
 
 
 class Clock:

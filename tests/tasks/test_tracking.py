@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shlex
@@ -332,6 +333,20 @@ with noted(home, a_run(1), tracked=True) as note, noted(home, a_run(7), tracked=
     print("noted", flush=True)
     time.sleep(300)
 """
+
+
+def test_a_run_on_a_disk_without_locks_is_not_taken_for_dead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("fcntl.flock", no_locks)
+        with noted(home, a_run(1), tracked=True) as note:
+            note.has([Pipeline(home).graph()])
+            assert end_killed(home, lambda _: None) == []
+            assert waiting(home) == []
+    (left,) = waiting(home)
+    assert (left.run.status, [stage.key for stage in left.stages]) == ("FINISHED", ["graph"])
 
 
 def test_how_a_run_ended_is_noted_and_a_password_is_in_no_note(home: Path) -> None:
