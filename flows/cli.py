@@ -10,6 +10,7 @@ import typer
 
 from flows.cli_ask import ask_questions, open_and_ask, open_answerer, open_asked_run, system_settings
 from flows.cli_compare import compare, confidence
+from flows.cli_init import init
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
 from flows.cli_release import history, promote, rollback
@@ -318,7 +319,7 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-for other in (lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep, promote, rollback, history):
+for other in (init, lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep, promote, rollback, history):
     command(other)
 
 

@@ -61,7 +61,20 @@ def read_lint(pipeline: Pipeline) -> dict[str, Any]:
     rejects = {"graph": count_rejects(graph), "questions": count_rejects(questions)}
     dumps = {key: artifact for key in pipeline.specs if key.startswith("dump-") and (artifact := pipeline.find(key))}
     rejects |= {key: count_rejects(artifact.folder) for key, artifact in dumps.items()}
-    return {**report, "graph": {**lint_graph(graph), **count_topics(pipeline)}, "rejects": rejects}
+    graph_facts = {**lint_graph(graph), **count_topics(pipeline)}
+    return {**report, "graph": graph_facts, "rejects": rejects, "proposed": propose(pipeline)}
+
+
+def propose(pipeline: Pipeline) -> dict[str, Any]:
+    """Return settings that fit the questions, each with its value and why; none for subgraphs and dumps."""
+    from flows.cli_init import propose_walk
+    from kgqa_core.questions.build import read_questions
+    from kgqa_core.run.open import graph_of
+
+    if "subgraphs" in pipeline.specs or "topics" in pipeline.specs:
+        return {}
+    walk = propose_walk(graph_of(pipeline), read_questions(pipeline.artifact("questions").folder))
+    return {name: {"value": value, "why": why} for name, (value, why) in walk.settings().items()}
 
 
 def count_rejects(folder: Path) -> dict[str, int]:
@@ -109,6 +122,8 @@ def print_lint(report: Mapping[str, Any]) -> None:
         for row in report["names"]
     ]
     print_table("Entities with a name", ("split", "topics", "answers"), names, figures_from=1)
+    proposed = [(name, json.dumps(one["value"]), one["why"]) for name, one in report["proposed"].items()]
+    print_table("Settings that fit the questions", ("setting", "value", "why"), proposed)
     reasons = [(kind, *item) for kind, found in report["rejects"].items() for item in found.items()]
     rejects = [(kind, reason, str(count)) for kind, reason, count in reasons]
     print_table("Lines that were not used", ("of", "reason", "lines"), rejects, figures_from=2)

@@ -86,8 +86,10 @@ class ExplorerSection(Section):
     variant: Literal["ours", "paper"] = "ours"  # paper: the defaults below become the papers' own, see PAPER
     steps: Annotated[int, Field(ge=1, le=8)]  # L
     width: Annotated[int, Field(ge=4)] = 64  # D
-    edge_budget: Annotated[int, Field(ge=1)]  # K: edges per head, whole (head, relation) groups
-    epochs: Annotated[int, Field(ge=1)]
+    edge_budget: Annotated[int, Field(ge=1)] = 40  # K: edges per head, whole (head, relation) groups
+    epochs: Annotated[int, Field(ge=1)] | None = None  # None: until dev gains no more, and cpu_minutes at most
+    cpu_minutes: Annotated[float, Field(gt=0)] = 2.0  # of one training, about: counted in edges, so always the same
+    tries: Annotated[int, Field(ge=1)] = 1  # trainings from other starts, of which dev keeps the best
     batch_size: Annotated[int, Field(ge=1)] = 32
     learning_rate: Annotated[float, Field(gt=0)] = 0.002
     warmup_steps: Annotated[int, Field(ge=0)] = 100

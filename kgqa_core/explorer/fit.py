@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +27,7 @@ from kgqa_core.types import Question
 
 ANSWER_THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ATTENTION_THRESHOLDS = (1e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+LOOK_EVERY = 25  # steps at least between two looks at dev, where no number of epochs is given
 CURVE_EVERY = 20  # steps per point of a curve: the mean over them
 CURVES = ("loss", "coverage", "learning_rate", "edges_per_question", "classes_per_node", "explored_again")
 _log = logging.getLogger(__name__)
@@ -129,17 +131,25 @@ def fit_explorer(
     a topic and a gold, ``ArtifactError`` where the start is missing, or of another encoder or width.
     """
     torch.set_num_threads(run.threads)
-    torch.manual_seed(seed)
     lessons, dev = _lessons(sets, section, run.device)
-    width = dev.texts.relations.shape[1]
-    model = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
-    if init_from is not None:
-        fresh = start_from(model, init_from, encoder=encoder, attention=section.init_attention)
-        run.recorder.param("init_fresh", ", ".join(fresh) or "none")
-    trainer = Trainer(model.to(run.device), lessons, section, seed=seed)
-    identity = [len(sets), section.model_dump(mode="json"), seed, encoder, run.device]
-    journal = Journal(run.journal, hash_json([*identity, [len(one.train) for one in sets]]))
-    cpu_seconds = _train(trainer, dev, section.patience, journal, run)
+    width, best = dev.texts.relations.shape[1], -1.0
+    identity = [len(sets), section.model_dump(mode="json"), seed, encoder, run.device, [len(one.train) for one in sets]]
+    model, cpu_seconds = None, 0.0
+    for number in range(section.tries):
+        own, prefix = (seed + 7919 * number, f"try{number + 1}." * bool(number))  # the first is as if it were alone
+        torch.manual_seed(own)
+        tried = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
+        if init_from is not None:
+            fresh = start_from(tried, init_from, encoder=encoder, attention=section.init_attention)
+            run.recorder.param("init_fresh", ", ".join(fresh) or "none")
+        trainer = Trainer(tried.to(run.device), lessons, section, seed=own)
+        journal = Journal(run.journal and run.journal / prefix, hash_json([*identity, number]))
+        watch = _train(trainer, dev, section, journal, run, prefix)
+        cpu_seconds += watch.cpu_seconds
+        if model is None or watch.best_figure > best:
+            model, best = tried, watch.best_figure
+            run.recorder.metric("train.kept_try", number + 1)
+    assert model is not None
     started = time.process_time()
     attention_threshold, figures = choose_thresholds(model, dev)
     answer_threshold = figures.answer_threshold
@@ -189,39 +199,50 @@ def _lessons(sets: Sequence[QuestionSet], section: ExplorerSection, device: str)
     return lessons, devs[0]
 
 
-def _train(trainer: Trainer, dev: Lessons, patience: int | None, journal: Journal, run: FitRun) -> float:
-    """Train to the end or until dev stops improving; leave the weights of the best epoch; return CPU seconds."""
-    best: dict[str, Tensor] = {}
-    watch = _Watch()
+def _train(
+    trainer: Trainer, dev: Lessons, section: ExplorerSection, journal: Journal, run: FitRun, prefix: str
+) -> _Watch:
+    """Train to the end or until dev gains no more; leave the weights of the best epoch; return how it went.
+
+    Where no number of epochs is given, half of them without a gain is the end, and a later epoch counts as equal if it
+    is worse by no more than one dev question: few of these say little. Names of curves begin with ``prefix``.
+    """
+    recorder, best, watch = run.recorder, dict[str, Tensor](), _Watch()
     if kept := journal.go_on(trainer):
         best, notes = kept
-        run.recorder.restore_curves(notes.pop("curves"))
+        recorder.restore_curves(notes.pop("curves"))
         watch = _Watch(**{**notes, "since": [TrainStep(**step) for step in notes["since"]]})
         _log.info("going on after step %d of %d", trainer.state.step, trainer.num_steps)
+    patience = section.patience or (math.inf if section.epochs else trainer.num_epochs // 2)
+    slack = 0.0 if section.epochs else 200.0 / max(len(dev.questions), 1)
     started = time.process_time() - watch.cpu_seconds
     for step in trainer.steps():
         watch.since.append(step)
-        if len(watch.since) == CURVE_EVERY or step.step == step.num_steps:
+        is_last = trainer.share_done >= 1
+        if len(watch.since) == CURVE_EVERY or is_last:
             for name in CURVES:
                 mean = float(np.mean([getattr(one, name) for one in watch.since]))
-                run.recorder.curve(f"train.{name}", step.step, mean)
+                recorder.curve(f"{prefix}train.{name}", step.step, mean)
             watch.since.clear()
         run.progress(step.step, step.num_steps)
         watch.cpu_seconds = time.process_time() - started
-        if step.ends_epoch and len(dev.questions):
+        is_due = step.ends_epoch and (section.epochs or step.step - watch.looked_at >= LOOK_EVERY)
+        if len(dev.questions) and (is_due or is_last):
+            watch.looked_at = step.step
             figures = measure(trainer.model, dev, trainer.threshold)
             for name, value in (("hits1", figures.hits1), ("f1", figures.best_f1), ("coverage", figures.coverage)):
-                run.recorder.curve(f"dev.{name}", step.step, value)
-            if watch.is_best(step.epoch, figures.hits1 + figures.best_f1):
+                recorder.curve(f"{prefix}dev.{name}", step.step, value)
+            if watch.is_best(step.epoch, figures.hits1 + figures.best_f1, slack):
                 best = {name: weight.detach().clone() for name, weight in trainer.model.state_dict().items()}
-            if patience is not None and step.epoch - watch.gained_epoch >= patience:
-                run.recorder.metric("train.stopped_after_epoch", step.epoch)
+            if step.epoch - watch.gained_epoch >= patience:
+                recorder.metric(f"{prefix}train.stopped_after_epoch", step.epoch)
                 break
-        journal.save(trainer, best, {**asdict(watch), "curves": run.recorder.curves()}, now=step.ends_epoch)
+        journal.save(trainer, best, {**asdict(watch), "curves": recorder.curves()}, now=step.ends_epoch or is_last)
+    watch.cpu_seconds = time.process_time() - started
     if best:
         trainer.model.load_state_dict(best)
-        run.recorder.metric("train.best_epoch", watch.best_epoch)
-    return time.process_time() - started
+        recorder.metric(f"{prefix}train.best_epoch", watch.best_epoch)
+    return watch
 
 
 @dataclass(slots=True)
@@ -231,14 +252,15 @@ class _Watch:
     best_epoch: int = 0
     best_figure: float = -1.0
     gained_epoch: int = 0  # the last that was better than all before it
+    looked_at: int = 0  # the last step at which dev was measured
     cpu_seconds: float = 0.0
     since: list[TrainStep] = field(default_factory=list)  # steps since the last point of the curves
 
-    def is_best(self, epoch: int, figure: float) -> bool:
-        """Note an epoch's figure; of equal ones the later is the best: its learning rate was lower."""
+    def is_best(self, epoch: int, figure: float, slack: float) -> bool:
+        """Note an epoch's figure; of those equal within ``slack`` the later is the best: its rate was lower."""
         if figure > self.best_figure:
             self.gained_epoch = epoch
-        if not figure >= self.best_figure:  # NaN is never the best
+        if not figure >= self.best_figure - slack:  # NaN is never the best
             return False
-        self.best_figure, self.best_epoch = figure, epoch
+        self.best_figure, self.best_epoch = max(figure, self.best_figure), epoch
         return True

@@ -4,12 +4,16 @@ Attention becomes selective within the first hundred steps, and most of what a f
 next to nothing. So after ``prune_after`` steps groups of low attention are not entered any more, which makes a step
 about ten times cheaper. Nothing is lost by it: a question whose golds all fell to the threshold is explored again
 without it, in one of the next steps.
+
+Where no number of epochs is given, there are ``LEAST_EPOCHS``, or more until they are ``LEAST_STEPS``: small sets need
+it. What it may cost is counted in edges, not by a clock, so that the same inputs give the same weights on any machine.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,6 +39,9 @@ GRADIENT_NORM = 1.0  # clipped: a hub that sums thousands of messages can make o
 STATE = "state.safetensors"  # of an unfinished training; its header holds what is no tensor
 BEST = "best."  # before the names of the weights of the best epoch so far
 SAVE_EVERY = 20.0  # seconds; a kill costs at most as much work
+LEAST_EPOCHS, LEAST_STEPS = 15, 1800  # where no number of epochs is given
+STEP_WORK, CLASS_WORK = 50_000, 16  # what a step costs beside its edges, and what a state class costs, in edges
+WORK_PER_MINUTE = 5e8  # edges that one CPU walks in training, about
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +60,7 @@ class TrainStep:
     """What one optimiser step saw."""
 
     step: int  # 1..num_steps
-    num_steps: int
+    num_steps: int  # at most
     epoch: int  # 1..epochs
     ends_epoch: bool
     loss: float  # mean over the questions that had a gold among their candidates; 0 where none had
@@ -69,6 +76,7 @@ class TrainState:
     """Where a training stands; with the weights and the optimiser's moments, all that going on needs."""
 
     step: int = 0  # 0..num_steps, steps done
+    work: int = 0  # done so far, in edges walked
     lost: list[list[int]] = field(default_factory=list)  # per lesson: rows to explore again
     hopeless: list[list[int]] = field(default_factory=list)  # per lesson: rows that full exploration did not help
 
@@ -88,7 +96,15 @@ class Trainer:
         )
         self._rows = [one.questions.teaching() for one in lessons]
         self._epoch_steps = sum(-(-len(rows) // settings.batch_size) for rows in self._rows)
-        self.num_steps = settings.epochs * self._epoch_steps
+        least = max(LEAST_EPOCHS, -(-LEAST_STEPS // max(self._epoch_steps, 1)))
+        self.num_epochs = settings.epochs or least
+        self.num_steps = self.num_epochs * self._epoch_steps
+
+    @property
+    def share_done(self) -> float:
+        """How much of the training is done, 0..1: by steps or, without a number of epochs, by what they may cost."""
+        most = math.inf if self.settings.epochs else self.settings.cpu_minutes * WORK_PER_MINUTE
+        return max(self.state.step / self.num_steps, self.state.work / most)
 
     @property
     def threshold(self) -> float:
@@ -100,10 +116,11 @@ class Trainer:
 
         Raises ``KgqaError`` where the gradient is no longer finite: weights trained further would be worthless.
         """
-        while self.state.step < self.num_steps:
+        while self.share_done < 1:
             epoch, done = divmod(self.state.step, self._epoch_steps)
             for lesson, rows in self._batches(epoch + 1)[done:]:
-                yield self._step(lesson, rows)
+                if self.share_done < 1:
+                    yield self._step(lesson, rows)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights and the optimiser's moments, by name."""
@@ -142,7 +159,7 @@ class Trainer:
         self.model.train()
         state, settings = self.state, self.settings
         rate = settings.learning_rate * min(1.0, (state.step + 1) / max(settings.warmup_steps, 1))
-        rate *= 1 - state.step / self.num_steps
+        rate *= 1 - self.share_done
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         lost, again = state.lost[lesson], list[int]()
@@ -166,6 +183,7 @@ class Trainer:
             self.optimizer.step()
         epoch, done = divmod(state.step, self._epoch_steps)
         state.step += 1
+        state.work += int(seen["edges"]) + CLASS_WORK * int(seen["classes"]) + STEP_WORK
         return TrainStep(
             step=state.step,
             num_steps=self.num_steps,

@@ -11,6 +11,7 @@ import pytest
 from kgqa_core.config import ExplorerSection
 from kgqa_core.errors import InputError
 from kgqa_core.evaluation.metrics import score_predictions
+from kgqa_core.explorer import fit as fit_module
 from kgqa_core.explorer import train as journal_module
 from kgqa_core.explorer.fit import (
     ANSWER_THRESHOLDS,
@@ -135,19 +136,60 @@ def test_nothing_to_learn_from_is_said_before_anything_is_written(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a training without a number of epochs have 14 epochs of seven steps."""
+    for module, name, value in ((journal_module, "LEAST_EPOCHS", 6), (journal_module, "LEAST_STEPS", 95)):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(fit_module, "LOOK_EVERY", 10)
+
+
+def test_without_epochs_dev_and_the_cost_say_when_to_end(
+    graph: KnowledgeGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_steps(monkeypatch)
+    record = fit(graph, tmp_path, with_section(epochs=None))
+    looks = [step for step, _, _ in record.curves["dev.hits1"]]
+    assert looks == list(range(14, looks[-1] + 1, 14))  # the first end of an epoch after ten steps
+    sums = [hits1[1] + f1[1] for hits1, f1 in zip(record.curves["dev.hits1"], record.curves["dev.f1"], strict=True)]
+    gained = looks[sums.index(max(sums))]
+    assert looks[-1] == record.metrics["train.stopped_after_epoch"] * 7 == gained + 56  # half of 14 epochs, and even
+    short = fit(graph, tmp_path, with_section(epochs=None, cpu_minutes=0.002)).curves
+    last = short["train.loss"][-1][0]
+    assert 5 < last < 30 and short["dev.hits1"][-1][0] == last  # looked at even in the midst of an epoch
+
+
+def test_of_several_tries_dev_keeps_the_best(graph: KnowledgeGraph, tmp_path: Path) -> None:
+    record = fit(graph, tmp_path, with_section(epochs=1, tries=4))
+    sums = {name: 0.0 for name in ("", "try2.", "try3.", "try4.")}
+    for prefix in sums:
+        sums[prefix] = sum(record.curves[f"{prefix}dev.{name}"][-1][1] for name in ("hits1", "f1"))
+    assert len(set(sums.values())) > 1
+    assert list(sums.values()).index(max(sums.values())) + 1 == record.metrics["train.kept_try"]
+    assert record.metrics["dev.hits1"] + record.metrics["dev.f1"] >= max(sums.values()) - 1e-6
+
+
 class Killed(BaseException):
     """What a kill looks like from inside."""
 
 
-@pytest.mark.parametrize("killed_after", [1, 11, 28])
+@pytest.mark.parametrize(
+    ("killed_after", "changes"),
+    [(1, {}), (11, {}), (28, {}), (17, {"epochs": None}), (30, {"epochs": None}), (61, {"epochs": None, "tries": 2})],
+)
 def test_a_killed_training_goes_on_and_ends_with_the_same_files(
-    graph: KnowledgeGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
+    graph: KnowledgeGraph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed_after: int,
+    changes: dict[str, object],
 ) -> None:
     monkeypatch.setattr(journal_module, "SAVE_EVERY", 0.0)
-    settings = with_section(prune_after=10, prune_below=0.3)
+    few_steps(monkeypatch)
+    settings = with_section(prune_after=10, prune_below=0.3, **changes)
+    steps = iter(range(1, 1000))
 
     def kill(done: int, total: int) -> None:
-        if done == killed_after + 1:
+        if next(steps) == killed_after + 1:
             raise Killed
 
     with pytest.raises(Killed):
@@ -158,7 +200,8 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_files(
         graph, tmp_path / "resumed", settings, journal=journal, progress=lambda done, total: went_on.append(done)
     )
     straight = fit(graph, tmp_path / "straight", settings)
-    assert went_on[0] == killed_after + 1  # not from the beginning
+    if settings.tries == 1:
+        assert went_on[0] == killed_after + 1  # not from the beginning
     for name in ("model.json", "model.safetensors"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
     values = [{name: [p[:2] for p in points] for name, points in one.curves.items()} for one in (resumed, straight)]

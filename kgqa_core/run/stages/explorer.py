@@ -76,8 +76,9 @@ def _explorer_specs(config: RunConfig) -> Iterator[StageSpec]:
     explorer = config.explorer
     if explorer is None:
         return
-    no_start = set() if explorer.init_from else {"init_attention"}
-    section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "also_train_on", *no_start})
+    idle = set() if explorer.init_from else {"init_attention"}
+    idle |= ({"cpu_minutes"} if explorer.epochs else set()) | ({"tries"} if explorer.tries == 1 else set())
+    section = explorer.model_dump(mode="json", exclude={"seeds", "init_from", "also_train_on", *idle})
     section["reenter_topic"] = config.dataset.reenter_topic
     # The checkpoint names its encoder, so the encoder shapes it even where two encode alike.
     section |= {f"encoder_{name}": value for name, value in encoder_identity(config).items()}

@@ -1,0 +1,262 @@
+"""``kgqa init``: from triples and questions to a run file, with settings that fit them and a line of why for each."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli_session import working
+
+if TYPE_CHECKING:
+    from kgqa_core.graph.kg import KnowledgeGraph
+    from kgqa_core.run.pipeline import Pipeline
+    from kgqa_core.types import Question
+
+TRIED = 3  # relations of a path that are tried; one more where these explain less than FAR percent of the answers,
+FAR, FAR_GAIN = 90.0, 5.0  # and so many points of F1 are gained by it
+NUM_WORDINGS, NUM_FEW = 80, 25  # masked texts whose best relation path is searched,
+NUM_ALIKE = 5  # by so many questions of each: one alone may be explained by chance
+ENOUGH = 1.0  # points of F1 that a longer path must bring
+MOST_REJECTED = 0.2  # share of lines that cannot be used and yet stop nothing, where there are any
+FEW, MANY = 1_000, 5_000  # training questions: small batches below, one try from there on
+NUM_TRIES = 3
+SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
+RDF = (".nt", ".nq", ".ttl", ".trig", ".rdf", ".owl", ".xml")
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How far answers are, measured by the relation path that serves each question best."""
+
+    num_questions: int  # looked at
+    f1: tuple[float, ...]  # mean in percent of the best path of at most 1, 2, ... relations
+    steps: int
+    num_own_topic: int  # questions, of all, of whose answers one is their own topic
+    num_asked: int  # of all
+    reenter_topic: bool
+
+    def settings(self) -> dict[str, tuple[int | bool, str]]:
+        """Return setting -> its value and why."""
+        return {
+            "explorer.steps": (self.steps, self.why_steps),
+            "dataset.reenter_topic": (self.reenter_topic, self.why_reenter),
+        }
+
+    @property
+    def why_steps(self) -> str:
+        """Say why so many steps."""
+        found = " / ".join(f"{value:.0f}" for value in self.f1)
+        counts = " / ".join(str(length + 1) for length in range(len(self.f1)))
+        return f"the best paths of at most {counts} relations have F1 {found} on {self.num_questions} questions"
+
+    @property
+    def why_reenter(self) -> str:
+        """Say why paths may come back to a topic, or may not."""
+        if not self.num_own_topic:
+            return "no question has its own topic among its answers"
+        found = f"{self.num_own_topic} of {self.num_asked} questions have their own topic among their answers"
+        return found if self.reenter_topic else f"{found}, but paths that never come back fit the answers better"
+
+
+def init(
+    triples: Annotated[Path, typer.Argument(metavar="TRIPLES", help="The graph: TSV, CSV, Parquet, RDF, or a|r|b.")],
+    questions: Annotated[
+        Path, typer.Argument(metavar="QUESTIONS", help="JSON lines, split 80/10/10; or a folder with train.jsonl, ...")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The run file to write.")] = Path("my.yaml"),
+    names: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Names of entities, where triples use ids.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write the run file even if there is one.")] = False,
+) -> None:
+    """Write a run file for a graph and questions of your own, and say why it is as it is.
+
+    Reads both, links the questions, and measures how far the answers are. What it builds is kept for kgqa run.
+
+    \b
+    Example:
+      kgqa init triples.tsv questions.jsonl
+      kgqa run my.yaml
+    """
+    from kgqa_core.errors import ConfigError
+    from kgqa_core.graph.formats import require_file
+
+    if out.exists() and not force:
+        raise ConfigError(f"{out} is there already: give --force to write it anew, or --out another name")
+    for path, what in ((triples, "triples"), (questions, "questions"), (names, "names")):
+        if path is not None and not path.is_dir():
+            require_file(path, what=what)
+    with working("looking at your files"):
+        text = run_file(triples, questions, names, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    for line in (text, f"Written:     {out}", f"Doubts:      kgqa lint {out}", f"Train it:    kgqa run {out}"):
+        typer.echo(line)
+
+
+def run_file(triples: Path, questions: Path, names: Path | None, out: Path) -> str:
+    """Return the text of a run file to be written to ``out``; raises what building graph and questions raises."""
+    from kgqa_core.errors import InputError
+
+    graph = {"format": graph_format(triples), "path": _path(triples, out)}
+    graph |= {"names": _path(names, out)} if names else {}
+    data = {"graph": graph, "questions": {"format": "jsonl", "path": _path(questions, out)}}
+    try:
+        run = _build(data, out)
+        why: dict[str, str] = {}
+    except InputError:  # too many lines that cannot be used, or something worse
+        run = _build({kind: {**one, "max_reject_ratio": MOST_REJECTED} for kind, one in data.items()}, out)
+        why = {kind: reasons for kind in data if (reasons := _rejected(run, kind))}
+        for kind in why:
+            data[kind]["max_reject_ratio"] = MOST_REJECTED
+    from kgqa_core.questions.build import read_questions
+    from kgqa_core.run.open import graph_of
+
+    linked = read_questions(run.artifact("questions").folder)
+    num_train = sum(one.split == "train" for one in linked)
+    return render(out.stem, data, why, propose_walk(graph_of(run), linked), num_train)
+
+
+def _build(data: dict[str, Any], out: Path) -> Pipeline:
+    """Build graph and questions for a run that is not written yet."""
+    from kgqa_core.config import RunConfig
+    from kgqa_core.config_file import machine_paths, validated
+    from kgqa_core.run.pipeline import Pipeline
+
+    draft = {
+        "name": out.stem,
+        "dataset": {"name": out.stem, "source": "files", **data},
+        "encoder": {"kind": "minilm"},
+        "explorer": {"steps": TRIED},
+        "runtime": {"home": "${KGQA_HOME}"},
+    }
+    run = Pipeline(validated(RunConfig, draft, out, machine_paths(out.parent)))
+    for key in run.needed_for(["graph", "questions"]):
+        run.make(key)
+    return run
+
+
+def graph_format(path: Path) -> str:
+    """Return the format of a file of triples, by its name or else its first line; ConfigError where nothing fits."""
+    from kgqa_core.errors import ConfigError
+
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    last = suffixes[-1] if suffixes else ""
+    if last in SUFFIXES or last in RDF:
+        return SUFFIXES.get(last, "rdf")
+    from kgqa_core.graph.formats import require_file
+
+    require_file(path, what="triples")
+    if path.suffix.lower() == ".gz":
+        return "tsv"
+    with path.open("rb") as file:
+        first = next((line for line in file if line.strip()), b"")
+    for mark, form in ((b"\t", "tsv"), (b"|", "wikimovies"), (b",", "csv")):
+        if first.count(mark) == 2:
+            return form
+    raise ConfigError(
+        f"{path}: what format is this? Its first line is {first[:80].decode(errors='replace').strip()!r}; a line is to "
+        "hold head, relation and tail, with TABs between them. docs/own-data.md shows all formats"
+    )
+
+
+def propose_walk(graph: KnowledgeGraph, questions: Sequence[Question]) -> Walk:
+    """Return how far an explorer has to walk, and whether it may come back to a topic, by what training asks.
+
+    Measured is the relation path that serves the questions of one wording best: a shortest path to a gold says little
+    where a hub, such as a year or a genre, makes everything near.
+    """
+    usable = [one for one in questions if one.topics and one.answers]
+    num_own = sum(not set(one.topics).isdisjoint(one.answers) for one in usable)
+    wordings: dict[str, list[Question]] = {}
+    for one in usable:
+        if one.split == "train":
+            wordings.setdefault(one.masked, []).append(one)
+    drawn = random.Random(0).sample(sorted(wordings), min(NUM_WORDINGS, len(wordings)))
+    looked_at = [wordings[masked][:NUM_ALIKE] for masked in drawn]
+    f1 = _best_f1(graph, looked_at, TRIED, reenter_topic=False)
+    reenter = False
+    if num_own and (back := _best_f1(graph, looked_at, TRIED, reenter_topic=True))[-1] > f1[-1]:
+        f1, reenter = back, True
+    if f1[-1] < FAR:  # longer paths cost more to find: of fewer questions
+        few = looked_at[:NUM_FEW]
+        longer = _best_f1(graph, few, TRIED + 1, reenter_topic=reenter)
+        f1.append(f1[-1] + longer[-1] - longer[-2])
+        f1 = f1 if f1[-1] - f1[-2] > FAR_GAIN else f1[:-1]
+    steps = next(length for length, value in enumerate(f1, 1) if value >= f1[-1] - ENOUGH)
+    return Walk(sum(map(len, looked_at)), tuple(f1), steps, num_own, len(usable), reenter)
+
+
+def _best_f1(
+    graph: KnowledgeGraph, groups: Sequence[Sequence[Question]], most: int, *, reenter_topic: bool
+) -> list[float]:
+    """Return the mean F1, in percent, of each group's best relation path of at most 1..``most`` steps."""
+    from kgqa_core.systems.controls import follow_topics, score_paths
+
+    total = [0.0] * most
+    for group in groups:
+        best = 0.0
+        ranked = score_paths(graph, group, max_hops=most, reenter_topic=reenter_topic)
+        for length in range(1, most + 1):
+            if path := next((one.path for one in ranked if len(one.path) == length), None):
+                found = 0.0
+                for one in group:
+                    golds = set(one.answers)  # all: coming back to a topic is to count where it is one
+                    reached = set(follow_topics(graph, one.topics, path, reenter_topic=reenter_topic).tolist())
+                    found += 2 * len(reached & golds) / (len(reached) + len(golds))
+                best = max(best, found)
+            total[length - 1] += best
+    return [100.0 * value / max(sum(map(len, groups)), 1) for value in total]
+
+
+def _rejected(run: Pipeline, kind: str) -> str:
+    """Return which lines of a stage are not used; empty where they all are."""
+    from flows.cli_lint import count_rejects
+
+    counts = count_rejects(run.artifact(kind).folder)
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items())
+
+
+def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk, num_train: int) -> str:
+    """Return a run file as text, with a comment beside each choice."""
+    import yaml
+
+    def value(given: Any) -> str:
+        return yaml.safe_dump(given, allow_unicode=True, width=10**6).removesuffix("\n").removesuffix("\n...")
+
+    small, cheap = num_train < FEW, num_train < MANY
+    sizes = "few: small batches give more steps" if small else "enough for batches of the usual size"
+    lines = [
+        f"# Written by kgqa init; every setting is yours to change. Then: kgqa run {name}.yaml",
+        "dataset:",
+        f"  name: {value(name)}",
+        "  source: files",
+        f"  reenter_topic: {value(walk.reenter_topic)} # {walk.why_reenter}",
+    ]
+    for kind, section in data.items():
+        lines += [f"  {kind}:", *(f"    {key}: {value(given)}" for key, given in section.items())]
+        lines[-1] += f" # not used: {rejected[kind]}" if kind in rejected else ""
+    lines += [
+        "",
+        "encoder:",
+        "  kind: minilm # the text encoder in the box",
+        "",
+        "explorer: # no epochs: 15, or 1,800 steps if these are more, until dev gains no more",
+        f"  steps: {walk.steps} # {walk.why_steps}",
+        f"  batch_size: {8 if small else 32} # {num_train} training questions are {sizes}",
+        f"  tries: {NUM_TRIES if cheap else 1} # "
+        + ("trainings from other starts, of which dev keeps the best" if cheap else "more would take minutes each"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _path(path: Path, out: Path) -> str:
+    """Return a path as the run file has it: relative where the file lies below the run file's folder."""
+    folder, full = out.absolute().parent, Path(os.path.abspath(path))
+    return full.relative_to(folder).as_posix() if full.is_relative_to(folder) else str(full)

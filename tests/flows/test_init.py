@@ -1,0 +1,158 @@
+"""``kgqa init``: the run file that it writes for a stranger's files, and the settings that it proposes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.cli_init import graph_format, propose_walk
+from kgqa_core.config_file import read_config
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.link import load_question_file
+from tests.conftest import write_jsonl
+
+PEOPLE, CLUBS, TOWNS = 21, 5, 3
+TRIPLES = [
+    line
+    for person in range(PEOPLE)
+    for line in (f"Person {person}\tplays_for\tClub {person % CLUBS}", f"Person {person}\taged\t{20 + person % 7}")
+] + [f"Club {club}\tlies_in\tTown {club % TOWNS}" for club in range(CLUBS)]
+
+
+def mates(person: int) -> list[int]:
+    """All who play for the club of a person, the person too."""
+    return [other for other in range(PEOPLE) if other % CLUBS == person % CLUBS]
+
+
+def clubs(person: int) -> dict[str, object]:
+    return {"question": f"Which club has Person {person}?", "answers": [f"Club {person % CLUBS}"]}
+
+
+def towns(person: int) -> dict[str, object]:
+    return {"question": f"Where is the club of Person {person}?", "answers": [f"Town {person % CLUBS % TOWNS}"]}
+
+
+def squad(person: int) -> dict[str, object]:
+    return {
+        "question": f"Who is beside Person {person}?",
+        "answers": [f"Person {one}" for one in mates(person)],
+    }
+
+
+def others(person: int) -> dict[str, object]:
+    answers = [f"Person {one}" for one in mates(person) if one != person]
+    return {"question": f"Who plays with Person {person}?", "answers": answers}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with triples.tsv, and a home of its own."""
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "triples.tsv").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeGraph:
+    folder = tmp_path_factory.mktemp("clubs")
+    (folder / "triples.tsv").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
+    build_graph(folder / "triples.tsv", format="tsv", out_dir=folder / "graph")
+    return open_graph(folder / "graph")
+
+
+def init(*arguments: str):
+    return CliRunner().invoke(app, ["init", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps", "reenter"),
+    [([clubs], 1, False), ([clubs, towns], 2, False), ([others], 2, False), ([squad, clubs], 2, True)],
+)
+def test_the_walk_is_the_one_whose_paths_explain_the_answers(
+    graph: KnowledgeGraph,
+    tmp_path: Path,
+    asked: Sequence[Callable[[int], dict[str, object]]],
+    steps: int,
+    reenter: bool,
+) -> None:
+    path = tmp_path / "questions.jsonl"
+    write_jsonl(path, [ask(person) for person in range(PEOPLE) for ask in asked])
+    questions, rejects = load_question_file(path, format="jsonl", graph=graph, split="train")
+    walk = propose_walk(graph, questions)
+    assert not rejects
+    assert (walk.steps, walk.reenter_topic) == (steps, reenter)
+    assert walk.f1[steps - 1] == pytest.approx(100)
+    assert walk.num_own_topic == (PEOPLE if squad in asked else 0)
+
+
+def test_the_run_file_says_why_and_is_never_overwritten_unasked(files: Path) -> None:
+    write_jsonl(files / "questions.jsonl", [ask(person) for person in range(PEOPLE) for ask in (clubs, squad)])
+    done = init("triples.tsv", "questions.jsonl")
+    assert done.exit_code == 0, done.stderr
+    text = (files / "my.yaml").read_text(encoding="utf-8")
+    assert text in done.stdout
+    config = read_config(files / "my.yaml")
+    assert config.dataset.reenter_topic and config.explorer.steps == 2 and config.explorer.epochs is None
+    assert config.dataset.graph.path == files / "triples.tsv"
+    assert re.search(r"steps: 2 # .* 1 / 2 / 3 relations have F1 \d+ / 100 / 100 on \d+ questions", text)
+    assert "21 of 42 questions have their own topic among their answers" in text
+    (files / "my.yaml").write_text("mine", encoding="utf-8")
+    again = init("triples.tsv", "questions.jsonl")
+    assert again.exit_code == 2 and "--force" in again.stderr
+    assert (files / "my.yaml").read_text(encoding="utf-8") == "mine"
+    assert init("triples.tsv", "questions.jsonl", "--force", "--out", "runs/towns.yaml").exit_code == 0
+    assert read_config(files / "runs" / "towns.yaml").dataset.graph.path == files / "triples.tsv"
+
+
+def test_lines_that_cannot_be_used_are_counted_and_allowed(files: Path) -> None:
+    strange = {"question": "Which club has Nobody?", "answers": ["Club 1"]}
+    write_jsonl(files / "questions.jsonl", [*map(clubs, range(PEOPLE)), strange])
+    assert init("triples.tsv", "questions.jsonl").exit_code == 0
+    text = (files / "my.yaml").read_text(encoding="utf-8")
+    assert "max_reject_ratio: 0.2 # not used: 1 no entity name in the text" in text
+    read_config(files / "my.yaml")
+    write_jsonl(files / "questions.jsonl", [strange] * 9 + [clubs(1)])
+    hopeless = init("triples.tsv", "questions.jsonl", "--force")
+    assert hopeless.exit_code == 3 and "no entity name in the text" in hopeless.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "format"),
+    [
+        ("g.txt", "a\tr\tb\n", "tsv"),
+        ("g.kb", "\na|r|b\n", "wikimovies"),
+        ("g.data", "a,r,b\n", "csv"),
+        ("g.csv", "", "csv"),
+        ("g.nt.gz", "", "rdf"),
+        ("g.parquet", "", "parquet"),
+    ],
+)
+def test_the_format_of_triples_is_found(tmp_path: Path, name: str, content: str, format: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert graph_format(tmp_path / name) == format
+
+
+def test_what_is_no_graph_is_said(files: Path) -> None:
+    (files / "questions.jsonl").write_text(json.dumps(clubs(1)) + "\n", encoding="utf-8")
+    swapped = init("questions.jsonl", "questions.jsonl")
+    assert swapped.exit_code == 2 and "what format is this" in swapped.stderr
+    missing = init("triple.tsv", "questions.jsonl")
+    assert missing.exit_code == 3 and "triples.tsv" in missing.stderr
+
+
+def test_the_document_shows_what_is_written(files: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", document, re.MULTILINE | re.DOTALL))
+    for name, text in shown.items():
+        (files / name).parent.mkdir(exist_ok=True)
+        (files / name).write_text(text, encoding="utf-8")
+    assert init("triples.tsv", "questions", "--force").exit_code == 0
+    assert (files / "my.yaml").read_text(encoding="utf-8") == shown["my.yaml"]
