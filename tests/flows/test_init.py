@@ -15,8 +15,8 @@ from flows.cli_init import graph_format, propose_walk
 from kgqa_core.config_file import read_config
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
-from kgqa_core.questions.link import load_question_file
 from tests.conftest import write_jsonl
+from tests.loading import load_question_file
 
 PEOPLE, CLUBS, TOWNS = 21, 5, 3
 TRIPLES = [
