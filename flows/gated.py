@@ -36,6 +36,9 @@ def judge_release(config: RunConfig, pipeline: Pipeline, summary: RunSummary, pa
     if champion is not None and champion.id == challenger.id:
         why = f"nothing new: release {champion.id} is the champion already"
         return replace(summary, gate={**found, "promoted": False, "reason": why, "markdown": f"{why}\n"})
+    if back := releases.rolled_back(challenger.id):  # else the next run would undo what somebody on call decided
+        why = f"nothing new: release {challenger.id} was rolled back on {back.when} ({back.why}); kgqa promote takes it"
+        return replace(summary, gate={**found, "promoted": False, "reason": why, "markdown": f"{why}\n"})
     judged = judge(pipeline, challenger, champion, worker=run_as_task)
     kind: MoveKind = "refused" if judged.faults else "promoted"
     move = releases.move(kind, challenger.id, judged.reason, expected=before)

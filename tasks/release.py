@@ -121,21 +121,19 @@ def without_start(config: RunConfig, folder: Path | None = None) -> RunConfig:
 def resolve_start(config: RunConfig) -> tuple[RunConfig, str | None]:
     """Return the configuration with the folder of the explorer where ``init_from`` names a release, and its id.
 
-    That is the champion of the model or, where data and configuration are those of this run's champion or of the
-    release refused last, the one that it started from: so nothing new means nothing done. ``models:/NAME@champion`` of
-    this run itself starts afresh while there is none. Raises InputError for another release that there is not.
+    That is the champion of the model or, where a release of this run was made of the same data and configuration, the
+    one that it started from: so nothing new means nothing done. ``models:/NAME@champion`` of this run itself starts
+    afresh while there is none. Raises InputError for another release that there is not.
     """
     if not starts_from_release(config):
         return config, None
     bare, start = without_start(config), config.exploration.init_from
     model, _, name = str(start).removeprefix(MODELS).partition("@")
     own, other = Releases(config.runtime.home, model_name(config.name)), Releases(config.runtime.home, model)
-    pipeline, moves = Pipeline(bare), own.moves()
-    refused = next((move.to_release for move in reversed(moves) if move.kind == "refused"), None)
+    pipeline = Pipeline(bare)
     if pipeline.find("questions") and pipeline.find("graph"):
         same = made_of(config, pipeline)
-        for known in filter(None, (champion_of(moves), refused)):
-            release = own.read(known)
+        for release in map(own.read, reversed(own.ids())):
             if release.made_of == same:
                 parent = release.parent and other.read(release.parent)
                 return without_start(config, parent.served if parent else None), release.parent
@@ -243,6 +241,12 @@ class Releases:
 
     def _write(self, moves: Sequence[Move]) -> None:
         write_json(self.folder / MOVES, [asdict(move) for move in moves])
+
+    def rolled_back(self, release: str) -> Move | None:
+        """Return the move that took the championship from a release, unless it was promoted again since."""
+        moves = [move for move in self.moves() if move.kind != "refused"]
+        last = next((move for move in reversed(moves) if release in (move.from_release, move.to_release)), None)
+        return last if last and last.kind == "rolled back" and last.from_release == release else None
 
     def last_challenger(self) -> str:
         """Return the release that was judged or made last; InputError where there is none."""

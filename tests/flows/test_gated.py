@@ -79,6 +79,11 @@ def test_only_a_challenger_that_is_no_worse_replaces_the_champion(run: Run, monk
     answered = replace(run, server="").kgqa_here("ask", *question, "--topic", "The Drowned Harbour", "--json")
     assert json.loads(answered.stdout)["topics"] == ["The Drowned Harbour"]
 
+    undone = document(run, "run", *ONE_STEP)  # the next night: what was rolled back is not promoted again
+    assert not undone["promoted"]
+    assert "was rolled back" in undone["reason"]
+    assert aliases(run) == {"champion": "1"}
+
     moves = document(run, "history")["moves"]
     shown = [(move["kind"], move["from_release"], move["to_release"], move["why"]) for move in moves]
     one, two = first["challenger"], worse["challenger"]

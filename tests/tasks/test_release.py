@@ -68,6 +68,20 @@ def test_a_promotion_replayed_moves_once_and_a_rollback_goes_back(releases: Rele
     assert shown[3:] == [("rolled back", "c", "b"), ("rolled back", "b", "a"), ("promoted", "a", "d")]
 
 
+def test_who_was_rolled_back_is_known_until_it_is_promoted_again(releases: Releases) -> None:
+    releases.move("promoted", "a", "first")
+    releases.move("promoted", "b", "better")
+    assert releases.rolled_back("b") is None
+    releases.move("rolled back", "a", "wrong since Tuesday")
+    releases.move("refused", "b", "again")
+    back = releases.rolled_back("b")
+    assert back is not None
+    assert back.why == "wrong since Tuesday"
+    assert releases.rolled_back("a") is None
+    releases.move("promoted", "b", "by hand")
+    assert releases.rolled_back("b") is None
+
+
 def test_refusals_are_noted_once_and_move_nothing(releases: Releases) -> None:
     releases.move("promoted", "a", "first")
     for _ in range(3):
