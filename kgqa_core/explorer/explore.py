@@ -29,8 +29,6 @@ from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 
 Ints = npt.NDArray[np.integer]
-MERGE_BELOW = 0.6  # classes per node above which a step keeps every node apart: there merging saves nothing,
-MERGE_ALWAYS = 4096  # but for steps of fewer nodes, where what is merged now saves more in the steps after it
 MAX_ATTEMPTS = 4  # salts tried before a hash that keeps colliding is an error
 # A bitmap of at most this many cells per key beats sorting the keys; above it, the memory traffic is not worth it.
 BITMAP_CELLS_PER_KEY, SMALL_BITMAP, LARGEST_BITMAP = 64, 1 << 22, 1 << 28
@@ -44,8 +42,8 @@ class ExploreOptions:
     reenter_topic: bool = False  # may an edge arrive at a topic of its question?
     walk: Walk | None = None  # how one step is taken, where it is not by state classes
     attention_threshold: float = 0.0  # groups of less attention (Eq. 1, 0..1) are not entered; identity always is
-    trace: bool = False  # keep the walked edges, for backtracking
-    max_edges: int = 3 * 2**20  # of one step of a batch; about 45 bytes each, and 260 where nothing merges
+    trace: bool = False  # keep what was walked, for backtracking
+    max_edges: int = 3 * 2**20  # of one step of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +72,18 @@ Attention = tuple[npt.NDArray[np.floating], Bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
-    """What one step walks, identity edges included, and what each class receives by it."""
+class Inbox:
+    """What each class receives by one step."""
 
-    head: Ints  # [E] node index before the step; empty where not wanted
-    target: Ints  # [E] node index after the step
-    message: Ints  # [E] 0..M-1
+    entered: Bool  # [G] which groups were walked, but for their edges that arrive at a topic
+    num_edges: int  # that were walked, identity edges included
     receiver: Ints  # [I] class after the step
     received: Ints  # [I] which message it receives
     count: Ints  # [I] and how often
 
 
 ListMessages = Callable[[KnowledgeGraph, Nodes], Messages]
-WalkEdges = Callable[[KnowledgeGraph, Nodes, Messages, Attention, Batch, ExploreOptions], tuple[Edges, Nodes]]
+WalkEdges = Callable[[KnowledgeGraph, Nodes, Messages, Attention, Batch, ExploreOptions], tuple[Inbox, Nodes]]
 Walk = tuple[ListMessages, WalkEdges]
 """A way to take one step; the product's is by state classes, the tests have a plain one."""
 
@@ -119,7 +116,7 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 
 def walk_edges(
     graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, batch: Batch, options: ExploreOptions
-) -> tuple[Edges, Nodes]:
+) -> tuple[Inbox, Nodes]:
     """Walk the edges of the groups that enter under the budget, and merge the nodes reached.
 
     Raises ``RuntimeError`` if the hash collided with every salt.
@@ -128,37 +125,40 @@ def walk_edges(
     entered, num_edges = kernels.enter_groups(
         (graph.group_ptr, graph.edge_ptr), nodes.entity, (first, message), attention, options.edge_budget
     )
-    check_size(num_edges + len(nodes.entity), batch, options)
-    topics = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1))
-    place: npt.NDArray[np.int32] | None = getattr(_kept, "place", None)  # kernels leave it EMPTY, as they find it
-    if place is None or len(place) < graph.num_entities:
-        place = _kept.place = np.full(graph.num_entities, kernels.EMPTY, np.int32)
+    check_size(int(num_edges.sum()) + len(nodes.entity), batch, options)
     num_messages = len(messages.message_class)
     for salt in range(MAX_ATTEMPTS):
-        question, entity, hashes, head, target, sent = kernels.walk_edges(
+        (question, entity, node_class), class_question, received, num_walked, collided = kernels.walk_edges(
             (graph.group_ptr, graph.edge_ptr, graph.edge_tail),
             (nodes.question, nodes.entity, nodes.node_class, messages.visit),
             (first, message, entered),
-            (topics * (not options.reenter_topic), batch.topic_entity),
+            barred_topics(batch, options),
             message_codes(num_messages, salt),
-            place,
+            scratch(graph.num_entities),
             (num_edges, num_messages - len(nodes.class_question)),
-            options.trace,
         )
-        node_class, representative, collided = kernels.number_classes(hashes)
         if not collided:
             break
     else:
         raise RuntimeError(f"state classes: the 64-bit hash collided with {MAX_ATTEMPTS} salts")
-    if len(node_class) >= MERGE_ALWAYS and len(representative) > MERGE_BELOW * len(node_class):
-        after = Nodes(question, entity, np.arange(len(entity)), question)
-        return Edges(head, target, sent, target, sent, np.ones_like(target)), after
-    key, count = kernels.collect_inbox(target, sent, len(node_class), representative, num_messages)
-    after = Nodes(question, entity, node_class, question[representative])
-    return Edges(head, target, sent, key // num_messages, key % num_messages, count), after
+    return Inbox(entered, num_walked, *received), Nodes(question, entity, node_class, class_question)
+
+
+def barred_topics(batch: Batch, options: ExploreOptions) -> tuple[Int, Int]:
+    """Return a pointer [B+1] per question into the entities that no edge of it may arrive at, and these."""
+    pointer = np.searchsorted(batch.topic_question, np.arange(len(batch) + 1))
+    return pointer * (not options.reenter_topic), batch.topic_entity
 
 
 _kept = threading.local()  # of each thread, a table of one number per entity, made once
+
+
+def scratch(num_entities: int) -> npt.NDArray[np.int32]:
+    """Return a table that kernels leave EMPTY, as they find it."""
+    place: npt.NDArray[np.int32] | None = getattr(_kept, "place", None)
+    if place is None or len(place) < num_entities:
+        place = _kept.place = np.full(num_entities, kernels.EMPTY, np.int32)
+    return place
 
 
 def message_codes(num_messages: int, salt: int) -> npt.NDArray[np.int64]:
@@ -173,13 +173,12 @@ def message_codes(num_messages: int, salt: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """The edges that one step walked, identity edges included."""
+    """What one step walked: enough to find its edges again."""
 
-    head: Ints  # [E] node index before the step
-    target: Ints  # [E] node index after the step
-    relation: Int  # [E] 0..2R
-    attention: npt.NDArray[np.float32]  # [E] Eq. 1, before the sigmoid
-    head_entity: Int  # [N] entity of each node before the step
+    nodes: Nodes  # before the step
+    messages: Messages
+    entered: Bool  # [G]
+    attention: npt.NDArray[np.float32]  # [M] Eq. 1, before the sigmoid
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +239,15 @@ def explore(
         # adding it rounds the differences between relations away.
         admitted = ~(logits.detach() < least).cpu().numpy()  # NaN enters: divergence shows in the loss
         attention = (by_question.detach().cpu().numpy(), admitted)
-        edges, after = walk(graph, nodes, messages, attention, batch, options)
+        inbox, after = walk(graph, nodes, messages, attention, batch, options)
         if options.trace:
-            walked, weight = messages.message_relation[edges.message], logits.detach().cpu().numpy()[edges.message]
-            traces.append(StepTrace(edges.head, edges.target, walked, weight, nodes.entity))
+            traces.append(StepTrace(nodes, messages, inbox.entered, logits.detach().cpu().numpy()))
         # A message is attention * (h_s ⊙ h_r); Eq. 2 sums them over the edges, here over (class, message, count).
         sent = torch.sigmoid(logits)[:, None] * hidden.index_select(0, sender) * h_r.index_select(0, relation)
-        taken, times, receiver = (_tensor(one, hidden) for one in (edges.received, edges.count, edges.receiver))
+        taken, times, receiver = (_tensor(one, hidden) for one in (inbox.received, inbox.count, inbox.receiver))
         hidden = model.update(step, spread_sum(sent, taken, times, receiver, len(after.class_question)))
         nodes = after
-        counts.append(StepCount(len(nodes.entity), len(nodes.class_question), len(edges.target)))
+        counts.append(StepCount(len(nodes.entity), len(nodes.class_question), inbox.num_edges))
     scores = model.score(hidden, h_q, _tensor(text[nodes.class_question], hidden))
     return Exploration(nodes.question, nodes.entity, nodes.node_class, scores, counts, traces)
 

@@ -25,6 +25,8 @@ Arrays = tuple[Any, ...]  # several at once; the docstrings name them
 EMPTY, BLOCKED = -1, -2
 FIRST_CAPACITY = 1 << 12  # of a hash table; doubled when half full
 GOLDEN = 0x9E3779B97F4A7C15 >> 1  # multiplicative hashing (Knuth 6.4): an odd number near 2^63 / golden ratio
+ENTITY = (1 << 32) - 1  # of a rank key
+LOWEST = (1 << 31) - 1  # rank of a probability so small that none is told from it, or of what is no number
 SMALL = 48  # groups of one head up to which insertion sort is quicker than a library sort
 
 
@@ -43,11 +45,11 @@ def _number(table: I32, keys: I64, used: int, key: int) -> np.int64:
 
 
 @njit(cache=True, nogil=True)
-def _grow(table: I32, keys: I64) -> tuple[I32, I64]:
-    """Return a table and key list of twice the capacity with the same entries."""
+def _grow(table: I32, keys: I64, used: int) -> tuple[I32, I64]:
+    """Return a table and key list of twice the capacity with the same ``used`` entries."""
     bigger = np.full(2 * len(table), EMPTY, np.int32)
     more = np.empty(2 * len(keys), np.int64)
-    for number in range(len(keys)):
+    for number in range(used):
         _number(bigger, more, number, keys[number])
     return bigger, more
 
@@ -110,7 +112,7 @@ def number_messages(csr: Arrays, node_entity: I64, node_class: I64, visit: I64, 
                 message[at] = known[relation]
                 continue
             if used == len(keys):
-                table, keys = _grow(table, keys)
+                table, keys = _grow(table, keys, used)
             number = _number(table, keys, used, sender * num_codes + relation)
             if number == used:
                 used += 1
@@ -120,8 +122,8 @@ def number_messages(csr: Arrays, node_entity: I64, node_class: I64, visit: I64, 
 
 
 @njit(cache=True, nogil=True)
-def enter_groups(csr: Arrays, node_entity: I64, groups: Arrays, attention: Arrays, budget: int) -> tuple[Bools, int]:
-    """Say of each group [G] whether it enters, highest attention first until K edges, and count the edges.
+def enter_groups(csr: Arrays, node_entity: I64, groups: Arrays, attention: Arrays, budget: int) -> tuple[Bools, I64]:
+    """Say of each group [G] whether it enters, highest attention first until K edges, and count each node's edges [N].
 
     ``csr``: group_ptr and edge_ptr of the graph; ``groups``: first [N+1] and message [G], from ``number_messages``;
     ``attention``: of each message [M], a number that orders the groups of one head, and whether it may enter at all;
@@ -131,7 +133,7 @@ def enter_groups(csr: Arrays, node_entity: I64, groups: Arrays, attention: Array
     first, message = groups
     preference, admitted = attention
     entered = np.zeros(len(message), np.bool_)
-    num_edges = 0
+    num_edges = np.zeros(len(node_entity), np.int64)
     for node in range(len(node_entity)):
         start = group_ptr[node_entity[node]]
         low, count = first[node], first[node + 1] - first[node]
@@ -141,7 +143,7 @@ def enter_groups(csr: Arrays, node_entity: I64, groups: Arrays, attention: Array
                 entered[low + group] = True
                 degree += edge_ptr[start + group + 1] - edge_ptr[start + group]
         if degree <= budget:
-            num_edges += degree
+            num_edges[node] = degree
             continue
         order = _by_attention(preference, message[low : low + count])
         taken = 0
@@ -153,7 +155,7 @@ def enter_groups(csr: Arrays, node_entity: I64, groups: Arrays, attention: Array
                 entered[low + group] = False
             else:
                 taken += edge_ptr[start + group + 1] - edge_ptr[start + group]
-        num_edges += taken
+        num_edges[node] = taken
     return entered, num_edges
 
 
@@ -177,140 +179,296 @@ def _by_attention(preference: Any, message: Ints) -> I64:
 
 
 @njit(cache=True, nogil=True)
-def _stay(
-    at: Arrays, nodes: Arrays, codes: I64, place: I32, reached: Arrays, edges: Arrays, keep_heads: bool
-) -> tuple[int, int]:
-    """Walk the identity edges of the nodes begin..end of one question; return how many nodes and edges there are."""
-    begin, end, identity, used, edge = at
-    node_question, node_entity, node_class, _ = nodes
-    reached_question, reached_entity, hashes = reached
-    head, target, sent = edges
-    for stay in range(begin, end):
-        entity, code = node_entity[stay], identity + node_class[stay]
-        if place[entity] == EMPTY:
-            place[entity] = used
-            reached_question[used], reached_entity[used] = node_question[stay], entity
-            used += 1
-        hashes[place[entity], 0] += codes[code, 0]
-        hashes[place[entity], 1] += codes[code, 1]
-        target[edge], sent[edge] = place[entity], code
-        if keep_heads:
-            head[edge] = stay
-        edge += 1
-    return used, edge
-
-
-@njit(cache=True, nogil=True)
 def walk_edges(
-    csr: Arrays, nodes: Arrays, groups: Arrays, topics: Arrays, codes: I64, place: I32, sizes: Arrays, keep_heads: bool
-) -> tuple[I64, I64, I64, I32, I32, I32]:
-    """Walk the entered groups and the identity edges, question by question, and hash what every node receives.
+    csr: Arrays, nodes: Arrays, groups: Arrays, topics: Arrays, codes: I64, place: I32, sizes: Arrays
+) -> tuple[Arrays, I64, Arrays, int, bool]:
+    """Walk the entered groups and the identity edges, question by question, and merge equal nodes to state classes.
 
     ``csr``: group_ptr, edge_ptr, edge_tail; ``nodes``: question (ascending), entity, class [N], and the order to visit
     them in; ``groups``: first [N+1], message and entered [G]; ``topics``: pointer [B+1] and entities that no edge may
     arrive at; ``codes`` [M, 2]: of the messages, identity last; ``place``: scratch per entity of the graph, EMPTY
-    before and after; ``sizes``: edges that ``enter_groups`` counted, and the first identity message.
+    before and after; ``sizes``: edges of each node [N] from ``enter_groups``, and the first identity message.
 
-    Returns question and entity of the nodes reached [N'], their hashes [N', 2], and head, target and message of each
-    edge [E] (node indices before and after).
+    Returns question, entity and class of the nodes reached [N']; ``class_question`` [C'] that a class occurs in first;
+    of each class what its first node received: class, message and how often [I]; the edges walked; and whether two
+    nodes agreed in the first hash and not in the second: then nothing of this is to be used. Classes are numbered, and
+    a class's messages listed, in order of first occurrence.
     """
+    node_question, (node_edges, identity) = nodes[0], sizes
+    most = node_edges.sum() + len(node_question)
+    question, entity, node_class = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    table, keys = np.full(FIRST_CAPACITY, EMPTY, np.int32), np.empty(FIRST_CAPACITY // 2, np.int64)
+    check, class_question = np.empty_like(keys), np.empty_like(keys)
+    owner, message, count = np.empty_like(keys), np.empty_like(keys), np.empty_like(keys)
+    seen = np.full((len(codes), 2), EMPTY, np.int64)
+    work = _room(0)
+    used = num_classes = walked = end = received = 0
+    while end < len(node_question):
+        begin, size = end, 0
+        while end < len(node_question) and node_question[end] == node_question[begin]:
+            size += node_edges[end] + 1
+            end += 1
+        if size > len(work[0]):
+            work = _room(size)
+        at = (begin, end, identity)
+        edges, reached = _walk_question(at, csr, nodes, groups, topics, codes, place, work, entity[used:])
+        while num_classes + reached > len(keys):
+            table, keys = _grow(table, keys, num_classes)
+            check, class_question = np.append(check, check), np.append(class_question, class_question)
+        while received + edges > len(owner):
+            owner, message, count = np.append(owner, owner), np.append(message, message), np.append(count, count)
+        first = num_classes
+        classes = (table, keys, check, num_classes)
+        num_classes = _number_nodes(reached, work, classes, node_class[used:])
+        if num_classes < 0:
+            break
+        question[used : used + reached] = class_question[first:num_classes] = node_question[begin]
+        received = _collect_inbox(work, (first, num_classes), (owner, message, count, received), seen)
+        walked, used = walked + edges, used + reached
+    after = (question[:used], entity[:used], node_class[:used])
+    inbox = (owner[:received], message[:received], count[:received])
+    return after, class_question[: max(num_classes, 0)], inbox, walked, num_classes < 0
+
+
+@njit(cache=True, nogil=True)
+def _room(size: int) -> Arrays:
+    """Return what the edges of one question fill.
+
+    Of each edge its message and the next edge to the same node; of each node its hash [2], first and last edge; and of
+    each new class its first node.
+    """
+    each = np.empty((4, size), np.int32)
+    return each[0], np.empty(size, np.int32), np.empty((size, 2), np.int64), each[1], each[2], each[3]
+
+
+@njit(cache=True, nogil=True)
+def _number_nodes(reached: int, work: Arrays, classes: Arrays, node_class: I64) -> int:
+    """Number the classes of one question's nodes, and note the first node of each new one; -1 where a hash collided.
+
+    ``classes``: table and first hashes of those known, their second hashes, and how many they are, with room for more.
+    """
+    hashes, first_node = work[2], work[5]
+    table, keys, check, num_classes = classes
+    first, capacity = num_classes, 2
+    while capacity < 2 * reached:
+        capacity *= 2
+    local, last = np.full(capacity, EMPTY, np.int32), capacity - 1  # of this question's classes: it stays in cache
+    for node in range(reached):
+        key = hashes[node, 0]
+        slot = (key >> 32) & last
+        while local[slot] != EMPTY and hashes[local[slot], 0] != key:
+            slot = (slot + 1) & last
+        if local[slot] != EMPTY:
+            number = node_class[local[slot]]
+        else:
+            local[slot] = node
+            number = _number(table, keys, num_classes, key)
+        node_class[node] = number
+        if number == num_classes:
+            check[number], first_node[number - first] = hashes[node, 1], node
+            num_classes += 1
+        elif check[number] != hashes[node, 1]:
+            return -1
+    return int(num_classes)
+
+
+@njit(cache=True, nogil=True)
+def _walk_question(
+    bounds: Arrays,
+    csr: Arrays,
+    nodes: Arrays,
+    groups: Arrays,
+    topics: Arrays,
+    codes: I64,
+    place: I32,
+    work: Arrays,
+    entity: I64,
+) -> tuple[int, int]:
+    """Walk the nodes begin..end of one question, which are visited class by class; then they stay where they are.
+
+    Returns how many edges that are, and nodes reached; ``work`` is of ``_room``, ``entity`` gets what was reached.
+    """
+    begin, end, identity = bounds
     group_ptr, edge_ptr, edge_tail = csr
-    node_question, node_entity, _, visit = nodes
+    node_question, node_entity, node_class, visit = nodes
     first, message, entered = groups
     topic_ptr, topic_entity = topics
-    num_edges, identity = sizes
-    most = num_edges + len(node_entity)
-    reached_question, reached_entity = np.empty(most, np.int64), np.empty(most, np.int64)
-    hashes = np.zeros((most, 2), np.int64)
-    target, sent = np.empty(most, np.int32), np.empty(most, np.int32)
-    head = np.empty(most if keep_heads else 0, np.int32)
-    found, edges = (reached_question, reached_entity, hashes), (head, target, sent)
-    used = edge = end = 0
-    while end < len(node_entity):
-        question, begin, first_reached = node_question[end], end, used
-        blocked = topic_entity[topic_ptr[question] : topic_ptr[question + 1]]
-        place[blocked] = BLOCKED
-        while end < len(node_entity) and node_question[end] == question:
-            node = visit[end]
-            start = group_ptr[node_entity[node]]
-            for at in range(first[node], first[node + 1]):
-                if not entered[at]:
-                    continue
-                group, code = start + at - first[node], message[at]
-                name, check = codes[code, 0], codes[code, 1]
-                for position in range(edge_ptr[group], edge_ptr[group + 1]):
-                    tail = edge_tail[position]
-                    reached = place[tail]
-                    if reached < 0:
-                        if reached == BLOCKED:
-                            continue
-                        reached = place[tail] = used
-                        reached_question[used], reached_entity[used] = question, tail
-                        used += 1
+    sent, following, hashes, first_edge, last_edge, _ = work
+    blocked = topic_entity[topic_ptr[node_question[begin]] : topic_ptr[node_question[begin] + 1]]
+    place[blocked] = BLOCKED
+    used = edge = 0
+    for node in visit[begin:end]:
+        start = group_ptr[node_entity[node]] - first[node]
+        for at in range(first[node], first[node + 1]):
+            if not entered[at]:
+                continue
+            code = message[at]
+            name, second = codes[code, 0], codes[code, 1]
+            for position in range(edge_ptr[start + at], edge_ptr[start + at + 1]):
+                tail = edge_tail[position]
+                reached = place[tail]
+                if reached >= 0:
                     hashes[reached, 0] += name
-                    hashes[reached, 1] += check
-                    target[edge], sent[edge] = reached, code
-                    if keep_heads:
-                        head[edge] = node
-                    edge += 1
-            end += 1
-        place[blocked] = EMPTY
-        used, edge = _stay((begin, end, identity, used, edge), nodes, codes, place, found, edges, keep_heads)
-        for at in range(first_reached, used):
-            place[reached_entity[at]] = EMPTY
-    return reached_question[:used], reached_entity[:used], hashes[:used], head[:edge], target[:edge], sent[:edge]
+                    hashes[reached, 1] += second
+                    following[last_edge[reached]] = edge
+                elif reached == BLOCKED:
+                    continue
+                else:
+                    reached = place[tail] = used
+                    entity[used], first_edge[used] = tail, edge
+                    hashes[used, 0], hashes[used, 1] = name, second
+                    used += 1
+                last_edge[reached], sent[edge] = edge, code
+                edge += 1
+    place[blocked] = EMPTY
+    for node in range(begin, end):
+        code, tail = identity + node_class[node], node_entity[node]
+        reached = place[tail]
+        if reached == EMPTY:
+            reached = place[tail] = used
+            entity[used], first_edge[used] = tail, edge
+            hashes[used, 0], hashes[used, 1] = codes[code, 0], codes[code, 1]
+            used += 1
+        else:
+            hashes[reached, 0] += codes[code, 0]
+            hashes[reached, 1] += codes[code, 1]
+            following[last_edge[reached]] = edge
+        last_edge[reached], sent[edge] = edge, code
+        edge += 1
+    for reached in range(used):
+        place[entity[reached]] = EMPTY
+    return edge, used
 
 
 @njit(cache=True, nogil=True)
-def number_classes(hashes: I64) -> tuple[I64, I64, bool]:
-    """Number the state classes of nodes by their first hash, in order of first occurrence.
+def _collect_inbox(work: Arrays, numbers: Arrays, inbox: Arrays, seen: I64) -> int:
+    """Add what the first nodes of some new classes received to the inbox; return how many entries it has then.
 
-    Returns ``node_class`` [N], ``representative`` [C] (the first node of each class), and whether two nodes agreed in
-    the first hash [N, 2] and not in the second: then the numbering is not to be used.
+    ``inbox``: class, message and count, with room for more, and how many there are; ``seen`` [M, 2]: of each message
+    the last class that received it, and with which entry.
     """
-    node_class = np.empty(len(hashes), np.int64)
-    representative = np.empty(len(hashes), np.int64)
-    table = np.full(FIRST_CAPACITY, EMPTY, np.int32)
-    keys = np.empty(FIRST_CAPACITY // 2, np.int64)
-    used = 0
-    for node in range(len(hashes)):
-        if used == len(keys):
-            table, keys = _grow(table, keys)
-        number = node_class[node] = _number(table, keys, used, hashes[node, 0])
-        if number == used:
-            representative[used] = node
-            used += 1
-        elif hashes[representative[number], 1] != hashes[node, 1]:
-            return node_class, representative[:used], True
-    return node_class, representative[:used].copy(), False
+    sent, following, _, first_edge, last_edge, first_node = work
+    first, end = numbers
+    owner, message, count, used = inbox
+    for number in range(first, end):
+        node = first_node[number - first]
+        edge, last = first_edge[node], last_edge[node]
+        while True:
+            code = sent[edge]
+            if seen[code, 0] == number:
+                count[seen[code, 1]] += 1
+            else:
+                owner[used], message[used], count[used] = number, code, 1
+                seen[code, 0], seen[code, 1] = number, used
+                used += 1
+            if edge == last:
+                break
+            edge = following[edge]
+    return int(used)
 
 
 @njit(cache=True, nogil=True)
-def collect_inbox(target: I32, sent: I32, num_nodes: int, representative: I64, num_messages: int) -> tuple[I64, I64]:
-    """Return what the representative of each class received: ``class * num_messages + message``, and how often."""
-    table = np.full(FIRST_CAPACITY, EMPTY, np.int32)
-    keys = np.empty(FIRST_CAPACITY // 2, np.int64)
-    counts = np.zeros(FIRST_CAPACITY // 2, np.int64)
-    used = 0
-    speaks_for = np.full(num_nodes, EMPTY, np.int32)  # the class of a representative, else EMPTY
-    for number in range(len(representative)):
-        speaks_for[representative[number]] = number
-    # Messages come in runs: that of the edge before, per receiver, needs no look-up.
-    last = np.full(len(representative), EMPTY, np.int32)
-    last_entry = np.empty(len(representative), np.int32)
-    for edge in range(len(target)):
-        owner = np.int64(speaks_for[target[edge]])
-        if owner == EMPTY:
+def strongest_edges(
+    csr: Arrays, nodes: Arrays, groups: Arrays, topics: Arrays, place: I32, weight: Arrays, targets: Arrays
+) -> tuple[I64, I64]:
+    """Return head (a node) and relation of the edge of highest attention into each target, as one step walked them.
+
+    Ties go to the smaller head entity, then to the smaller relation. ``csr``: group_ptr, edge_ptr, edge_tail and
+    group_relation; ``nodes``: question, entity and class before the step; ``groups``, ``topics`` and ``place`` as in
+    ``walk_edges``; ``weight``: attention of each message [M], the first identity message, and the identity relation;
+    ``targets``: question (ascending) and entity of nodes after the step [T].
+    """
+    group_ptr, edge_ptr, edge_tail, group_relation = csr
+    node_question, node_entity, node_class = nodes
+    first, message, entered = groups
+    topic_ptr, topic_entity = topics
+    attention, identity, stay = weight
+    target_question, target_entity = targets
+    best, relation = np.full(len(target_entity), EMPTY, np.int64), np.empty(len(target_entity), np.int64)
+    same, value = np.empty(len(target_entity), np.int64), np.empty(len(target_entity), attention.dtype)
+    leads, low = np.empty(stay, np.bool_), 0
+    while low < len(target_entity):
+        asked, high = target_question[low], low
+        while high < len(target_entity) and target_question[high] == asked:
+            if place[target_entity[high]] == EMPTY:
+                place[target_entity[high]] = high
+            same[high] = place[target_entity[high]]
+            high += 1
+        begin, end = np.searchsorted(node_question, asked), np.searchsorted(node_question, asked + 1)
+        leads[:] = False  # relations by which something leads to a target: the reverses of its own
+        for one in target_entity[low:high]:
+            for group in range(group_ptr[one], group_ptr[one + 1]):
+                leads[(group_relation[group] + stay // 2) % stay] = True
+        for node in range(begin, end):  # staying first: what may not be entered can be stayed at
+            slot = place[node_entity[node]]
+            if slot >= 0:
+                best[slot], relation[slot], value[slot] = node, stay, attention[identity + node_class[node]]
+        place[topic_entity[topic_ptr[asked] : topic_ptr[asked + 1]]] = EMPTY
+        for node in range(begin, end):
+            start, head = group_ptr[node_entity[node]] - first[node], node_entity[node]
+            for at in range(first[node], first[node + 1]):
+                kind = group_relation[start + at]
+                if not (entered[at] and leads[kind]):
+                    continue
+                strength = attention[message[at]]
+                for position in range(edge_ptr[start + at], edge_ptr[start + at + 1]):
+                    slot = place[edge_tail[position]]
+                    if slot < 0:
+                        continue
+                    if best[slot] != EMPTY and strength <= value[slot]:
+                        if strength < value[slot] or head > node_entity[best[slot]]:
+                            continue
+                        if head == node_entity[best[slot]] and kind >= relation[slot]:
+                            continue
+                    best[slot], relation[slot], value[slot] = node, kind, strength
+        place[target_entity[low:high]] = EMPTY
+        low = high
+    return best[same], relation[same]
+
+
+@njit(cache=True, nogil=True)
+def rank_keys(log_p: Any, question: I64, entity: I64, limits: Arrays) -> tuple[I64, I64, I64]:
+    """Return sort keys of the candidates worth keeping, by question, and for each question how many, and answers.
+
+    A key is minus the rounded log probability in units of ``1 / scale``, then the entity: ascending is best first.
+    ``limits``: number of questions; the log of the least share of an answer of the best probability, ties in; the log
+    of what still ties; candidates kept at least; scale. No tie is cut.
+    """
+    num_questions, least_share, tie, at_least, scale = limits
+    keys = np.empty(len(log_p), np.int64)
+    num_kept, num_answers = np.zeros(num_questions, np.int64), np.zeros(num_questions, np.int64)
+    level = np.empty(len(log_p), np.int64)
+    top = np.empty(at_least, np.int64)
+    used = begin = 0
+    for asked in range(num_questions):
+        end, held = begin, 0
+        while end < len(question) and question[end] == asked:
+            value = np.int64(LOWEST)
+            if -log_p[end] * scale < LOWEST:  # and a number
+                value = np.int64(np.rint(-np.float64(log_p[end]) * scale))
+            level[end] = value
+            if held < at_least or value < top[held - 1]:  # the best few, ascending
+                at = held = min(held + 1, at_least)
+                at -= 1
+                while at > 0 and top[at - 1] > value:
+                    top[at] = top[at - 1]
+                    at -= 1
+                top[at] = value
+            end += 1
+        if end == begin or top[0] == LOWEST:  # a best one is never so small: it is no number
+            begin = end
             continue
-        if last[owner] == sent[edge]:
-            counts[last_entry[owner]] += 1
-            continue
-        if used == len(keys):
-            table, keys = _grow(table, keys)
-            counts = np.append(counts, np.zeros(used, np.int64))
-        entry = _number(table, keys, used, owner * num_messages + sent[edge])
-        if entry == used:
-            used += 1
-        counts[entry] += 1
-        last[owner], last_entry[owner] = sent[edge], entry
-    return keys[:used].copy(), counts[:used].copy()
+        bound, worst = -top[0] / scale + least_share, top[0]
+        for node in range(begin, end):
+            if -level[node] / scale >= bound:
+                num_answers[asked] += 1
+                worst = max(worst, level[node])
+        last = worst if num_answers[asked] >= at_least else top[held - 1]
+        bound = -last / scale + tie
+        for node in range(begin, end):
+            if -level[node] / scale >= bound:
+                keys[used] = (level[node] << 32) | entity[node]
+                used += 1
+                num_kept[asked] += 1
+        begin = end
+    return keys[:used], num_kept, num_answers

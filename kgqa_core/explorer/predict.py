@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from math import log, log1p
 from sys import float_info
 
 import numpy as np
 import torch
 
+from kgqa_core.explorer import kernels
 from kgqa_core.explorer.batch import Batch, Int, QuestionArrays, question_arrays
-from kgqa_core.explorer.explore import Exploration, ExploreOptions, StepTrace, explore_rows, gold_mask
+from kgqa_core.explorer.explore import Exploration, ExploreOptions, barred_topics, explore_rows, gold_mask, scratch
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 
 MIN_CANDIDATES = 10  # kept per question at least
 TIE = 1e-4  # relative difference of probabilities up to which candidates count as tied (evaluation.metrics)
-MANY_CANDIDATES = 200  # per question: from here on, the low ones are set aside before candidates are sorted
 ROUND = 5  # decimals of a log probability: equal states summed in another order must tie
 
 
@@ -58,7 +58,7 @@ def predict(
         on_batch(found, len(batch))
         asked = [questions[linked[row]] for row in rows]
         wanted = (evidence_paths, evidence_of_answers)
-        predictions = _answer_batch(found, batch, asked, graph, answer_threshold, wanted)
+        predictions = _answer_batch(found, batch, asked, graph, answer_threshold, wanted, options)
         for row, prediction in zip(rows, predictions, strict=True):
             answered[linked[row]] = prediction
         progress(len(answered) + len(questions) - len(linked), len(questions))
@@ -104,79 +104,73 @@ def _answer_batch(
     graph: KnowledgeGraph,
     answer_threshold: float,
     evidence: tuple[int, bool],
+    options: ExploreOptions,
 ) -> Iterator[Prediction]:
-    """Yield the prediction of each question; ``evidence``: for how many candidates, and for all answers as well?"""
-    log_p = np.round(found.log_probability(len(batch)).cpu().numpy().astype(np.float64), ROUND)
+    """Yield the prediction of each question; ``evidence``: for how many candidates, and for all answers as well?
+
+    Candidates are ranked by their rounded probability, ties by entity id, and kept down to the last answer and to the
+    tenth; no tie is cut.
+    """
     covered = np.bincount(found.question[gold_mask(found, batch, graph.num_entities)], minlength=len(batch)) > 0
-    high = _worth_ranking(log_p, found.question, len(batch), answer_threshold)
-    order = high[np.lexsort((found.entity[high], -log_p[high], found.question[high]))]  # best first, ties by entity id
-    bounds = np.searchsorted(found.question[high], np.arange(len(batch) + 1))
-    ranked = [order[first:end] for first, end in pairwise(bounds)]
-    num_answers = [_num_within(log_p[nodes], 0, answer_threshold) for nodes in ranked]
-    kept = [
-        nodes[: _num_within(log_p[nodes], max(count, MIN_CANDIDATES) - 1)]
-        for nodes, count in zip(ranked, num_answers, strict=True)
-    ]
-    traced = []
-    for nodes, question, count in zip(kept, questions, num_answers, strict=True):
-        num = max(evidence[0], count if evidence[1] else 0)
-        claimed = np.flatnonzero(found.entity[nodes] == (-1 if question.claim is None else question.claim))
-        traced.append(nodes[: max(num, int(claimed[0]) + 1)] if len(claimed) else nodes[:num])
-    paths = iter(backtrack(found, np.concatenate(traced), num_relations=graph.num_relations) if found.traces else ())
+    tie = log1p(-TIE)
+    limits = (len(batch), log(max(answer_threshold, float_info.min)) + tie, tie, MIN_CANDIDATES, 10.0**ROUND)
+    log_p = found.log_probability(len(batch)).cpu().numpy()
+    keys, num_kept, num_answers = kernels.rank_keys(log_p, found.question, found.entity, limits)
+    ranked, traced = np.split(keys, np.cumsum(num_kept)[:-1]), []
+    for own, question, count in zip(ranked, questions, num_answers.tolist(), strict=True):
+        own.sort()
+        first = max(evidence[0], count if evidence[1] else 0)
+        claimed = np.flatnonzero((own & kernels.ENTITY) == (-1 if question.claim is None else question.claim))
+        traced.append(own[: max(first, int(claimed[0]) + 1)] if len(claimed) else own[:first])
+    paths: Iterator[ReasoningPath] = iter(())
+    if found.traces:
+        asked = np.repeat(np.arange(len(batch)), list(map(len, traced)))
+        paths = iter(
+            backtrack(found, asked, np.concatenate(traced) & kernels.ENTITY, graph, barred_topics(batch, options))
+        )
     for index, question in enumerate(questions):
-        answers = found.entity[kept[index][: num_answers[index]]]
+        entities = tuple((ranked[index] & kernels.ENTITY).tolist())
+        answers = entities[: num_answers[index]]
         yield Prediction(
             question_id=question.id,
-            candidates=tuple(found.entity[kept[index]].tolist()),
-            scores=tuple(np.exp(log_p[kept[index]]).tolist()),
-            answers=tuple(answers.tolist()),
+            candidates=entities,
+            scores=tuple(np.exp(-(ranked[index] >> 32) / 10.0**ROUND).tolist()),
+            answers=answers,
             paths=tuple(islice(paths, len(traced[index]))),
             covered=bool(covered[index]),
-            verdict=None if question.claim is None else bool((answers == question.claim).any()),
+            verdict=None if question.claim is None else question.claim in answers,
         )
 
 
-def _worth_ranking(log_p: np.ndarray, question: Int, num_questions: int, answer_threshold: float) -> Int:
-    """Return the candidates that may be kept, ascending; sorting the thousands below them is most of the cost."""
-    if len(log_p) <= MANY_CANDIDATES * num_questions:
-        return np.arange(len(log_p))
-    high = []
-    for first, end in pairwise(np.searchsorted(question, np.arange(num_questions + 1))):
-        values, least = log_p[first:end], -np.inf
-        if len(values) > MIN_CANDIDATES:
-            best = np.partition(values, len(values) - MIN_CANDIDATES)[-MIN_CANDIDATES:]
-            answer = best.max() + log(max(answer_threshold, float_info.min)) + log1p(-TIE)
-            least = min(best[0], answer) + log1p(-TIE)
-        high.append(first + np.flatnonzero(values >= least))
-    return np.concatenate(high)
-
-
-def _num_within(log_p: np.ndarray, place: int, share: float = 1.0) -> int:
-    """Count the candidates that have at least ``share`` of the probability at ``place`` (or the last), ties included.
-
-    In logarithms: far down the list, probabilities are 0 in floating point, and all would count as tied.
-    """
-    least = log_p[min(place, len(log_p) - 1)] + log(max(share, float_info.min)) + log1p(-TIE)
-    return int(np.count_nonzero(log_p >= least))
-
-
-def backtrack(found: Exploration, nodes: Int, *, num_relations: int) -> list[ReasoningPath]:
-    """Trace each of the candidates ``nodes`` back to a topic, along the edge of highest attention in every step.
+def backtrack(
+    found: Exploration, question: Int, entity: Int, graph: KnowledgeGraph, barred: tuple[Int, Int]
+) -> list[ReasoningPath]:
+    """Trace candidates back to a topic each, along the edge of highest attention in every step.
 
     Ties go to the smaller head entity, then the smaller relation; identity steps are dropped, so a topic itself has
-    the empty path. ``found`` was made with ``trace=True``; ``nodes`` [n] are indices into ``found.entity``. Paths begin
-    at the topic; every step has the direction in which the triple is stored.
+    the empty path. ``found`` was made with ``trace=True``; ``question`` (ascending) and ``entity`` [n] are candidates,
+    ``barred`` is of ``barred_topics``. Paths begin at the topic; every step has the direction in which the triple is
+    stored.
     """
-    current = np.asarray(nodes, dtype=np.int64)
-    paths: list[list[Step]] = [[] for _ in current]
-    tail_entity = found.entity
+    paths: list[list[Step]] = [[] for _ in entity]
+    place = scratch(graph.num_entities)
     for trace in reversed(found.traces):
-        edge = _strongest_edges(trace, current, len(tail_entity))
-        heads, relations = trace.head_entity[trace.head[edge]], trace.relation[edge]
-        for path, head, relation, tail in zip(paths, heads, relations, tail_entity[current], strict=True):
-            if relation < 2 * num_relations:
-                path.append(as_stored(int(head), int(relation), int(tail), num_relations))
-        current, tail_entity = trace.head[edge].astype(np.int64), trace.head_entity
+        before, messages = trace.nodes, trace.messages
+        identity = len(messages.message_class) - len(before.class_question)
+        head, relation = kernels.strongest_edges(
+            (graph.group_ptr, graph.edge_ptr, graph.edge_tail, graph.group_relation),
+            (before.question, before.entity, before.node_class),
+            (messages.first_group, messages.group_message, trace.entered),
+            barred,
+            place,
+            (trace.attention, identity, graph.identity),
+            (question, entity),
+        )
+        heads = before.entity[head]
+        for path, start, kind, tail in zip(paths, heads.tolist(), relation.tolist(), entity.tolist(), strict=True):
+            if kind < graph.identity:
+                path.append(as_stored(start, kind, tail, graph.num_relations))
+        entity = heads
     return [tuple(reversed(path)) for path in paths]
 
 
@@ -185,15 +179,3 @@ def as_stored(head: int, relation: int, tail: int, num_relations: int) -> Step:
     if relation >= num_relations:
         return Step(tail, relation - num_relations, head, reverse=True)
     return Step(head, relation, tail)
-
-
-def _strongest_edges(trace: StepTrace, targets: Int, num_nodes: int) -> Int:
-    """Return for each target the index of the edge into it that has the highest attention."""
-    wanted = np.zeros(num_nodes, dtype=bool)
-    wanted[targets] = True
-    edges = np.flatnonzero(wanted[trace.target])
-    ranks = (trace.relation[edges], trace.head_entity[trace.head[edges]], -trace.attention[edges])
-    order = edges[np.lexsort(ranks)][::-1]  # the best last: of a target's edges the last one stays
-    best = np.empty(num_nodes, dtype=np.int64)
-    best[trace.target[order]] = order
-    return best[targets]

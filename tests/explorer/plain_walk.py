@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.explorer.batch import Batch, Bool, Int, expand_ranges
-from kgqa_core.explorer.explore import Attention, Edges, ExploreOptions, Messages, Nodes, Walk, check_size
+from kgqa_core.explorer.explore import Attention, ExploreOptions, Inbox, Messages, Nodes, StepTrace, Walk, check_size
 from kgqa_core.graph.kg import KnowledgeGraph
+from tests.explorer.oracle import Edge
 
 
 def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], budget: int) -> Bool:
@@ -53,7 +54,7 @@ def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
 
 def walk_edges(
     graph: KnowledgeGraph, nodes: Nodes, messages: Messages, attention: Attention, batch: Batch, options: ExploreOptions
-) -> tuple[Edges, Nodes]:
+) -> tuple[Inbox, Nodes]:
     """Walk the edges of the groups that enter under the budget; ``attention`` is of the messages."""
     preference, admitted = attention
     owner, group = expand_ranges(graph.group_ptr, nodes.entity)
@@ -66,14 +67,33 @@ def walk_edges(
     key = nodes.question[owner[message]] * graph.num_entities + graph.edge_tail[position]
     blocked = batch.topic_question * graph.num_entities + batch.topic_entity
     walked = np.flatnonzero(options.reenter_topic | ~np.isin(key, blocked))
-    stay = np.arange(len(nodes.entity))
     stay_key = nodes.question * graph.num_entities + nodes.entity
     reached, target = np.unique(np.concatenate([key[walked], stay_key]), return_inverse=True)
     sent = np.concatenate([message[walked], len(group) + nodes.node_class])
     question, entity = reached // graph.num_entities, reached % graph.num_entities
     after = Nodes(question, entity, np.arange(len(reached)), question)
-    head = np.concatenate([owner[message[walked]], stay])
-    return Edges(head, target, sent, target, sent, np.ones_like(target)), after
+    was_entered = np.isin(np.arange(len(group)), entered)
+    return Inbox(was_entered, len(target), target, sent, np.ones_like(target)), after
+
+
+def walked_edges(graph: KnowledgeGraph, trace: StepTrace, batch: Batch, options: ExploreOptions) -> list[Edge]:
+    """Return (head, relation, tail) of every edge that one step walked, identity edges last."""
+    nodes, messages = trace.nodes, trace.messages
+    owner, group = expand_ranges(graph.group_ptr, nodes.entity)
+    at, position = expand_ranges(graph.edge_ptr, group[trace.entered])
+    owner, message, tail = (
+        owner[trace.entered][at],
+        messages.group_message[trace.entered][at],
+        graph.edge_tail[position],
+    )
+    blocked = set(zip(batch.topic_question.tolist(), batch.topic_entity.tolist(), strict=True))
+    blocked = set() if options.reenter_topic else blocked
+    relation = messages.message_relation[message]
+    rows = zip(
+        nodes.question[owner].tolist(), nodes.entity[owner].tolist(), relation.tolist(), tail.tolist(), strict=True
+    )
+    walked = [(head, kind, end) for question, head, kind, end in rows if (question, end) not in blocked]
+    return [*walked, *((entity, graph.identity, entity) for entity in nodes.entity.tolist())]
 
 
 PLAIN: Walk = (list_messages, walk_edges)

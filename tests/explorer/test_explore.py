@@ -11,7 +11,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kgqa_core.explorer import explore as walk
 from kgqa_core.explorer.explore import (
     Exploration,
     ExploreOptions,
@@ -24,7 +23,7 @@ from kgqa_core.explorer.explore import (
 )
 from kgqa_core.explorer.model import Texts
 from tests.explorer.oracle import Edge, loss_of
-from tests.explorer.plain_walk import PLAIN
+from tests.explorer.plain_walk import PLAIN, walked_edges
 from tests.explorer.worlds import (
     World,
     make_batch,
@@ -47,20 +46,9 @@ def scores_of(found: Exploration) -> dict[tuple[int, int], float]:
     return dict(zip(zip(found.question.tolist(), found.entity.tolist(), strict=True), values, strict=True))
 
 
-def edges_of(found: Exploration) -> list[Counter[Edge]]:
+def edges_of(world: World, found: Exploration) -> list[Counter[Edge]]:
     """Per step, the edges walked by all questions together."""
-    entities = [*(trace.head_entity for trace in found.traces), found.entity]
-    return [
-        Counter(
-            zip(
-                trace.head_entity[trace.head].tolist(),
-                trace.relation.tolist(),
-                after[trace.target].tolist(),
-                strict=True,
-            )
-        )
-        for trace, after in zip(found.traces, entities[1:], strict=True)
-    ]
+    return [Counter(walked_edges(world.graph, trace, world.batch, world.options)) for trace in found.traces]
 
 
 @settings(max_examples=60)
@@ -77,7 +65,7 @@ def test_nodes_edges_and_scores_are_those_of_the_oracle(way: Walk | None, world:
     assert scores_of(found) == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
     assert len(scores_of(found)) == len(found.entity)  # each entity once per question
     assert found.question.tolist() == sorted(found.question.tolist())
-    for step, edges in enumerate(edges_of(found)):
+    for step, edges in enumerate(edges_of(world, found)):
         assert edges == sum((Counter(walk.steps[step].keys()) for walk in walks), Counter())
 
 
@@ -127,15 +115,6 @@ def test_merging_computes_one_state_for_all_leaves_of_a_hub() -> None:
     assert [count.classes for count in plain.counts] == [3, 4, 99]
     assert [count.edges for count in merged.counts] == [count.edges for count in plain.counts]
     assert scores_of(merged) == pytest.approx(scores_of(plain), rel=TOLERANCE)
-
-
-def test_a_step_that_hardly_merges_keeps_its_nodes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "MERGE_ALWAYS", 0)
-    world, model = star(97), make_model(steps=3)
-    found, plain = world.explore(model), world.explore(model, walk=PLAIN)
-    # Of 3 and of 4 nodes more than 60 % are classes; of the 99 of the last step 5 are, so those are merged.
-    assert [count.classes for count in found.counts] == [3, 4, 5]
-    assert scores_of(found) == pytest.approx(scores_of(plain), rel=TOLERANCE)
 
 
 @both_ways

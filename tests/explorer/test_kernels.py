@@ -31,52 +31,57 @@ def classes_of(received: Inboxes) -> list[int]:
     return [seen.setdefault(tuple(sorted(messages)), len(seen)) for messages in received]
 
 
-def hashes_of(received: Inboxes, num_messages: int, salt: int = 0) -> np.ndarray:
-    """[N, 2] sums of the codes that each node received."""
-    codes = message_codes(num_messages, salt)
-    return np.stack([codes[messages].sum(axis=0) for messages in received])
+def walk_to(received: Inboxes, num_messages: int, salt: int = 0) -> tuple[list[int], list[Counter[int]]]:
+    """Let nodes receive messages, each from a head of its own; return their classes, and what each class received."""
+    pairs = [(node, message) for node, messages in enumerate(received) for message in messages]
+    num = len(received)
+    graph = make_graph(
+        [(num + at, 0, node) for at, (node, _) in enumerate(pairs)], num_entities=num + len(pairs), num_relations=1
+    )
+    entity, node_class = np.arange(num, num + len(pairs)), np.array([message for _, message in pairs])
+    visit = kernels.order_by_class(entity * 0, node_class, num_messages)
+    first, message, key = kernels.number_messages((graph.group_ptr, graph.group_relation), entity, node_class, visit, 3)
+    (_, reached, after), _, (owner, code, count), walked, collided = kernels.walk_edges(
+        (graph.group_ptr, graph.edge_ptr, graph.edge_tail),
+        (entity * 0, entity, node_class, visit),
+        (first, message, np.ones(len(message), dtype=bool)),
+        (np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64)),
+        message_codes(len(key) + num_messages, salt),
+        np.full(graph.num_entities, kernels.EMPTY, np.int32),
+        (np.ones(len(entity), dtype=np.int64), len(key)),
+    )
+    assert not collided
+    assert walked == 2 * len(pairs)
+    class_of = dict(zip(reached.tolist(), after.tolist(), strict=True))
+    inbox = [Counter[int]() for _ in range(max(after) + 1)]
+    for to, sent, times in zip(owner.tolist(), code.tolist(), count.tolist(), strict=True):
+        inbox[to][int(key[sent] // 3) if sent < len(key) else -1] += times
+    return [class_of[node] for node in range(num)], [inbox[class_of[node]] for node in range(num)]
 
 
 @quick
 @given(received=inboxes, salt=st.integers(0, 4))
 def test_nodes_share_a_class_exactly_when_they_received_the_same_messages(received: Inboxes, salt: int) -> None:
-    node_class, representative, collided = kernels.number_classes(hashes_of(received, 5, salt))
-    assert not collided
-    assert node_class.tolist() == classes_of(received)
-    assert representative.tolist() == [node_class.tolist().index(c) for c in range(max(node_class) + 1)]
-
-
-@quick
-@given(received=inboxes, seed=st.integers(0, 100))
-def test_the_inbox_of_a_class_lists_what_each_of_its_nodes_received(received: Inboxes, seed: int) -> None:
-    pairs = [(node, message) for node, messages in enumerate(received) for message in messages]
-    target, sent = np.random.default_rng(seed).permutation(np.array(pairs, dtype=np.int32)).T.copy()
-    node_class, representative, _ = kernels.number_classes(hashes_of(received, 5))
-    key, count = kernels.collect_inbox(target, sent, len(received), representative, 5)
-    assert len(set(key.tolist())) == len(key)
-    for node, messages in enumerate(received):
-        mine = key // 5 == node_class[node]
-        assert dict(zip((key[mine] % 5).tolist(), count[mine].tolist(), strict=True)) == Counter(messages)
+    node_class, inbox = walk_to(received, 5, salt)
+    renumbered = {one: number for number, one in enumerate(dict.fromkeys(node_class))}
+    assert [renumbered[one] for one in node_class] == classes_of(received)
+    assert inbox == list(map(Counter, received))
 
 
 def test_how_often_counts_and_a_sum_beyond_64_bits_wraps() -> None:
-    assert kernels.number_classes(hashes_of([[3], [3, 3], [3], [3, 3, 3]], 5))[0].tolist() == [0, 1, 0, 2]
-    assert kernels.number_classes(np.array([[7, 1], [7, 2]]))[2]  # of equal first hash, told apart by the second
-    assert not kernels.number_classes(np.array([[7, 1], [7, 1]]))[2]
-    many = [[0] * 1009 + [1], [1] + [0] * 1009, [0] * 1010]
-    assert kernels.number_classes(hashes_of(many, 2))[0].tolist() == [0, 0, 1]
+    one, two, three, four = walk_to([[3], [3, 3], [3], [3, 3, 3]], 5)[0]
+    assert one == three and len({one, two, four}) == 3
+    one, two, three = walk_to([[0] * 1009 + [1], [1] + [0] * 1009, [0] * 1010], 2)[0]
+    assert one == two != three
 
 
 def test_tables_grow_beyond_their_first_capacity() -> None:
     num_nodes = 3 * kernels.FIRST_CAPACITY + 1
     received = [[node % (num_nodes - 7)] for node in range(num_nodes)]
-    node_class, representative, collided = kernels.number_classes(hashes_of(received, num_nodes))
-    assert not collided
-    assert node_class.tolist() == [node % (num_nodes - 7) for node in range(num_nodes)]
-    sent = np.arange(num_nodes, dtype=np.int32) % (num_nodes - 7)
-    key, count = kernels.collect_inbox(np.arange(num_nodes, dtype=np.int32), sent, num_nodes, representative, num_nodes)
-    assert key.tolist() == [message * num_nodes + message for message in range(num_nodes - 7)]
-    assert set(count.tolist()) == {1}
+    node_class, inbox = walk_to(received, num_nodes)
+    assert node_class[-7:] == node_class[:7]
+    assert len(set(node_class)) == num_nodes - 7
+    assert inbox == list(map(Counter, received))
     graph, each = make_graph([(0, 0, 1)], num_entities=2, num_relations=1), np.arange(num_nodes)
     _, message, key = kernels.number_messages((graph.group_ptr, graph.group_relation), each * 0, each, each, 3)
     assert message.tolist() == (key // 3).tolist() == each.tolist()
@@ -151,7 +156,7 @@ def test_groups_enter_as_in_numpy(num_groups: int, budget: int, num_values: int,
     expected = np.zeros(2 * num_groups, dtype=bool)
     expected[may] = select_groups(owner[may], sizes[may], preference[message][may], budget)
     assert entered.tolist() == expected.tolist()
-    assert num_edges == sizes[expected].sum()
+    assert num_edges.tolist() == np.bincount(owner[expected], weights=sizes[expected], minlength=2).tolist()
 
 
 def fan(num_leaves: int) -> World:

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.explorer import explore as bounded
-from kgqa_core.explorer import predict as predict_module
 from kgqa_core.explorer.batch import Batch, question_arrays
-from kgqa_core.explorer.explore import Exploration, StepTrace, explore
+from kgqa_core.explorer.explore import Exploration, Nodes, StepTrace, barred_topics, explore
 from kgqa_core.explorer.fit import ANSWER_THRESHOLDS, measure
 from kgqa_core.explorer.model import Explorer, Texts
 from kgqa_core.explorer.predict import as_stored, backtrack, predict
 from kgqa_core.explorer.train import Trainer
 from kgqa_core.graph.kg import KnowledgeGraph
-from kgqa_core.types import Prediction, Question, Step
+from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 from tests.explorer import films
 from tests.explorer.oracle import backtrack_one
-from tests.explorer.worlds import World, make_model, make_question, walks_of, worlds
+from tests.explorer.plain_walk import list_messages
+from tests.explorer.worlds import World, make_graph, make_model, make_question, walks_of, worlds
 
 
 @pytest.fixture(scope="module")
@@ -77,23 +77,20 @@ def ranking_of(world: World, model: Explorer, threshold: float) -> list[tuple[li
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(world=worlds(), threshold=st.sampled_from(ANSWER_THRESHOLDS), batch_size=st.integers(1, 3))
-@pytest.mark.parametrize("many", [0, 200])  # candidates from which on only those that may be kept are sorted
 def test_predictions_are_the_ranking_cut_after_answers_ties_and_the_tenth(
-    many: int, world: World, threshold: float, batch_size: int
+    world: World, threshold: float, batch_size: int
 ) -> None:
     model = make_model(steps=world.steps, seed=world.seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict_module, "MANY_CANDIDATES", many)
-        predictions = predict(
-            model,
-            world.graph,
-            world.questions,
-            texts=Texts(world.question_vectors, world.relation_vectors),
-            text_row={str(row): row for row in range(len(world.question_vectors))},
-            options=world.options,
-            answer_threshold=threshold,
-            batch_size=batch_size,
-        )
+    predictions = predict(
+        model,
+        world.graph,
+        world.questions,
+        texts=Texts(world.question_vectors, world.relation_vectors),
+        text_row={str(row): row for row in range(len(world.question_vectors))},
+        options=world.options,
+        answer_threshold=threshold,
+        batch_size=batch_size,
+    )
     for prediction, question, (ranked, answers) in zip(
         predictions, world.questions, ranking_of(world, model, threshold), strict=True
     ):
@@ -232,59 +229,69 @@ def test_predicting_leaves_the_model_as_it_was(trained: Explorer) -> None:
 
 
 R = 3  # relations; 3..5 walk them backwards, 6 is identity
-ARROW = (0, 6, 0, 0.0)  # an identity edge of no weight, from and to node 0
+STAY = 2 * R
+Weights = dict[tuple[int, int], float]
 
 
-def trace(heads: list[int], edges: list[tuple[int, int, int, float]]) -> StepTrace:
-    """One step: the entities before it, and (head node, relation, target node, attention) of its edges."""
-    head, relation, target, attention = zip(*edges, strict=True)
+def trace(graph: KnowledgeGraph, heads: list[int], weights: Weights) -> StepTrace:
+    """One step from some entities, each by the relations that have an attention here."""
+    each = np.arange(len(heads))
+    nodes = Nodes(each * 0, np.array(heads), each, each * 0)
+    messages = list_messages(graph, nodes)
+    pairs = zip(messages.message_class.tolist(), messages.message_relation.tolist(), strict=True)
+    given_weights = [weights.get((heads[node], relation)) for node, relation in pairs]
+    entered = np.array([weight is not None for weight in given_weights[: len(messages.group_message)]], dtype=bool)
     return StepTrace(
-        head=np.array(head),
-        target=np.array(target),
-        relation=np.array(relation),
-        attention=np.array(attention, dtype=np.float32),
-        head_entity=np.array(heads),
+        nodes, messages, entered, np.array([-9 if one is None else one for one in given_weights], np.float32)
     )
 
 
-def found(entities: list[int], *traces: StepTrace) -> Exploration:
-    each = np.arange(len(entities))
-    return Exploration(each * 0, np.array(entities), each, torch.zeros(len(entities)), traces=list(traces))
+def found(*traces: StepTrace) -> Exploration:
+    none = np.zeros(0, dtype=np.int64)
+    return Exploration(none, none, none, torch.zeros(0), traces=list(traces))
+
+
+def paths_to(graph: KnowledgeGraph, exploration: Exploration, entities: list[int]) -> list[ReasoningPath]:
+    barred = np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return backtrack(exploration, np.zeros(len(entities), np.int64), np.array(entities, np.int64), graph, barred)
 
 
 def test_the_path_runs_from_the_topic_along_the_strongest_edges() -> None:
     # 11 -> {13, 17} -> 19; the edge from 17 is the stronger one of the two into 19.
-    first = trace([11], [ARROW, (0, 0, 1, 0.5), (0, 1, 2, -0.5)])
-    second = trace([11, 13, 17], [ARROW, (1, 2, 1, 0.1), (2, 0, 1, 0.2)])
-    assert backtrack(found([11, 19], first, second), np.array([1]), num_relations=R) == [
-        (Step(11, 1, 17), Step(17, 0, 19))
-    ]
+    graph = make_graph([(11, 0, 13), (11, 1, 17), (13, 2, 19), (17, 0, 19)], num_entities=20, num_relations=R)
+    first = trace(graph, [11], {(11, STAY): 0.0, (11, 0): 0.5, (11, 1): -0.5})
+    second = trace(graph, [11, 13, 17], {(11, STAY): 0.0, (13, 2): 0.1, (17, 0): 0.2})
+    assert paths_to(graph, found(first, second), [19]) == [(Step(11, 1, 17), Step(17, 0, 19))]
 
 
 def test_a_step_walked_backwards_is_shown_as_the_stored_triple_and_identity_not_at_all() -> None:
-    only = trace([11], [ARROW, (0, R + 2, 1, 0.5)])
-    assert backtrack(found([11, 13], only), np.array([1]), num_relations=R) == [(Step(13, 2, 11, reverse=True),)]
+    graph = make_graph([(13, 2, 11)], num_entities=14, num_relations=R)
+    only = trace(graph, [11], {(11, STAY): 0.0, (11, R + 2): 0.5})
+    assert paths_to(graph, found(only), [13]) == [(Step(13, 2, 11, reverse=True),)]
     assert as_stored(5, 2, 7, R) == Step(5, 2, 7)
-    first = trace([11], [ARROW, (0, 0, 1, 0.5)])
-    second = trace([11, 13], [ARROW, (1, 2 * R, 1, 0.9), (0, 1, 1, 0.8)])
-    paths = backtrack(found([11, 13], first, second), np.array([0, 1, 0]), num_relations=R)
+    graph = make_graph([(11, 0, 13), (11, 1, 13)], num_entities=14, num_relations=R)
+    first = trace(graph, [11], {(11, STAY): 0.0, (11, 0): 0.5})
+    second = trace(graph, [11, 13], {(11, STAY): 0.0, (13, STAY): 0.9, (11, 1): 0.8})
+    paths = paths_to(graph, found(first, second), [11, 13, 11])
     assert paths == [(), (Step(11, 0, 13),), ()]  # a topic has the empty path
-    assert backtrack(found([11, 13], first), np.zeros(0, dtype=np.int64), num_relations=R) == []
+    assert paths_to(graph, found(first), []) == []
 
 
 def test_ties_go_to_the_smaller_head_then_the_smaller_relation() -> None:
     # Nodes 0 and 1 are entities 17 and 13: the tie is between entities, not between node numbers.
-    start = trace([17, 13], [(0, 2 * R, 0, 0.0), (1, 2 * R, 1, 0.0)])
-    tied = trace([17, 13], [(0, 0, 0, 0.5), (1, 2, 0, 0.5), (1, 1, 0, 0.5), (1, 0, 0, 0.4)])
-    assert backtrack(found([19], start, tied), np.array([0]), num_relations=R) == [(Step(13, 1, 19),)]
+    triples = [(17, 0, 19), (13, 2, 19), (13, 1, 19), (13, 0, 19)]
+    graph = make_graph(triples, num_entities=20, num_relations=R)
+    start = trace(graph, [17, 13], {(17, STAY): 0.0, (13, STAY): 0.0})
+    tied = trace(graph, [17, 13], {(17, 0): 0.5, (13, 2): 0.5, (13, 1): 0.5, (13, 0): 0.4})
+    assert paths_to(graph, found(start, tied), [19]) == [(Step(13, 1, 19),)]
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(world=worlds())
 def test_every_path_is_stored_triples_that_lead_from_a_topic_to_the_candidate(world: World) -> None:
     exploration = world.explore(make_model(steps=world.steps, seed=world.seed), trace=True)
-    num_relations = len(world.relation_vectors)
-    paths = backtrack(exploration, np.arange(len(exploration.entity)), num_relations=num_relations)
+    barred = barred_topics(world.batch, world.options)
+    paths = backtrack(exploration, exploration.question, exploration.entity, world.graph, barred)
     for question, candidate, path in zip(exploration.question, exploration.entity, paths, strict=True):
         here = (path[0].tail if path[0].reverse else path[0].head) if path else candidate
         assert here in world.questions[question].topics
@@ -302,7 +309,8 @@ def test_paths_are_those_of_the_oracle(world: World) -> None:
     model, num_relations = make_model(steps=world.steps, seed=world.seed), len(world.relation_vectors)
     (walk,) = walks_of(world, model)
     exploration = world.explore(model, trace=True)
-    paths = backtrack(exploration, np.arange(len(exploration.entity)), num_relations=num_relations)
+    barred = barred_topics(world.batch, world.options)
+    paths = backtrack(exploration, exploration.question, exploration.entity, world.graph, barred)
     for candidate, path in zip(exploration.entity.tolist(), paths, strict=True):
         edges = backtrack_one(walk, candidate, 2 * num_relations)
         assert path == tuple(as_stored(*edge, num_relations) for edge in edges)
