@@ -172,7 +172,7 @@ def _rank_ties(outcome: Outcome) -> tuple[float, float, float, float]:
     the groups after it.
     """
     # Scores are kept as 32-bit floats at rest: round first, so that memory and file give the same ties.
-    scores = array("f", outcome.scores).tolist()
+    scores = array("f", outcome.scores)
     top_end = end_of_tie(scores, 0)
     start, end = 0, top_end
     while start < min(10, len(scores)):

@@ -161,8 +161,8 @@ def open_predictions(
 
 def answer_line(row: Mapping[str, Any]) -> str:
     """Return a row as a line of JSON, which ``read_jsonl`` reads: answers, best first, with scores and evidence."""
-    scores = dict(zip(row["candidate_ids"], row["candidate_scores"], strict=True))
-    paths = dict(zip(row["candidate_ids"], row["paths"], strict=False))
+    first = row["candidate_ids"][: len(row["answer_ids"])]  # what else was answered has neither score nor evidence
+    scores, paths = (dict(zip(first, row[name], strict=False)) for name in ("candidate_scores", "paths"))
     line = {name: row[name] for name in ("question_id", "question", "prediction")}
     line |= {"scores": [round(scores.get(entity, 0.0), LINE_DIGITS) for entity in row["answer_ids"]]}
     line |= {"evidence": [paths.get(entity, "") for entity in row["answer_ids"]], "ground_truth": row["ground_truth"]}
@@ -178,8 +178,10 @@ def make_row(
     render_path: Callable[[ReasoningPath], str],
 ) -> dict[str, Any]:
     """Return the table row of one question; an empty evidence path becomes empty text."""
-    rank = {entity: place for place, entity in enumerate(prediction.candidates)}
-    answers = sorted(prediction.answers, key=lambda entity: (rank.get(entity, len(rank)), entity))
+    answers = prediction.candidates[: len(prediction.answers)]  # as a rule; candidates may be thousands
+    if {*answers} != {*prediction.answers}:
+        rank = {entity: place for place, entity in enumerate(prediction.candidates)}
+        answers = tuple(sorted(prediction.answers, key=lambda entity: (rank.get(entity, len(rank)), entity)))
     return {
         "question_id": question.id,
         "question": question.text,
