@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from kgqa_core.instructions import choose, plan, reason
+from kgqa_core.instructions.examples import draw_probabilities
 from kgqa_core.instructions.render import ARROW, Prompts, ScoredPath
 from kgqa_core.instructions.types import Example
 from kgqa_core.questions.link import TOPIC
@@ -113,7 +114,7 @@ class Walk:
         """Return it as a prompt shows it."""
         steps = [step.replace("~", "^") for step in self.steps]
         parts = [part for pair in zip(self.nodes, [*steps, ""], strict=True) for part in pair][:-1]
-        return ScoredPath(ARROW.join(parts), 1.0, tuple(steps), self.nodes[-1])
+        return ScoredPath(ARROW.join(parts), 1.0, tuple(steps), self.nodes[-1], self.nodes[0])
 
     def triples(self) -> str:
         """Return it as stored triples."""
@@ -196,9 +197,10 @@ def webqsp_examples(data: Path, prompts: Prompts, shares: dict[str, float], seed
             walks, right = draw_pool(asked, chains, names, chance)
             by_end = {walk.nodes[-1]: walk for walk in walks}
             ends = chance.sample([*by_end], min(len(by_end), chance.randint(3, 5)))
-            falling = sorted((chance.random() ** 2 for _ in ends), reverse=True)
-            rows = zip(ends, falling, strict=True)
-            candidates = tuple(choose.Candidate(e, s / sum(falling), by_end[e].triples()) for e, s in rows)
+            scores = draw_probabilities([end in right for end in ends], chance)
+            ends = sorted(ends, key=dict(zip(ends, scores, strict=True)).__getitem__, reverse=True)
+            rows = zip(ends, sorted(scores, reverse=True), strict=True)
+            candidates = tuple(choose.Candidate(end, score, by_end[end].triples()) for end, score in rows)
             places = tuple(place for place, end in enumerate(ends) if end in right)
             instruction = choose.ChooseInstruction(prompts, choose.Shown(probabilities=chance.random() < 0.5))
             if places:  # else nothing is taught

@@ -67,23 +67,23 @@ _RELATION = re.compile(r"(?<![\w.])(" + "|".join(sorted(SYNONYMS, key=len, rever
 SETTINGS = {
     "wrong_plans": 3,
     "paths_per_question": 2,
-    "max_paths": 16,
+    "max_paths": 24,
     "abstain": 0.03,
     "candidates": "pool",
     "meant_only": True,
     "num_candidates": 5,
 }
 METAQA = {  # instruction -> share of the questions
-    "reason": 0.6,
-    "reason_scored": 0.1,
-    "choose": 0.15,
-    "plan": 0.5,
-    "score_relations": 0.04,
-    "score_entities": 0.04,
-    "enough_information": 0.08,
-    "extract_clues": 0.08,
-    "map_relations": 0.08,
-    "map_entities": 0.05,
+    "reason": 0.75,
+    "reason_scored": 0.08,
+    "choose": 0.2,
+    "plan": 0.15,
+    "score_relations": 0.06,
+    "score_entities": 0.02,
+    "enough_information": 0.06,
+    "extract_clues": 0.25,
+    "map_relations": 0.03,
+    "map_entities": 0.04,
 }
 DEMO = {name: 0.8 * share for name, share in METAQA.items()}
 PER_HOP: dict[str, dict[Split, int]] = {  # questions of each number of hops
@@ -98,7 +98,8 @@ LICENCES = {
     "Freebase, names of a sample": "CC BY",
 }
 TAUGHT_BY = ("metaqa/kb.txt", "gold_plans/webqsp_train.jsonl", "webqsp_plans/train.jsonl", "freebase/sample.nt.gz")
-WEBQSP = {"reason": 0.3, "choose": 0.04, "plan": 0.1}
+WEBQSP = {"reason": 0.22, "choose": 0.04, "plan": 0.05}
+PASS = 3  # each draws other questions
 
 
 def renamed(example: Example) -> Example:
@@ -136,7 +137,7 @@ def graph_examples(conf: Path, shares: dict[str, float], per_hop: dict[Split, in
     source = dataclasses.replace(source, known=learn_wordings((one.text, one.paths) for one in taught(run)))
     for split, most in per_hop.items():
         questions = read_questions(run.artifact("questions").folder, split)
-        random.Random(f"{conf.stem} {split}").shuffle(questions)
+        random.Random(f"{conf.stem} {split} {PASS if split == 'train' else ''}").shuffle(questions)
         taken: Counter[int | None] = Counter()
         chosen = []
         for question in questions:
@@ -152,7 +153,7 @@ def write_data(data: Path, out: Path) -> dict[str, int]:
     def examples() -> Iterator[Example]:
         for name, shares in (("metaqa-joint", METAQA), ("demo", DEMO)):
             yield from graph_examples(Path(f"conf/{name}.yaml"), shares, PER_HOP[name])
-        yield from webqsp_examples(data, read_prompts(None), WEBQSP)
+        yield from webqsp_examples(data, read_prompts(None), WEBQSP, PASS)
 
     return write_examples(examples(), out)
 

@@ -34,6 +34,7 @@ from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 ENTITY_RIGHT, ENTITY_WRONG = (6.0, 1.5), (1.5, 4.0)  # Beta distributions that the finder's scores are drawn from
 SUPPORTED = 0.2  # of the best path's score: an answer's path has at least that
+MAX_SKILL = 4.0  # of an explorer: by how many deviations it sees right candidates above wrong ones
 MAX_EXPLAINED = 3  # paths that an explanation goes through
 ROWS = 20_000  # of one row group: what is held in memory
 
@@ -288,15 +289,26 @@ def choose_cases(asked: Asked) -> Made:
 
 
 def candidates_of_pool(asked: Asked, count: int) -> tuple[list[int], list[ReasoningPath], list[float]]:
-    """Return up to ``count`` ends of a pool's plans with their paths and falling scores that tell nothing, shuffled."""
+    """Return up to ``count`` ends of a pool's plans, best first, with their paths and probabilities."""
     draw, found = asked.draw("candidates"), dict[int, ReasoningPath]()
     steps = asked.evidence([(path, 1.0) for path, _ in asked.pool("candidate_plans")]).steps
     for path in steps:  # of the plans in turns
         found.setdefault(end_of(path), path)
-    entities = [*found][:count]
-    draw.shuffle(entities)
-    falling = sorted((draw.random() ** 2 for _ in entities), reverse=True)
-    return entities, [found[entity] for entity in entities], [one / sum(falling) for one in falling]
+    entities = draw.sample([*found][:count], min(count, len(found)))
+    scores = draw_probabilities([entity in asked.golds for entity in entities], draw)
+    order = sorted(range(len(entities)), key=lambda place: -scores[place])
+    ranked = [entities[place] for place in order]
+    return ranked, [found[entity] for entity in ranked], [scores[place] for place in order]
+
+
+def draw_probabilities(right: Sequence[bool], draw: Random) -> list[float]:
+    """Return what an explorer of a skill that is drawn, 0 to 4, would say of candidates.
+
+    It sees a normal value of each, higher by its skill where that is right, and gives the posterior. So what it says
+    is calibrated: one without skill says the same of all, and one that is sure is nearly always right.
+    """
+    skill = draw.uniform(0.0, MAX_SKILL)
+    return plan.weigh_plans([skill * draw.gauss(skill * one, 1.0) for one in right])
 
 
 def direct_cases(asked: Asked) -> Made:

@@ -21,7 +21,7 @@ from kgqa_core.instructions.answers import (
     write_answers,
     write_explained,
 )
-from kgqa_core.instructions.render import Prompts, ScoredPath, render_paths, show_path
+from kgqa_core.instructions.render import Prompts, ScoredPath, render_groups, render_paths, show_path
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
@@ -102,8 +102,8 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
         return f"{self.name}_scored" if self.scored else self.name
 
     def values(self, case: ReasonCase) -> dict[str, str]:
-        """Return all paths: one prompt shows them together (RoG A.10)."""
-        return {"paths": render_paths(case.paths, scored=self.scored)}
+        """Return all paths: one prompt shows them together (RoG A.10), each by itself or by their relations."""
+        return {"paths": render_paths(case.paths, scored=self.scored), "groups": render_groups(case.paths)}
 
     def target(self, case: ReasonCase) -> str | None:
         """Return the answers that are taught."""

@@ -61,7 +61,7 @@ PLACEHOLDERS: Mapping[str, tuple[str, str]] = {
     "plan": ("question", ""),
     "score_relations": ("question relations", "topics path budget"),
     "score_entities": ("question candidates", "plan topics"),
-    "reason": ("question paths", ""),
+    "reason": ("question groups|paths", ""),  # paths by the relations that they go along, or a line for each
     "reason_scored": ("question paths", ""),  # of reason, where paths carry scores (EPERM)
     "choose": ("question candidates", ""),
     "explain": ("question paths", ""),
@@ -72,7 +72,7 @@ PLACEHOLDERS: Mapping[str, tuple[str, str]] = {
     "direct": ("question", ""),
     "chain_of_thought": ("question", ""),
 }
-"""Placeholders that a prompt file must have, and others that it may have, by its name."""
+"""Placeholders that a prompt file must have (one of those with | between), and others that it may have, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,10 @@ def read_prompts(folder: Path | None = None) -> Prompts:
         source = own.get(name + SUFFIX, files[name + SUFFIX])
         # A system's turn belongs to the wording that it was written with.
         system = own.get(name + SYSTEM_SUFFIX) or (None if source in own.values() else files.get(name + SYSTEM_SUFFIX))
-        required, optional = (frozenset(names.split()) for names in PLACEHOLDERS[name])
-        text, version = _content(source, required, required | optional)
-        turn = _content(system, frozenset(), required | optional)[0] if system is not None else ""
+        required, optional = (names.split() for names in PLACEHOLDERS[name])
+        legal = frozenset("|".join([*required, *optional]).split("|"))
+        text, version = _content(source, required, legal)
+        turn = _content(system, (), legal)[0] if system is not None else ""
         digest = hashlib.sha256(f"{len(text)}:{text}{turn}".encode()).hexdigest()
         templates[name] = Template(text=text, system=turn, version=version, sha256=digest)
     return Prompts(templates)
@@ -146,7 +147,7 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _content(path: Path, required: frozenset[str], legal: frozenset[str]) -> tuple[str, str]:
+def _content(path: Path, required: Sequence[str], legal: frozenset[str]) -> tuple[str, str]:
     """Return (text, version) of a checked file; the end of the last line is the file's, not the prompt's."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -156,7 +157,7 @@ def _content(path: Path, required: frozenset[str], legal: frozenset[str]) -> tup
     body = (text[found.end() :] if found else text).replace("\r\n", "\n").removesuffix("\n")
     used = set(_PLACEHOLDER.findall(body))
     shown, unknown = ", ".join(f"{{{name}}}" for name in sorted(legal)), sorted(used - legal)
-    if wrong := unknown or sorted(required - used):
+    if wrong := unknown or [names for names in required if used.isdisjoint(names.split("|"))]:
         hint, problem = (did_you_mean(wrong[0], sorted(legal)), "unknown") if unknown else ("", "missing")
         raise ConfigError(f"{path}: {problem} placeholder {shorten(f'{{{wrong[0]}}}')}{hint}. Legal: {shown}")
     return body, found[1] if found else ""
@@ -177,6 +178,7 @@ class ScoredPath:
     score: float = 1.0  # its weight: EPERM's path score, else its plan's probability; the lowest is dropped first
     steps: tuple[str, ...] = field(default=(), compare=False)  # that the text shows; for players of a model
     end: str = field(default="", compare=False)  # name of the entity that it ends at
+    start: str = field(default="", compare=False)  # as the text begins
 
 
 Names = KnowledgeGraph | SearchGraph  # both know what entities and relations are called
@@ -192,6 +194,18 @@ def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
     return "\n".join(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths) or NOTHING
 
 
+def render_groups(paths: Sequence[ScoredPath]) -> str:
+    """Return the paths of each start and order of relations as one: ``Dad → written_by:``, and a line for each end.
+
+    What stands between is not shown. So a prompt is about half as long, and the ends of a plan stand together.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    for path in paths:
+        way = ARROW.join([path.start, *map(escape, path.steps)]) + ":" if path.steps else path.text
+        groups.setdefault(way, {}).update({escape(path.end): None} if path.steps else {})
+    return "\n\n".join("\n".join([way, *ends]) for way, ends in groups.items()) or NOTHING
+
+
 def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPath:
     """Return a path in walking order: ``Dad → written_by → William Wharton → ^written_by → Birdy``."""
     parts, steps, here = list[str](), list[str](), ""
@@ -201,7 +215,7 @@ def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPa
         parts += [] if parts else [escape(names.name_of(start))]
         here = names.name_of(end)
         parts += [escape(steps[-1]), escape(here)]
-    return ScoredPath(ARROW.join(parts), score, tuple(steps), here)
+    return ScoredPath(ARROW.join(parts), score, tuple(steps), here, parts[0] if parts else "")
 
 
 def render_triples(names: Names, path: ReasoningPath) -> str:

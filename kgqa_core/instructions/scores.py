@@ -221,6 +221,10 @@ class ScoreRelationsInstruction(Instruction[RelationsCase, Scores]):
         kept = [(index, score) for index, score in ranked if score > 0] or ranked[:1]
         return write_scores(case.relations, kept, budget=case.budget) if kept else None
 
+    def lines(self, case: RelationsCase) -> tuple[str, ...]:
+        """Return how an answer begins that names each relation first, to be weighed."""
+        return tuple(f"{case.budget}: {escape(relation)}{_ASSIGN.rstrip()}" for relation in case.relations)
+
     def parse(self, text: str, case: RelationsCase) -> Scores | ParseFailure:
         """Return the scores of the relations that a text names, the first ``budget`` of them."""
         found = parse_scores(text, case.relations, countdown=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from kgqa_core.graph.follow import end_of, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph, ends_of
 from kgqa_core.instructions.answers import Answers, Explained, match_answers, without_stop
-from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion
+from kgqa_core.instructions.plan import Plan, PlanAsker, Planner, PlanQuestion, weigh_plans
 from kgqa_core.instructions.reason import ReasonCase, ReasonInstruction
 from kgqa_core.instructions.render import Prompts, show_path
-from kgqa_core.instructions.scores import Scores
+from kgqa_core.instructions.scores import RelationsCase, ScoreRelationsInstruction, Scores
 from kgqa_core.instructions.types import ParseFailure
+from kgqa_core.lm.types import GREEDY, Decoding
 from kgqa_core.systems.types import Ask, Reply, Rounds, SystemAnswer
 from kgqa_core.types import Prediction, Question, ReasoningPath, RelationPath
 
@@ -52,8 +53,21 @@ class PlanSource:
         return asker.read(reply.case, reply.texts)[:num_plans]
 
 
+Relations = Literal["written", "weighed"]
+"""How relations are scored: those that the model names, as it writes (the papers); or all, each by how probable a line
+is that begins with it (ours). Then none is left out or misread. If nobody can tell likelihoods, all weigh alike."""
+
+
+def ask_relations(prompts: Prompts, case: RelationsCase, how: Relations, decoding: Decoding = GREEDY) -> Ask[Scores]:
+    """Return the call that scores the relations of a case."""
+    instruction = ScoreRelationsInstruction(prompts)
+    return Ask(instruction, case, decoding, instruction.lines(case) if how == "weighed" else ())
+
+
 def positive(reply: Reply[Any] | None) -> list[tuple[int, float]]:
     """Return the options that a reply scores above 0; none where there is no reply, or it could not be read."""
+    if reply and reply.log_probs:
+        return [*enumerate(weigh_plans(reply.log_probs))]
     scores = reply.result.scores if reply and isinstance(reply.result, Scores) else ()
     return [pair for pair in scores if pair[1] > 0]
 

@@ -21,10 +21,17 @@ from kgqa_core.instructions.scores import (
     EntityCandidate,
     RelationsCase,
     ScoreEntitiesInstruction,
-    ScoreRelationsInstruction,
 )
 from kgqa_core.lm.types import Decoding
-from kgqa_core.systems.answering import answer_alone, answer_by_name, answer_on_paths, ask_reason, positive
+from kgqa_core.systems.answering import (
+    Relations,
+    answer_alone,
+    answer_by_name,
+    answer_on_paths,
+    ask_reason,
+    ask_relations,
+    positive,
+)
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, System, room_for
 from kgqa_core.types import Question, ReasoningPath
 
@@ -65,6 +72,7 @@ class TogSection(Section):
 
     width: Annotated[int, Field(ge=1)] = 3
     depth: Annotated[int, Field(ge=1)] = 3
+    relations: Relations = "written"
     entity_prune: Literal["lm", "none"] = "lm"  # none: entities in order of id, without a call
     max_entities: Annotated[int, Field(ge=1)] = 20  # candidates per relation that the model sees
     unsure: Literal["alone", "reason"] = "alone"  # at the last step: as published, without the paths; or on them
@@ -140,7 +148,7 @@ class Tog(System):
                 labels, names = tuple(map(self.search.step_label, around)), self._topics(question)
                 path, width = self._labels(item.path), self.settings.width
                 case = RelationsCase(question.text, labels, topics=names, path=path, budget=width)
-                asks.append(((item, around), Ask(ScoreRelationsInstruction(self.prompts), case)))
+                asks.append(((item, around), ask_relations(self.prompts, case, self.settings.relations)))
         scored = [
             replace(item, relation=around[option], score=score)
             for (item, around), reply in (yield from calls.ask(asks))

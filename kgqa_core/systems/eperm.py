@@ -30,10 +30,9 @@ from kgqa_core.instructions.scores import (
     EntityCandidate,
     RelationsCase,
     ScoreEntitiesInstruction,
-    ScoreRelationsInstruction,
     Scores,
 )
-from kgqa_core.systems.answering import PlanSource, answer_by_name, answer_with, positive
+from kgqa_core.systems.answering import PlanSource, Relations, answer_by_name, answer_with, ask_relations, positive
 from kgqa_core.systems.types import Ask, CallsLeft, Rounds, Steps, SystemAnswer, room_for
 from kgqa_core.types import LabelPath, Question, ReasoningPath, RelationPath
 
@@ -52,6 +51,7 @@ class EpermSection(Section):
     retriever_width: Annotated[int, Field(ge=1)] = 3  # K of the beam of relations
     retriever_depth: Annotated[int, Field(ge=1)] | None = None  # steps; None: the explorer's
     relation_batch: Annotated[int, Field(ge=2)] = 100  # relations per call
+    relations: Relations = "written"
     weighted_plans: bool = True  # False: all plans weigh alike
     entity_scores: bool = True  # False: all entities weigh alike, and none is asked about
     top_entities: Annotated[int, Field(ge=1)] = 4  # S per plan and hop
@@ -225,7 +225,7 @@ class Eperm:
         names, label = tuple(map(self.search.name_of, question.topics)), self.search.step_label
         width, path = self.settings.retriever_width, tuple(map(label, branch.path))
         case = RelationsCase(question.text, tuple(map(label, relations)), topics=names, path=path, budget=width)
-        return Ask(ScoreRelationsInstruction(self.prompts), case, room_for(LINES_PER_RELATION * width))
+        return ask_relations(self.prompts, case, self.settings.relations, room_for(LINES_PER_RELATION * width))
 
     # The finder: plans followed in the part hop by hop, the S best entities of each plan and hop kept.
 
