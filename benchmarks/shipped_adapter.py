@@ -75,7 +75,7 @@ SETTINGS = {
 }
 METAQA = {  # instruction -> share of the questions
     "reason": 0.75,
-    "reason_scored": 0.08,
+    "reason_scored": 0.2,
     "choose": 0.2,
     "plan": 0.15,
     "score_relations": 0.06,

@@ -103,7 +103,8 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
 
     def values(self, case: ReasonCase) -> dict[str, str]:
         """Return all paths: one prompt shows them together (RoG A.10), each by itself or by their relations."""
-        return {"paths": render_paths(case.paths, scored=self.scored), "groups": render_groups(case.paths)}
+        shown, scored = case.paths, self.scored
+        return {"paths": render_paths(shown, scored=scored), "groups": render_groups(shown, scored=scored)}
 
     def target(self, case: ReasonCase) -> str | None:
         """Return the answers that are taught."""

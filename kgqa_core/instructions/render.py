@@ -62,7 +62,7 @@ PLACEHOLDERS: Mapping[str, tuple[str, str]] = {
     "score_relations": ("question relations", "topics path budget"),
     "score_entities": ("question candidates", "plan topics"),
     "reason": ("question groups|paths", ""),  # paths by the relations that they go along, or a line for each
-    "reason_scored": ("question paths", ""),  # of reason, where paths carry scores (EPERM)
+    "reason_scored": ("question groups|paths", ""),  # of reason, where paths carry scores (EPERM)
     "choose": ("question candidates", ""),
     "explain": ("question paths", ""),
     "extract_clues": ("question", ""),
@@ -194,16 +194,22 @@ def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
     return "\n".join(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths) or NOTHING
 
 
-def render_groups(paths: Sequence[ScoredPath]) -> str:
+def render_groups(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
     """Return the paths of each start and order of relations as one: ``Dad → written_by:``, and a line for each end.
 
-    What stands between is not shown. So a prompt is about half as long, and the ends of a plan stand together.
+    What stands between is not shown. So a prompt is about half as long, and the ends of a plan stand together. An end
+    that several paths lead to has the sum of their scores.
     """
-    groups: dict[str, dict[str, None]] = {}
+    groups: dict[str, dict[str, float]] = {}
     for path in paths:
-        way = ARROW.join([path.start, *map(escape, path.steps)]) + ":" if path.steps else path.text
-        groups.setdefault(way, {}).update({escape(path.end): None} if path.steps else {})
-    return "\n\n".join("\n".join([way, *ends]) for way, ends in groups.items()) or NOTHING
+        way, end = ARROW.join([path.start, *map(escape, path.steps)]) + ":", escape(path.end)
+        ends = groups.setdefault(way, {})
+        ends[end] = ends.get(end, 0.0) + path.score
+    shown = (
+        [way, *(f"{end} (score {score:.2f})" if scored else end for end, score in ends.items())]
+        for way, ends in groups.items()
+    )
+    return "\n\n".join(map("\n".join, shown)) or NOTHING
 
 
 def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPath:

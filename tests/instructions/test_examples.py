@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,15 @@ from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.supervision import Mode, TaughtPath
 from kgqa_core.instructions.alignment import learn_wordings
-from kgqa_core.instructions.examples import CASES, Source, explain_paths, fold_of, make_examples, write_examples
+from kgqa_core.instructions.examples import (
+    CASES,
+    Source,
+    draw_probabilities,
+    explain_paths,
+    fold_of,
+    make_examples,
+    write_examples,
+)
 from kgqa_core.instructions.plan import PathConstraints
 from kgqa_core.instructions.types import Example
 from kgqa_core.schemas import INSTRUCTIONS
@@ -78,10 +88,7 @@ def test_with_meant_only_one_path_teaches_the_one_that_the_words_mean(world: Any
 
 def test_reason_shows_where_the_plan_led_and_teaches_the_answers_among_it(world: Any) -> None:
     (example,) = of(make(world, "reason"), "q1")
-    assert body(example).splitlines() == [
-        "Nightfall → made_by → Ida Moon → ^made_by → Dawn → year → 1989",
-        "Nightfall → made_by → Ida Moon → ^made_by → Dusk → year → 1992",
-    ]
+    assert body(example).splitlines() == ["Nightfall → made_by → ^made_by → year:", "1989", "1992"]
     assert example.target == "1989\n1992"
 
 
@@ -105,18 +112,26 @@ def test_a_share_of_the_pools_shows_wrong_plans_alone_and_teaches_to_abstain(wor
     assert "1989" not in body(example)
 
 
-def test_the_letter_of_an_option_tells_nothing(world: Any) -> None:
-    """Which plans a pool holds and how its options are shuffled are draws of their own."""
-    letters: Counter[str] = Counter()
-    for seed in range(400):
+def test_the_probabilities_of_candidates_are_calibrated_and_the_best_comes_first(world: Any) -> None:
+    """Of what is said to be right with probability p a share of p is: as an explorer of any skill, calibrated, says."""
+    draw, said, right = Random(0), 0.0, 0
+    low, num_low = 0, 0
+    for _ in range(2000):
+        place = draw.randrange(3)
+        probabilities = draw_probabilities([one == place for one in range(3)], draw)
+        assert sum(probabilities) == pytest.approx(1.0)
+        best = max(range(3), key=probabilities.__getitem__)
+        said, right = said + probabilities[best], right + (best == place)
+        if probabilities[best] < 0.6:
+            low, num_low = low + (best == place), num_low + 1
+    assert right / 2000 == pytest.approx(said / 2000, abs=0.03)
+    assert 0.33 < low / num_low < 0.6 < right / 2000
+    made_of = source(world, instructions={"choose": 1.0}, candidates="pool", wrong_plans=2, num_candidates=3)
+    for seed in range(20):
         question = replace(world.questions[1], id=f"q{seed}")
-        made_of = source(world, instructions={"choose": 1.0}, candidates="pool", wrong_plans=2, num_candidates=3)
         for example in make_examples(made_of, [question], {question.id: world.rows["q2"]}):
-            if example.prompt.count("{evidence") == 3 and "\n" not in example.target:
-                letters[example.target[0]] += 1
-    expected = letters.total() / 3
-    assert letters.total() > 100
-    assert sum((letters[letter] - expected) ** 2 / expected for letter in "ABC") < 13.8  # chi square, 1 in 1,000
+            shown = [float(number) for number in re.findall(r"probability ([0-9.]+)\)", example.prompt)]
+            assert shown == sorted(shown, reverse=True)
 
 
 def test_scores_tell_what_the_finder_would_know_and_only_supported_answers_are_taught(

@@ -15,6 +15,7 @@ from kgqa_core.instructions.render import (
     PLACEHOLDERS,
     neighbour_triples,
     read_prompts,
+    render_groups,
     render_triples,
     show_path,
 )
@@ -35,6 +36,15 @@ def test_odd_names_and_relations_stay_on_their_line() -> None:
     odd: Any = Odd()
     assert show_path(odd, path).text == "b\\u{a} → ^\\^line\\u{a}break → \\u{20}a"
     assert render_triples(odd, path) == "(\\u{20}a, ^line\\u{a}break, b\\u{a})"
+
+
+def test_paths_of_the_same_relations_are_one_with_a_line_for_each_end(world: Any) -> None:
+    plans = [(("made_by", "^made_by"), 0.5), (("about", "^about"), 0.3), (("about",), 0.2)]
+    paths = gather_evidence(world.search, [world.id_of("Nightfall")], plans, max_paths=9).paths
+    assert render_groups(paths) == (
+        "Nightfall → made_by → ^made_by:\nDawn\nDusk\n\nNightfall → about → ^about:\nSnake\n\nNightfall → about:\ncats"
+    )
+    assert render_groups(()) == "(none)"
 
 
 def test_paths_to_every_end_come_before_second_ways_to_one(world: Any) -> None:
@@ -106,7 +116,7 @@ def test_other_braces_stand_for_themselves_and_nothing_is_filled_in_twice(tmp_pa
     ("files", "message"),
     [
         ({"plan": "{questoin}"}, r"plan\.txt: unknown placeholder '\{questoin\}'; did you mean 'question'\?\. Legal:"),
-        ({"reason": "{question}"}, r"reason\.txt: missing placeholder .\{paths\}.\. Legal: \{paths\}, \{question\}"),
+        ({"reason": "{question}"}, r"reason\.txt: missing placeholder .\{groups\|paths\}.\. Legal: \{groups"),
         ({"plan__system": "{nothing}"}, r"plan\.system\.txt: unknown placeholder"),
         ({"resaon": "{question}"}, r"resaon\.txt belongs to no instruction; did you mean 'reason\.txt'\?"),
     ],

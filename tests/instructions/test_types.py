@@ -184,7 +184,7 @@ def count_words(prompts: Sequence[Prompt]) -> list[int]:
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1)), max_size=9), st.integers(0, 30))
 def test_as_many_as_dropping_one_by_one(sizes: list[tuple[int, float]], room: int) -> None:
-    paths = tuple(ScoredPath(" ".join(["w"] * size), score) for size, score in sizes)
+    paths = tuple(ScoredPath(" ".join([f"w{place}"] * size), score) for place, (size, score) in enumerate(sizes))
     prompt, case = fit_prompt(REASON, reason.ReasonCase("who?", paths=paths), count_words, limit=FRAME + room)
     assert prompt == REASON.render(case)
     left = sorted(range(len(paths)), key=lambda index: (-paths[index].score, index))
