@@ -207,7 +207,7 @@ class EnoughInstruction(Instruction[EnoughCase, bool]):
 
     def values(self, case: EnoughCase) -> dict[str, str]:
         """Return what the prompt shows."""
-        return {"topics": render_lines(map(escape, case.topics)), "paths": render_paths(case.paths)}
+        return {"topics": render_lines(map(escape, case.topics)), **render_paths(case.paths)}
 
     def target(self, case: EnoughCase) -> str | None:
         """Return yes or no."""

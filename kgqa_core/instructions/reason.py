@@ -21,7 +21,7 @@ from kgqa_core.instructions.answers import (
     write_answers,
     write_explained,
 )
-from kgqa_core.instructions.render import Prompts, ScoredPath, render_groups, render_paths, show_path
+from kgqa_core.instructions.render import Prompts, ScoredPath, render_paths, show_path
 from kgqa_core.instructions.types import Instruction, ParseFailure, failure
 from kgqa_core.lm.constraints import Lines
 from kgqa_core.lm.types import Constraint
@@ -103,8 +103,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
 
     def values(self, case: ReasonCase) -> dict[str, str]:
         """Return all paths: one prompt shows them together (RoG A.10), each by itself or by their relations."""
-        shown, scored = case.paths, self.scored
-        return {"paths": render_paths(shown, scored=scored), "groups": render_groups(shown, scored=scored)}
+        return render_paths(case.paths, scored=self.scored)
 
     def target(self, case: ReasonCase) -> str | None:
         """Return the answers that are taught."""
@@ -129,7 +128,7 @@ class ExplainInstruction(Instruction[ReasonCase, Explained]):
 
     def values(self, case: ReasonCase) -> dict[str, str]:
         """Return what the prompt shows."""
-        return {"paths": render_paths(case.paths)}
+        return render_paths(case.paths)
 
     def target(self, case: ReasonCase) -> str | None:
         """Return the explanation and the answers that are taught."""

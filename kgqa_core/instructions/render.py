@@ -64,11 +64,11 @@ PLACEHOLDERS: Mapping[str, tuple[str, str]] = {
     "reason": ("question groups|paths", ""),  # paths by the relations that they go along, or a line for each
     "reason_scored": ("question groups|paths", ""),  # of reason, where paths carry scores (EPERM)
     "choose": ("question candidates", ""),
-    "explain": ("question paths", ""),
+    "explain": ("question groups|paths", ""),
     "extract_clues": ("question", ""),
     "map_relations": ("question clues relations", "entity"),
     "map_entities": ("question clues entities", "entity relation"),
-    "enough_information": ("question paths", "topics"),
+    "enough_information": ("question groups|paths", "topics"),
     "direct": ("question", ""),
     "chain_of_thought": ("question", ""),
 }
@@ -189,27 +189,22 @@ def render_lines(items: Iterable[str]) -> str:
     return "\n".join(items) or NOTHING
 
 
-def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
-    """Return one path per line, with its score behind it where ``scored`` (EPERM A.4)."""
-    return "\n".join(f"{path.text} (score {path.score:.2f})" if scored else path.text for path in paths) or NOTHING
+def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> dict[str, str]:
+    """Return what stands for ``{paths}`` and ``{groups}`` in a prompt, with scores where ``scored`` (EPERM A.4).
 
-
-def render_groups(paths: Sequence[ScoredPath], *, scored: bool = False) -> str:
-    """Return the paths of each start and order of relations as one: ``Dad → written_by:``, and a line for each end.
-
-    What stands between is not shown. So a prompt is about half as long, and the ends of a plan stand together. An end
-    that several paths lead to has the sum of their scores.
+    paths: one per line. groups (ours): those of the same start and relations as one, ``Dad → written_by:``, and below
+    it a line for each end, with the sum of its paths' scores. What stands between is not shown. So a prompt is shorter,
+    and the ends of a plan stand together.
     """
     groups: dict[str, dict[str, float]] = {}
     for path in paths:
         way, end = ARROW.join([path.start, *map(escape, path.steps)]) + ":", escape(path.end)
         ends = groups.setdefault(way, {})
         ends[end] = ends.get(end, 0.0) + path.score
-    shown = (
-        [way, *(f"{end} (score {score:.2f})" if scored else end for end, score in ends.items())]
-        for way, ends in groups.items()
-    )
-    return "\n\n".join(map("\n".join, shown)) or NOTHING
+    form = "{} (score {:.2f})" if scored else "{}"
+    lines = [form.format(path.text, path.score) for path in paths]
+    blocks = ["\n".join([way, *(form.format(*end) for end in ends.items())]) for way, ends in groups.items()]
+    return {"paths": "\n".join(lines) or NOTHING, "groups": "\n\n".join(blocks) or NOTHING}
 
 
 def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPath:

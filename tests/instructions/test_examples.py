@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from kgqa_core.config_base import CONF
 from kgqa_core.config_lm import ReasonerSection
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.graph.search_graph import Subgraphs
@@ -29,10 +30,12 @@ from kgqa_core.instructions.examples import (
     write_examples,
 )
 from kgqa_core.instructions.plan import PathConstraints
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.instructions.types import Example
 from kgqa_core.schemas import INSTRUCTIONS
 from kgqa_core.types import Prediction, Question, Step
 
+LINES = read_prompts(CONF / "papers" / "prompts")  # each path on a line of its own
 BEST = ("made_by", "^made_by", "year")
 OTHER = ("about", "^about", "year")
 
@@ -141,7 +144,7 @@ def test_scores_tell_what_the_finder_would_know_and_only_supported_answers_are_t
     right, wrong, dropped = list[float](), list[float](), 0
     for seed in range(200):
         question = replace(world.questions[0], id=f"q{seed}")
-        made_of = source(world, instructions={"reason_scored": 1.0}, wrong_plans=2)
+        made_of = replace(source(world, instructions={"reason_scored": 1.0}, wrong_plans=2), prompts=LINES)
         (example,) = make_examples(made_of, [question], {question.id: world.rows["q1"]})
         paths = [line.rsplit(" (score ", 1) for line in body(example).splitlines()]
         scored = [(path.rsplit(" → ", 1)[1], float(score.rstrip(")"))) for path, score in paths]
@@ -161,7 +164,7 @@ def test_scores_are_plan_times_entities_sum_to_one_and_the_best_stand_first(worl
     for seed in range(20):
         question = replace(world.questions[0], id=f"q{seed}")
         rows = {question.id: world.rows["q1"]}
-        made_of = source(world, instructions={"reason_scored": 1.0}, wrong_plans=2)
+        made_of = replace(source(world, instructions={"reason_scored": 1.0}, wrong_plans=2), prompts=LINES)
         (example,) = make_examples(made_of, [question], rows)
         lines = body(example).splitlines()
         shown = [float(line.rsplit("(score ", 1)[1].rstrip(")")) for line in lines]
@@ -187,7 +190,7 @@ def test_reason_on_paths_that_miss_every_answer_teaches_to_abstain(world: Any) -
     question = Question("q", "?", "?", (ids[0],), (ids[2],), "train")
     rows = {"q": (TaughtPath(("member",), 2, 1, True),)}
     (example,) = make_examples(source(world, instructions={"reason": 1.0}, max_paths=1), [question], rows)
-    assert (body(example), example.target) == ("Pact → member → Freedonia", "I do not know")
+    assert (body(example), example.target) == ("Pact → member:\nFreedonia", "I do not know")
 
 
 def test_a_question_without_paths_makes_no_example_and_is_counted(world: Any) -> None:

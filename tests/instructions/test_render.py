@@ -15,7 +15,7 @@ from kgqa_core.instructions.render import (
     PLACEHOLDERS,
     neighbour_triples,
     read_prompts,
-    render_groups,
+    render_paths,
     render_triples,
     show_path,
 )
@@ -41,10 +41,10 @@ def test_odd_names_and_relations_stay_on_their_line() -> None:
 def test_paths_of_the_same_relations_are_one_with_a_line_for_each_end(world: Any) -> None:
     plans = [(("made_by", "^made_by"), 0.5), (("about", "^about"), 0.3), (("about",), 0.2)]
     paths = gather_evidence(world.search, [world.id_of("Nightfall")], plans, max_paths=9).paths
-    assert render_groups(paths) == (
+    assert render_paths(paths)["groups"] == (
         "Nightfall → made_by → ^made_by:\nDawn\nDusk\n\nNightfall → about → ^about:\nSnake\n\nNightfall → about:\ncats"
     )
-    assert render_groups(()) == "(none)"
+    assert render_paths(()) == {"paths": "(none)", "groups": "(none)"}
 
 
 def test_paths_to_every_end_come_before_second_ways_to_one(world: Any) -> None:

@@ -16,7 +16,10 @@ from kgqa_core.instructions.types import Instruction, ParseFailure, fit_prompt
 from kgqa_core.lm.types import Prompt
 
 PROMPTS = read_prompts()
-PATHS = (ScoredPath("Nightfall → made_by → Ida Moon", 0.71), ScoredPath("Nightfall → about → cats", 0.05))
+PATHS = (
+    ScoredPath("Nightfall → made_by → Ida Moon", 0.71, ("made_by",), "Ida Moon", "Nightfall"),
+    ScoredPath("Nightfall → about → cats", 0.05, ("about",), "cats", "Nightfall"),
+)
 ODD = ("{question}", "two\nlines", "1. FC Köln", " edge ", "[REC]", "None", "<SEP>", "a = 0.5", "-> b", "")
 NAME = st.sampled_from(ODD[:-1]) | st.text(min_size=1, max_size=12)
 NAMES = st.lists(NAME, min_size=1, max_size=4, unique=True).map(tuple)
@@ -117,7 +120,7 @@ def test_each_of_the_twelve_has_a_prompt() -> None:
 
 def test_weak_paths_show_their_score_to_the_predictor_of_eperm() -> None:
     prompt = reason.ReasonInstruction(PROMPTS, scored=True).render(reason.ReasonCase("who made it?", paths=PATHS)).text
-    assert "Nightfall → made_by → Ida Moon (score 0.71)\nNightfall → about → cats (score 0.05)\n" in prompt
+    assert "Nightfall → made_by:\nIda Moon (score 0.71)\n\nNightfall → about:\ncats (score 0.05)\n" in prompt
     assert "(score" not in reason.ReasonInstruction(PROMPTS).render(reason.ReasonCase("who made it?", paths=PATHS)).text
 
 
@@ -184,11 +187,13 @@ def count_words(prompts: Sequence[Prompt]) -> list[int]:
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1)), max_size=9), st.integers(0, 30))
 def test_as_many_as_dropping_one_by_one(sizes: list[tuple[int, float]], room: int) -> None:
-    paths = tuple(ScoredPath(" ".join([f"w{place}"] * size), score) for place, (size, score) in enumerate(sizes))
+    paths = tuple(
+        ScoredPath("", score, (f"r{place}",), " ".join(["w"] * size)) for place, (size, score) in enumerate(sizes)
+    )
     prompt, case = fit_prompt(REASON, reason.ReasonCase("who?", paths=paths), count_words, limit=FRAME + room)
     assert prompt == REASON.render(case)
     left = sorted(range(len(paths)), key=lambda index: (-paths[index].score, index))
-    while left and sum(sizes[index][0] for index in left) > room:
+    while left and sum(sizes[index][0] + 2 for index in left) > room:  # an arrow and a relation above each end
         left.pop()
     assert case.paths == tuple(paths[index] for index in sorted(left))
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from kgqa_core.config_base import CONF
+from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered, System
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+
+LINES = read_prompts(CONF / "papers" / "prompts")
+"""Prompts that show each path on a line of its own, as the papers do: then a test sees what is between, too."""
 
 
 def answer_one(forty: Forty, system: System, question: Question | str, model: LanguageModel | None) -> Answered:

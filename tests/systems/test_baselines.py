@@ -8,14 +8,13 @@ import pytest
 
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.baselines import Direct, Tog, TogSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
-from tests.systems.following import answer_one, answers, lines_under
+from tests.systems.following import LINES, answer_one, answers, lines_under
 
 RowWorld = tuple[SearchGraph, list[Question]]
 
@@ -28,7 +27,7 @@ both = pytest.mark.parametrize("name", ["direct", "cot"])
 
 def ask_alone(forty: Forty, name: str, text: str, id: str = "directed", thought: str = THOUGHT) -> Answered:
     """Ask one question; the thinker thinks before it says the text."""
-    system = Direct(forty.search, read_prompts(), thinks=name == "cot")
+    system = Direct(forty.search, LINES, thinks=name == "cot")
     instruction, said = ("direct", text) if name == "direct" else ("chain_of_thought", thought + text)
     question = forty.question(id)
     model = script((instruction, f"Question: {question.text}", said))
@@ -85,7 +84,7 @@ TWO = {"width": 2, "depth": 2}
 def run(
     forty: Forty, model: ScriptedModel, question: Question | str, *, max_calls: int | None = None, **settings: object
 ) -> Answered:
-    system = Tog(forty.search, read_prompts(), TogSection.model_validate(settings), max_calls)
+    system = Tog(forty.search, LINES, TogSection.model_validate(settings), max_calls)
     return answer_one(forty, system, question, model)
 
 
@@ -271,7 +270,7 @@ def test_each_question_walks_its_own_rows(rows: RowWorld) -> None:
     model.on("reason", "m.ann → sibling → m.s1 → sibling → Bob", "Bob")
     model.on("chain_of_thought", "", "Answers:\nm.rock\nm.s1")  # m.s1 is in no triple of this question
     asked = [one for one in questions if one.id in ("q1", "q2", "q6")]
-    first, second, third = answer_all(Tog(walk, read_prompts(), TogSection()), asked, walk, model)
+    first, second, third = answer_all(Tog(walk, LINES, TogSection()), asked, walk, model)
     model.check_done()
     assert first.answer.prediction.answers == graph.ids_of_name("Bob")
     assert first.faithful == (True,)

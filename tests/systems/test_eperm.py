@@ -19,7 +19,6 @@ from kgqa_core.graph.csr import shared_sorted
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import Plan, PlanAsker, PlanInstruction, PlanQuestion
-from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.oracle.plans import FixedPlans
 from kgqa_core.systems.answering import PlanSource
@@ -29,7 +28,7 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
-from tests.systems.following import lines_under
+from tests.systems.following import LINES, lines_under
 
 MAYOR, BORN, UNTIL = "mayor > holder", "^born_in", "mayor > until"
 
@@ -55,7 +54,7 @@ THREE = planned((MAYOR, 0.5), (BORN, 0.3), (UNTIL, 0.2))
 
 def system(forty: Forty, plans: PlanSource = THREE, max_calls: int | None = None, **settings: object) -> Eperm:
     section = EpermSection.model_validate({"retriever_width": 2, "retriever_depth": 2, "top_entities": 2} | settings)
-    return Eperm(forty.search, read_prompts(), plans, section, max_calls=max_calls)
+    return Eperm(forty.search, LINES, plans, section, max_calls=max_calls)
 
 
 def run(forty: Forty, model: ScriptedModel, *, id: str = "mayor", **how: object) -> Answered:
@@ -271,7 +270,7 @@ def test_without_the_predictor_all_ends_are_answers(forty: Forty) -> None:
 
 def test_the_model_itself_may_plan(forty: Forty) -> None:
     """Its beam's probabilities are the plans' weights: .6 and .3 of .9."""
-    plans = PlanSource(PlanAsker(PlanInstruction(read_prompts()), space=None))
+    plans = PlanSource(PlanAsker(PlanInstruction(LINES), space=None))
     texts = ("<PATH>mayor<SEP>holder</PATH>", "<PATH>^born_in</PATH>")
     model = retrieved(ScriptedModel()).on("plan", "[topic]", *texts, scores=(math.log(0.6), math.log(0.3)))
     model.on("reason", "", "Mara Quill")
@@ -348,7 +347,7 @@ def test_exploration_always_leaves_a_call_for_the_answer(forty: Forty, max_calls
 
 
 def test_a_plan_that_has_to_be_asked_for_is_paid_before_exploration(forty: Forty) -> None:
-    plans = PlanSource(PlanAsker(PlanInstruction(read_prompts()), space=None))
+    plans = PlanSource(PlanAsker(PlanInstruction(LINES), space=None))
     model = retrieved(ScriptedModel()).on("plan", "", "<PATH>^born_in</PATH>").on("reason", "", "Ida Moon")
     answered = run(forty, model, plans=plans, max_calls=3)
     assert [call.instruction for call in answered.calls] == ["score_relations", "plan", "reason"]
@@ -375,7 +374,7 @@ def test_where_questions_have_subgraphs_it_walks_rows_and_answers_entities(
     model.on("reason", "what does ann like", "m.jazz\nm.rock")  # of q1's subgraph nothing is seen from here
     plans = PlanSource(FixedPlans({"q1": [("sibling", "sibling")], "q2": [("likes",)]}))
     asked = [one for one in questions if one.id in ("q1", "q2", "q6")]
-    first, second, third = answer_all(Eperm(walk, read_prompts(), plans, EpermSection()), asked, walk, model)
+    first, second, third = answer_all(Eperm(walk, LINES, plans, EpermSection()), asked, walk, model)
     assert third.status == "skipped"
     assert first.answer.prediction.answers == walk.entities.ids_of_name("Bob")
     assert first.faithful == (True,)

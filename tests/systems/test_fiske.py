@@ -8,14 +8,13 @@ import pytest
 
 from kgqa_core.evaluation.metrics import decides_claim, pair_outcome
 from kgqa_core.graph.search_graph import SearchGraph
-from kgqa_core.instructions.render import read_prompts
 from kgqa_core.systems.fiske import Fiske, FiskeSection
 from kgqa_core.systems.runner import answer_all
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
-from tests.systems.following import answer_one, answers
+from tests.systems.following import LINES, answer_one, answers
 
 RowWorld = tuple[SearchGraph, list[Question]]
 
@@ -30,7 +29,7 @@ def run(
     if isinstance(question, str):
         own = Question("own", question, question, (), (), "test")  # without topics: FiSKE is given none
         question = next((one for one in forty.questions if one.id == question), own)
-    system = Fiske(forty.search, read_prompts(), FiskeSection.model_validate(settings), max_calls)
+    system = Fiske(forty.search, LINES, FiskeSection.model_validate(settings), max_calls)
     return answer_one(forty, system, question, model)
 
 
@@ -192,7 +191,7 @@ def test_as_published_a_name_nearby_is_the_only_way(forty: Forty, meet: bool, ar
     model.on(RELATIONS, "Entity: Glass Harbour\n", "made -> directed_by = 9").on(RELATIONS, "", "none", times=None)
     model.on(ENTITIES, "", "none", times=None)
     question = forty.question("right")
-    answer_all(Fiske(forty.search, read_prompts(), FiskeSection(branches_meet=meet)), [question], forty.search, model)
+    answer_all(Fiske(forty.search, LINES, FiskeSection(branches_meet=meet)), [question], forty.search, model)
     assert part(model.prompts_of(RELATIONS)[0], "Relations:", "none") == around
 
 
@@ -341,7 +340,7 @@ def test_each_question_is_explored_in_its_own_rows(rows: RowWorld) -> None:
     model.on("direct", "what does ann like", "M.ROCK\nm.s1")
     model.on("reason", "m.rock → ^likes → Bob", "Bob")
     asked = [one for one in questions if one.id in ("q1", "q2", "q6")]
-    first, second, third = answer_all(Fiske(walk, read_prompts(), FiskeSection()), asked, walk, model)
+    first, second, third = answer_all(Fiske(walk, LINES, FiskeSection()), asked, walk, model)
     model.check_done()
     bob = graph.ids_of_name("Bob")
     assert first.answer.prediction.answers == third.answer.prediction.answers == bob

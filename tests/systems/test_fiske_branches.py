@@ -70,7 +70,7 @@ def test_relations_are_asked_about_in_batches(crowded: SearchGraph) -> None:
         ("map_relations", "rel 20\n", "not to be read"),
         ("map_relations", "rel 40\n", "what -> rel 43 = 7"),
         ("map_entities", "End 43", "what -> End 43"),
-        ("reason", "Hub → rel 43 → End 43", "End 43"),
+        ("reason", "Hub → rel 43:\nEnd 43", "End 43"),
     )
     system = Fiske(crowded, read_prompts(), FiskeSection.model_validate(PUBLISHED))
     (answered,) = answer_all(system, [Question("q", "what?", "what?", (), (), "test")], crowded, model)

@@ -12,12 +12,12 @@ import pytest
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
 from kgqa_core.graph.given import parse_given, read_given, read_path
-from kgqa_core.instructions.render import read_prompts
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.systems.given import Given, GivenSection
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel
+from tests.systems.following import LINES as WHOLE_PATHS
 from tests.systems.following import answer_one, answers, lines_under
 
 R, S = "people.person.born_in", "people.place.people_born"
@@ -120,8 +120,8 @@ def test_a_whole_run_answers_from_the_file_and_copies_beside_it(run: Pipeline) -
     assert {row["line"] for row in rejects} == {1, 4}
     calls = rows_of(run, "given-first", "calls")
     assert [call["question_id"] for call in calls] == ["q1", "q3"]  # without a path nobody is asked
-    assert lines_under(calls[0]["prompt"], "Paths:") == [f"Ada → {R} → m.1 → {S} → Up -> Down", f"Ada → {S} → Bob"]
-    assert lines_under(calls[1]["prompt"], "Paths:") == ["Ada → of → Bob", "Bob → of → Cy"]
+    assert f"Ada → {R} → {S}:\nUp -> Down\n\nAda → {S}:\nBob\n" in calls[0]["prompt"]
+    assert "Ada → of:\nBob\n\nBob → of:\nCy\n" in calls[1]["prompt"]
     ends = {"first end": ["Up -> Down"], "all ends": ["Up -> Down", "Bob"], "theirs": ["Up -> Down", "Zack"]}
     for row, names in ends.items():
         found = {one["question_id"]: one for one in rows_of(run, row)}
@@ -139,7 +139,7 @@ def test_a_whole_run_answers_from_the_file_and_copies_beside_it(run: Pipeline) -
 
 
 def given(forty: Forty, file: Path, seed: int = 0, **settings: object) -> Given:
-    return Given(forty.search, read_prompts(), read_given([file]), GivenSection.model_validate(settings), seed)
+    return Given(forty.search, WHOLE_PATHS, read_given([file]), GivenSection.model_validate(settings), seed)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 from kgqa_core.evaluation.metrics import score_predictions
 from kgqa_core.graph.search_graph import SearchGraph
 from kgqa_core.instructions.plan import PathConstraints, Plan, PlanAsker, PlanInstruction, PlanQuestion
-from kgqa_core.instructions.render import read_prompts
 from kgqa_core.lm.calls import Budget, Meter, Metered
 from kgqa_core.lm.types import LanguageModel
 from kgqa_core.oracle.plans import FixedPlans
@@ -20,15 +19,13 @@ from kgqa_core.systems.types import Answered
 from kgqa_core.types import LabelPath, Question
 from tests.forty_triples import Forty
 from tests.scripted import ScriptedModel, script
-from tests.systems.following import answer_one, answers, lines_under
-
-PROMPTS = read_prompts()
+from tests.systems.following import LINES, answer_one, answers, lines_under
 
 
 def lm_plans(forty: Forty, mask_topics: bool = True) -> PlanSource:
     """Return plans that the model is asked for, held to those that exist in the graph."""
     space = PathConstraints(forty.graph, max_hops=forty.search.max_hops)
-    return PlanSource(PlanAsker(PlanInstruction(PROMPTS), space), mask_topics)
+    return PlanSource(PlanAsker(PlanInstruction(LINES), space), mask_topics)
 
 
 def given(**plans: Sequence[str]) -> PlanSource:
@@ -43,7 +40,7 @@ def run(
     source: PlanSource | None = None,
     **settings: object,
 ) -> Answered:
-    system = Rog(forty.search, PROMPTS, source or lm_plans(forty), RogSection.model_validate(settings))
+    system = Rog(forty.search, LINES, source or lm_plans(forty), RogSection.model_validate(settings))
     return answer_one(forty, system, question, model)
 
 
@@ -200,7 +197,7 @@ def test_plans_of_a_server_without_beams_are_the_most_frequent_of_its_samples(fo
     model = ScriptedModel()
     model.on("plan", "", *(f"<PATH>{step}" for step in steps))
     model.on("reason", "", "Ida Moon")
-    plans = PlanSource(PlanAsker(PlanInstruction(PROMPTS), PathConstraints(forty.graph), searches="samples"))
+    plans = PlanSource(PlanAsker(PlanInstruction(LINES), PathConstraints(forty.graph), searches="samples"))
     answered = run(forty, "directed", model, plans, num_plans=2)
     assert shown_paths(answered.calls[1].prompt) == ["Salt Road → directed_by → Ida Moon", "Salt Road → year → 1989"]
     assert answers(forty, answered) == ["Ida Moon"]
@@ -251,7 +248,7 @@ def test_plans_of_one_model_and_answers_of_another(forty: Forty) -> None:
     for one in asked:
         names = "\n".join(forty.graph.name_of(answer) for answer in one.answers)
         model.on("reason", one.text, names)
-    system = Rog(forty.search, PROMPTS, PlanSource(FixedPlans(forty.plans)), RogSection())
+    system = Rog(forty.search, LINES, PlanSource(FixedPlans(forty.plans)), RogSection())
     answered = answer_all(system, asked, forty.search, model)
     assert {len(one.calls) for one in answered} == {1}
     figures = score_predictions(asked, [one.answer.prediction for one in answered]).summary()
@@ -266,7 +263,7 @@ def test_it_walks_rows_and_answers_entities(rows: tuple[SearchGraph, list[Questi
     asked = [one for one in questions if one.id in ("q1", "q2")]
     plans: dict[str, list[LabelPath]] = {"q1": [("sibling", "sibling")], "q2": [("likes",)]}
     model = ScriptedModel().on("reason", "brother", "Bob").on("reason", "like", "m.rock\nm.jazz")
-    system = Rog(walk, PROMPTS, PlanSource(FixedPlans(plans)), RogSection())
+    system = Rog(walk, LINES, PlanSource(FixedPlans(plans)), RogSection())
     first, second = answer_all(system, asked, walk, model)
     assert "m.ann → sibling → m.s1 → sibling → Bob" in first.calls[0].prompt
     assert [walk.entities.name_of(one) for one in first.answer.prediction.answers] == ["Bob"]

@@ -386,7 +386,7 @@ def test_texts_may_be_limited_but_plans_end_by_themselves(forty: Forty) -> None:
         assert {decoding.max_new_tokens for decoding in model.decodings if decoding} == wanted
 
 
-PATHS = tuple(ScoredPath(f"Salt Road → way {place} → " + "far " * 20, score) for place, score in enumerate((3, 1, 2)))
+PATHS = tuple(ScoredPath("", score, (f"way {place}",), "far " * 20) for place, score in enumerate((3, 1, 2)))
 SHORT = Decoding(max_new_tokens=16)
 
 
