@@ -288,6 +288,17 @@ def test_a_relation_that_stands_alone_is_taken_without_a_call(forty: Forty) -> N
     assert len(answered.calls) == 1
 
 
+def test_relations_may_be_weighed_by_how_probable_a_line_is_that_names_them(forty: Forty) -> None:
+    """Likelihoods of .1, .6 and .3 take mayor and ^born_in, as lines of a text did: nothing is left out or misread."""
+    model = ScriptedModel().on("score_relations", "Path so far: (none)", scores=[math.log(p) for p in (0.1, 0.6, 0.3)])
+    model.on("score_relations", "Path so far: mayor\n", scores=(-0.1, -3.0, -5.0))
+    model.on("score_relations", "Path so far: ^born_in\n", scores=(-1.0, -1.0, -9.0)).on("reason", "", "Mara Quill")
+    run(forty, model, relations="weighed", entity_scores=False)
+    assert model.options[0] == ("2: located_in =", "2: mayor =", "2: ^born_in =")
+    assert len(model.prompts_of("score_relations")) == 3
+    assert paths_shown(model)[0] == "Port Amber → mayor → m.2 → holder → Mara Quill (score 0.31)"  # .5 of 1.6
+
+
 def test_many_relations_are_shown_in_several_calls(forty: Forty) -> None:
     model = ScriptedModel().on("score_relations", "located_in", "1: located_in = 0.20")
     model.on("score_relations", "mayor", "1: mayor = 0.90").on("reason", "", "m.2")
