@@ -75,7 +75,12 @@ METHODS: Mapping[str, str] = {
     "cot": r"CoT w/.*|ChatGPT\+CoT",
 }
 """What papers call our systems, their ablations apart."""
-BESIDE: tuple[Metric, ...] = ("hits1", "hit", "partial_match", "complete_match")
+BESIDE: Mapping[Metric, str] = {
+    "hits1": "published Hits@1",
+    "hit": "published Hit",
+    "partial_match": "published partial",
+    "complete_match": "published complete",
+}
 """Metrics that have a column of their own each; figures of which nobody knows the metric are not shown."""
 FREEBASE = {"webqsp": "WebQSP", "cwq": "CWQ"}
 

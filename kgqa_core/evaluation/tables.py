@@ -15,7 +15,7 @@ from kgqa_core.evaluation.compare import DIRECT, Entrant, SideBySide
 from kgqa_core.evaluation.figures import ANSWERABLE, ENDS, OVERALL, Figures, ReportRow
 from kgqa_core.evaluation.metrics import ANSWER_BUCKETS, interval_names
 from kgqa_core.evaluation.predictions import CHANCE
-from kgqa_core.evaluation.published import Metric
+from kgqa_core.evaluation.published import BESIDE, Metric
 
 COLUMNS = {"n": "n", "hits1": "Hits@1", "f1": "F1", "em": "EM", "coverage": "coverage"}
 HEADER = ("hops", "system", *COLUMNS.values(), "remark")
@@ -26,13 +26,6 @@ NO_CONTROL = "has no template control beside it"
 
 Published = Mapping[Metric, Mapping[str, str]]
 """Figures of papers as text, by metric and name of the row."""
-PUBLISHED: Mapping[Metric, str] = {
-    "hits1": "published Hits@1",
-    "hit": "published Hit",
-    "partial_match": "published partial",
-    "complete_match": "published complete",
-}
-PUBLISHED_METRICS = tuple(PUBLISHED)
 
 UNKNOWN = "–"
 BEST, TIED = " *", " ="  # behind a figure
@@ -243,9 +236,8 @@ def merit_sentences(found: SideBySide) -> list[str]:
 def comparison_tables(found: SideBySide, published: Published | None = None) -> list[TextTable]:
     """Return the tables that have rows; ``published``: see ``published_beside``."""
     known = published or {}
-    first, others = (
-        [metric for metric in some if metric in known] for some in (PUBLISHED_METRICS[:1], PUBLISHED_METRICS[1:])
-    )
+    first = [metric for metric in BESIDE if metric in known and metric == "hits1"]
+    others = [metric for metric in BESIDE if metric in known and metric != "hits1"]
     main, matches, spent, answerers = [], [], [], []
     for one in found.entrants:
         figures, about = {**one.row.overall, **one.lift}, one.about
@@ -270,10 +262,10 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
         (*map(str, astuple(row)[:-1]), _p(row.p).removeprefix("p ").removeprefix("= ")) for row in found.lm_vs_explorer
     ]
     who_header = ("system", "answered by", "topics", "Hits@1", "F1")
-    match_header = ("system", "EM", *MATCH_COLUMNS, *(PUBLISHED[metric] for metric in others))
+    match_header = ("system", "EM", *MATCH_COLUMNS, *(BESIDE[metric] for metric in others))
     legend = f"{found.num_questions} questions, {LEGEND}; cost per question; lift over {DIRECT}"
     tables = [
-        TextTable(legend, (*who_header, *MAIN, "lift", *(PUBLISHED[metric] for metric in first)), main, 3),
+        TextTable(legend, (*who_header, *MAIN, "lift", *(BESIDE[metric] for metric in first)), main, 3),
         TextTable("Matches (Hit is the published evaluator's, not Hits@1) and retrieval", match_header, matches),
         TextTable("Cost, and how questions ended", ("system", *COST_COLUMNS), spent),
         TextTable("Confidence: the risk where the least certain answers are kept back", ("system", *TRUST), trusted),

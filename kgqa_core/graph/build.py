@@ -28,7 +28,7 @@ from kgqa_core.graph import formats
 from kgqa_core.graph.csr import build_csr, write_csr
 from kgqa_core.graph.formats import NAME_COLUMNS, TRIPLE_COLUMNS, ChunkReport, open_format, require_file
 from kgqa_core.graph.input_files import check_rejects, collect_rejects, write_rejects
-from kgqa_core.graph.strings import write_string_indexes
+from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 
 BATCH_ROWS = 131_072
 ROW_GROUP_ROWS = 1_048_576
@@ -148,9 +148,10 @@ def _write_graph(
     with connect(limits.memory_limit, limits.temp_directory or out_dir / "parts", parts) as connection:
         num_entities, num_named = _write_entities(connection, parts, entities)
         connection.read_parquet([str(entities)]).create_view("entity")
-        relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
+        shards, relations, inverses = _write_triples(connection, out_dir, limits.shard_rows, inverse_suffix)
+        ((num_shared_names,),) = connection.sql(SHARED_NAMES).fetchall()
+    write_string_indexes(entities, out_dir)
     pq.write_table(relations, out_dir / "relations.parquet", compression="zstd")
-    shards = pa.concat_tables([pq.read_table(shard) for shard in sorted(out_dir.glob("triples-*.parquet"))])
     columns = [shards[name].to_numpy() for name in TRIPLE_COLUMNS]
     write_csr(build_csr(*columns, num_entities=num_entities, num_relations=relations.num_rows), out_dir)
     per_relation = dict(zip(relations["label"].to_pylist(), relations["num_triples"].to_pylist(), strict=True))
@@ -163,7 +164,7 @@ def _write_graph(
         num_rows=num_rows,
         num_blank=sum(report.num_blank for report in triples),
         num_named=num_named,
-        num_shared_names=write_string_indexes(entities, out_dir),
+        num_shared_names=num_shared_names,
         rejects=dict(sorted(sum((Counter(r.rejects) for r in [*triples, *named]), Counter()).items())),
         triples_per_relation=per_relation,
         inverses=inverses,
@@ -206,11 +207,11 @@ def _write_entities(
 
 def _write_triples(
     connection: duckdb.DuckDBPyConnection, folder: Path, shard_rows: int, inverse_suffix: str | None
-) -> tuple[pa.Table, dict[str, InverseCounts]]:
+) -> tuple[pa.Table, pa.Table, dict[str, InverseCounts]]:
     """Encode, deduplicate and sort the triples; write ``triples-NNNN.parquet``, each a range of heads.
 
-    Triples of a given inverse (``find_inverses``) are turned round. Returns the relations (schemas.RELATIONS), and by
-    label the counts of those that have an inverse.
+    Triples of a given inverse (``find_inverses``) are turned round. Returns the triples, the relations
+    (schemas.RELATIONS), and by label the counts of those that have an inverse.
     """
     given: list[str] = connection.sql("select distinct relation from raw").to_arrow_table()["relation"].to_pylist()
     base_of = find_inverses(set(given), inverse_suffix)
@@ -230,8 +231,13 @@ def _write_triples(
         "join entity t on raw.tail = t.label group by all"
     )
     ordered = connection.sql("select head, relation, tail from triple order by head, relation, tail")
-    for number, table in enumerate(rebatch(ordered.to_arrow_reader(BATCH_ROWS), shard_rows, whole_heads=True)):
-        pq.write_table(table.cast(schemas.TRIPLES), folder / f"triples-{number:04d}.parquet", compression="zstd")
+    triples = ordered.to_arrow_table().cast(schemas.TRIPLES).combine_chunks()
+    heads, start, number = triples["head"].to_numpy(), 0, 0
+    while start < len(heads):
+        last = heads[min(start + shard_rows, len(heads)) - 1]
+        end = int(np.searchsorted(heads, last, side="right"))
+        pq.write_table(triples.slice(start, end - start), folder / f"triples-{number:04d}.parquet", compression="zstd")
+        start, number = end, number + 1
     counts = connection.sql(
         "select count(*) as n, count(*) filter (forward and inverse) as num_both, "
         "count(*) filter (not inverse) as num_only_forward, count(*) filter (not forward) as num_only_inverse "
@@ -240,7 +246,8 @@ def _write_triples(
     inverses = [inverse_of.get(label) for label in labels]
     relations = pa.table([list(ids.values()), labels, counts["n"], inverses], schema=schemas.RELATIONS)
     found = zip(labels, inverses, counts.drop_columns("n").to_pylist(), strict=True)
-    return relations, {label: InverseCounts(inverse, **row) for label, inverse, row in found if inverse is not None}
+    counted = {label: InverseCounts(inverse, **row) for label, inverse, row in found if inverse is not None}
+    return triples, relations, counted
 
 
 def find_inverses(labels: Collection[str], suffix: str | None) -> dict[str, str]:
@@ -308,23 +315,13 @@ def write_ordered(
     return total
 
 
-def rebatch(reader: pa.RecordBatchReader, rows: int, *, whole_heads: bool = False) -> Iterator[pa.Table]:
-    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches.
-
-    ``whole_heads``: of sorted triples, tables of at least so many rows, which end where the head changes.
-    """
+def rebatch(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
+    """Yield tables of exactly ``rows`` rows (the last may be shorter), however the reader cuts its batches."""
     held = reader.schema.empty_table()
     for batch in reader:
         held = pa.concat_tables([held, pa.Table.from_batches([batch])])
         while held.num_rows >= rows:
-            cut = rows
-            if whole_heads:
-                heads = held["head"].slice(rows - 1).to_numpy()
-                changes = np.flatnonzero(heads[1:] != heads[:-1])
-                if not len(changes):
-                    break
-                cut += int(changes[0])
-            yield held.slice(0, cut).combine_chunks()
-            held = held.slice(cut)
+            yield held.slice(0, rows).combine_chunks()
+            held = held.slice(rows)
     if held.num_rows:
         yield held.combine_chunks()

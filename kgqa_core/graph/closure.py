@@ -23,7 +23,7 @@ from kgqa_core.graph.build import BATCH_ROWS, BuildLimits, GraphReport, connect,
 from kgqa_core.graph.closure_walk import MID, Closure, Query
 from kgqa_core.graph.edges import Layout, Piece, join_pieces, plan_buckets, write_bucket, write_run
 from kgqa_core.graph.input_files import write_rejects
-from kgqa_core.graph.strings import write_string_indexes
+from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 
 DEFAULT_LIMITS = BuildLimits()
 RUN_ROWS = 2**20  # triples of a run: larger ones leave the cache of a processor
@@ -64,19 +64,13 @@ def build_from_dump(
     hub_cap: int | None = None,
     limits: BuildLimits = DEFAULT_LIMITS,
 ) -> ClosureReport:
-    """Write the graph of the topics' closure to ``out_dir``, a folder that ``open_graph`` opens.
+    """Write the graph of the closure of ``topics`` (labels) to ``out_dir``, a folder that ``open_graph`` opens.
 
-    Beside the graph there are closure.json, hubs.parquet, topics.parquet, aliases.parquet and types.parquet.
-
-    Args:
-        dumps: folders of parsed dumps (schemas.DUMP_*), one per dump file.
-        topics: labels of the topic entities.
-        out_dir: where it goes.
-        hops: that are walked from the topics, in both directions; None: every triple of the dumps, whatever the topics.
-        cvt_is_hop: False: a CVT (a MID without a name in any language) is left within the hop that reaches it.
-        hub_cap: at most so many triples of a (head, relation) or (relation, tail) group are walked, those whose other
-            end is first in byte order; None: all.
-        limits: how it is built.
+    Beside the graph there are closure.json, hubs.parquet, topics.parquet, aliases.parquet and types.parquet. ``dumps``
+    are folders of parsed dumps (schemas.DUMP_*), one per dump file. ``hops`` are walked from the topics, in both
+    directions; None: every triple of the dumps, whatever the topics. Where CVTs (MIDs without a name in any language)
+    are no hop, they are left within the hop that reaches them. At most ``hub_cap`` triples of a (head, relation) or
+    (relation, tail) group are walked, those whose other end is first in byte order; None: all.
 
     Raises ConfigError for a cap without hops; InputError where the dumps hold no triple, or none of the topics;
     ArtifactError where a folder holds no parsed dump.
@@ -220,13 +214,13 @@ def _write_entities(closure: Closure, nodes: Path, out_dir: Path) -> dict[str, A
         "left join named using (id) order by node.id"
     )
     write_ordered(entities, schemas.ENTITIES, out_dir / "entities.parquet", use_dictionary=["kind"])
-    num_shared = write_string_indexes(out_dir / "entities.parquet", out_dir)
+    write_string_indexes(out_dir / "entities.parquet", out_dir)
     connection.read_parquet(str(out_dir / "entities.parquet")).create_view("entity")
     kinds = dict(connection.sql("select kind, count(*) from entity group by kind").fetchall())
     return {
         "num_named": closure.count("select count(name) from named"),
         "num_several_names": closure.count("select count(*) from named where name <> last"),
-        "num_shared_names": num_shared,
+        "num_shared_names": closure.count(SHARED_NAMES),
         "num_aliases": num_aliases,
         "num_types": num_types,
         "kinds": {kind: kinds.get(kind, 0) for kind in KINDS},

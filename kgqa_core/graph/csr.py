@@ -11,7 +11,7 @@ Every triple stands in it twice: under its head with relation r, under its tail 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -148,23 +148,22 @@ def open_strings(folder: Path, stem: str) -> StringTable:
 
 
 class SortedIndex:
-    """Rows in byte order of ``key``: found by binary search."""
+    """Ids in byte order of ``key``: found by binary search."""
 
-    def __init__(self, key: Callable[[int], bytes], num_rows: int) -> None:
-        """Keep ``key`` (row -> its key, ascending) and the number of rows."""
-        self.key = key
-        self.num_rows = num_rows
+    def __init__(self, key: Callable[[int], bytes], ids: Sequence[int] | Ints) -> None:
+        """Keep ``key`` (row -> its key, ascending) and the id of each row."""
+        self.key, self.ids = key, ids
         # The first row whose key is not below what is wanted; kept, as texts share most of their words.
-        self.first = lru_cache(maxsize=2**16)(partial(bisect_left, range(num_rows), key=key))
+        self.first = lru_cache(maxsize=2**16)(partial(bisect_left, range(len(ids)), key=key))
 
-    def rows(self, text: str) -> range:
-        """Return the rows whose key is the UTF-8 of ``text``; a lone surrogate (from a shell, say) matches nothing."""
+    def ids_of(self, text: str) -> tuple[int, ...]:
+        """Return the ids, ascending, whose key is the UTF-8 of ``text``; a lone surrogate (of a shell) has none."""
         wanted = text.encode("utf-8", "surrogatepass")
         start = end = self.first(wanted)
-        while end < self.num_rows and self.key(end) == wanted:
+        while end < len(self.ids) and self.key(end) == wanted:
             end += 1
-        return range(start, end)
+        return tuple(sorted(map(int, self.ids[start:end])))
 
     def starts_with(self, row: int, prefix: bytes) -> bool:
         """Does the key of ``row`` (one past the last included) start with ``prefix``?"""
-        return row < self.num_rows and self.key(row).startswith(prefix)
+        return row < len(self.ids) and self.key(row).startswith(prefix)

@@ -19,7 +19,8 @@ from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.types import ReasoningPath, RelationPath, Step
 
 FEW = 16  # groups of one entity up to which a search from the first on is quicker
-FIRST_CAPACITY = 1 << 12  # entities
+FIRST_CAPACITY = 1 << 12  # of what grows
+Ids = Sequence[int] | Ints
 NOTHING: I64 = np.empty(0, dtype=np.int64)
 LEADS, LEADS_ON = 1, 2  # to an entity that may be entered; to one that can be left again without entering a barred one
 
@@ -38,12 +39,7 @@ def as_ids(entities: Ints) -> I64:
 
 
 def follow_layers(
-    graph: KnowledgeGraph,
-    start: Sequence[int] | Ints,
-    path: RelationPath,
-    *,
-    topics: Sequence[int] | Ints | None = None,
-    reenter_topic: bool = False,
+    graph: KnowledgeGraph, start: Ids, path: RelationPath, *, topics: Ids | None = None, reenter_topic: bool = False
 ) -> list[I64]:
     """Return the distinct entities, ascending, after 0..len(path) steps from all of ``start`` together.
 
@@ -57,12 +53,7 @@ def follow_layers(
 
 
 def follow_path(
-    graph: KnowledgeGraph,
-    start: Sequence[int] | Ints,
-    path: RelationPath,
-    *,
-    topics: Sequence[int] | Ints | None = None,
-    reenter_topic: bool = False,
+    graph: KnowledgeGraph, start: Ids, path: RelationPath, *, topics: Ids | None = None, reenter_topic: bool = False
 ) -> I64:
     """Return the distinct entities, ascending, that ``path`` leads to; see ``follow_layers``."""
     return follow_layers(graph, start, path, topics=topics, reenter_topic=reenter_topic)[-1]
@@ -80,16 +71,9 @@ def reasoning_paths(
 ) -> Iterator[ReasoningPath]:
     """Yield the ways along ``path``: one to every end in turns, ends ascending, so that a cap starves none.
 
-    The first way to an end goes by the smallest entity ids, from the last on.
-
-    Args:
-        graph: that is walked.
-        topics: where the ways start.
-        path: relation ids.
-        ends: the only ones that are asked for; None: all.
-        reenter_topic: may a step arrive at a topic?
-        layers: entities that a way may be at after 0..len(path) steps, ascending; None: all that ``topics`` lead to.
-        keep: (where a step may come from, where it arrives, its place in ``path``) -> where it comes from; None: all.
+    The first way to an end goes by the smallest entity ids, from the last on. ``ends``: the only ones asked for.
+    ``layers``: entities that a way may be at after 0..len(path) steps, ascending; None: all that ``topics`` lead to.
+    ``keep``: (where a step may come from, where it arrives, its place in ``path``) -> where it comes from; None: all.
     """
     layers = follow_layers(graph, topics, path, reenter_topic=reenter_topic) if layers is None else layers
     wanted = layers[-1] if ends is None else shared_sorted(layers[-1], sorted_distinct(np.array(ends, dtype=np.int64)))
@@ -339,7 +323,7 @@ def _follow_all(
     marks, is_gold, sets = tables
     barred, keeps = flags  # may no step arrive at a topic? Are entities listed (ascending), and not golds counted?
     num_reached, num_right = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
-    kept, kept_at, num_kept = np.empty(FIRST_CAPACITY, np.int32), np.zeros(len(steps), np.int64), 0
+    kept, kept_at, num_kept = np.empty((FIRST_CAPACITY, 1), np.int32), np.zeros(len(steps), np.int64), 0
     sizes = np.zeros(len(sets), np.int64)
     mark(is_gold, golds, True)
     for question in range(len(path_ptr) - 1):
@@ -364,20 +348,23 @@ def _follow_all(
                     num_right[path] += (is_gold[entity >> 3] >> (entity & 7)) & 1
                 continue
             found.sort()
-            if num_kept + len(found) > len(kept):
-                kept = _longer(kept, num_kept + len(found))
+            kept = with_room(kept, num_kept + len(found))
             for at in range(len(found)):
-                kept[num_kept + at] = found[at]
+                kept[num_kept + at, 0] = found[at]
             kept_at[path] = num_kept
             num_kept += len(found)
         mark(marks, start, False)
     mark(is_gold, golds, False)
-    return num_reached, num_right, kept_at, kept[:num_kept].copy()
+    return num_reached, num_right, kept_at, kept[:num_kept, 0].copy()
 
 
 @njit(cache=True, nogil=True)
-def _longer(values: I32, size: int) -> I32:
-    longer = np.empty(max(size, 2 * len(values)), np.int32)
-    for at in range(len(values)):  # a slice assigned takes seconds to compile
-        longer[at] = values[at]
-    return longer
+def with_room(rows: I32, size: int) -> I32:
+    """Return ``rows`` [n, k], or a larger copy where they are fewer than ``size``."""
+    if size <= len(rows):
+        return rows
+    bigger = np.empty((max(size, 2 * len(rows)), rows.shape[1]), np.int32)
+    for row in range(len(rows)):  # a slice assigned takes seconds to compile
+        for column in range(rows.shape[1]):
+            bigger[row, column] = rows[row, column]
+    return bigger

@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_base import GRAPH_FORMATS, open_entry
-from kgqa_core.errors import InputError, nearest, shorten
-from kgqa_core.graph.input_files import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, rejects_table, unpack
+from kgqa_core.errors import InputError, nearest_beside, shorten
+from kgqa_core.graph.input_files import BYTE_ORDER_MARK, MAX_REJECT_TEXT, NOT_UTF8, TRUNCATED, records_table, unpack
 from kgqa_core.types import Reject
 
 TRIPLE_COLUMNS = ("head", "relation", "tail")
@@ -90,7 +91,7 @@ class GraphFormat:
     parse: Callable[[Chunk], ChunkReport]  # writes a chunk's rows and rejects
     cut: Callable[[Path, tuple[str, ...], int], Iterator[tuple[int, int]]] = line_cuts  # (file, columns, bytes)
     unpacks: bool = False  # is a gzip unpacked before it is cut?
-    parser_of: Callable[[Path], Any] | None = None  # (file) -> ``nsm.Parse``, of lines that bring a subgraph each
+    parser_of: Callable[[Path], Any] = lambda path: None  # (file) -> ``nsm.Parse``, of lines that bring a subgraph each
 
 
 def open_format(name: str) -> GraphFormat:
@@ -134,7 +135,7 @@ def report_chunk(
     if rejects:
         rows = [Reject(chunk.path.name, line, reason, text[:MAX_REJECT_TEXT]) for line, reason, text in rejects]
         with written_whole(chunk.rejects_part) as part:
-            pq.write_table(rejects_table(rows), part, compression="zstd")
+            pq.write_table(records_table(rows, schemas.REJECTS), part, compression="zstd")
     return ChunkReport(chunk, num_lines, num_rows, num_blank, dict(Counter(reason for _, reason, _ in rejects)))
 
 
@@ -155,15 +156,11 @@ def listed_part(part: Path) -> Path:
 
 def require_file(path: Path, *, what: str) -> None:
     """Raise InputError, naming the nearest file beside it, unless ``path`` is a file. ``what``: "graph file", say."""
-    if path.is_file():
-        return
     if path.is_dir():
         raise InputError(f"{what}: {path} is a folder, not a file. Name the file inside it.")
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, beside)
-    hint = f" Nearest beside it: {near[0]}." if near else ""
-    hint = hint if path.parent.is_dir() else f" Its folder {path.parent} does not exist either."
-    raise InputError(f"{what}: {path} does not exist.{hint} Check the path in the run's configuration.")
+    if not path.is_file():
+        hint = nearest_beside(path) if path.parent.is_dir() else f"; its folder {path.parent} does not exist either"
+        raise InputError(f"{what}: {path} does not exist{hint}. Check the path in the run's configuration.")
 
 
 # ------ Lines.
@@ -184,10 +181,12 @@ def split_lines(data: bytes) -> tuple[list[str | bytes], bool]:
         # split, not splitlines: a form feed or U+2028 inside a name ends no line
         return [line.removesuffix("\r") for line in data.decode("utf-8").split("\n")], complete
     except UnicodeDecodeError:
-        return [_decode(line.removesuffix(b"\r")) for line in data.split(b"\n")], complete
+        return list(map(decode_line, data.split(b"\n"))), complete
 
 
-def _decode(line: bytes) -> str | bytes:
+def decode_line(line: bytes) -> str | bytes:
+    """Return the text of a line without its end; the bytes where they are not UTF-8."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

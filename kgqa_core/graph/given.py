@@ -96,10 +96,5 @@ def read_given(files: Sequence[Path]) -> dict[str, nsm.QuestionLine]:
     return found
 
 
-def given_parser(path: Path) -> nsm.Parse:
-    """Return how the lines of a file of paths are parsed."""
-    return parse_given
-
-
 LINE = '{"question": "…", "answers": ["London"], "paths": [["Ada", "born_in", "London"]]}'
-FORMAT = GraphFormat(LINE, nsm.parse_chunk, nsm.cut_rows, parser_of=given_parser)
+FORMAT = GraphFormat(LINE, nsm.parse_chunk, nsm.cut_rows, parser_of=lambda path: parse_given)

@@ -18,7 +18,6 @@ from isal import igzip, isal_zlib
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError, shorten
-from kgqa_core.types import Reject
 
 if TYPE_CHECKING:
     from kgqa_core.graph.formats import ChunkReport
@@ -122,10 +121,9 @@ def write_rejects(tables: Iterable[pa.Table], out: Path) -> None:
             writer.write_table(table)
 
 
-def rejects_table(rejects: Sequence[Reject]) -> pa.Table:
-    """Return reject records as a table of schemas.REJECTS."""
-    columns = [[getattr(reject, name) for reject in rejects] for name in schemas.REJECTS.names]
-    return pa.table(columns, schema=schemas.REJECTS)
+def records_table(records: Sequence[object], schema: pa.Schema) -> pa.Table:
+    """Return records, whose fields are called as the columns, as a table."""
+    return pa.table([[getattr(one, name) for one in records] for name in schema.names], schema=schema)
 
 
 def check_rejects(

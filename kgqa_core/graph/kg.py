@@ -56,10 +56,12 @@ class KnowledgeGraph:
     @cached_property
     def arrays(self) -> CsrArrays:
         """The CSR as compiled code takes it, read-only, as it is when it comes from disk."""
-        group_ptr, group_relation, edge_ptr, edge_tail = map(
-            read_only, (self.group_ptr, self.group_relation, self.edge_ptr, self.edge_tail)
+        return (
+            read_only(self.group_ptr),
+            read_only(self.group_relation),
+            read_only(self.edge_ptr),
+            read_only(self.edge_tail),
         )
-        return group_ptr, group_relation, edge_ptr, edge_tail
 
     @cached_property
     def entity_names(self) -> list[str]:
@@ -101,27 +103,19 @@ class KnowledgeGraph:
 
     @cached_property
     def _by_label(self) -> SortedIndex:
-        return SortedIndex(self._labels.raw, self.num_entities)  # ids follow the labels' order
-
-    @cached_property
-    def _name_order(self) -> Ints:
-        return open_array(self.folder / "name_order.npy")
-
-    @cached_property
-    def _folded_order(self) -> Ints:
-        return open_array(self.folder / "folded_order.npy")
+        return SortedIndex(self._labels.raw, range(self.num_entities))  # ids follow the labels' order
 
     @cached_property
     def name_index(self) -> SortedIndex:
-        """Rows in byte order of entity names (rows are not entity ids: see ``ids_of_name``)."""
-        return SortedIndex(lambda row: self._names.raw(int(self._name_order[row])), self.num_entities)
+        """Entities in byte order of their names."""
+        ids = open_array(self.folder / "name_order.npy")
+        return SortedIndex(lambda row: self._names.raw(ids[row]), ids)
 
     @cached_property
     def folded_index(self) -> SortedIndex:
-        """Rows in byte order of case-folded entity names."""
-        return SortedIndex(
-            lambda row: self.name_of(int(self._folded_order[row])).casefold().encode(), self.num_entities
-        )
+        """Entities in byte order of their case-folded names."""
+        ids = open_array(self.folder / "folded_order.npy")
+        return SortedIndex(lambda row: self.name_of(ids[row]).casefold().encode(), ids)
 
     def name_of(self, entity_id: int) -> str:
         """Return one entity's name without reading all of them."""
@@ -133,16 +127,15 @@ class KnowledgeGraph:
 
     def ids_of_label(self, label: str) -> int | None:
         """Return the entity with this label, or None."""
-        rows = self._by_label.rows(label)
-        return rows[0] if rows else None
+        return next(iter(self._by_label.ids_of(label)), None)
 
     def ids_of_name(self, name: str) -> tuple[int, ...]:
         """Return the entities with exactly this name, ascending: several where it is shared, none where unknown."""
-        return tuple(int(self._name_order[row]) for row in self.name_index.rows(name))
+        return self.name_index.ids_of(name)
 
     def ids_of_folded_name(self, name: str) -> tuple[int, ...]:
         """Return the entities with this name whatever its case, ascending."""
-        return tuple(sorted(int(self._folded_order[row]) for row in self.folded_index.rows(name.casefold())))
+        return self.folded_index.ids_of(name.casefold())
 
     @cached_property
     def _folded_aliases(self) -> tuple[Ints, pa.Array]:

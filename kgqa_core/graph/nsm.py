@@ -207,14 +207,9 @@ def nsm_parser(path: Path) -> Parse:
     return partial(parse_nsm, vocabulary=_read_vocabulary(*beside))
 
 
-def rog_parser(path: Path) -> Parse:
-    """Return how the lines or rows of a RoG file are parsed."""
-    return parse_rog
-
-
 def read_chunk(chunk: Chunk) -> ReadRows[QuestionLine]:
     """Read a chunk of JSON lines, or of the rows of a Parquet file, which count as lines."""
-    parse: Parse = (formats.open_format(chunk.format).parser_of or nsm_parser)(chunk.path)
+    parse: Parse = formats.open_format(chunk.format).parser_of(chunk.path)
     if chunk.path.suffix != ".parquet":
         return formats.read_lines(chunk, lambda _, line: parse_line(line, parse), unfinished=formats.NOT_JSON)
     usable: list[tuple[int, QuestionLine]] = []
@@ -289,4 +284,4 @@ def cut_rows(path: Path, columns: tuple[str, ...], chunk_bytes: int) -> Iterator
 NSM_LINE = '{"question": "…", "entities": ["m.1"], "answers": [], "subgraph": {"tuples": [["m.1", "r", "m.2"]]}}'
 ROG_LINE = '{"question": "…", "q_entity": ["Ada"], "a_entity": ["London"], "graph": [["Ada", "born_in", "London"]]}'
 FORMAT = GraphFormat(NSM_LINE, parse_chunk, cut_rows, parser_of=nsm_parser)
-ROG = GraphFormat(ROG_LINE, parse_chunk, cut_rows, parser_of=rog_parser)
+ROG = GraphFormat(ROG_LINE, parse_chunk, cut_rows, parser_of=lambda path: parse_rog)

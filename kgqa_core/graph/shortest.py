@@ -14,7 +14,7 @@ from numba import njit
 
 from kgqa_core.errors import InputError
 from kgqa_core.graph.csr import I8, I32, I64, Bools, CsrArrays
-from kgqa_core.graph.follow import is_among
+from kgqa_core.graph.follow import is_among, with_room
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import RelationPath
 
@@ -225,7 +225,7 @@ def _trace(
     begin = num = num_edges = 0
     for level in range(max_hops, 0, -1):
         level_ptr[level] = num_edges
-        nodes = _with_room(nodes, num + len(golds))
+        nodes = with_room(nodes, num + len(golds))
         for gold in golds:
             if hop[gold] == level and place[gold] == EMPTY:
                 nodes[num, 0], place[gold] = gold, num
@@ -235,8 +235,8 @@ def _trace(
         end = num
         for at in range(begin, end):
             entity = nodes[at, 0]
-            nodes = _with_room(nodes, num + _degree(csr, entity))
-            edges = _with_room(edges, num_edges + _degree(csr, entity))
+            nodes = with_room(nodes, num + _degree(csr, entity))
+            edges = with_room(edges, num_edges + _degree(csr, entity))
             for group in range(group_ptr[entity], group_ptr[entity + 1]):
                 relation = (group_relation[group] + num_relations) % (2 * num_relations)
                 for edge in range(edge_ptr[group], edge_ptr[group + 1]):
@@ -249,7 +249,7 @@ def _trace(
                     edges[num_edges, 0], edges[num_edges, 1], edges[num_edges, 2] = place[tail], at, relation
                     num_edges += 1
         begin = end
-    edges = _with_room(edges, num_edges + _degree(csr, source))
+    edges = with_room(edges, num_edges + _degree(csr, source))
     for group in range(group_ptr[source], group_ptr[source + 1]):
         for edge in range(edge_ptr[group], edge_ptr[group + 1]):
             tail = edge_tail[edge]
@@ -258,18 +258,6 @@ def _trace(
                 num_edges += 1
     level_ptr[0] = num_edges
     return nodes[:num, 0], edges, level_ptr
-
-
-@njit(cache=True, nogil=True)
-def _with_room(rows: I32, size: int) -> I32:
-    """Return ``rows``, or a larger copy where they are fewer than ``size``."""
-    if size <= len(rows):
-        return rows
-    bigger = np.empty((max(size, 2 * len(rows)), rows.shape[1]), np.int32)
-    for row in range(len(rows)):  # a slice assigned takes seconds to compile
-        for column in range(rows.shape[1]):
-            bigger[row, column] = rows[row, column]
-    return bigger
 
 
 @njit(cache=True, nogil=True)
@@ -302,8 +290,8 @@ def _spell(edges: I32, level_ptr: I64, ends: Bools, first: I64, max_paths: int) 
                     following[edge] = first[relation]
                     first[relation] = edge
             _sort(touched[:num_touched])
-            prefixes = _with_room(prefixes, num + num_touched)
-            reached = _with_room(reached, num_reached + num_walked)
+            prefixes = with_room(prefixes, num + num_touched)
+            reached = with_room(reached, num_reached + num_walked)
             for relation in touched[:num_touched]:
                 edge, first[relation] = first[relation], EMPTY
                 if num - end == max_paths:

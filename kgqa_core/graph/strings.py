@@ -11,34 +11,26 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kgqa_core.graph.csr import Ints, StringTable, open_strings, read_only, sorted_distinct, write_array_header
+from kgqa_core.graph.csr import U64, Ints, StringTable, open_strings, read_only, sorted_distinct, write_array_header
 
-SLICE_ROWS = 2**20  # strings that are compared at a time
+SHARED_NAMES = "select count(*) from (select name from entity group by name having count(*) > 1)"  # schemas.ENTITIES
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a, 64 bits
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # the finaliser of splitmix64
 LANES = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)  # a start for each of the two sums
-U64 = NDArray[np.uint64]
 
 
-def write_string_indexes(entities: Path, folder: Path) -> int:
+def write_string_indexes(entities: Path, folder: Path) -> None:
     """Write what lookups by label, name and case-folded name need, from a Parquet file of schemas.ENTITIES.
 
     These are ``{label,name}_{data,offsets}.npy``, and the rows in byte order of names and of case-folded names, equal
-    ones in order of id. Returns how many names several entities share.
+    ones in order of id.
     """
     for stem in ("label", "name", "folded"):
         _write_strings(entities, folder, stem)
-    _write_order(folder, "folded")
+    for stem in ("name", "folded"):
+        _write_order(folder, stem)
     for what in ("data", "offsets"):
         (folder / f"folded_{what}.npy").unlink()
-    names, order = _write_order(folder, "name")
-    num_shared, before = 0, False
-    for start in range(0, len(order) - 1, SLICE_ROWS):  # equal ones lie side by side
-        ordered = names.take(pa.array(order[start : start + SLICE_ROWS + 1]))
-        same = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1)).to_numpy(zero_copy_only=False)
-        num_shared += int((same & ~np.append(before, same[:-1])).sum())
-        before = bool(same[-1])
-    return num_shared
 
 
 def _write_strings(entities: Path, folder: Path, stem: str) -> None:
@@ -62,14 +54,13 @@ def _write_strings(entities: Path, folder: Path, stem: str) -> None:
     np.save(folder / f"{stem}_offsets.npy", np.concatenate(ends), allow_pickle=False)
 
 
-def _write_order(folder: Path, stem: str) -> tuple[pa.LargeStringArray, NDArray[np.int32]]:
-    """Write the rows in byte order of what ``_write_strings`` wrote; return these strings and the order."""
+def _write_order(folder: Path, stem: str) -> None:
+    """Write the rows in byte order of what ``_write_strings`` wrote."""
     table = open_strings(folder, stem)
     buffers = [None, pa.py_buffer(table.offsets), pa.py_buffer(table.data)]
     strings = pa.Array.from_buffers(pa.large_string(), len(table), buffers)
     order = pc.array_sort_indices(strings).to_numpy().astype(np.int32)  # stable
     np.save(folder / f"{stem}_order.npy", order, allow_pickle=False)
-    return strings, order
 
 
 def string_buffers(strings: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -24,12 +24,12 @@ from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph import csr
-from kgqa_core.graph.csr import Bools, Ints, StringTable, counts_before, open_array, sorted_distinct
+from kgqa_core.graph.csr import U64, Bools, Ints, StringTable, counts_before, open_array, sorted_distinct
 from kgqa_core.graph.formats import TRIPLE_COLUMNS, Chunk, list_chunks, require_file
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.nsm import QuestionLine, default_id, read_chunk, read_tuples
 from kgqa_core.graph.search_graph import BLOCKS_FILE, FACTS_FILE, RELATIONS_FILE
-from kgqa_core.graph.strings import U64, digest_triples, hash_strings, string_buffers
+from kgqa_core.graph.strings import digest_triples, hash_strings, string_buffers
 
 Value = TypeVar("Value")
 MAX_ROWS = 2**31 - 1  # rows are int32

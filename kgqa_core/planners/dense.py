@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.kg import to_relations, write_step
+from kgqa_core.graph.kg import to_labels, to_relations
 from kgqa_core.instructions.plan import Plan, PlanQuestion
 from kgqa_core.planners.dense_train import TINY, DenseModel, open_encoder, read_dense, render_path_text
 from kgqa_core.text.transformer import Floats, SplitEncoder
@@ -115,15 +116,13 @@ Exists = Callable[[PlanQuestion, LabelPath], Collection[str]]
 
 def steps_around(space: PathConstraints) -> Exists:
     """Return what exists in a graph: steps that lead somewhere from the topics."""
-    labels, num = space.graph.relation_labels, space.graph.num_relations
-    steps = [write_step(label, backward) for backward in (False, True) for label in labels]
 
     def exists(question: PlanQuestion, path: LabelPath) -> Collection[str]:
         relations = to_relations(space.graph, path)
         if relations is None or len(path) >= space.max_hops:
             return ()
         ending, _ = space.around(question.topics).next_relations(relations)
-        return [steps[relation] for relation in ending.tolist() if relation < 2 * num]
+        return to_labels(space.graph, ending.tolist())
 
     return exists
 
@@ -224,14 +223,11 @@ class DensePlanner:
         return [Plan(paths[column], float(log_probs[column])) for column in first]
 
     def _candidates(self, view: View, allowed: Callable[[LabelPath], Collection[str]], most: int) -> list[int]:
-        found: list[int] = []
-        for place in np.argsort(-view.scores, kind="stable").tolist():
+        def exists(place: int) -> bool:
             path = self._model.paths[place]
-            if self._exists is None or all(step in allowed(path[:end]) for end, step in enumerate(path)):
-                found.append(place)
-                if len(found) == most:
-                    break
-        return found
+            return self._exists is None or all(step in allowed(path[:end]) for end, step in enumerate(path))
+
+        return list(islice(filter(exists, np.argsort(-view.scores, kind="stable").tolist()), most))
 
     def _beam(self, view: View, allowed: Callable[[LabelPath], Collection[str]]) -> dict[LabelPath, float]:
         width = self._model.settings.num_unseen

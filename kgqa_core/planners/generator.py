@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
+
+import numpy as np
 
 from kgqa_core.instructions.plan import (
     PathConstraints,
@@ -32,13 +33,11 @@ class GeneratorPlanner:
         prompts: Prompts,
         *,
         space: PathConstraints | RelationConstraint | None,
-        num_beams: int = 1,
-        max_new_tokens: int = 160,
         searches: Searches = "bound",
     ) -> None:
         """Plan with ``model``; see ``PlanAsker``. A model that cannot follow ``space`` is held to it afterwards."""
         self._model = model
-        self._asker = PlanAsker(PlanInstruction(prompts), space, num_beams, max_new_tokens, searches)
+        self._asker = PlanAsker(PlanInstruction(prompts), space, searches=searches)
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         """Return up to ``num_plans`` distinct plans per question, best first; none where none exists."""
@@ -88,18 +87,8 @@ class MixturePlanner:
         weighed = [one.weigh(questions, paths) for one in (self._dense, self._generator)]
         found = []
         for own, dense, generated in zip(paths, *weighed, strict=True):
-            scores = [
-                (1 - self._weight) * first + self._weight * second
-                for first, second in zip(dense, generated, strict=True)
-            ]
-            total = _log_sum(scores)
-            ranked = sorted(zip(own, scores, strict=True), key=lambda one: -one[1])
+            scores = (1 - self._weight) * np.array(dense) + self._weight * np.array(generated)
+            total = float(np.logaddexp.reduce(scores)) if np.isfinite(scores).any() else 0.0
+            ranked = sorted(zip(own, scores.tolist(), strict=True), key=lambda one: -one[1])
             found.append([Plan(path, score - total) for path, score in ranked[:num_plans]])
         return found
-
-
-def _log_sum(scores: Sequence[float]) -> float:
-    high = max(scores, default=0.0)
-    if math.isinf(high):
-        return 0.0
-    return high + math.log(sum(math.exp(score - high) for score in scores)) if scores else 0.0

@@ -25,11 +25,11 @@ from kgqa_core import schemas
 from kgqa_core.config_base import QuestionSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
 from kgqa_core.graph.formats import require_file
-from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, check_rejects, rejects_table
+from kgqa_core.graph.input_files import MAX_REJECT_TEXT, NUM_SHOWN, check_rejects, records_table
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.questions import formats
-from kgqa_core.questions.coverage import LintReport, lint_questions, reach_table
+from kgqa_core.questions.coverage import LintReport, lint_questions
 from kgqa_core.questions.formats import Fault, Loaded, RawQuestion, list_files, open_format
 from kgqa_core.questions.link import HELD_SHARE, Resolver, hash_share, link_file, nearest_names
 from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, RelationPath, Split
@@ -128,9 +128,12 @@ def build_questions(
         questions, graph, max_steps=max_steps, reenter_topic=reenter_topic, notes=loaded.notes, subgraphs=subgraphs
     )
     out_dir.mkdir(parents=True, exist_ok=True)
-    pq.write_table(questions_table(questions), out_dir / "questions.parquet", compression="zstd")
-    pq.write_table(rejects_table(loaded.rejects), out_dir / "rejects.parquet", compression="zstd")
-    pq.write_table(reach_table(lint.reach), out_dir / "coverage.parquet", compression="zstd")
+    for name, records, schema in (
+        ("questions", questions, schemas.QUESTIONS),
+        ("rejects", loaded.rejects, schemas.REJECTS),
+        ("coverage", lint.reach, schemas.COVERAGE),
+    ):
+        pq.write_table(records_table(records, schema), out_dir / f"{name}.parquet", compression="zstd")
     for name, report in (("lint", lint), ("subset", subset), ("variant", variant)):
         if report is not None:
             text = json.dumps(asdict(report), indent=2, ensure_ascii=False)
@@ -165,7 +168,7 @@ def read_topics(section: QuestionSection) -> list[str]:
 
 def _check_rejects(rejects: Sequence[Reject], num_questions: int, section: QuestionSection) -> None:
     check_rejects(
-        map(rejects_table, [rejects]),
+        [records_table(rejects[:NUM_SHOWN], schemas.REJECTS)],
         num_rejects=len(rejects),
         num_rows=len(rejects) + num_questions,
         max_ratio=section.max_reject_ratio,
@@ -364,12 +367,6 @@ def _read_ids(path: Path, train: Sequence[str]) -> set[str]:
 
 
 # ------ Questions at rest.
-
-
-def questions_table(questions: list[Question]) -> pa.Table:
-    """Return questions as a table of schemas.QUESTIONS."""
-    columns = [[getattr(question, name) for question in questions] for name in schemas.QUESTIONS.names]
-    return pa.table(columns, schema=schemas.QUESTIONS)
 
 
 def read_questions(folder: Path, split: Split | None = None) -> list[Question]:

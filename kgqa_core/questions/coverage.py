@@ -8,10 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from kgqa_core import schemas
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
 from kgqa_core.graph.shortest import hops_to_many
@@ -160,12 +158,6 @@ def cover_names(questions: Sequence[Question], graph: KnowledgeGraph) -> tuple[N
         if asked:
             rows.append(Names(split, len(topics), len(topics & named), len(answers), len(answers & named)))
     return tuple(rows)
-
-
-def reach_table(rows: Sequence[Reach]) -> pa.Table:
-    """Return rows as a table of schemas.COVERAGE."""
-    columns = [[getattr(row, name) for row in rows] for name in schemas.COVERAGE.names]
-    return pa.table(columns, schema=schemas.COVERAGE)
 
 
 def fill_hops(

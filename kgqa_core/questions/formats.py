@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -19,7 +18,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
 from kgqa_core.errors import ConfigError, InputError, nearest, shorten
-from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, require_file
+from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, decode_line, require_file
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
@@ -173,38 +172,21 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
 # ------ Reading a file: line by line, or one large JSON array.
 
 
-def read_lines(path: Path, *, what: str) -> Iterator[tuple[int, str | bytes, bool]]:
-    """Yield number and text of each line, bytes where it is not UTF-8, and whether it was ended.
-
-    Raises InputError where the file is missing; ``what`` says what it should be.
-    """
-    try:
-        file = path.open("rb")
-    except OSError:
-        require_file(path, what=what)
-        raise
-    with file:
-        for number, raw in enumerate(file, 1):
-            line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
-            text: str | bytes = line
-            with suppress(UnicodeDecodeError):
-                text = line.decode()
-            yield number, text, raw.endswith(b"\n")
-
-
 def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iterator[tuple[int, str, Parsed | Fault]]:
     """Yield (line number, line, what it says) for each line of a question file that is not blank.
 
     Raises InputError where the file is missing.
     """
-    for number, line, ended in read_lines(path, what="question file"):
-        if isinstance(line, bytes):
-            yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
-        elif line.strip():
-            parsed = parse(line, number)
-            unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
-            yield number, line, Fault(TRUNCATED) if unfinished and not ended else parsed
+    require_file(path, what="question file")
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            line = decode_line(raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw)
+            if isinstance(line, bytes):
+                yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
+            elif line.strip():
+                parsed = parse(line, number)
+                unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
+                yield number, line, Fault(TRUNCATED) if unfinished and not raw.endswith(b"\n") else parsed
 
 
 def read_object(adapter: TypeAdapter[Parsed], text: str) -> Parsed | Fault:

@@ -15,7 +15,7 @@ from rapidfuzz import fuzz
 
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.formats import Span
-from kgqa_core.questions.link import TOPIC, mask_topics, spans_of
+from kgqa_core.questions.link import TOPIC, mask_spans, mask_topics, spans_of
 from kgqa_core.questions.link_names import NameIndex, Run, Words, letter_span, plain_words, words_of
 from kgqa_core.types import Question
 
@@ -230,10 +230,8 @@ def link_with(linker: TextLinker, questions: Sequence[Question]) -> list[Questio
     claims = [() if one.claim is None else (linker.index.graph.name_of(one.claim),) for one in questions]
     texts = []
     for question, names in zip(questions, claims, strict=True):
-        text = question.text
-        for start, end in [span for name in names for span in spans_of(text, name)]:
-            text = text[:start] + " " * (end - start) + text[end:]
-        texts.append(text)
+        spans = [span for name in names for span in spans_of(question.text, name)]
+        texts.append(mask_spans(question.text, [((start, end), " " * (end - start)) for start, end in spans]))
     linked = []
     for question, names, mentions in zip(questions, claims, linker.link(texts), strict=True):
         pieces = {question.text[slice(*mention.span)] for mention in mentions}

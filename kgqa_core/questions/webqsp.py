@@ -214,13 +214,13 @@ CWQ = QuestionFormat(
 WEBQUESTIONS = QuestionFormat(formats.files_by_split("webquestions.examples.{split}.json"), read_webquestions)
 NSM = QuestionFormat(
     formats.files_by_split("{split}.jsonl", "{split}_simple.json", "{split}.json"),
-    partial(read_subgraph_lines, line_parser=nsm.nsm_parser),
+    partial(read_subgraph_lines, line_parser=nsm.FORMAT.parser_of),
     beside=nsm.vocabulary_files,
 )
 ROG = QuestionFormat(
     formats.files_by_split("{split}.jsonl", "{split}-*.parquet", "{split}.parquet", dev=("dev", "validation")),
-    partial(read_subgraph_lines, line_parser=nsm.rog_parser),
+    partial(read_subgraph_lines, line_parser=nsm.ROG.parser_of),
 )
 PATHS = QuestionFormat(
-    formats.files_by_split("{split}.jsonl"), partial(read_subgraph_lines, line_parser=given.given_parser)
+    formats.files_by_split("{split}.jsonl"), partial(read_subgraph_lines, line_parser=given.FORMAT.parser_of)
 )

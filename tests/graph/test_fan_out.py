@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from kgqa_core import schemas
 from kgqa_core.config import ClusterSection
 from kgqa_core.config_base import SubgraphSection
 from kgqa_core.errors import InputError, KgqaError
@@ -20,10 +21,10 @@ from kgqa_core.graph.build import BuildLimits, build_graph
 from kgqa_core.graph.closure import build_from_dump
 from kgqa_core.graph.fan_out import fan_out, name_of
 from kgqa_core.graph.formats import Chunk
+from kgqa_core.graph.input_files import records_table
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.subgraph_build import build_subgraphs
 from kgqa_core.graph.subgraph_cut import QUESTIONS_FILE, cut_subgraphs
-from kgqa_core.questions.build import questions_table
 from kgqa_core.run.cluster import open_cluster
 from kgqa_core.types import Question
 from tests.graph.closure_worlds import World, write_parts
@@ -61,7 +62,7 @@ def _build_and_cut(folder: Path, mapper: Any) -> None:
     limits = BuildLimits(mapper, chunk_bytes=1_013)
     build_graph(path, format="wikimovies", out_dir=folder / "graph", max_reject_ratio=0.01, limits=limits)
     questions = [Question(f"q{n}", "?", "?", (n,), ((n * 5) % 31,), "test") for n in range(31)]
-    pq.write_table(questions_table(questions), folder / QUESTIONS_FILE)
+    pq.write_table(records_table(questions, schemas.QUESTIONS), folder / QUESTIONS_FILE)
     (folder / "blocks").mkdir()
     graph, cut = open_graph(folder / "graph"), SubgraphSection(method="pagerank", max_entities=13)
     cut_subgraphs(folder, graph=graph, cut=cut, out_dir=folder / "blocks", map_buckets=mapper, bucket_questions=7)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.build import build_graph, connect
 from kgqa_core.graph.csr import SortedIndex
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, read_step, to_labels, to_relations, unsigned, write_step
-from kgqa_core.graph.strings import write_string_indexes
+from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
 
 
 def test_labels_and_names_are_found_without_reading_them_all(films: KnowledgeGraph) -> None:
@@ -52,8 +52,9 @@ def test_names_of_any_text_are_found_as_a_scan_finds_them(
     folder = tmp_path_factory.mktemp("names")
     labels = [f"{number:03d}" for number in range(len(names))]
     pq.write_table(pa.table({"label": labels, "name": names}), folder / "entities.parquet", row_group_size=5)
-    num_shared = write_string_indexes(folder / "entities.parquet", folder)
-    assert num_shared == sum(names.count(name) > 1 for name in set(names))
+    write_string_indexes(folder / "entities.parquet", folder)
+    with connect("1GB", folder, {"entity": [folder / "entities.parquet"]}) as connection:
+        assert connection.sql(SHARED_NAMES).fetchall() == [(sum(names.count(name) > 1 for name in set(names)),)]
     nothing = np.zeros(0, dtype=np.int32)
     graph = KnowledgeGraph(folder, len(names), 0, 0, nothing, nothing, nothing, nothing)
     for name in names:
@@ -65,8 +66,8 @@ def test_names_of_any_text_are_found_as_a_scan_finds_them(
 @given(st.lists(st.text(max_size=3), max_size=23), st.text(max_size=3))
 def test_binary_search_agrees_with_a_scan(texts: list[str], text: str) -> None:
     keys, wanted = sorted(text.encode() for text in texts), text.encode()
-    index = SortedIndex(keys.__getitem__, len(keys))
-    assert list(index.rows(text)) == [row for row, key in enumerate(keys) if key == wanted]
+    index = SortedIndex(keys.__getitem__, range(len(keys)))
+    assert list(index.ids_of(text)) == [row for row, key in enumerate(keys) if key == wanted]
     assert index.starts_with(index.first(wanted), wanted) == any(key.startswith(wanted) for key in keys)
 
 

@@ -18,11 +18,11 @@ from kgqa_core import schemas
 from kgqa_core.config_base import SubgraphSection
 from kgqa_core.graph import subgraph_cut
 from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.input_files import records_table
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import Subgraphs, open_subgraphs
 from kgqa_core.graph.subgraph_build import Block, Listed
 from kgqa_core.graph.subgraph_cut import MIN_SCORE, choose_best, cut_subgraphs, personal_rank, prune_block
-from kgqa_core.questions.build import questions_table
 from kgqa_core.types import Question
 
 Contents = Callable[[Path], dict[str, bytes]]
@@ -74,7 +74,7 @@ def asked(tmp_path: Path, graph: KnowledgeGraph) -> Path:
     questions = [Question(id, "?", "?", ids(topics), ids(answers), "test") for id, (topics, answers) in ASKED.items()]
     folder = tmp_path / "questions"
     folder.mkdir()
-    pq.write_table(questions_table(questions), folder / "questions.parquet")
+    pq.write_table(records_table(questions, schemas.QUESTIONS), folder / "questions.parquet")
     return folder
 
 

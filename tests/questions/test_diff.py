@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kgqa_core import schemas
 from kgqa_core.graph.build import build_graph
-from kgqa_core.questions.build import questions_table
+from kgqa_core.graph.input_files import records_table
 from kgqa_core.questions.diff import Build, BuildDiff, compare_builds
 from kgqa_core.types import Question
 
@@ -23,7 +24,7 @@ def make_build(folder: Path, triples: str, questions: list[Question], digests: d
     text = "".join("\t".join(triple.split()) + "\n" for triple in triples.split(","))
     (folder / "triples.tsv").write_text(text, encoding="utf-8")
     build_graph(folder / "triples.tsv", format="tsv", out_dir=built.graph)
-    pq.write_table(questions_table(questions), built.questions / "questions.parquet")
+    pq.write_table(records_table(questions, schemas.QUESTIONS), built.questions / "questions.parquet")
     (built.questions / "lint.json").write_text(json.dumps({"coverage": []}), encoding="utf-8")
     blocks = {"question_id": list(digests), "digest": list(digests.values())}
     pq.write_table(pa.table(blocks), folder / "subgraphs" / "blocks.parquet")
