@@ -276,9 +276,7 @@ def side_by_side(groups: Mapping[str, Sequence[EvaluatedRun]]) -> SideBySide:
         if direct is None:
             continue
         entrants[place] = replace(one, lift=lift_figures(tests.of(one, direct), one.mean, direct.mean))
-        if (
-            one.player not in CHANCE
-        ):  # the row of a system whose answers are joined by those of ``direct``, seed by seed
+        if one.player not in CHANCE:  # a row of its answers joined by those of ``direct``, seed by seed
             by_seed = {run.about.seed if run.about else None: run for run in direct.runs}
             pairs = [(run, by_seed.get(run.about.seed if run.about else None, direct.runs[0])) for run in one.runs]
             runs = [with_direct(run, other) for run, other in pairs]

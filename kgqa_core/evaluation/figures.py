@@ -13,15 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kgqa_core.evaluation.metrics import (
-    Floats,
-    Mask,
-    QuestionScores,
-    calibration_error,
-    interval_figures,
-    named_bounds,
-    risk_area,
-)
+from kgqa_core.evaluation.metrics import Floats, Mask, QuestionScores, interval_figures, named_bounds, trust_figures
 from kgqa_core.evaluation.runs import STATUSES, EvaluatedRun, Record
 
 Role = Literal["learned", "seed", "template control", "ceiling", "other"]
@@ -129,20 +121,8 @@ def system_figures(run: EvaluatedRun, chosen: Mask | None = None) -> dict[str, f
         figures |= dict(zip(MATCHES, _matches(run)[some].mean(axis=0).tolist(), strict=True))
         if run.record is not None:
             figures |= _record_figures(run.record, some, float(run.scores.values["hits1"][some].sum()) / 100)
-            figures |= _trust_figures(run.record.confidence[some], run.picked_right[some].astype(np.float64))
+            figures |= trust_figures(run.record.confidence[some], run.picked_right[some].astype(np.float64))
     return figures
-
-
-def _trust_figures(confidence: Floats, right: Floats) -> dict[str, float]:
-    """Return how well confidence tells right answers [B] from wrong ones; nothing where nobody told any."""
-    if np.isnan(confidence).all():
-        return {}
-    best = np.where(np.isnan(confidence), np.nan, right)
-    return {
-        "aurc": risk_area(confidence, right),
-        "aurc_best": risk_area(best, right),
-        "calibration_error": calibration_error(confidence, right),
-    }
 
 
 def _matches(run: EvaluatedRun) -> Floats:

@@ -369,6 +369,18 @@ def risk_area(confidence: Floats, right: Floats) -> float:
     return 100 * float((np.cumsum(expected) / np.arange(1, len(wrong) + 1)).mean())
 
 
+def trust_figures(confidence: Floats, right: Floats) -> dict[str, float]:
+    """Return how well confidence tells right answers [B] from wrong ones; nothing where nobody told any."""
+    if np.isnan(confidence).all():
+        return {}
+    best = np.where(np.isnan(confidence), np.nan, right)
+    return {
+        "aurc": risk_area(confidence, right),
+        "aurc_best": risk_area(best, right),
+        "calibration_error": calibration_error(confidence, right),
+    }
+
+
 def calibration_error(probability: Floats, right: Floats) -> float:
     """Return the expected calibration error (Guo et al., 2017), percent: how far confidence is from accuracy."""
     known = ~np.isnan(probability)

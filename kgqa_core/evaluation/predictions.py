@@ -52,9 +52,8 @@ class SystemSource:
     @property
     def players(self) -> str:
         """Return who answered, as tables show it: ``oracle``, or the model of each role."""
-        return ", ".join(
-            filter(None, [self.answered_by if self.answered_by != "lm" or not self.roles else "", self.roles])
-        )
+        player = "" if self.answered_by == "lm" and self.roles else self.answered_by
+        return ", ".join(filter(None, (player, self.roles)))
 
     @property
     def row(self) -> str:

@@ -245,12 +245,9 @@ def comparison_tables(found: SideBySide, published: Published | None = None) -> 
         lift = f"{one.lift['lift.hits1']:+,.2f}" if one.lift else UNKNOWN
         hits1, f1, em = (_marked(found, one, metric) for metric in ("hits1", "f1", "em"))
         who = (one.name, answerer, about.topics if about else UNKNOWN)
-        main.append(
-            (*who, hits1, f1, *_cells(figures, MAIN), lift, *(known[metric].get(one.name, "") for metric in first))
-        )
-        matches.append(
-            (one.name, em, *_cells(figures, MATCH_COLUMNS), *(known[metric].get(one.name, "") for metric in others))
-        )
+        in_main, in_matches = ([known[metric].get(one.name, "") for metric in some] for some in (first, others))
+        main.append((*who, hits1, f1, *_cells(figures, MAIN), lift, *in_main))
+        matches.append((one.name, em, *_cells(figures, MATCH_COLUMNS), *in_matches))
         spent.append((one.name, *_cells(figures, COST_COLUMNS)))
         if about is not None:
             seeds = ", ".join(str(run.about.seed) for run in one.runs if run.about and run.about.seed is not None)

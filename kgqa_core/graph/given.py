@@ -51,15 +51,13 @@ def parse_given(record: Any) -> nsm.QuestionLine | str:
     is_number = [isinstance(one, int | float) and not isinstance(one, bool) for one in scores or ()]
     if not isinstance(scores, list) or len(scores) != len(given) or not all(is_number):
         return BAD_SCORES
-    read = [(one, read_path(one), float(score)) for one, score in zip(given, scores, strict=True)]
     triples: list[Any] = []
     paths: dict[nsm.LabelledPath, float] = {}  # of equal ones the first counts
-    for one, path, score in read:
-        ends = list(pairwise((path or ())[::2]))
-        triples += [[*pair[:1], label, *pair[1:]] for pair, label in zip(ends, (path or ())[1::2], strict=True)]
-        triples += [] if path else [one]
+    for one, score in zip(given, scores, strict=True):
+        path = read_path(one)
+        triples += [list(path[at : at + 3]) for at in range(0, len(path) - 1, 2)] if path else [one]
         if path:
-            paths.setdefault(path, score)
+            paths.setdefault(path, float(score))
     topics = tuple(dict.fromkeys(path[0] for path in paths))
     return nsm.QuestionLine(*asked, topics, answers, {}, triples, tuple(paths.items()), said)
 

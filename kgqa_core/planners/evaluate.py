@@ -288,13 +288,11 @@ def write_plans(
     path: Path, planner: str, questions: Sequence[PlanQuestion], plans: Sequence[Sequence[Plan]], *, signed: bool
 ) -> None:
     """Write schemas.PLANS."""
-    rows = [
-        (planner, question.id, rank, list(plan.path), plan.log_prob, is_right)
-        for question, proposed in zip(questions, plans, strict=True)
-        for rank, (plan, is_right) in enumerate(
-            zip(proposed, are_right(question, proposed, signed=signed), strict=True), 1
-        )
-    ]
+    rows = []
+    for question, proposed in zip(questions, plans, strict=True):
+        right = are_right(question, proposed, signed=signed)
+        for rank, plan in enumerate(proposed, 1):
+            rows.append((planner, question.id, rank, list(plan.path), plan.log_prob, right[rank - 1]))
     _write(rows, PLANS, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -81,9 +82,7 @@ class MixturePlanner:
         """Return up to ``num_plans`` distinct plans per question, best first; log-probabilities sum to 1 over all."""
         most = max(num_plans, NUM_EACH)
         given = [one.plan(questions, num_plans=most) for one in (self._dense, self._generator)]
-        paths = [
-            list(dict.fromkeys(plan.path for plan in (*first, *second))) for first, second in zip(*given, strict=True)
-        ]
+        paths = [list(dict.fromkeys(plan.path for plan in chain(*own))) for own in zip(*given, strict=True)]
         weighed = [one.weigh(questions, paths) for one in (self._dense, self._generator)]
         found = []
         for own, dense, generated in zip(paths, *weighed, strict=True):

@@ -76,17 +76,18 @@ def require_ids(value: str, graph: KnowledgeGraph) -> tuple[int, ...]:
     """Return ``ids_of(value)``; LinkError with the five nearest names where there is none."""
     found = ids_of(value, graph)
     if not found:
-        near = nearest_names(value, graph)
-        raise LinkError(
-            f"{shorten(value)} is no entity of the graph, neither a label nor a name (upper and lower case count). "
-            f"Nearest names: {_quoted(near)}.",
-            near,
-        )
+        fault = f"{shorten(value)} is no entity of the graph, neither a label nor a name (upper and lower case count)."
+        raise _link_error(fault, value, graph)
     return found
 
 
-def nearest_names(value: str, graph: KnowledgeGraph, count: int = NUM_NEAREST) -> list[str]:
-    """Return the ``count`` entity names most like ``value`` or some words in it. Reads all names: for errors only."""
+def _link_error(fault: str, value: str, graph: KnowledgeGraph) -> LinkError:
+    near = nearest_names(value, graph)
+    return LinkError(f"{fault} Nearest names in the graph: {', '.join(shorten(name, 60) for name in near)}.", near)
+
+
+def nearest_names(value: str, graph: KnowledgeGraph) -> list[str]:
+    """Return the five entity names most like ``value`` or some words in it. Reads all names: for errors only."""
     from rapidfuzz import fuzz, process
 
     names = sorted(set(graph.entity_names))
@@ -95,15 +96,11 @@ def nearest_names(value: str, graph: KnowledgeGraph, count: int = NUM_NEAREST) -
     windows = {" ".join(words[i : i + size]) for size in (1, 2, 3, 4) for i in range(len(words) - size + 1)}
     best: dict[int, float] = {}
     for window in sorted({value.casefold(), *windows}):
-        for _, score, row in process.extract(window, folded, scorer=fuzz.ratio, limit=count):
+        for _, score, row in process.extract(window, folded, scorer=fuzz.ratio, limit=NUM_NEAREST):
             best[row] = max(score, best.get(row, 0.0))
     # Of good matches the one with most characters in common: short common words match something anyway.
     order = sorted(best, key=lambda row: (best[row] < GOOD_MATCH, -best[row] * len(names[row]), row))
-    return [names[row] for row in order[:count]]
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(shorten(name, 60) for name in names)
+    return [names[row] for row in order[:NUM_NEAREST]]
 
 
 def spans_of(text: str, name: str) -> list[Span]:
@@ -277,12 +274,10 @@ def link_question(text: str, graph: KnowledgeGraph, *, topics: Sequence[str] = (
     if not topics:
         mention = find_mention(text, graph)
         if mention is None:
-            near = nearest_names(text, graph)
-            raise LinkError(
-                f"no entity name stands in the question {shorten(text)}. Nearest names in the graph: {_quoted(near)}. "
-                "Name the topic yourself: --topic NAME, or the field topic",
-                near,
+            fault = (
+                f"no entity name stands in the question {shorten(text)}. Name the topic: --topic NAME, or field topic."
             )
+            raise _link_error(fault, text, graph)
         entities = set(mention[1])
     question = Question(id=id, text=text, masked=text, topics=tuple(sorted(entities)), answers=(), split="test")
     return replace(question, masked=mask_topics(text, {*topics, *map(graph.name_of, entities)}))

@@ -163,7 +163,7 @@ def test_a_file_without_any_question_says_what_is_expected(write, tmp_path: Path
     empty.touch()
     with pytest.raises(InputError, match="it is empty"):
         evaluate.read_plan_file(empty)
-    with pytest.raises(InputError, match=r"does not exist\. Nearest beside it: plans\.jsonl"):
+    with pytest.raises(InputError, match=r"does not exist\..*; did you mean 'plans\.jsonl'\?"):
         evaluate.read_plan_file(tmp_path / "plan.jsonl")
 
 

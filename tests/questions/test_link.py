@@ -114,7 +114,7 @@ def test_a_person_asks(films: KnowledgeGraph, ids: Ids) -> None:
     assert (asked.topics, asked.masked, asked.answers) == (ids("f2"), "Who directed [topic]?", ())
     named = link_question("Who directed the film of 1958?", films, topics=["1958"])
     assert (named.topics, named.masked) == (ids("1958"), "Who directed the film of [topic]?")
-    with pytest.raises(LinkError, match=r"'vertigo' is no entity .* Nearest names: 'Vertigo'"):
+    with pytest.raises(LinkError, match=r"'vertigo' is no entity .* Nearest names in the graph: 'Vertigo'"):
         link_question("Who directed it?", films, topics=["vertigo"])
 
 
