@@ -182,6 +182,8 @@ PLANS = _table(
     log_prob=NUMBER,
     right=FLAG,  # is it one of the question's paths?
 )
+DENSE_PATHS = _table(path=TEXTS)  # steps by label, as in SUPERVISION
+DENSE_QUESTIONS = _table(question_id=TEXT, paths=IDS)  # rows of DENSE_PATHS
 METER = _table(
     system=TEXT,
     model=TEXT,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Literal
 
 import numpy as np
@@ -74,12 +74,9 @@ def randomisation_test(differences: Floats, *, flips: int = FLIPS, seed: int = 0
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return each p as corrected for there being several (Holm's step-down method), in the order given."""
-    corrected = [0.0] * len(p_values)
-    highest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = highest
-    return corrected
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    raised = [min(1.0, (len(order) - rank) * p_values[place]) for rank, place in enumerate(order)]
+    return [p for _, p in sorted(zip(order, accumulate(raised, max), strict=True))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ import re
 import string
 import unicodedata
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import comb
+from operator import neg
 from typing import NamedTuple
 
 import numpy as np
@@ -189,11 +191,7 @@ def end_of_tie(scores: Sequence[float], start: int) -> int:
     if start >= len(scores):
         return start
     lowest = scores[start] - TIE_TOLERANCE * abs(scores[start])
-    low, high = start + 1, len(scores)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if scores[middle] >= lowest else (low, middle)
-    return low
+    return bisect_right(scores, -lowest, start + 1, key=neg)
 
 
 def expected_hit(num_tied: int, num_golds: int, places: int) -> float:

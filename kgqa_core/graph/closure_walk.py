@@ -216,10 +216,9 @@ def labels_named(
     parts = _files(dumps, "names")
     if not wanted or not parts:
         return {}
-    found: dict[str, list[str]] = {}
     with connect(memory_limit, temp_directory, {"given": parts}) as connection:
         connection.register("wanted", pa.table({"name": wanted}))
-        query = "select distinct name, entity from given semi join wanted using (name) order by name, entity"
-        for name, entity in connection.sql(query).fetchall():
-            found.setdefault(name, []).append(entity)
-    return found
+        query = (
+            "select name, list(distinct entity order by entity) from given semi join wanted using (name) group by name"
+        )
+        return dict(connection.sql(f"{query} order by name").fetchall())

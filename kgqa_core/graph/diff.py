@@ -20,15 +20,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kgqa_core.graph.build import connect
-from kgqa_core.graph.csr import expand_ranges
+from kgqa_core.graph.csr import Bools, expand_ranges
 from kgqa_core.graph.kg import KnowledgeGraph
 
 GONE = -1
 NUM_SHOWN = 20  # relations and hubs
 SPREAD_ENTITIES = 2**18  # entities whose neighbours are looked up at once
 RANGE_EDGES = 2**24  # edges of the heads that are compared at once, in both directions
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

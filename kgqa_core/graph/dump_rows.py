@@ -45,16 +45,17 @@ _MORE = _BASE + r"\u00b7\u0300-\u036f\u203f-\u2040-"
 _BLANK_NODE = rf"(_:[{_BASE}](?:[{_MORE}.]*[{_MORE}])?)"
 _TEXT = rf'[^"\\\r\n]*(?:(?:\\[tbnrf"\'\\]|{_UCHAR})[^"\\\r\n]*)*'
 _TAG = r"[a-zA-Z]+(?:-[a-zA-Z0-9]+)*"
-_OBJECT = rf'(?:{_IRI}|{_BLANK_NODE}|"({_TEXT})"(?:@({_TAG})|\^\^{_IRI})?)'
 _WS = r"[ \t]*"
-LINE = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE}){_WS}{_IRI}{_WS}{_OBJECT}{_WS}\.{_WS}(?:#.*)?", re.DOTALL)
+_TERM = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE})")
+_OBJECT = re.compile(rf'{_WS}(?:{_IRI}|{_BLANK_NODE}|"({_TEXT})"(?:@({_TAG})|\^\^{_IRI})?)')
+_END = re.compile(rf"{_WS}\.{_WS}(?:#.*)?", re.DOTALL)
 
 _PLAIN_IRI = rf"<{_SCHEME}{_IRI_CHARS}>"
 _PLAIN_ESCAPE = r'\\(?:[tbnrf"\'\\]|u(?:[0-9abcefABCEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))'
 _PLAIN_LITERAL = rf'"[^"\\\r\n]*(?:{_PLAIN_ESCAPE}[^"\\\r\n]*)*"(?:@{_TAG}|\^\^{_PLAIN_IRI})?'
 PLAIN = rf"^{_PLAIN_IRI}[ \t]{_PLAIN_IRI}[ \t](?:{_PLAIN_IRI}|{_PLAIN_LITERAL})[ \t]\.\r?\n$"
 """RE2, for bytes that are UTF-8: whole lines of three terms and a dot, each behind one tab or blank. No blank nodes, no
-escapes in IRIs, no ``\\U``. It accepts nothing that ``LINE`` does not."""
+escapes in IRIs, no ``\\U``. It accepts nothing that ``parse_line`` does not."""
 
 _NOTHING = re.compile(rf"{_WS}(?:#.*)?", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u(....)|U(........)|(.))", re.DOTALL)
@@ -74,21 +75,28 @@ class Statement(NamedTuple):
 
 
 def parse_line(line: bytes) -> Statement | str | None:
-    """Parse one line without its line end; return None for a blank or comment line, the reason for a malformed one."""
+    """Parse a line without its end; return None for a blank or comment line, the first fault of a malformed one."""
     try:
         text = line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
         return NOT_UTF8
     if _NOTHING.fullmatch(text):
         return None
-    match = LINE.fullmatch(text)
-    if match is None:
-        return find_fault(text)
-    subject, blank_subject, relation, iri, blank_object, literal, language, datatype = match.groups(default="")
+    at, groups = 0, list[str]()
+    for place, term in enumerate((_TERM, _TERM, _OBJECT)):
+        match = term.match(text, at)
+        if match is None or (place == 1 and match[2]):
+            return _fault_of_term(text[at:].lstrip(" \t"), literal_allowed=place == 2)
+        at, groups = match.end(), [*groups, *match.groups(default="")]
+    subject, blank_subject, relation, _, iri, blank_object, literal, language, datatype = groups
+    is_literal = not (iri or blank_object)
+    if _END.fullmatch(text, at) is None:
+        if is_literal and text[at : at + 1] not in ("", " ", "\t", ".", '"', "<"):
+            return "bad language tag or datatype"
+        return "text after the final dot" if text[at:].lstrip(" \t").startswith(".") else "missing final dot"
     subject, relation, iri = map(decode, (subject, relation, iri))
     if "\\" in text and any(map(_BAD_IN_IRI.search, (subject, relation, iri, decode(datatype)))):
         return "bad character in an IRI"
-    is_literal = not (iri or blank_object)
     end = decode(literal) if is_literal else iri or blank_object
     return Statement(subject or blank_subject, relation, end, is_literal, language or None)
 
@@ -117,25 +125,8 @@ def decode(text: str) -> str:
     return _ESCAPE.sub(character, text) if "\\" in text else text
 
 
-_TERM = re.compile(rf"{_WS}(?:{_IRI}|{_BLANK_NODE})")
-_ANY_OBJECT = re.compile(_WS + _OBJECT)
 _RAW_IRI = re.compile(r"<([^<>\x00-\x20]*)>")
 _RAW_LITERAL = re.compile(r'"(?:[^"\\\r\n]|\\.)*"', re.DOTALL)
-
-
-def find_fault(text: str) -> str:
-    """Return why a line, known to be malformed, is: the first thing wrong from the left."""
-    at, match = 0, None
-    for place in range(3):
-        match = (_ANY_OBJECT if place == 2 else _TERM).match(text, at)
-        if match is None or (place == 1 and match[2]):
-            return _fault_of_term(text[at:].lstrip(" \t"), literal_allowed=place == 2)
-        at = match.end()
-    rest = text[at:]
-    is_literal = match is not None and match[3] is not None
-    if is_literal and rest[:1] not in ("", " ", "\t", ".", '"', "<"):
-        return "bad language tag or datatype"
-    return "text after the final dot" if rest.lstrip(" \t").startswith(".") else "missing final dot"
 
 
 def _fault_of_term(rest: str, *, literal_allowed: bool) -> str:

@@ -111,10 +111,7 @@ def match_relations(labels: Sequence[str], patterns: Sequence[str]) -> tuple[Boo
 
 def read_cvts(graph: KnowledgeGraph) -> Bools | None:
     """Return which entities [N] are CVT nodes; None where the graph's format does not say."""
-    path = graph.folder / "entities.parquet"
-    if "kind" not in pq.read_schema(path).names:
-        return None
-    kinds = pq.read_table(path, columns=["kind"])["kind"]
+    kinds = pq.read_table(graph.folder / "entities.parquet", columns=["kind"])["kind"]
     if kinds.null_count == len(kinds):
         return None
     found: Bools = pc.fill_null(pc.equal(kinds, "cvt"), False).to_numpy()

@@ -16,18 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kgqa_core.errors import ArtifactError
-from kgqa_core.graph.csr import (
-    CsrArrays,
-    Ints,
-    SortedIndex,
-    StringTable,
-    expand_ranges,
-    open_array,
-    open_csr,
-    open_strings,
-    read_only,
-    sorted_distinct,
-)
+from kgqa_core.graph import csr
+from kgqa_core.graph.csr import Ints, SortedIndex, StringTable, expand_ranges, open_array, read_only, sorted_distinct
 from kgqa_core.graph.strings import fold
 from kgqa_core.types import Question, RelationPath
 
@@ -54,7 +44,7 @@ class KnowledgeGraph:
         return 2 * self.num_relations
 
     @cached_property
-    def arrays(self) -> CsrArrays:
+    def arrays(self) -> csr.CsrArrays:
         """The CSR as compiled code takes it, read-only, as it is when it comes from disk."""
         return (
             read_only(self.group_ptr),
@@ -95,11 +85,11 @@ class KnowledgeGraph:
 
     @cached_property
     def _labels(self) -> StringTable:
-        return open_strings(self.folder, "label")
+        return csr.open_strings(self.folder, "label")
 
     @cached_property
     def _names(self) -> StringTable:
-        return open_strings(self.folder, "name")
+        return csr.open_strings(self.folder, "name")
 
     @cached_property
     def _by_label(self) -> SortedIndex:
@@ -199,7 +189,7 @@ def open_graph(folder: Path) -> KnowledgeGraph:
     try:
         facts = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
         counts = {name: facts[name] for name in ("num_entities", "num_relations", "num_triples")}
-        return KnowledgeGraph(folder, **counts, **open_csr(folder)._asdict())
+        return KnowledgeGraph(folder, **counts, **csr.open_csr(folder)._asdict())
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{folder} holds no usable graph ({error}). Build it again: kgqa build CONF") from error
 

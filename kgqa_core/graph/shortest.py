@@ -289,7 +289,7 @@ def _spell(edges: I32, level_ptr: I64, ends: Bools, first: I64, max_paths: int) 
                         num_touched += 1
                     following[edge] = first[relation]
                     first[relation] = edge
-            _sort(touched[:num_touched])
+            touched[:num_touched].sort()
             prefixes = with_room(prefixes, num + num_touched)
             reached = with_room(reached, num_reached + num_walked)
             for relation in touched[:num_touched]:
@@ -310,17 +310,6 @@ def _spell(edges: I32, level_ptr: I64, ends: Bools, first: I64, max_paths: int) 
                 reached_ptr[num - end] = num_reached
         here, here_ptr, begin = reached, reached_ptr, end
     return _read_off(prefixes[:num], max_hops), capped
-
-
-@njit(cache=True, nogil=True)
-def _sort(values: I64) -> None:
-    """Sort a few values in place (by insertion: np.sort takes long to compile)."""
-    for at in range(1, len(values)):
-        moved, place = values[at], at
-        while place > 0 and values[place - 1] > moved:
-            values[place] = values[place - 1]
-            place -= 1
-        values[place] = moved
 
 
 @njit(cache=True, nogil=True)

@@ -184,15 +184,8 @@ def join_blocks(
 # ------ The subgraphs that question files bring.
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """One chunk, packed. Its arrays lie in ``folder``, numbered from 0 on."""
-
-    folder: Path
-    num_lines: int
-    usable: list[tuple[int, str | None]]  # line number inside the chunk, and the id that the line gives
-
-
+Packed = tuple[Path, int, list[tuple[int, str | None]]]
+"""Of one chunk: the folder of its arrays, numbered from 0 on; its number of lines; of each usable one number and id."""
 PackChunks = Callable[[Callable[[Chunk], Packed], Iterable[Chunk]], Iterable[Packed]]
 
 
@@ -221,10 +214,10 @@ def build_subgraphs(
             folder.mkdir(parents=True)
             chunks = list_chunks(path, format=format, columns=TRIPLE_COLUMNS, parts=folder, chunk_bytes=chunk_bytes)
             before = 0
-            for packed in list(map_chunks(partial(pack_chunk, graph_folder=graph.folder), chunks)):
-                folders.append(packed.folder)
-                ids += [given or default_id(path, before + line) for line, given in packed.usable]
-                before += packed.num_lines
+            for packed, num_lines, usable in map_chunks(partial(pack_chunk, graph_folder=graph.folder), chunks):
+                folders.append(packed)
+                ids += [given or default_id(path, before + line) for line, given in usable]
+                before += num_lines
         return join_blocks(folders, ids, graph, out_dir)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
@@ -237,7 +230,7 @@ def pack_chunk(chunk: Chunk, *, graph_folder: Path) -> Packed:
     with written_whole(folder) as partial_folder:
         partial_folder.mkdir()
         pack_block(_number([line for _, line in usable], graph_folder), graph_folder, partial_folder)
-    return Packed(folder, num_lines, [(number, line.id) for number, line in usable])
+    return folder, num_lines, [(number, line.id) for number, line in usable]
 
 
 def _number(lines: Sequence[QuestionLine], graph_folder: Path) -> Block:

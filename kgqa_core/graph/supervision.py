@@ -58,17 +58,16 @@ def write_supervision(
     """
     finder = PathFinder(graph, max_hops=max_hops, reenter_topic=reenter_topic, max_paths=max_paths)
     follower = Follower(graph, max_steps=max_hops, reenter_topic=reenter_topic)
-    counts: Counter[str] = Counter({reason: 0 for reason in (NO_TOPIC, NO_ANSWER, UNREACHABLE)})
     totals: Counter[str] = Counter()
     waiting = iter(questions)
     with written_whole(out) as partial, pq.ParquetWriter(partial, SUPERVISION) as writer:
         while batch := list(islice(waiting, BATCH)):
-            rows = [row for question in batch for row in _rows(graph, question, finder, follower, counts)]
+            rows = [row for question in batch for row in _rows(graph, question, finder, follower, totals)]
             totals.update(questions=len(batch), paths=len(rows), best=sum(row["best"] for row in rows))
             writer.write_table(pa.Table.from_pylist(rows, schema=SUPERVISION))
             progress(totals["questions"])
-    num_capped = counts.pop("capped", 0)
-    return SupervisionReport(totals["questions"], totals["paths"], totals["best"], dict(counts), num_capped)
+    without = {reason: totals[reason] for reason in (NO_TOPIC, NO_ANSWER, UNREACHABLE)}
+    return SupervisionReport(totals["questions"], totals["paths"], totals["best"], without, totals["capped"])
 
 
 def _rows(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -65,7 +65,7 @@ class Knowledge:
             self._by_text[question.text].append(id)
             self._by_masked[question.masked, question.topics].append(id)
         self._first_masked = {masked: ids[0] for (masked, _), ids in reversed(self._by_masked.items())}
-        self._known: OrderedDict[tuple[str, ...], Known] = OrderedDict()
+        self._known = lru_cache(maxsize=MAX_KEPT)(self._work_out)
 
     @cached_property
     def key(self) -> str:
@@ -93,15 +93,10 @@ class Knowledge:
             ids = ids or [self._first_masked[question]]
         if ids is None and own is not None:  # whoever asks has worded it anew
             ids = self._by_text[own.text]
-        key = tuple(ids or ())
-        if key and key not in self._known:
-            self._known[key] = self._work_out([self._questions[id] for id in key])
-            if len(self._known) > MAX_KEPT:
-                self._known.popitem(last=False)
-        return self._known.get(key)
+        return self._known(*ids) if ids else None
 
-    def _work_out(self, questions: Sequence[Question]) -> Known:
-        names = self.search.entities
+    def _work_out(self, *ids: str) -> Known:
+        questions, names = [self._questions[id] for id in ids], self.search.entities
         golds = dict.fromkeys(gold for one in questions for gold in sorted(golds_of(one, reenter_topic=True)))
         topics = dict.fromkeys(topic for one in questions for topic in one.topics)
         placed, first = [], questions[0]

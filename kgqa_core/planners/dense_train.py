@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kgqa_core import schemas
 from kgqa_core.artifacts import written_whole
 from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError, shorten
@@ -81,6 +82,7 @@ def fit_dense(
     base = open_encoder(encoder, settings)
     states = base.lower_states([question.text for question in used])
     texts = base.encode_published([render_path_text(path) for path in paths])
+    path_texts = torch.from_numpy(texts)
     members: list[Member] = []
 
     def of_all(step: int, total: int, loss: float) -> None:
@@ -88,16 +90,9 @@ def fit_dense(
 
     for number in range(settings.members):
         base.publish()
-        parts = train_vectors(
-            base,
-            states,
-            torch.from_numpy(texts),
-            targets,
-            settings=settings,
-            seed=seed + MEMBER_SEEDS * number,
-            progress=of_all,
-        )
-        vectors = path_vectors(torch.from_numpy(texts), parts)
+        own_seed = seed + MEMBER_SEEDS * number
+        parts = train_vectors(base, states, path_texts, targets, settings=settings, seed=own_seed, progress=of_all)
+        vectors = path_vectors(path_texts, parts)
         bank = base.encode_all(states)
         upper = {name: weight.clone() for name, weight in base.upper.state_dict().items()}
         arrays = [part.numpy() for part in (vectors, parts["bias"], parts["map"], bank)]
@@ -250,10 +245,6 @@ def _batches(lengths: Sequence[int], size: int, random: np.random.Generator) -> 
 VERSION = 1
 FACTS, PATHS, QUESTIONS, TEXTS = "dense.json", "paths.parquet", "questions.parquet", "texts.safetensors"
 UPPER = "upper."  # before the names of the upper layers' weights
-_PATHS = pa.schema([pa.field("path", pa.list_(pa.string()), nullable=False)])
-_QUESTIONS = pa.schema(
-    [pa.field("question_id", pa.string(), nullable=False), pa.field("paths", pa.list_(pa.int32()), nullable=False)]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,11 +285,10 @@ def save_dense(model: DenseModel, question_ids: Sequence[str], out: Path) -> Non
         settings = model.settings.model_dump(mode="json")
         facts = {"version": VERSION, "settings": settings, "seed": model.seed, "encoder": model.encoder}
         (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        pq.write_table(pa.table({"path": list(map(list, model.paths))}, schema=_PATHS), folder / PATHS)
+        pq.write_table(pa.table({"path": list(map(list, model.paths))}, schema=schemas.DENSE_PATHS), folder / PATHS)
         rows = np.split(model.targets.indices, model.targets.indptr[1:-1])
-        pq.write_table(
-            pa.table({"question_id": list(question_ids), "paths": rows}, schema=_QUESTIONS), folder / QUESTIONS
-        )
+        questions = pa.table([list(question_ids), rows], schema=schemas.DENSE_QUESTIONS)
+        pq.write_table(questions, folder / QUESTIONS)
         write({"texts": model.texts}, TEXTS)
         for number, member in enumerate(model.members):
             upper = {f"{UPPER}{name}": weight for name, weight in member.upper.items()}

@@ -72,15 +72,11 @@ def _write(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, path: Path) -> No
 def read_cases(folder: Path, split: Split, mode: Mode = "best", threshold: float = 0.5) -> list[PlanQuestion]:
     """Return the questions of a split, in their order, each with the paths that count as right; some have none."""
     taught = read_supervision(folder / PATHS_FILE, mode, threshold, split=split)
-    return [
-        PlanQuestion(
-            row["question_id"],
-            row["text"],
-            tuple(row["topics"]),
-            tuple(one.path for one in taught.get(row["question_id"], ())),
-        )
-        for row in pq.read_table(folder / ASKED_FILE, filters=[("split", "=", split)]).to_pylist()
-    ]
+    found = []
+    for row in pq.read_table(folder / ASKED_FILE, filters=[("split", "=", split)]).to_pylist():
+        paths = tuple(one.path for one in taught.get(row["question_id"], ()))
+        found.append(PlanQuestion(row["question_id"], row["text"], tuple(row["topics"]), paths))
+    return found
 
 
 def read_hops(folder: Path) -> dict[str, int | None]:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from kgqa_core.config_base import DriftSection
 from kgqa_core.graph.diff import Change, GraphDiff, compare_graphs
+from kgqa_core.graph.formats import texts_table
 from kgqa_core.graph.kg import open_graph
 from kgqa_core.graph.search_graph import BLOCKS_FILE
 from kgqa_core.questions.build import read_questions
@@ -98,8 +99,7 @@ def compare_builds(old: Build, new: Build, *, hops: int) -> tuple[BuildDiff, pa.
         coverage=_coverage(old.questions, new.questions),
     )
     rows = [(id, change) for change, ids in concerned.items() for id in ids]
-    columns = {"question_id": [id for id, _ in rows], "change": [change for _, change in rows]}
-    return diff, pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+    return diff, texts_table(rows, ("question_id", "change"))
 
 
 def _read_digests(folder: Path | None) -> dict[str, str] | None:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
-from kgqa_core.errors import ConfigError, InputError, nearest, shorten
+from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten
 from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, decode_line, require_file
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED
 from kgqa_core.graph.kg import KnowledgeGraph
@@ -160,10 +160,8 @@ def files_by_split(*patterns: str, dev: Sequence[str] = ("dev",)) -> Callable[..
             found += [QuestionFile(file, split) for file in next(filter(None, tried), [])]
         if not found:
             names = [patterns[0].format(split=split) for split in SPLITS]
-            folder, wanted = (path, names[0]) if path.is_dir() else (path.parent, path.name)
-            near = nearest(wanted, [entry.name for entry in folder.iterdir()] if folder.is_dir() else [])
-            hint = f" Nearest there: {near[0]}." if near else ""
-            raise InputError(f"questions: {path} is neither a file nor a folder with {', '.join(names)}.{hint}")
+            hint = nearest_beside(path / names[0] if path.is_dir() else path)
+            raise InputError(f"questions: {path} is neither a file nor a folder with {', '.join(names)}{hint}")
         return found
 
     return find

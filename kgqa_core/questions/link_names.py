@@ -218,10 +218,8 @@ class NameIndex:
 def named_entities(graph: KnowledgeGraph) -> Iterator[tuple[int, str]]:
     """Yield (entity id, name) of all that have a name of their own, read piece by piece."""
     with pq.ParquetFile(graph.folder / "entities.parquet") as file:
-        columns = [name for name in ("entity_id", "name", "kind") if name in file.schema_arrow.names]
-        for batch in file.iter_batches(columns=columns):
-            kinds = batch["kind"].to_pylist() if "kind" in columns else [None] * batch.num_rows
-            rows = zip(batch["entity_id"].to_pylist(), batch["name"].to_pylist(), kinds, strict=True)
+        for batch in file.iter_batches(columns=["entity_id", "name", "kind"]):
+            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             yield from ((entity, name) for entity, name, kind in rows if kind not in ("cvt", "foreign"))
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from kgqa_core.config_base import FilePath, Name, Section
-from kgqa_core.errors import ConfigError, shorten, with_nearest
+from kgqa_core.errors import shorten, with_nearest
 
 CONTROLS = {"template_control": "template control", "ceiling": "ceiling"}
 SCORES = {
@@ -69,22 +69,22 @@ _SCORE = re.compile(r"(?:(?P<control>[a-z_]+)\.)?(?P<score>[a-z0-9_]+)(?:\.hop(?
 
 
 def label_of(name: str) -> str:
-    """Return what a figure measures, with its unit; raises ``ConfigError`` for a name that is none."""
+    """Return what a figure measures, with its unit; raises ``ValueError`` for a name that is none."""
     if name in COSTS:
         return COSTS[name]
     found = _SCORE.fullmatch(name)
     if found is None or found["score"] not in SCORES or found["control"] not in (None, *CONTROLS):
         forms = f"{' and '.join(f'{control}.<score>' for control in CONTROLS)}, and <score>.hop<number>"
         legal = with_nearest(name, [*SCORES, *COSTS])
-        raise ConfigError(f"no stage records {shorten(name)}; legal: {legal}; scores also as {forms}")
+        raise ValueError(f"no stage records {shorten(name)}; legal: {legal}; scores also as {forms}")
     label = SCORES[found["score"]] + (f", {found['hops']}-hop" if found["hops"] else "")
     return f"{CONTROLS[found['control']]}: {label}" if found["control"] else label
 
 
 def curve_label(name: str) -> str:
-    """Return what a curve of training shows; raises ``ConfigError`` for a name that is none."""
+    """Return what a curve of training shows; raises ``ValueError`` for a name that is none."""
     if name not in CURVES:
-        raise ConfigError(f"no curve is called {shorten(name)}; legal: {with_nearest(name, CURVES)}")
+        raise ValueError(f"no curve is called {shorten(name)}; legal: {with_nearest(name, CURVES)}")
     return CURVES[name]
 
 
@@ -108,11 +108,8 @@ def _distinct_values(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
-def _figure(name: str, label: Callable[[str], str] = label_of) -> str:
-    try:
-        label(name)
-    except ConfigError as problem:
-        raise ValueError(str(problem)) from None
+def _figure(name: str) -> str:
+    label_of(name)
     return name
 
 
@@ -150,7 +147,7 @@ class PlotSection(Section):
     @model_validator(mode="after")
     def _whole(self) -> PlotSection:
         for name in self.y:
-            _figure(name, curve_label if self.kind == "curves" else label_of)
+            (curve_label if self.kind == "curves" else label_of)(name)
         if (self.x is None) != (self.kind == "curves"):
             raise ValueError("curves run over training steps and have no 'x'; any other plot needs one")
         if self.beside and (self.kind == "curves" or not any(map(is_score, self.y))):
@@ -211,7 +208,7 @@ class SweepFile(Section):
             return
         try:
             label_of(plot.x)
-        except ConfigError:
+        except ValueError:
             _legal(f"{where}.x", plot.x, self.compared, "; so are the figures")
         if plot.lines is None:
             raise ValueError(f"{where}.x is a figure: say in 'lines' which dimensions have a line for each value")

@@ -172,7 +172,7 @@ def test_a_path_without_question_files_says_what_is_expected(tmp_path: Path, bui
         InputError, match=r"folder with train\.jsonl, dev\.jsonl, test\.jsonl\. Nearest.*training\.jsonl"
     ):
         build(tmp_path)
-    with pytest.raises(InputError, match=r"trainin\.jsonl is neither .* Nearest there: training\.jsonl"):
+    with pytest.raises(InputError, match=r"trainin\.jsonl is neither .*; did you mean 'training\.jsonl'"):
         build(tmp_path / "trainin.jsonl")
     with pytest.raises(InputError, match=r"train\.jsonl does not exist"):
         build(None, files={"train": tmp_path / "train.jsonl"})

@@ -30,7 +30,7 @@ def test_figures_are_named_in_words_and_controls_have_scores_alone() -> None:
     assert {name: label_of(name) for name in named} == named
     assert [name for name in (*named, "num_train", "dev.hits1") if is_score(name)] == ["hits1", "f1.hop3"]
     for name in ("hits", "hits1.hops2", "control.hits1", "template_control.num_train", "hits1.hop", ""):
-        with pytest.raises(ConfigError, match="no stage records"):
+        with pytest.raises(ValueError, match="no stage records"):
             label_of(name)
 
 
