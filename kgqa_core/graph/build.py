@@ -47,16 +47,6 @@ class BuildLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class InverseCounts:
-    """How one relation and its inverse came, in distinct triples."""
-
-    label: str  # of the inverse
-    num_both: int  # given forwards and as inverse
-    num_only_forward: int
-    num_only_inverse: int
-
-
-@dataclass(frozen=True, slots=True)
 class GraphReport:
     """What a build found. All but the counts per relation is written to graph.json."""
 
@@ -70,7 +60,8 @@ class GraphReport:
     num_shared_names: int  # names that several entities have
     rejects: dict[str, int] = field(default_factory=dict)  # reason -> rows
     triples_per_relation: dict[str, int] = field(default_factory=dict)
-    inverses: dict[str, InverseCounts] = field(default_factory=dict)  # relation -> its inverse, where one is given
+    # Relation -> its inverse, where one is given: label, and distinct triples num_both, num_only_forward, _inverse.
+    inverses: dict[str, dict[str, Any]] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)  # ENTITIES.kind -> entities, where the format tells
 
     @property
@@ -128,10 +119,7 @@ def build_graph(
 
 def _parse(path: Path, format: str, columns: tuple[str, ...], parts: Path, limits: BuildLimits) -> list[ChunkReport]:
     parts.mkdir(exist_ok=True)
-    # A list, so that whoever maps can tell how much of it is done; 400 GB of text are 50,000 small records.
-    chunks = list(
-        formats.list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes)
-    )
+    chunks = formats.list_chunks(path, format=format, columns=columns, parts=parts, chunk_bytes=limits.chunk_bytes)
     return list(limits.map_chunks(open_format(format).parse, chunks))
 
 
@@ -160,7 +148,7 @@ def _write_graph(
         num_entities=num_entities,
         num_relations=relations.num_rows,
         num_triples=shards.num_rows,
-        num_duplicates=num_rows - shards.num_rows - sum(counts.num_both for counts in inverses.values()),
+        num_duplicates=num_rows - shards.num_rows - sum(counts["num_both"] for counts in inverses.values()),
         num_rows=num_rows,
         num_blank=sum(report.num_blank for report in triples),
         num_named=num_named,
@@ -207,7 +195,7 @@ def _write_entities(
 
 def _write_triples(
     connection: duckdb.DuckDBPyConnection, folder: Path, shard_rows: int, inverse_suffix: str | None
-) -> tuple[pa.Table, pa.Table, dict[str, InverseCounts]]:
+) -> tuple[pa.Table, pa.Table, dict[str, dict[str, Any]]]:
     """Encode, deduplicate and sort the triples; write ``triples-NNNN.parquet``, each a range of heads.
 
     Triples of a given inverse (``find_inverses``) are turned round. Returns the triples, the relations
@@ -246,7 +234,7 @@ def _write_triples(
     inverses = [inverse_of.get(label) for label in labels]
     relations = pa.table([list(ids.values()), labels, counts["n"], inverses], schema=schemas.RELATIONS)
     found = zip(labels, inverses, counts.drop_columns("n").to_pylist(), strict=True)
-    counted = {label: InverseCounts(inverse, **row) for label, inverse, row in found if inverse is not None}
+    counted = {label: {"label": inverse, **row} for label, inverse, row in found if inverse is not None}
     return triples, relations, counted
 
 

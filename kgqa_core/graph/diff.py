@@ -140,11 +140,10 @@ def _changed_triples(
     num_edges = np.arange(0, int(new.edge_ptr[-1]), RANGE_EDGES)[1:]
     new_cuts = np.unique(np.searchsorted(new.edge_ptr[new.group_ptr], num_edges))
     old_cuts = np.append(kept, old.num_entities)[np.searchsorted(new_ids[kept], new_cuts)]
-    cuts = zip(
-        *([0, *cuts.tolist(), graph.num_entities] for cuts, graph in ((old_cuts, old), (new_cuts, new))), strict=True
-    )
+    old_ranges = pairwise([0, *old_cuts.tolist(), old.num_entities])
+    new_ranges = pairwise([0, *new_cuts.tolist(), new.num_entities])
     found = []
-    for (old_low, new_low), (old_high, new_high) in pairwise(cuts):
+    for (old_low, old_high), (new_low, new_high) in zip(old_ranges, new_ranges, strict=True):
         rows = connection.sql(
             "with o as (select t.*, h.new as new_head, r.new as new_relation, e.new as new_tail from old_triple t "
             "join place h on t.head = h.old join moved r on t.relation = r.old join place e on t.tail = e.old "

@@ -121,9 +121,8 @@ def write_bucket(bucket: Bucket) -> Piece:
     ids[layout.num_relations :] = ids[: layout.num_relations] + num_relations
     relations = ids[(edges >> np.uint64(layout.other_bits)).astype(np.int64)]
     others = (edges & np.uint64((1 << layout.other_bits) - 1)).astype(np.int32)
-    starts = np.flatnonzero(
-        np.append(True, (owners[1:] != owners[:-1]) | (relations[1:] != relations[:-1]))[: len(owners)]
-    )
+    changes = (owners[1:] != owners[:-1]) | (relations[1:] != relations[:-1])
+    starts = np.flatnonzero(np.append(True, changes)[: len(owners)])
     num_owners = min(bucket.high * layout.width, layout.num_entities) - first
     arrays = {
         "groups": np.bincount(owners[starts] - first, minlength=num_owners),

@@ -68,10 +68,7 @@ def cut_subgraphs(
     map_buckets: CutMap = map,
     bucket_questions: int = BUCKET_QUESTIONS,
 ) -> SubgraphReport:
-    """Cut the subgraphs of all questions of an artifact, linked to ``graph``, into ``out_dir``.
-
-    ``map_buckets``: how buckets of ``bucket_questions`` are mapped; ``fan_out.fan_out`` gives one over Dask.
-    """
+    """Cut the subgraphs of all questions of an artifact, linked to ``graph``, into ``out_dir``, a bucket at a time."""
     ids = pq.read_table(questions / QUESTIONS_FILE, columns=["id"])["id"].to_pylist()
     starts = range(0, len(ids), bucket_questions)
     buckets = [Bucket(n, at, min(bucket_questions, len(ids) - at)) for n, at in enumerate(starts)]

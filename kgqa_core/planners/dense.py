@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,12 +202,9 @@ class DensePlanner:
         return see(self._model, vectors)
 
     def _plan(self, question: PlanQuestion, view: View, num_plans: int) -> list[Plan]:
-        known: dict[LabelPath, Collection[str]] = {}
-
+        @cache
         def allowed(path: LabelPath) -> Collection[str]:
-            if path not in known:
-                known[path] = frozenset(self._exists(question, path) if self._exists else ())
-            return known[path]
+            return frozenset(self._exists(question, path) if self._exists else ())
 
         places = self._candidates(view, allowed, max(num_plans, NUM_CANDIDATES))
         unseen = self._beam(view, allowed)

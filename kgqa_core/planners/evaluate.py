@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -195,15 +195,13 @@ def made_of(relations: Collection[str]) -> IsValid:
 
 def leads_somewhere(search: SearchGraph) -> IsValid:
     """Return the test whether a plan leads from its question's topics to anything."""
-    count, known = _counter(search), dict[tuple[tuple[int, ...], LabelPath], bool]()
+    count = _counter(search)
 
-    def exists(question: PlanQuestion, path: LabelPath) -> bool:
-        key = (question.topics, path)
-        if key not in known:
-            known[key] = count(question.topics, path, ())[0] > 0
-        return known[key]
+    @cache
+    def leads(topics: tuple[int, ...], path: LabelPath) -> bool:
+        return count(topics, path, ())[0] > 0
 
-    return exists
+    return lambda question, path: leads(question.topics, path)
 
 
 def f1_of_first(search: SearchGraph, questions: Sequence[Question], plans: Sequence[Sequence[Plan]]) -> list[float]:

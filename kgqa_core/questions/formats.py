@@ -175,8 +175,12 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
 
     Raises InputError where the file is missing.
     """
-    require_file(path, what="question file")
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")  # or a pipe
+    except OSError:
+        require_file(path, what="question file")
+        raise
+    with file:
         for number, raw in enumerate(file, 1):
             line = decode_line(raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw)
             if isinstance(line, bytes):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,13 +71,9 @@ class HashedRows:
     """Rows of a NameIndex by a 64-bit hash, 12 bytes each; found by binary search. Another process hashes otherwise."""
 
     def __init__(self, keyed: Iterable[tuple[int, int]]) -> None:
-        keys, rows = array("Q"), array("i")
-        for key, row in keyed:
-            keys.append(key)
-            rows.append(row)
-        order = np.argsort(np.array(keys, np.uint64), kind="stable")
-        self._keys = np.array(keys, np.uint64)[order]
-        self._rows = np.array(rows, np.int32)[order]
+        pairs = np.fromiter(keyed, dtype=[("key", np.uint64), ("row", np.int32)])
+        order = np.argsort(pairs["key"], kind="stable")
+        self._keys, self._rows = pairs["key"][order], pairs["row"][order]
 
     def hits(self, wanted: npt.NDArray[np.uint64]) -> Iterator[tuple[int, list[int]]]:
         """Yield (place in ``wanted``, rows ascending) for each hash that has rows."""

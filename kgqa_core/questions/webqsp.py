@@ -30,20 +30,17 @@ LOOSE = ConfigDict(coerce_numbers_to_str=True, extra="ignore")
 PASCAL = ConfigDict(coerce_numbers_to_str=True, extra="ignore", alias_generator=to_pascal)
 
 MID = re.compile(r"\bns:([mg]\.[0-9a-z_]+)")  # a constant of a SPARQL query
-TYPED = re.compile(r'^"(.*)"(?:\^\^\S+|@[\w-]+)?$', re.DOTALL)  # a literal as SPARQL prints it
-ZONED = re.compile(r"^(-?\d{4}(?:-\d\d){0,2})(?:Z|[+-]\d\d:\d\d)$")  # a date with a time zone, which the dump has not
+TYPED = re.compile(r'^"(.*)"(?:\^\^\S+|@[\w-]+)?\n?\Z', re.DOTALL)  # a literal as SPARQL prints it
+ZONED = re.compile(
+    r"^(-?\d{4}(?:-\d\d){0,2})(?:Z|[+-]\d\d:\d\d)\n?\Z"
+)  # a date with a time zone, which the dump has not
 DESCRIPTION = re.compile(r'\s*\(description\s+(?:"((?:[^"\\]|\\.)*)"|([^\s()"]+))\s*\)')
 
 
 def labels_of(values: Iterable[str | None]) -> tuple[str, ...]:
     """Return the distinct labels of answers: literals without quotes and datatype, dates without their time zone."""
-    labels = []
-    for value in filter(None, values):
-        typed = TYPED.match(value)
-        bare = typed.group(1) if typed else value
-        zoned = ZONED.match(bare)
-        labels.append(zoned.group(1) if zoned else bare)
-    return tuple(dict.fromkeys(labels))
+    bare = (TYPED.sub(r"\1", value) for value in values if value)
+    return tuple(dict.fromkeys(ZONED.sub(r"\1", value) for value in bare))
 
 
 # ------ WebQSP. Fields bear the names of the file in another spelling: ``AnswerArgument`` is ``answer_argument``.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kgqa_core import schemas
 from kgqa_core.errors import ArtifactError, InputError
-from kgqa_core.graph.build import BuildLimits, GraphReport, InverseCounts, build_graph, find_inverses
+from kgqa_core.graph.build import BuildLimits, GraphReport, build_graph, find_inverses
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 
 Contents = Callable[[Path], dict[str, bytes]]
@@ -212,7 +212,7 @@ def test_triples_of_an_inverse_are_turned_round_and_stored_once(tmp_path: Path) 
         ("Cid", "plays_in", "Blues"),
     ]
     assert (report.num_rows, report.num_triples, report.num_duplicates) == (8, 6, 1)
-    counts = InverseCounts("plays_in_inverse", num_both=1, num_only_forward=1, num_only_inverse=1)
+    counts = {"label": "plays_in_inverse", "num_both": 1, "num_only_forward": 1, "num_only_inverse": 1}
     assert report.inverses == {"plays_in": counts}
     facts = json.loads((tmp_path / "g" / "graph.json").read_text(encoding="utf-8"))
     assert facts["inverses"]["plays_in"]["label"] == "plays_in_inverse"

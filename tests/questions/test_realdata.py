@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgqa_core.config_base import QuestionSection
-from kgqa_core.graph.build import InverseCounts, build_graph
+from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.follow import follow_path, reasoning_paths
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.graph.search_graph import open_subgraphs
@@ -84,7 +84,8 @@ def test_every_question_of_wc2014_is_linked_kept_once_and_answered_by_its_gold_p
     assert (made.num_rows, made.num_duplicates) == (6_482, 0)
     assert (made.num_entities, made.num_relations, made.num_triples) == (1_127, 6, 3_977)
     both = {"plays_in_club": 736, "plays_for_country": 736, "plays_position": 736, "is_in_country": 297}
-    assert made.inverses == {label: InverseCounts(f"{label}_inverse", count, 0, 0) for label, count in both.items()}
+    none = {"num_only_forward": 0, "num_only_inverse": 0}
+    assert made.inverses == {one: {"label": f"{one}_inverse", "num_both": num, **none} for one, num in both.items()}
 
     graph = open_graph(tmp_path / "graph")
     splits = {}
