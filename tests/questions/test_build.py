@@ -169,7 +169,7 @@ def test_a_file_without_questions_is_refused(tmp_path: Path, build: Build, conte
 def test_a_path_without_question_files_says_what_is_expected(tmp_path: Path, build: Build) -> None:
     (tmp_path / "training.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(
-        InputError, match=r"folder with train\.jsonl, dev\.jsonl, test\.jsonl\. Nearest.*training\.jsonl"
+        InputError, match=r"folder with train\.jsonl, dev\.jsonl, test\.jsonl; did you mean .*training\.jsonl"
     ):
         build(tmp_path)
     with pytest.raises(InputError, match=r"trainin\.jsonl is neither .*; did you mean 'training\.jsonl'"):
