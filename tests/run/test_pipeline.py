@@ -110,7 +110,7 @@ def test_a_damaged_artifact_is_named_and_only_it_is_made_again(
 @pytest.mark.parametrize(
     ("lost", "why"),
     [
-        ("data/triples.tsv", r"triples: .*triples.tsv does not exist. Nearest beside it: triples.csv"),
+        ("data/triples.tsv", r"triples: .*triples.tsv does not exist.*; did you mean .triples.csv"),
         ("data", r"triples: .*Its folder .* does not exist either"),
     ],
 )

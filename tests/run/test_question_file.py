@@ -207,7 +207,7 @@ def test_a_file_without_a_usable_line_says_why(fake: FileAnswerer, tmp_path: Pat
     with pytest.raises(InputError, match="no usable question; the first line that cannot be used is 1: no entity name"):
         answer_file(fake, path, read_asked, out=tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(InputError, match=r"bat\.txt does not exist. Nearest beside it: bad\.txt"):
+    with pytest.raises(InputError, match=r"bat\.txt does not exist.*; did you mean 'bad\.txt"):
         answer_file(fake, tmp_path / "bat.txt", read_asked, out=tmp_path / "out.jsonl")
 
 
