@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 TRIED = 3  # relations of a path that are tried; one more where these explain less than FAR percent of the answers,
 FAR, FAR_GAIN = 90.0, 5.0  # and so many points of F1 are gained by it
-NUM_WORDINGS, NUM_FEW = 80, 25  # masked texts whose best relation path is searched,
+NUM_WORDINGS, NUM_FEW = 60, 15  # masked texts of a kind whose best relation path is searched,
 NUM_ALIKE = 5  # by so many questions of each: one alone may be explained by chance
 ENOUGH = 1.0  # points of F1 that a longer path must bring
 MOST_REJECTED = 0.2  # share of lines that cannot be used and yet stop nothing, where there are any
 FEW, MANY = 1_000, 5_000  # training questions: small batches below, one try from there on
-NUM_TRIES = 3
 SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
 RDF = (".nt", ".nq", ".ttl", ".trig", ".rdf", ".owl", ".xml")
 
@@ -173,24 +172,33 @@ def propose_walk(graph: KnowledgeGraph, questions: Sequence[Question]) -> Walk:
     where a hub, such as a year or a genre, makes everything near.
     """
     usable = [one for one in questions if one.topics and one.answers]
-    num_own = sum(not set(one.topics).isdisjoint(one.answers) for one in usable)
+    own = {one.id for one in usable if not set(one.topics).isdisjoint(one.answers)}
     wordings: dict[str, list[Question]] = {}
     for one in usable:
         if one.split == "train":
             wordings.setdefault(one.masked, []).append(one)
-    drawn = random.Random(0).sample(sorted(wordings), min(NUM_WORDINGS, len(wordings)))
-    looked_at = [wordings[masked][:NUM_ALIKE] for masked in drawn]
-    f1 = _best_f1(graph, looked_at, TRIED, reenter_topic=False)
-    reenter = False
-    if num_own and (back := _best_f1(graph, looked_at, TRIED, reenter_topic=True))[-1] > f1[-1]:
+    num_train = max(sum(map(len, wordings.values())), 1)
+    kinds = []  # share of training questions, and those looked at: of wordings whose answers hold a topic, of others
+    for has_own in (True, False):
+        texts = sorted(text for text, group in wordings.items() if has_own != own.isdisjoint(one.id for one in group))
+        drawn = random.Random(0).sample(texts, min(NUM_WORDINGS, len(texts)))
+        share = sum(len(wordings[text]) for text in texts) / num_train
+        kinds.append((share, [wordings[text][:NUM_ALIKE] for text in drawn]))
+
+    def mean_f1(most: int, *, reenter_topic: bool, num: int = NUM_WORDINGS) -> list[float]:
+        found = [(share, _best_f1(graph, groups[:num], most, reenter_topic=reenter_topic)) for share, groups in kinds]
+        return [sum(share * f1[length] for share, f1 in found) for length in range(most)]
+
+    f1, reenter = mean_f1(TRIED, reenter_topic=False), False
+    if own and (back := mean_f1(TRIED, reenter_topic=True))[-1] > f1[-1]:
         f1, reenter = back, True
     if f1[-1] < FAR:  # longer paths cost more to find: of fewer questions
-        few = looked_at[:NUM_FEW]
-        longer = _best_f1(graph, few, TRIED + 1, reenter_topic=reenter)
-        f1.append(f1[-1] + longer[-1] - longer[-2])
-        f1 = f1 if f1[-1] - f1[-2] > FAR_GAIN else f1[:-1]
+        *_, shorter, longer = mean_f1(TRIED + 1, reenter_topic=reenter, num=NUM_FEW)
+        f1 += [f1[-1] + longer - shorter] if longer - shorter > FAR_GAIN else []
     steps = next(length for length, value in enumerate(f1, 1) if value >= f1[-1] - ENOUGH)
-    return Walk(sum(map(len, looked_at)), tuple(f1), steps, num_own, len(usable), reenter)
+    return Walk(
+        sum(len(group) for _, kind in kinds for group in kind), tuple(f1), steps, len(own), len(usable), reenter
+    )
 
 
 def _best_f1(
@@ -250,8 +258,13 @@ def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk
         "explorer: # no epochs: 15, or 1,800 steps if these are more, until dev gains no more",
         f"  steps: {walk.steps} # {walk.why_steps}",
         f"  batch_size: {8 if small else 32} # {num_train} training questions are {sizes}",
-        f"  tries: {NUM_TRIES if cheap else 1} # "
-        + ("trainings from other starts, of which dev keeps the best" if cheap else "more would take minutes each"),
+        f"  tries: {2 if cheap else 1} # "
+        + (
+            "trainings from other starts, of which dev keeps the best"
+            if cheap
+            else "another start would cost as much again"
+        ),
+        f"  cpu_minutes: {1 if cheap else 2} # {'each of them' if cheap else 'it'} costs so much at most, about",
     ]
     return "\n".join(lines) + "\n"
 
