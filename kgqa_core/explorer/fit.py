@@ -132,24 +132,22 @@ def fit_explorer(
     """
     torch.set_num_threads(run.threads)
     lessons, dev = _lessons(sets, section, run.device)
-    width, best = dev.texts.relations.shape[1], -1.0
+    width, cpu_seconds = dev.texts.relations.shape[1], 0.0
     identity = [len(sets), section.model_dump(mode="json"), seed, encoder, run.device, [len(one.train) for one in sets]]
-    model, cpu_seconds = None, 0.0
+    tried: list[tuple[float, int, Explorer]] = []
     for number in range(section.tries):
-        own, prefix = (seed + 7919 * number, f"try{number + 1}." * bool(number))  # the first is as if it were alone
+        own, prefix = seed + 7919 * number, f"try{number + 1}." if number else ""  # the first is as if it were alone
         torch.manual_seed(own)
-        tried = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
+        model = Explorer(encoding_dim=width, width=section.width, steps=section.steps)
         if init_from is not None:
-            fresh = start_from(tried, init_from, encoder=encoder, attention=section.init_attention)
+            fresh = start_from(model, init_from, encoder=encoder, attention=section.init_attention)
             run.recorder.param("init_fresh", ", ".join(fresh) or "none")
-        trainer = Trainer(tried.to(run.device), lessons, section, seed=own)
+        trainer = Trainer(model.to(run.device), lessons, section, seed=own)
         journal = Journal(run.journal and run.journal / prefix, hash_json([*identity, number]))
         watch = _train(trainer, dev, section, journal, run, prefix)
+        tried.append((watch.best_figure, -number, model))
         cpu_seconds += watch.cpu_seconds
-        if model is None or watch.best_figure > best:
-            model, best = tried, watch.best_figure
-            run.recorder.metric("train.kept_try", number + 1)
-    assert model is not None
+    _, kept, model = max(tried, key=lambda one: one[:2])  # the first of equals
     started = time.process_time()
     attention_threshold, figures = choose_thresholds(model, dev)
     answer_threshold = figures.answer_threshold
@@ -159,6 +157,7 @@ def fit_explorer(
         "dev.answer_threshold": answer_threshold,
         "dev.attention_threshold": attention_threshold,
     }
+    found |= {"train.kept_try": 1.0 - kept} if section.tries > 1 else {}
     found |= {"dev.hits1": figures.hits1, "dev.coverage": figures.coverage} if len(dev.questions) else {}
     found |= {"dev.f1": figures.f1[answer_threshold]} if figures.f1 else {}
     for name, value in found.items():
