@@ -204,8 +204,8 @@ def evaluate(
 
     pipeline = open_asked_run(conf, settings or [], systems, answered_by)
     with working("evaluating"):
+        from flows.question_file import evaluate_file, needed_stages
         from flows.run import run_missing
-        from kgqa_core.run.question_file import evaluate_file, needed_stages
 
         run_missing(pipeline, *needed_stages(pipeline, systems, controls=controls))
         figures, rejected = evaluate_file(pipeline, questions, row=systems, out=out, controls=controls)

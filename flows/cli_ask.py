@@ -36,8 +36,8 @@ def ask_questions(
 
     answers = sys.stdout if out is None else out  # what is printed while working goes elsewhere
     with working("answering"):
+        from flows.question_file import FileAnswerer, answer_file, needed_stages, open_row
         from kgqa_core.questions.formats import read_asked
-        from kgqa_core.run.question_file import FileAnswerer, answer_file, needed_stages, open_row
 
         if conf.startswith("models:/"):
             explorer = open_answerer(conf, settings).system

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from flows.question_file import evaluate_file
 from kgqa_core.config_base import SubgraphSection
 from kgqa_core.errors import InputError
 from kgqa_core.run.ask import open_answerer
 from kgqa_core.run.open import graph_of, open_system, search_graph
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.question_file import evaluate_file
 from tests.conftest import Build, open_run, write_jsonl
 from tests.nsm import line, write_nsm
 

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from flows import question_file
+from flows.question_file import FileAnswerer, answer_file, evaluate_file, needed_stages, open_row
 from kgqa_core.config import RunConfig
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError, InputError
@@ -22,11 +24,9 @@ from kgqa_core.evaluation.predictions import open_predictions, render_path, scor
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.questions.build import read_questions
 from kgqa_core.questions.formats import open_format, read_asked
-from kgqa_core.run import question_file
 from kgqa_core.run.ensure import ensure
 from kgqa_core.run.open import open_system, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
-from kgqa_core.run.question_file import FileAnswerer, answer_file, evaluate_file, needed_stages, open_row
 from kgqa_core.systems.controls import load_template_control, score_controls
 from kgqa_core.types import Prediction, Question
 from tests.loading import load_question_file
@@ -232,8 +232,8 @@ def test_people_ask_in_lines_of_text_or_json_and_hear_how_far_it_is(pipeline: Pi
     assert told[-1] == ("answering", 4, 4)
 
 
-def test_plans_alone_answer_no_file(films: Path) -> None:
-    plans = films.with_name("plans.yaml")
+def test_plans_alone_answer_no_file(tmp_path: Path) -> None:
+    plans = tmp_path / "plans.yaml"
     dataset = "dataset: {name: p, source: plans, plan_files: {train: t.jsonl, test: t.jsonl}}\n"
     plans.write_text(dataset + "plans: {planners: [dense]}\ndense: {}\n")
     with pytest.raises(ConfigError, match="no explorer to ask: kgqa score-plans"):
