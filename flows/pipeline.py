@@ -25,7 +25,7 @@ from kgqa_core.sweeps.points import SweepPoint, join_repetitions, read_sweep
 from tasks.outbox import end_killed, noted
 from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
-from tasks.runtime import StageTasks, mark_crashed, run_as_task, write_results_artifact
+from tasks.runtime import StageTasks, mark_crashed, write_results_artifact
 from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
 _log = logging.getLogger(__name__)
@@ -76,13 +76,13 @@ def make(
     run = describe_run(asked)
     try:
         with noted(home, run, tracked=tracks) as note:
+            worker = StageTasks(note)
             if judged and starts_from_release(asked):  # what it is made of says from which
-                ensure(Pipeline(without_start(asked)), ["questions"], accept=accept, worker=run_as_task)
+                fresh = Pipeline(without_start(asked))
+                ensure(fresh, ["questions"], accept=accept, worker=worker.begin(fresh, ["questions"]))
                 pipeline, parent = open_started(asked)
             goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
-            tasks = StageTasks(pipeline, goals, note)
-            outcomes = ensure(pipeline, goals, accept=accept, worker=tasks)
-            tasks.end(outcomes)
+            outcomes = worker.end(ensure(pipeline, goals, accept=accept, worker=worker.begin(pipeline, goals)))
             summary = summarise(pipeline, outcomes)
             if judged:
                 summary = judge_release(asked, pipeline, summary, parent)

@@ -15,14 +15,15 @@ from tasks.runtime import quick_imports
 LOCK_SECONDS = 120.0
 UI_PORT = 5000
 
-# MLflow's own defaults retry for minutes, tell its makers about each use, and look for a project of uv's in the
-# current folder.
+# MLflow's own defaults retry for minutes, tell its makers about each use, look for a project of uv's in the current
+# folder, and print each run's address.
 CLIENT_SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_UV_AUTO_DETECT": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # it would print the server's address, password and all
 }
 
 # Secrets of an address, in any text: who a user of a web server is; the password of a database; what a query tells.

@@ -105,15 +105,21 @@ def show_cached(*, title: str, key: str, why: str) -> None:
 class StageTasks:
     """Does the stages of a run as Prefect tasks, shows those that are there, and keeps the run's note up to date."""
 
-    def __init__(self, pipeline: Pipeline, goals: Iterable[str], note: OpenNote) -> None:
-        self._pipeline, self._note = pipeline, note
+    def __init__(self, note: OpenNote) -> None:
+        self._note = note
         self._has: dict[str, StageOutcome] = {}
+
+    def begin(self, pipeline: Pipeline, goals: Iterable[str]) -> StageTasks:
+        """Show what is there of the stages that are about to be made, and return what does the others."""
+        self._pipeline = pipeline
         found: dict[str, Artifact | None] = {}
         with suppress(KgqaError):  # an input is missing or damaged: making the stages says so better
             for key in pipeline.needed_for(goals):
-                if there := pipeline.find(key, found):
+                there, has = pipeline.find(key, found), self._has.get(key)
+                if there and (has is None or has.artifact.folder != there.folder):
                     self._show(StageOutcome(key, there, built=False))
-        note.has(list(self._has.values()))
+        self._note.has(list(self._has.values()))
+        return self
 
     def __call__(self, work: Callable[[], R], *, title: str, key: str, io: bool) -> R:
         """Do the work of one stage, or of several of a kind."""
@@ -126,12 +132,17 @@ class StageTasks:
         self._note.has(list(self._has.values()))
         return done
 
-    def end(self, outcomes: Sequence[StageOutcome]) -> None:
-        """Take over the stages of the finished run, and show those that turned out to be there."""
+    def end(self, outcomes: Sequence[StageOutcome]) -> list[StageOutcome]:
+        """Return the stages of the finished run, built where this run built them; show those that were there."""
+        ended = []
         for outcome in outcomes:
-            if outcome.key not in self._has and not outcome.built:
+            has = self._has.get(outcome.key)
+            if has is None and not outcome.built:
                 self._show(outcome)
-        self._note.has(outcomes)
+            built_here = has and has.built and has.artifact.folder == outcome.artifact.folder
+            ended.append(has if has and built_here else outcome)
+        self._note.has(ended)
+        return ended
 
     def _show(self, outcome: StageOutcome) -> None:
         self._has[outcome.key] = outcome

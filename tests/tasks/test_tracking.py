@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import shlex
 import socket
 import subprocess
@@ -246,6 +247,7 @@ def test_runs_while_mlflow_was_away_are_delivered_in_order_and_once_even_if_the_
     assert "was not told" in warning
     assert "delivered by the next run" in warning
     assert "secret" not in caplog.text
+    assert os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] == "true"  # MLflow prints where a run is, with it
     assert publish(home, a_run(2, status="FAILED", error="no", ended_ms=2_007_000), [pipeline.graph()]) is None
     assert [note.run.id for note in waiting(home)] == ["flow-run-1", "flow-run-2"]
 
