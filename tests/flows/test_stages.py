@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from kgqa_core.run.open import open_system
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages import known_stages
 from kgqa_core.tracking import read_record
-from tasks.runtime import run_as_task
+from tasks.runtime import StageTasks, run_as_task
 
 R = TypeVar("R")
 KEYS = ["dataset", "graph", "questions", "encodings", "explorer-seed0", "controls", "evaluation-seed0"]
@@ -86,6 +86,37 @@ def test_prefect_neither_caches_nor_keeps_nor_repeats_what_is_not_input_and_outp
     assert {task.name: task.task_run_name.format() for task in made} == names  # no two kinds of one name
     retried = {"parse dump", "read topics", "build graph", "build subgraphs", "link questions", "find supervision"}
     assert {task.name: task.retries for task in made if task.retries} == dict.fromkeys(retried, 2)
+
+
+class Kept:
+    """Keeps what a run's note is told."""
+
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, bool]] = []
+
+    def has(self, stages: Sequence[StageOutcome]) -> None:
+        self.stages = [(outcome.key, outcome.built) for outcome in stages]
+
+
+def test_each_stage_is_shown_once_as_made_or_as_there_and_noted_as_soon_as_it_is(
+    tiny_copy: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a run makes its stages in two goes, as one does that starts from a release."""
+    shown: list[tuple[str, str]] = []
+    monkeypatch.setattr("tasks.runtime.show_cached", lambda *, key, **_: shown.append((key, "cached")))
+    monkeypatch.setattr("tasks.runtime.run_as_task", lambda work, *, key, **_: shown.append((key, "made")) or work())
+    for key in ("controls", "questions"):  # it reads them
+        (Pipeline(tiny_copy).artifact(key).folder / "manifest.json").unlink()
+    note = Kept()
+    worker: Any = StageTasks(note)  # type: ignore[arg-type]
+    first, second = Pipeline(tiny_copy), Pipeline(tiny_copy)
+    ensure(first, ["questions"], worker=worker.begin(first, ["questions"]))
+    assert note.stages == [("dataset", False), ("graph", False), ("questions", True)]
+    ended = worker.end(ensure(second, KEYS, worker=worker.begin(second, KEYS)))
+    assert [outcome.key for outcome in ended if outcome.built] == ["questions", "controls"]
+    assert note.stages == [(outcome.key, outcome.built) for outcome in ended]
+    assert [key for key, how in shown if how == "made"] == ["questions", "controls"]
+    assert sorted(key for key, _ in shown) == sorted(KEYS)
 
 
 # What a stage writes down about itself
