@@ -125,13 +125,14 @@ class EvaluationSection(Section):
 class GateSection(Section):
     """What a retrained release has to show before it takes the champion's place (docs/operations.md); in points."""
 
+    systems: Annotated[tuple[str, ...], Field(strict=False)] = ()  # rows of the comparison that are judged as well
     share: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of the questions that are not for testing: the gate's own split
     margin: Annotated[float, Field(gt=0, lt=3)] = 1.5  # lost at most, over all questions, where it may be chance
     slice_margin: Annotated[float, Field(gt=0)] = 10.0  # and in any slice
     min_slice: Annotated[int, Field(ge=1)] = 50  # questions of a slice that is judged
     min_gain: Annotated[float, Field(ge=0)] = 0.0  # of Hits@1 over the champion; 0: none is asked for
     min_lift: float = 0.0  # of Hits@1 over the template control: it has to be more than this
-    max_seconds: Annotated[float, Field(gt=0)] = 2.0  # of any of 20 questions, asked in a fresh process
+    max_seconds: Annotated[float, Field(gt=0)] = 5.0  # of any of 20 questions, asked in a fresh process
     max_memory: Size = "4GB"  # of that process
 
 
@@ -232,6 +233,9 @@ class RunConfig(Section):
             self.gate is not None and isinstance(self.dataset, FileDataset) and self.dataset.subgraphs.method != "none"
         ):
             yield "gate: an explorer of subgraphs is not released, since a new question has none; leave it out"
+        rows = self.systems.rows() if self.systems else {}
+        if self.gate is not None and (unknown := [name for name in self.gate.systems if name not in rows]):
+            yield f"gate.systems = {unknown[0]}: the rows of systems are {', '.join(rows) or 'none'}"
         for role, own in self._own_roles():
             where = f"roles.{role}.adapter = {own.adapter}"
             if isinstance(own.adapter, Path) and (lm is None or not lm.is_tunable):

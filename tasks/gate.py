@@ -12,22 +12,23 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgqa_core.artifacts import Artifact, Recipe, read_artifact, write_json
-from kgqa_core.config import GateSection
+from kgqa_core.config import GateSection, RunConfig
 from kgqa_core.config_base import size_in_bytes
 from kgqa_core.errors import ArtifactError, InputError, KgqaError, shorten
 from kgqa_core.evaluation.gate import LOSS, Judged, judge_challenger
 from kgqa_core.evaluation.metrics import score_outcomes
 from kgqa_core.evaluation.runs import EvaluatedRun, read_system_run
 from kgqa_core.run import open as opening
-from kgqa_core.run.ensure import Worker, work_here
+from kgqa_core.run.ensure import Worker, ensure, work_here
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
+from kgqa_core.run.stages.systems import system_key
 from kgqa_core.tracking import Recorder, write_record
-from tasks.release import ARTIFACTS, Release
+from tasks.release import ARTIFACTS, PINNED, Release
 
 if TYPE_CHECKING:
     from kgqa_core.types import Question
@@ -52,6 +53,39 @@ class Judgement:
     def reason(self) -> str:
         """Why, in a line."""
         return "; ".join(self.faults) or "no worse than the champion; a fresh process loads it and answers in time"
+
+
+class CarriedRun(Pipeline):
+    """The stages of a run with what a release trained in the place of its own, asking the gate's questions."""
+
+    def __init__(self, config: RunConfig, release: Release) -> None:
+        asked = config.evaluation.model_copy(update={"split": "gate"})
+        here = config.cluster.model_copy(update={"fan_out_questions": sys.maxsize})  # workers know no release
+        super().__init__(config.model_copy(update={"evaluation": asked, "cluster": here}))
+        self._release = release
+
+    def find(self, key: str, found: dict[str, Artifact | None] | None = None) -> Artifact | None:
+        """Return a stage's artifact; ArtifactError where a release of fewer stages lacks it."""
+        stage = key.partition("-")[0]
+        if stage not in PINNED or stage == "graph":
+            return super().find(key, found)
+        artifact = None
+        if key in self._release.stages:
+            artifact = read_artifact(self._release.folder / ARTIFACTS / stage / self._release.stages[key])
+        if artifact is None:
+            raise ArtifactError(f"the release {self._release.id} has no {key}, or a damaged one")
+        return artifact
+
+    def remember(self, key: str, artifact: Artifact) -> None:
+        """Note nothing: this is not the run itself."""
+
+    def answers(self, row: str) -> Path:
+        """Return the answers of a row of the comparison, by its first answerer and the release's seed."""
+        systems, seed = self.config.systems, self.config.exploration.seeds[0]
+        assert systems is not None
+        key = system_key(row, systems.rows()[row][1][0], (systems.seeds or (seed,))[0])
+        ensure(self, [key])
+        return self.artifact(key).folder / PREDICTIONS
 
 
 def gate_questions(pipeline: Pipeline) -> list[Question]:
@@ -156,6 +190,12 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
             theirs = read_answers(pipeline, f"champion {champion.id}", champion)
             limits = {name: getattr(section, name) for name in ("margin", "slice_margin", "min_slice")}
             rows, needed = judge_challenger(ours, theirs, **limits)
+            for name in section.systems:
+                pair = [
+                    read_system_run(CarriedRun(pipeline.config, one).answers(name), f"{name} of {one.id}")
+                    for one in (challenger, champion)
+                ]
+                rows += [prefixed(row, name) for row in judge_challenger(pair[0], pair[1], **limits)[0]]
         except KgqaError as problem:
             faults.append(f"the champion cannot be asked, kgqa promote goes on without it: {problem}")
     if rows:
@@ -184,6 +224,11 @@ def find_verdict(pipeline: Pipeline, challenger: Release, champion: Release | No
         faults += unfit
     ids = {"challenger": challenger.id, "champion": champion.id if champion else None}
     return {**ids, "faults": faults, "warnings": warnings, "figures": figures, "rows": [asdict(row) for row in rows]}
+
+
+def prefixed(row: Judged, system: str) -> Judged:
+    """Return a row of a system's with its name."""
+    return replace(row, where=f"{system}: {row.where}", fault=row.fault and f"{system}: {row.fault}")
 
 
 def score_control(pipeline: Pipeline, folder: Path) -> float:

@@ -20,7 +20,7 @@ CONFIG = """\
 dataset: {name: gated, source: embedded}
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 2, width: 13, edge_budget: 7, epochs: 1, batch_size: 128, init_from: "models:/kgqa-rivers@champion"}
-gate: {share: 0.2, min_lift: -100}
+gate: {share: 0.2, min_lift: -100, max_seconds: 60}
 """
 ONE_STEP = ("--set", "explorer.steps=1")  # what lies two steps away is out of reach: it has to be worse
 

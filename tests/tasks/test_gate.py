@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from benchmarks.places import RUN as PLACES
+from benchmarks.places import write_places
 from kgqa_core.config import GateSection
 from kgqa_core.config_file import read_config
 from kgqa_core.errors import ConfigError
@@ -23,7 +26,7 @@ RUN = """\
 dataset: {name: gated, source: embedded}
 encoder: {kind: hash, dim: 31}
 explorer: {steps: 2, width: 7, edge_budget: 5, epochs: 1, batch_size: 257}
-gate: {share: 0.2, min_lift: -100}
+gate: {share: 0.2, min_lift: -100, max_seconds: 60}
 tracking: {enabled: false}
 """
 
@@ -42,14 +45,14 @@ def release(pipeline: Pipeline) -> Release:
     return Releases(pipeline.home, "kgqa-gated").make(pipeline.config, pipeline, None, "0")
 
 
-def made_worse(release: Release, folder: Path) -> Release:
-    """A release of the same explorer without its weights: all that it reaches is alike."""
+def made_worse(release: Release, folder: Path, stage: str = "explorer") -> Release:
+    """A release of which one part lost its weights: to an explorer, all that it reaches is alike."""
     shutil.copytree(release.folder, folder)  # copies, no links: nothing of the good one changes
-    for weights in folder.rglob("model.safetensors"):
+    parts = [folder / "artifacts" / stage, *([folder / "served"] if stage == "explorer" else [])]
+    for weights in (path for part in parts for path in part.rglob("*.safetensors")):
         save_file({name: np.zeros_like(one) for name, one in load_file(weights).items()}, weights)
-    for manifest in folder.rglob("manifest.json"):  # an artifact of its own, by content
-        if manifest.parent.parent.name == "explorer":
-            remake_manifest(manifest)
+    for manifest in parts[0].rglob("manifest.json"):  # an artifact of its own, by content
+        remake_manifest(manifest)
     return Release(folder, release.run, release.made_of, None, release.stages, release.made)
 
 
@@ -89,7 +92,7 @@ def test_a_first_release_has_to_load_and_to_beat_its_control(pipeline: Pipeline,
     assert not passed.faults
     found = document(passed)["figures"]
     assert found["fresh_process.memory_mb"] > 100
-    assert found["fresh_process.max_seconds"] < 2
+    assert 0 < found["fresh_process.mean_seconds"] <= found["fresh_process.max_seconds"] < 60
     again = judged(pipeline, release, None)
     assert (again.outcome.key, again.outcome.built, passed.outcome.built) == (GATE, False, True)
     control = score_control(pipeline, pipeline.artifact("controls").folder)
@@ -139,6 +142,29 @@ def test_a_champion_that_cannot_be_asked_is_a_refusal_that_says_so(
     shutil.rmtree(gone.folder / "artifacts")
     reason = judged(pipeline, release, gone, margin=1.2).reason
     assert "the champion cannot be asked" in reason
+
+
+def test_systems_are_asked_once_with_the_parts_of_each_release(tmp_path: Path) -> None:
+    write_places(tmp_path)
+    gate = "gate: {share: 0.5, min_lift: -100, max_seconds: 60, min_slice: 1000, systems: [rog]}\n"
+    systems = "systems: {run: [rog], answered_by: [oracle], rog: {plans: dense, num_plans: 1}}\n"
+    (tmp_path / "places.yaml").write_text(PLACES + gate + systems, encoding="utf-8")
+    pipeline = Pipeline(read_config(tmp_path / "places.yaml", [f"runtime.home={tmp_path / 'home'}"]))
+    ensure(pipeline, ["evaluation-seed0", "dense-seed0"])
+    release = Releases(pipeline.home, "kgqa-places").make(pipeline.config, pipeline, None, "0")
+    assert set(release.stages) == {"graph", "explorer-seed0", "dense-seed0"}
+    other = made_worse(release, tmp_path / "other", "dense")
+    rows = document(judged(pipeline, other, release))["rows"]
+    assert [row["where"] for row in rows] == ["all", "all", "rog: all", "rog: all"]
+    answered = [json.loads(path.read_text()) for path in pipeline.store.root.glob("system/*/manifest.json")]
+    assert {one["recipe"]["config"]["split"] for one in answered} == {"gate"}
+    planners = {one["recipe"]["inputs"]["dense"] for one in answered}
+    assert len(planners) == 2
+    assert pipeline.artifact("dense-seed0").content in planners
+    lost = replace(release, stages={key: one for key, one in release.stages.items() if key != "dense-seed0"})
+    assert "has no dense-seed0" in judged(pipeline, release, lost, margin=1.3).reason
+    with pytest.raises(ConfigError, match=r"gate\.systems = eperm: the rows of systems are rog"):
+        read_config(tmp_path / "places.yaml", ["gate.systems=[eperm]"])
 
 
 def test_a_gate_wants_an_explorer_that_anybody_can_ask(tmp_path: Path) -> None:

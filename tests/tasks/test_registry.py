@@ -24,7 +24,8 @@ from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.serve import EXPLORER_FILES
 from kgqa_core.tracking import read_record, write_record
 from tasks.mlflow_store import tracking_uri
-from tasks.registry import load_answerer, model_name, register_explorers
+from tasks.registry import load_answerer, point_aliases, register_explorers
+from tasks.release import model_name
 from tasks.run_content import read_stages
 from tasks.tracking import Published, publish
 from tests.tasks.conftest import TinyRun, copy_store
@@ -242,3 +243,32 @@ def test_a_model_that_is_not_there_is_answered_with_those_that_are(
     with pytest.raises(InputError) as problem:
         load_answerer(registered, uri)
     assert uri in str(problem.value) and offered in str(problem.value)
+
+
+def test_aliases_go_where_the_gate_says_and_wait_for_versions_that_are_not_there(home: Path, tiny_run: TinyRun) -> None:
+    explorer = tiny_run.outcome("explorer-seed0").artifact.fingerprint
+    assert not point_aliases(home, "kgqa-tiny", "unknown", None)
+    assert aliases(home) == {"champion": 1}
+    assert point_aliases(home, "kgqa-tiny", None, explorer)
+    assert aliases(home) == {"challenger": 1}
+    for _ in range(3):
+        assert point_aliases(home, "kgqa-tiny", explorer, None)
+    assert aliases(home) == {"champion": 1}
+
+
+def test_aliases_wait_where_mlflow_is_away(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert not point_aliases(home, "kgqa-tiny", "any", None)
+
+
+def test_a_run_with_a_gate_registers_versions_and_leaves_the_aliases_alone(
+    empty_store: Path, tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    home = copy_store(empty_store, tmp_path / "gated")
+    serving = tiny_run.run.serving
+    assert serving is not None
+    done = publish(home, replace(tiny_run.run, serving=replace(serving, gated=True)), tiny_run.outcomes)
+    assert done is not None
+    assert done.versions == ("kgqa-tiny/1",)
+    assert aliases(home) == {}
