@@ -184,7 +184,8 @@ def test_the_packaged_model_answers(packaged: Path) -> None:
 @pytest.mark.slow
 def test_plain_peft_loads_the_shipped_adapter_which_reads_paths(packaged: Path) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(packaged, dtype=torch.float32)
-    paths = tuple(ScoredPath(text) for text in ("Ada → born_in → London", "Ada → works_for → Post Office"))
+    known = (("born_in", "London"), ("works_for", "Post Office"))
+    paths = tuple(ScoredPath("", 1.0, (step,), end, "Ada") for step, end in known)
     asked = ReasonInstruction(read_prompts()).render(ReasonCase("where was Ada born", paths=paths))
     assert reply(model, packaged, asked.text) != "London"
     assert reply(peft.PeftModel.from_pretrained(model, str(SHIPPED)), packaged, asked.text) == "London"
