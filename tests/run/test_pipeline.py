@@ -111,7 +111,7 @@ def test_a_damaged_artifact_is_named_and_only_it_is_made_again(
     ("lost", "why"),
     [
         ("data/triples.tsv", r"triples: .*triples.tsv does not exist.*; did you mean .triples.csv"),
-        ("data", r"triples: .*Its folder .* does not exist either"),
+        ("data", r"triples: .*its folder .* does not exist either"),
     ],
 )
 def test_a_missing_file_is_named_with_what_lies_beside_it(
