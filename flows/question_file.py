@@ -32,9 +32,10 @@ from kgqa_core.questions.formats import Loaded, QuestionFile, Reader, open_forma
 from kgqa_core.questions.link import Resolver, link_file
 from kgqa_core.run.ask import asked_key, torch_threads
 from kgqa_core.run.compare import open_bench, section_of
-from kgqa_core.run.open import RememberedEncodings, encode_all, open_system, relation_texts, search_graph
+from kgqa_core.run.open import encode_all, open_system, relation_texts, search_graph
 from kgqa_core.run.pipeline import PROGRESS, Pipeline
 from kgqa_core.systems.controls import follow_gold_chains, load_template_control
+from kgqa_core.text.encoder import RememberedEncodings
 from kgqa_core.types import Prediction, Question, Reject
 
 FIRST, CHUNK = 64, 512  # questions that are answered together: few at first, so that an answer comes early

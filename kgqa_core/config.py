@@ -226,7 +226,6 @@ class RunConfig(Section):
                 )
             elif lm.is_made_here and "generator" not in planners:
                 yield "systems: the embedded model is trained on plans: give 'plans' with a generator"
-
         if self.gate is not None and isinstance(self.dataset, PlansDataset):
             yield "gate: a dataset of plans has no explorer to release; leave it out"
         elif (

@@ -70,7 +70,6 @@ def _adapter(given: Any, info: ValidationInfo) -> Any:
 
 
 def _must(legal: Callable[[Any], object], be: str) -> Callable[[Any], Any]:
-
     def check(value: Any) -> Any:
         if not legal(value):
             raise ValueError(f"must be {be}")

@@ -146,18 +146,14 @@ class SystemsSection(Section):
         nobody: tuple[Answerer, ...] = ("lm",)
         named = {name: (name, self.answered_by) for name in self.run}
         named |= {row: (one.system, one.answered_by or self.answered_by) for row, one in self.variants.items()}
-        return {row: (name, who if self.asks(row) else nobody) for row, (name, who) in named.items()}
-
-    def asks(self, row: str) -> bool:
-        """Say whether a row's system asks a language model under its settings."""
-        return bool(self.roles_of(row))
+        return {row: (name, who if self.roles_of(row) else nobody) for row, (name, who) in named.items()}
 
     def is_answered_by(self, who: Answerer) -> bool:
         """Say whether somebody answers for any system that asks a language model."""
-        return any(who in answerers for row, (_, answerers) in self.rows().items() if self.asks(row))
+        return any(who in answerers for row, (_, answerers) in self.rows().items() if self.roles_of(row))
 
     def roles_of(self, row: str) -> tuple[Role, ...]:
-        """Return the roles in which a row asks whoever answers."""
+        """Return the roles in which a row's system asks whoever answers under its settings; none: it asks no model."""
         kind, own = system_type(self.variants[row].system if row in self.variants else row), self.settings_of(row)
         asked = set(kind.roles(own))
         if kind.plan_source(own) == "lm" and self.pool == "none":

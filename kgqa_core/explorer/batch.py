@@ -17,23 +17,11 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from kgqa_core.graph.csr import expand_ranges
 from kgqa_core.types import Question
 
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-
-
-def expand_ranges(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
-    """List every position that the CSR rows ``rows`` [n] own; row ``i`` owns ``ptr[i]..ptr[i+1]``, and may come twice.
-
-    Returns ``owner`` [m], the index into ``rows`` of each position, ascending, and ``position`` [m].
-    """
-    start = ptr[rows].astype(np.int64)
-    count = ptr[rows + 1] - start
-    end = np.cumsum(count)
-    owner = np.repeat(np.arange(len(rows)), count)
-    position = np.arange(end[-1] if len(end) else 0) + np.repeat(start - (end - count), count)
-    return owner, position
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +54,11 @@ class QuestionArrays:
 
     def batch(self, rows: Int) -> Batch:
         """Gather the questions ``rows`` into one batch."""
-        topic_question, topic_at = expand_ranges(self.topic_ptr, rows)
-        gold_question, gold_at = expand_ranges(self.gold_ptr, rows)
-        return Batch(
-            self.text[rows], topic_question, self.topic_entity[topic_at], gold_question, self.gold_entity[gold_at]
-        )
+        owned = []
+        for pointer, entity in ((self.topic_ptr, self.topic_entity), (self.gold_ptr, self.gold_entity)):
+            starts, ends = pointer[rows], pointer[rows + 1]
+            owned += [np.repeat(np.arange(len(rows)), ends - starts), entity[expand_ranges(starts, ends)]]
+        return Batch(self.text[rows], *owned)
 
     def teaching(self) -> Int:
         """Return the rows that can be learned from: those with a topic and a gold."""

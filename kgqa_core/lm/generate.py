@@ -357,8 +357,7 @@ class Batcher:
     ) -> list[Result]:
         """Return ``run``'s result for each item, in the items' order; longest go first, each becomes ``width`` rows.
 
-        Raises:
-            DoesNotFit: memory does not hold a batch of one.
+        Raises DoesNotFit where memory does not hold a batch of one.
         """
         order = sorted(range(len(items)), key=lambda row: (-lengths[row], row))
         results: dict[int, Result] = {}

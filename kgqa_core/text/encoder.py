@@ -14,7 +14,8 @@ import re
 import time
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,7 @@ from kgqa_core.schemas import ENCODINGS
 
 VERSION = 1  # of HashEncoder
 CHUNK_TEXTS = 64  # texts between two progress reports
+RECENT_TEXTS = 4096  # encodings of questions that are kept in memory
 PART_TEXTS = 1024  # texts per part: what a kill can lose at most
 STALE_SECONDS = 24 * 3600  # an unfinished part older than this has no living writer
 Progress = Callable[[int, int], None]  # (texts encoded so far, texts to encode)
@@ -193,3 +195,32 @@ def encode_cached(
         cache.write(part, np.concatenate(chunks))
         known.update(zip(part, np.concatenate(chunks), strict=True))
     return np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dim)
+
+
+class RememberedEncodings:
+    """Keeps vectors in memory: those of relations for good, those of questions for a while.
+
+    ``encode`` makes what is missing. A server lets it leave the cache on disk alone, to which every new question would
+    add a file.
+    """
+
+    def __init__(self, encode: Callable[[Sequence[str]], np.ndarray], relations: Iterable[str]) -> None:
+        self._make = encode
+        self._recent: dict[str, np.ndarray] = {}  # by the last time that they were asked for
+        self._relations = self._encode({*relations})  # loads the encoder's weights: what is wrong with them shows here
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Return unit-norm encodings [n, encoding_dim]."""
+        recent, asked = self._recent, dict.fromkeys(text for text in texts if text not in self._relations)
+        if asked:
+            new = self._encode({*asked}.difference(recent))
+            again = {text: recent[text] if text in recent else new[text] for text in asked}
+            kept = {text: vector for text, vector in recent.items() if text not in again} | again
+            self._recent = dict(islice(kept.items(), max(len(kept) - RECENT_TEXTS, 0), None))
+            recent = again
+        found = [self._relations[text] if text in self._relations else recent[text] for text in texts]
+        return np.stack(found) if found else self._make([])
+
+    def _encode(self, texts: set[str]) -> dict[str, np.ndarray]:
+        ordered = sorted(texts, key=lambda text: (len(text), text))  # as the cache on disk does
+        return dict(zip(ordered, self._make(ordered), strict=True)) if ordered else {}

@@ -9,10 +9,23 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kgqa_core.explorer.batch import Batch, Bool, Int, expand_ranges
+from kgqa_core.explorer.batch import Batch, Bool, Int
 from kgqa_core.explorer.explore import Attention, ExploreOptions, Inbox, Messages, Nodes, StepTrace, Walk, check_size
 from kgqa_core.graph.kg import KnowledgeGraph
 from tests.explorer.oracle import Edge
+
+
+def owned_by(ptr: npt.NDArray[np.integer], rows: Int) -> tuple[Int, Int]:
+    """List every position that the CSR rows ``rows`` [n] own; row ``i`` owns ``ptr[i]..ptr[i+1]``, and may come twice.
+
+    Returns ``owner`` [m], the index into ``rows`` of each position, ascending, and ``position`` [m].
+    """
+    start = ptr[rows].astype(np.int64)
+    count = ptr[rows + 1] - start
+    end = np.cumsum(count)
+    owner = np.repeat(np.arange(len(rows)), count)
+    position = np.arange(end[-1] if len(end) else 0) + np.repeat(start - (end - count), count)
+    return owner, position
 
 
 def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], budget: int) -> Bool:
@@ -41,7 +54,7 @@ def select_groups(owner: Int, size: Int, attention: npt.NDArray[np.floating], bu
 
 def list_messages(graph: KnowledgeGraph, nodes: Nodes) -> Messages:
     """Expand every node to its groups; each (node, relation) is a message of its own."""
-    owner, group = expand_ranges(graph.group_ptr, nodes.entity)
+    owner, group = owned_by(graph.group_ptr, nodes.entity)
     num_nodes, num_classes = len(nodes.entity), len(nodes.class_question)
     return Messages(
         first_group=np.searchsorted(owner, np.arange(num_nodes + 1)),
@@ -57,12 +70,12 @@ def walk_edges(
 ) -> tuple[Inbox, Nodes]:
     """Walk the edges of the groups that enter under the budget; ``attention`` is of the messages."""
     preference, admitted = attention
-    owner, group = expand_ranges(graph.group_ptr, nodes.entity)
+    owner, group = owned_by(graph.group_ptr, nodes.entity)
     size = graph.edge_ptr[group + 1] - graph.edge_ptr[group]
     may = np.flatnonzero(admitted[: len(group)])
     entered = may[select_groups(owner[may], size[may], preference[may], options.edge_budget)]
     check_size(int(size[entered].sum()) + len(nodes.entity), batch, options)
-    within, position = expand_ranges(graph.edge_ptr, group[entered])
+    within, position = owned_by(graph.edge_ptr, group[entered])
     message = entered[within]
     key = nodes.question[owner[message]] * graph.num_entities + graph.edge_tail[position]
     blocked = batch.topic_question * graph.num_entities + batch.topic_entity
@@ -79,8 +92,8 @@ def walk_edges(
 def walked_edges(graph: KnowledgeGraph, trace: StepTrace, batch: Batch, options: ExploreOptions) -> list[Edge]:
     """Return (head, relation, tail) of every edge that one step walked, identity edges last."""
     nodes, messages = trace.nodes, trace.messages
-    owner, group = expand_ranges(graph.group_ptr, nodes.entity)
-    at, position = expand_ranges(graph.edge_ptr, group[trace.entered])
+    owner, group = owned_by(graph.group_ptr, nodes.entity)
+    at, position = owned_by(graph.edge_ptr, group[trace.entered])
     owner, message, tail = (
         owner[trace.entered][at],
         messages.group_message[trace.entered][at],

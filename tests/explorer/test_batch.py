@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kgqa_core.explorer.batch import (
-    expand_ranges,
+    QuestionArrays,
     explorer_golds,
     has_torch_scatter,
     question_arrays,
@@ -59,12 +59,15 @@ def test_a_right_claim_is_a_gold_and_a_wrong_one_teaches_nothing() -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(rows=st.lists(st.integers(0, 4)), counts=st.lists(st.integers(0, 3), min_size=5, max_size=5))
-def test_expand_ranges_lists_every_position_of_every_row(rows: list[int], counts: list[int]) -> None:
-    ptr = np.cumsum([2**31, *counts])
-    owner, position = expand_ranges(ptr, np.array(rows, dtype=np.int64))
-    expected = [(at, place) for at, row in enumerate(rows) for place in range(ptr[row], ptr[row + 1])]
-    assert list(zip(owner.tolist(), position.tolist(), strict=True)) == expected
-    assert owner.dtype == position.dtype == np.int64
+def test_a_batch_has_every_topic_and_gold_of_every_row(rows: list[int], counts: list[int]) -> None:
+    ptr = np.cumsum([0, *counts])
+    owned = np.arange(ptr[-1]) + 2**31
+    arrays = QuestionArrays(np.arange(5), ptr, owned, ptr, owned + 1, np.ones(5, dtype=bool))
+    batch = arrays.batch(np.array(rows, dtype=np.int64))
+    expected = [(at, place + 2**31) for at, row in enumerate(rows) for place in range(ptr[row], ptr[row + 1])]
+    assert list(zip(batch.topic_question.tolist(), batch.topic_entity.tolist(), strict=True)) == expected
+    assert list(zip(batch.gold_question.tolist(), (batch.gold_entity - 1).tolist(), strict=True)) == expected
+    assert batch.topic_question.dtype == batch.topic_entity.dtype == np.int64
 
 
 needs_extension = pytest.mark.skipif(

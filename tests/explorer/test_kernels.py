@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgqa_core.explorer import explore, kernels
-from kgqa_core.explorer.batch import expand_ranges
 from kgqa_core.explorer.explore import message_codes
 from kgqa_core.graph.kg import KnowledgeGraph
-from tests.explorer.plain_walk import select_groups
+from tests.explorer.plain_walk import owned_by, select_groups
 from tests.explorer.worlds import World, make_graph, make_model, make_question, star, unit_vectors, worlds
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
@@ -121,7 +120,7 @@ def test_messages_are_numbered_in_order_of_first_use(
     first, message, key = kernels.number_messages(
         (graph.group_ptr, graph.group_relation), entity, node_class, visit, 11
     )
-    owner, group = expand_ranges(graph.group_ptr, entity)
+    owner, group = owned_by(graph.group_ptr, entity)
     expected = (node_class[owner] * 11 + graph.group_relation[group]).tolist()
     used = [(node_class[node] * 11 + relation) for node in visit for relation in relations_of(graph, entity[node])]
     assert key.tolist() == list(dict.fromkeys(used))

@@ -17,7 +17,7 @@ from kgqa_core.demo import copy_demo
 from kgqa_core.errors import ConfigError, InputError
 from kgqa_core.run.compare import score_plan_file
 from kgqa_core.run.ensure import work_here
-from kgqa_core.run.open import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_model
+from kgqa_core.run.open import ADAPTER_FOLDER, MODEL_FOLDER, model_facts, open_players
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.tracking import read_record
 from tests.conftest import Build, open_run, write_jsonl
@@ -111,7 +111,7 @@ def test_the_model_of_a_seed_is_the_base_with_its_adapter_which_loads_in_plain_p
     facts = model_facts(built)
     assert facts["kind"] == "embedded"
     assert facts["parameters"] < 300_000
-    assert open_model(built, 0).name != facts["name"]  # that of the base alone
+    assert open_players(built, 0, ["plan"])["plan"].model.name != facts["name"]  # that of the base alone
 
 
 def test_planners_are_scored_on_any_file_and_what_cannot_be_used_is_said(built: Pipeline, tmp_path: Path) -> None:

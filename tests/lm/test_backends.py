@@ -49,14 +49,14 @@ import sys
 from pathlib import Path
 from kgqa_core.config_lm import BACKENDS  # the line that its author adds to the table stands in its place here
 from kgqa_core.config_file import read_config
-from kgqa_core.run.open import model_facts, open_model
+from kgqa_core.run.open import model_facts, open_players
 from kgqa_core.run.pipeline import Pipeline
 
 pipeline = Pipeline(read_config(Path(sys.argv[1]), ["lm={kind: echo, times: 2}", "systems={run: [direct]}"]))
 (spec,) = [spec for spec in pipeline.specs.values() if spec.stage == "system"]
 assert spec.section["lm"] == {"kind": "echo", "times": 2}, spec.section
 assert model_facts(pipeline) == {"kind": "echo", "times": 2}
-assert open_model(pipeline, 0).name == "echo-v1"
+assert open_players(pipeline, 0, ["plan"])["plan"].model.name == "echo-v1"
 assert not {"torch", "transformers", "httpx"} & set(sys.modules)
 """
 

@@ -23,7 +23,7 @@ from kgqa_core.lm import gguf as module
 from kgqa_core.lm.gguf import FILE, INSTALL, SHA256, find_packaged, write_folder
 from kgqa_core.lm.types import Decoding, Prompt
 from kgqa_core.run.ensure import ensure
-from kgqa_core.run.open import open_model
+from kgqa_core.run.open import open_players
 from tests.conftest import TINY_RUN, open_run
 
 WIDTH, HEADS, LAYERS, MIDDLE = 32, 2, 2, 64
@@ -125,7 +125,7 @@ def test_a_run_makes_the_folder_in_a_stage_that_its_systems_read(
     assert "lm" in run.specs["system-direct-seed0"].needs
     ensure(run, ["lm"])
 
-    model = open_model(run, 0)
+    model = open_players(run, 0, ["plan"])["plan"].model
     ((text,),) = model.generate([Prompt("ab")], Decoding(max_new_tokens=3))
     assert model.context == 64
     assert text.num_tokens == 3 or text.finished

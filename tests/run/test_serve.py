@@ -17,10 +17,9 @@ import torch
 from kgqa_core.config import LocalEncoderSection, RunConfig
 from kgqa_core.errors import ArtifactError, InputError, LinkError
 from kgqa_core.run.ask import Answerer, Asked, open_answerer
-from kgqa_core.run.open import RememberedEncodings
 from kgqa_core.run.pipeline import Pipeline
 from kgqa_core.run.serve import ServedCard, open_served, read_card, read_encoder_name, write_served
-from kgqa_core.text.encoder import HashEncoder
+from kgqa_core.text.encoder import HashEncoder, RememberedEncodings
 
 LOCAL = LocalEncoderSection(kind="local", path=Path("/nowhere/e5"))
 DAMAGED: dict[str, Any] = {}  # nothing of the card is changed, but the graph
@@ -201,7 +200,7 @@ def test_relations_are_encoded_once_and_questions_only_when_new() -> None:
 
 
 def test_questions_asked_long_ago_are_forgotten_and_relations_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgqa_core.run.open.RECENT_TEXTS", 2)
+    monkeypatch.setattr("kgqa_core.text.encoder.RECENT_TEXTS", 2)
     encoder = CountingEncoder()
     encode = RememberedEncodings(encoder.encode, ["directed_by"])
     for text in ("one", "two", "one", "three", "one", "two", "directed_by"):

@@ -84,7 +84,7 @@ def _system_spec(config: RunConfig, key: str, row: str, answerer: Answerer, seed
     assert config.systems is not None
     systems = config.systems
     name, own = systems.rows()[row][0], systems.settings_of(row)
-    kind, asks = system_type(name), systems.asks(row)
+    kind, asks = system_type(name), systems.roles_of(row)
     section: dict[str, Any] = {"system": name, "seed": seed, "split": config.evaluation.split}
     section |= {} if row == name else {"row": row}
     section |= {"abstain_below": least} if (least := systems.abstain_below.get(row)) else {}
