@@ -226,26 +226,23 @@ class RunConfig(Section):
                 )
             elif lm.is_made_here and "generator" not in planners:
                 yield "systems: the embedded model is trained on plans: give 'plans' with a generator"
-        if self.gate is not None and isinstance(self.dataset, PlansDataset):
-            yield "gate: a dataset of plans has no explorer to release; leave it out"
-        elif (
-            self.gate is not None and isinstance(self.dataset, FileDataset) and self.dataset.subgraphs.method != "none"
-        ):
-            yield "gate: an explorer of subgraphs is not released, since a new question has none; leave it out"
-        rows = self.systems.rows() if self.systems else {}
-        if self.gate is not None and (unknown := [name for name in self.gate.systems if name not in rows]):
-            yield f"gate.systems = {unknown[0]}: the rows of systems are {', '.join(rows) or 'none'}"
-        for role, own in self._own_roles():
+        if self.gate is not None:
+            if isinstance(self.dataset, PlansDataset):
+                yield "gate: a dataset of plans has no explorer to release; leave it out"
+            elif isinstance(self.dataset, FileDataset) and self.dataset.subgraphs.method != "none":
+                yield "gate: an explorer of subgraphs is not released, since a new question has none; leave it out"
+            rows = self.systems.rows() if self.systems else {}
+            if unknown := [name for name in self.gate.systems if name not in rows]:
+                yield f"gate.systems = {unknown[0]}: the rows of systems are {', '.join(rows) or 'none'}"
+        rows_roles = (one.roles for one in self.systems.variants.values()) if self.systems else ()
+        for role, own in (pair for roles in (self.roles, *rows_roles) for pair in roles):
+            if not isinstance(own, OwnModelSection):
+                continue
             where = f"roles.{role}.adapter = {own.adapter}"
             if isinstance(own.adapter, Path) and (lm is None or not lm.is_tunable):
                 yield f"{where}: an adapter is put on a model that is here: lm.kind packaged, local or embedded"
             if own.adapter == SHIPPED and lm is not None and lm.kind != "packaged":
                 yield f"{where}: the shipped adapter is for lm.kind packaged, not {lm.kind}"
-
-    def _own_roles(self) -> Iterator[tuple[str, OwnModelSection]]:
-        rows = (one.roles for one in self.systems.variants.values()) if self.systems else ()
-        given = [pair for roles in (self.roles, *rows) for pair in roles]
-        yield from ((role, one) for role, one in given if isinstance(one, OwnModelSection))
 
     def player(self, role: Role, row: str = "") -> Any:
         """Return the section of the model that plays a role, in a row of the comparison or else in the run.

@@ -11,7 +11,7 @@ import math
 import posixpath
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -110,10 +110,10 @@ class Recorder:
         """Record a final figure."""
         self._so_far.metrics[_legal(name)] = _finite(name, value)
 
-    def metrics(self, report: object, *names: str, prefix: str = "") -> None:
-        """Record figures that a report has as attributes."""
-        for name in names:
-            self.metric(f"{prefix}{name}", getattr(report, name))
+    def metrics(self, report: Any, *names: str, prefix: str = "") -> None:
+        """Record figures that a report has as attributes, or a mapping as values: all of them where none is named."""
+        for name in names or report:
+            self.metric(f"{prefix}{name}", report[name] if isinstance(report, Mapping) else getattr(report, name))
 
     def curve(self, name: str, step: int, value: float) -> None:
         """Record one point of a figure that changes while the stage runs."""

@@ -160,8 +160,7 @@ def fit_explorer(
     found |= {"train.kept_try": 1.0 - kept} if section.tries > 1 else {}
     found |= {"dev.hits1": figures.hits1, "dev.coverage": figures.coverage} if len(dev.questions) else {}
     found |= {"dev.f1": figures.f1[answer_threshold]} if figures.f1 else {}
-    for name, value in found.items():
-        run.recorder.metric(name, value)
+    run.recorder.metrics(found)
     card = Card(
         encoder=encoder,
         encoding_dim=width,

@@ -143,7 +143,6 @@ class Explorer(nn.Module):
 
 # ------ A trained explorer at rest: ``model.safetensors`` and ``model.json``.
 
-
 WEIGHTS, CARD = "model.safetensors", "model.json"
 PER_STEP = ("attend_head", "attend_relation", "attend_question", "attend_both")  # [L, D], a row per step
 Count = Annotated[int, Field(ge=1)]

@@ -147,9 +147,8 @@ class CallStore:
         """Connect to a file; say whether it is a store of ours without damage."""
         try:
             self._database = sqlite3.connect(path, timeout=PATIENCE, check_same_thread=False)
-            self._database.text_factory = lambda raw: raw.decode(
-                "utf-8", "replace"
-            )  # else a damaged text stops a query
+            # Else a damaged text stops a query.
+            self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self._database.execute("PRAGMA synchronous = FULL")
             # Machines that share a folder do not share the memory that a write-ahead log needs.
             mode = "DELETE" if _is_on_network(self.folder) else "WAL"

@@ -57,13 +57,9 @@ def make_embedded(
 ) -> EmbeddedReport:
     """Make and train a model and write it to the folder ``out``, whole or not at all.
 
-    Args:
-        examples: instruction data (schemas.INSTRUCTIONS), whose train split is read: by the tokenizer all of it, by the
-            weights ``section.train_on``.
-        steps: relations as plans write them ("^label" backward), for ``relations: single``.
-        markers: texts around them that are one token each.
-        names: of entities, for the tokenizer.
-        progress: told (step, steps in all, loss).
+    Of ``examples`` (schemas.INSTRUCTIONS) the train split is read: by the tokenizer all of it, and the ``names`` of
+    entities; by the weights ``section.train_on``. ``steps``: relations as plans write them ("^label" backward), for
+    ``relations: single``; ``markers``: texts around them, one token each; ``progress``: told (step, of all, loss).
 
     Raises InputError without an example that is short enough, ConfigError without room in the vocabulary.
     """

@@ -168,12 +168,8 @@ def load(
 ) -> Loaded:
     """Load a causal language model; raises InputError where something of it cannot be used.
 
-    Args:
-        folder: config.json, a tokenizer and *.safetensors.
-        adapter: in peft's own format; one that brings a tokenizer is asked through that one.
-        dtype: of the weights; "auto" is float32 on a CPU and elsewhere as they were saved.
-        quantise: weights in 8 or 4 bits; needs bitsandbytes and a GPU.
-        device: "cpu" or "cuda".
+    An ``adapter``, in peft's own format, that brings a tokenizer is asked through that one. ``dtype`` "auto" is float32
+    on a CPU, and elsewhere what was saved. ``quantise`` needs bitsandbytes and a GPU. ``device``: "cpu" or "cuda".
     """
     read_config(folder)
     if adapter is not None:

@@ -39,12 +39,7 @@ class LocalModel:
     """A causal language model in memory. Implements ``LanguageModel``."""
 
     def __init__(
-        self,
-        loaded: Loaded,
-        name: str,
-        *,
-        batch_size: int | None = None,
-        activate: Callable[[], None] = lambda: None,
+        self, loaded: Loaded, name: str, *, batch_size: int | None = None, activate: Callable[[], None] = lambda: None
     ) -> None:
         """Take what ``load`` gave; ``batch_size`` as of ``open_adapters``.
 

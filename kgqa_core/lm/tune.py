@@ -304,11 +304,8 @@ def _train(tunable: Tunable, tokens: Tokens, batches: Int, job: TuneJob, argumen
         try:
             loop.train()
         except torch.OutOfMemoryError as problem:
-            cures = (
-                [f"lower micro_batch (now {size})"]
-                if size > 1 and (arguments.world_size > 1 or section.tuning == "full")
-                else []
-            )
+            is_whole = size > 1 and (arguments.world_size > 1 or section.tuning == "full")
+            cures = [f"lower micro_batch (now {size})"] if is_whole else []
             cures += [] if section.gradient_checkpointing else ["set gradient_checkpointing"]
             cures += [f"lower max_length (now {section.max_length})"]
             raise KgqaError(f"the GPU's memory does not hold a step: {', or '.join(cures)}") from problem

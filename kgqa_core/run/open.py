@@ -164,11 +164,6 @@ def model_section(config: RunConfig) -> ModelSection:
     return section
 
 
-def is_made_here(config: RunConfig) -> bool:
-    """Say whether the run makes its language model in a stage of its own."""
-    return config.lm is not None and model_section(config).is_made_here
-
-
 def has_model_stage(config: RunConfig) -> bool:
     """Say whether stage ``lm`` makes the folder of the run's language model: by training it, or of a GGUF file."""
     return config.lm is not None and (config.lm.is_made_here or config.lm.gguf is not None)

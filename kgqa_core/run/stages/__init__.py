@@ -1,6 +1,6 @@
 """The stages of a run. Each is declared once, in a module of this package: what it is made of, and how it is built.
 
-A new stage is one new module that exports ``STAGES``, and its line in ``MODULES``. Everything else follows from the
+A new stage is one new module that exports ``STAGES``, and its name in ``MODULES``. Everything else follows from the
 declaration: when it is stale, what is made before it, its Prefect task, its record for MLflow, its line in
 ``kgqa status``. The modules import their rooms when a stage is built, so that looking at a run stays cheap.
 """
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
     from kgqa_core.run.pipeline import Pipeline, StageOutcome
     from kgqa_core.tracking import Recorder
 
-MODULES = [
-    "kgqa_core.run.stages.data",
-    "kgqa_core.run.stages.explorer",
-    "kgqa_core.run.stages.tuning",
-    "kgqa_core.run.stages.planning",
-    "kgqa_core.run.stages.systems",
-]
+MODULES = [f"kgqa_core.run.stages.{name}" for name in ("data", "explorer", "tuning", "planning", "systems")]
 """In the order of a run, where what a stage reads leaves a choice."""
 
 

@@ -164,8 +164,7 @@ def _parse(
         parse = partial(parse, progress=partial(run.progress, f"parsing {files[0].name}"))
     (report,) = map_files(parse, files)
     recorder.metric("num_lines", report.num_lines)
-    for outcome, count in report.lines.items():
-        recorder.metric(f"lines.{outcome}", count)
+    recorder.metrics(report.lines, prefix="lines.")
     recorder.table("rejects", "rejects.parquet")
 
 
@@ -270,8 +269,7 @@ def _link_questions(run: Pipeline, spec: StageSpec, folder: Path, recorder: Reco
         gate_share=run.config.gate.share if run.config.gate else 0.0,
     )
     recorder.metrics(report, "num_questions", "num_rejects")
-    for split, count in report.per_split.items():
-        recorder.metric(f"num_{split}", count)
+    recorder.metrics(report.per_split, prefix="num_")
     if report.subset:
         recorder.metric("num_masked_texts", report.subset.num_masked)
         recorder.metric("num_masked_texts_held_out", report.subset.num_masked_held_out)

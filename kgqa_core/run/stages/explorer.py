@@ -187,8 +187,7 @@ def _fit_controls(run: Pipeline, spec: StageSpec, folder: Path, recorder: Record
     rows = score_controls(control, asked, max_hops=search.max_hops)
     write_json(folder / "scores.json", rows)
     for row in rows:
-        for name in ("hits1", "f1"):
-            recorder.metric(f"{row['role'].replace(' ', '_')}.{name}", row["overall"][name])
+        recorder.metrics(row["overall"], "hits1", "f1", prefix=f"{row['role'].replace(' ', '_')}.")
 
 
 def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:
@@ -225,15 +224,13 @@ def _evaluate(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) 
     controls = json.loads((run.artifact("controls").folder / "scores.json").read_text(encoding="utf-8"))
     write_json(folder / "scores.json", [row, *controls])
     record_scores(recorder, row, controls)
-    for figure, value in min(costs, key=lambda cost: cost.cpu_seconds).figures().items():
-        recorder.metric(f"answer.{figure}", value)
+    recorder.metrics(min(costs, key=lambda cost: cost.cpu_seconds).figures(), prefix="answer.")
     recorder.table("predictions", "predictions.parquet")
 
 
 def record_scores(recorder: Recorder, row: Mapping[str, Any], controls: Sequence[Mapping[str, Any]] = ()) -> None:
     """Record a system's figures and its controls' (rows of the report), so that its charts can show them."""
-    for name, value in row["overall"].items():
-        recorder.metric(name, value)
+    recorder.metrics(row["overall"])
     for metric in SHOWN:
         for hops, figures in row["by_hops"].items():
             recorder.metric(hop_metric(metric, hops), figures[metric])
@@ -243,8 +240,7 @@ def record_scores(recorder: Recorder, row: Mapping[str, Any], controls: Sequence
             recorder.metric(answers_metric(metric, bucket), figures[metric])
     for control in controls:
         series = control["role"].replace(" ", "_")
-        for metric in SHOWN:
-            recorder.metric(f"{series}.{metric}", control["overall"][metric])
+        recorder.metrics(control["overall"], *SHOWN, prefix=f"{series}.")
         for hops, figures in control["by_hops"].items():
             recorder.metric(hop_metric(f"{series}.hits1", hops), figures["hits1"])
 

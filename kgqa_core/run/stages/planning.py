@@ -153,8 +153,7 @@ def _train_dense(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorde
             recorder.curve("dense.loss", step, loss)
 
     report = fit_dense(opening.taught(run), section, folder / opening.DENSE_FOLDER, seed=spec.seed, progress=told)
-    for name in ("num_questions", "num_without_paths", "num_paths", "cpu_seconds"):
-        recorder.metric(f"dense.{name}", report[name])
+    recorder.metrics(report, "num_questions", "num_without_paths", "num_paths", "cpu_seconds", prefix="dense.")
 
 
 def _score_plans(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> None:

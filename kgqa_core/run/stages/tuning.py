@@ -149,7 +149,8 @@ def _candidates_specs(config: RunConfig) -> Iterator[StageSpec]:
 
 
 def _instructions_specs(config: RunConfig) -> Iterator[StageSpec]:
-    if not (opening.has_generator(config) and opening.is_made_here(config)) and not _is_tuned(config):
+    made_here = config.lm is not None and config.lm.is_made_here and opening.has_generator(config)
+    if not made_here and not _is_tuned(config):
         return
     reasoner = config.reasoner
     asked = reasoner.model_dump(mode="json", include=HOW_ASKED) if reasoner else {}
@@ -164,7 +165,7 @@ def _lm_specs(config: RunConfig) -> Iterator[StageSpec]:
     if config.lm is not None and config.lm.gguf is not None:
         name = gguf.INPUT_NAME if config.lm.kind == "packaged" else "lm.path"
         yield StageSpec("lm", {"dtype": GGUF_DTYPE}, files={name: config.lm.gguf})
-    elif config.lm is not None and opening.has_generator(config) and opening.is_made_here(config):
+    elif config.lm is not None and opening.has_generator(config) and config.lm.is_made_here:
         yield StageSpec("lm", config.lm.model_dump(mode="json"), (*ground_keys(config), "instructions"))
 
 
@@ -242,8 +243,7 @@ def _make_instructions(run: Pipeline, spec: StageSpec, folder: Path, recorder: R
         )
         source = replace(source, known=learn_wordings(asked))
     examples = make_examples(source, _questions_to_teach(run), supervision, skipped=skipped)
-    for instruction, count in write_examples(examples, folder / INSTRUCTIONS_FILE).items():
-        recorder.metric(f"num_examples.{instruction}", count)
+    recorder.metrics(write_examples(examples, folder / INSTRUCTIONS_FILE), prefix="num_examples.")
     for reason, count in skipped.items():
         recorder.metric(f"num_skipped.{reason.replace(':', '').replace(' ', '_')}", count)
     for name, version in source.prompts.versions.items():
@@ -260,7 +260,7 @@ def _example_source(run: Pipeline) -> Source:
     plans, reasoner = run.config.plans, run.config.reasoner or ReasonerSection(objective="plan")
     search = opening.plan_graph(run)
     assert plans is not None
-    if opening.is_made_here(run.config):
+    if run.config.lm is not None and run.config.lm.is_made_here:
         reasoner = reasoner.model_copy(update={"instructions": {"plan": 1.0} | reasoner.mixture})
     return Source(
         search,
@@ -345,8 +345,7 @@ def _tune(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recorder) -> N
     figures = ("num_steps", "num_tokens", "num_trainable", "num_parameters", "cpu_seconds", "train_loss", "kept_step")
     recorder.metrics(report, *figures, prefix="tune.")
     recorder.metric("tune.num_too_long", sum(report.num_too_long.values()))
-    for instruction, loss in report.dev_losses.items():
-        recorder.metric(f"tune.dev_loss.{instruction}", loss)
+    recorder.metrics(report.dev_losses, prefix="tune.dev_loss.")
 
 
 SECTIONS = "give the sections 'plans' and 'lm'"
