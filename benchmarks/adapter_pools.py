@@ -164,9 +164,6 @@ def draw_pool(
     pool = [one for one in chance.sample(chains, min(200, len(chains))) if _unsigned(one) not in reach]
     pool.sort(key=lambda one: -_likeness(asked.chain, one))
     wrong = list(dict.fromkeys(pool))[: chance.choice(shape.wrong)]
-    if wrong and chance.random() < 0.5:  # a planner goes too far, or stops short
-        further = [*asked.chain, chance.choice(pool)[0]]
-        wrong[0] = tuple(asked.chain[:-1] if len(asked.chain) > 1 and chance.random() < 0.5 else further)
     for chain in wrong:
         like = asked.chain[-1] if chance.random() < 0.3 else chain[-1]
         ends = [names.draw(like, chance) for _ in range(chance.choice((1, 1, 2, 3, 5)))]

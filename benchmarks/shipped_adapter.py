@@ -74,23 +74,23 @@ SETTINGS = {
     "num_candidates": 5,
 }
 METAQA = {  # instruction -> share of the questions
-    "reason": 0.22,
-    "reason_scored": 0.02,
-    "choose": 0.03,
-    "plan": 0.03,
-    "score_relations": 0.02,
-    "score_entities": 0.01,
-    "enough_information": 0.02,
-    "extract_clues": 0.02,
-    "map_relations": 0.01,
-    "map_entities": 0.01,
+    "reason": 0.75,
+    "reason_scored": 0.2,
+    "choose": 0.2,
+    "plan": 0.15,
+    "score_relations": 0.06,
+    "score_entities": 0.02,
+    "enough_information": 0.06,
+    "extract_clues": 0.25,
+    "map_relations": 0.03,
+    "map_entities": 0.04,
 }
 DEMO = {name: 0.8 * share for name, share in METAQA.items()}
 PER_HOP: dict[str, dict[Split, int]] = {  # questions of each number of hops
     "metaqa-joint": {"train": 220, "dev": 40},
     "demo": {"train": 110, "dev": 30},
 }
-TUNING = {"batch_size": 8, "learning_rate": 5e-4, "epochs": 1.0, "max_length": 1024, "dev_examples": 6}
+TUNING = {"batch_size": 8, "learning_rate": 1e-3, "epochs": 1.0, "max_length": 1024, "dev_examples": 6}
 LICENCES = {
     "base: SmolLM2-135M-Instruct": "Apache-2.0",
     "MetaQA (Zhang et al., 2018)": "CC BY 3.0",
@@ -98,8 +98,8 @@ LICENCES = {
     "Freebase, names of a sample": "CC BY",
 }
 TAUGHT_BY = ("metaqa/kb.txt", "gold_plans/webqsp_train.jsonl", "webqsp_plans/train.jsonl", "freebase/sample.nt.gz")
-WEBQSP = {"reason": 0.05, "choose": 0.01, "plan": 0.01}
-PASS = 4  # each draws other questions
+WEBQSP = {"reason": 0.22, "choose": 0.04, "plan": 0.05}
+PASS = 3  # each draws other questions
 
 
 def renamed(example: Example) -> Example:

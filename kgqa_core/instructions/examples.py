@@ -30,12 +30,11 @@ from kgqa_core.instructions.hard_negatives import wrong_plans
 from kgqa_core.instructions.render import Prompts, escape, render_triples
 from kgqa_core.instructions.types import Example, Instruction
 from kgqa_core.schemas import INSTRUCTIONS
-from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, RelationPath
+from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 ENTITY_RIGHT, ENTITY_WRONG = (6.0, 1.5), (1.5, 4.0)  # Beta distributions that the finder's scores are drawn from
 SUPPORTED = 0.2  # of the best path's score: an answer's path has at least that
 MAX_SKILL = 4.0  # of an explorer: by how many deviations it sees right candidates above wrong ones
-MANY = 60  # wrong plans that are looked at
 MAX_EXPLAINED = 3  # paths that an explanation goes through
 ROWS = 20_000  # of one row group: what is held in memory
 
@@ -123,11 +122,6 @@ def fold_of(question_id: str, folds: int) -> int:
     return _hash("fold", question_id) % folds
 
 
-def begins_alike(one: RelationPath, other: RelationPath) -> bool:
-    """Return whether one of two paths goes on from where the other ends."""
-    return all(mine == theirs for mine, theirs in zip(one, other, strict=False))
-
-
 def _hash(purpose: str, question_id: str) -> int:
     text = f"0\x1f{purpose}\x1f{question_id}"
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
@@ -181,8 +175,6 @@ class Asked:
             graph = self.search.graph
             known = [path for row in (rows[0], *self.rows) if (path := to_relations(graph, row.path))]
             wrong = wrong_plans(graph, source.space, self.question, known, draw)
-            if known and draw.random() < 0.5:  # what stops short of a right plan or goes on from it, as planners offer
-                wrong = iter(sorted(islice(wrong, MANY), key=lambda path: not begins_alike(path, known[0])))
             wanted = draw.randint(1, reasoner.wrong_plans)
             bad = [(to_labels(graph, path), False) for path in islice(wrong, wanted)] if known else []
             found = bad if bad and draw.random() < reasoner.abstain else found + bad
