@@ -25,7 +25,7 @@ SHAPED_BY: dict[tuple[str, ...], str] = {
     ("encodings", TRAINED): "encoder.dim explorer.mask_topics explorer.variant",
     (TRAINED,): "explorer.width explorer.edge_budget explorer.epochs explorer.batch_size explorer.learning_rate "
     "explorer.warmup_steps explorer.weight_decay explorer.loss explorer.prune_after explorer.prune_below "
-    "explorer.patience explorer.question_noise explorer.precision",
+    "explorer.patience explorer.question_noise explorer.precision explorer.tries",
     (JUDGED,): "evaluation.evidence_paths evaluation.edge_budget evaluation.attention_threshold evaluation.passes",
     ("controls", JUDGED): "evaluation.split",
 }
@@ -40,11 +40,11 @@ OTHERWISE = {f"dataset.graph.{name}" for name in ("path", "names", "format", *OF
 OTHERWISE |= {f"dataset.questions.{name}" for name in ("path", "files", "hops", "dev_ids", "format", "variant")}
 OTHERWISE |= {f"dataset.subgraphs.{name}" for name in OF_CUT} | {"dataset.seed"}
 OTHERWISE |= {"encoder.path", "encoder.pooling", "encoder.kind"}
-OTHERWISE |= {f"explorer.{name}" for name in ("seeds", "init_from", "init_attention", "also_train_on")}
+OTHERWISE |= {f"explorer.{name}" for name in ("seeds", "init_from", "init_attention", "also_train_on", "cpu_minutes")}
 LABELS = {"name", "dataset.name", "dataset.source"}  # shown to people; the source decides which stages there are
 MACHINE = ("runtime.", "cluster.", "tracking.", "dataset.drift.")  # the last stop a run, and shape nothing
 ELSEWHERE = ("plans.", "lm.", "roles.", "reasoner.", "dense.", "prompts", "dataset.plan_files", "dataset.max_reject")
-ELSEWHERE += ("systems.",)
+ELSEWHERE += ("systems.", "gate.")
 
 
 @pytest.mark.parametrize("setting", SHAPING)
@@ -76,6 +76,17 @@ def test_a_setting_of_the_machine_or_a_guard_changes_nothing(films: Path, settin
     override = "runtime.home=elsewhere" if setting == "runtime.home" else another(films, setting)
     assert specs_of(films, override) == specs_of(films)
     assert specs_of(films, "name=another", "dataset.name=another") == specs_of(films)
+
+
+def test_the_cap_on_a_training_counts_where_no_epochs_are_given(films: Path) -> None:
+    assert changed(films, "explorer.cpu_minutes=9", base=("explorer.epochs=null",)) == {TRAINED}
+    assert changed(films, "explorer.cpu_minutes=9") == set()
+
+
+def test_of_the_gate_only_the_share_of_its_questions_shapes_a_stage(films: Path) -> None:
+    assert changed(films, "gate={share: 0.2}") == {"questions"}
+    told = "{share: 0.2, margin: 0.5, slice_margin: 3, min_slice: 9, min_gain: 1, min_lift: 1, max_seconds: 9}"
+    assert specs_of(films, f"gate={told}") == specs_of(films, "gate={share: 0.2}")
 
 
 # Which stages there are
@@ -286,5 +297,7 @@ def test_a_start_that_cannot_be_is_refused(films: Path) -> None:
         make_ground(Pipeline(read_config(films.with_name("a.yaml")))).recipe(TRAINED)
     with pytest.raises(ConfigError, match=r"explorer\.init_from: .*first\.yaml has another encoder"):
         specs_of(films, "explorer.init_from=first.yaml", "encoder.dim=37")
-    with pytest.raises(ConfigError, match=r"explorer\.init_from: .*nowhere is neither"):
+    with pytest.raises(
+        ConfigError, match=r"explorer\.init_from: .*nowhere is no run configuration \(\.yaml\), folder or release"
+    ):
         specs_of(films, "explorer.init_from=nowhere")
