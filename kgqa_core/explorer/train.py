@@ -104,7 +104,7 @@ class Trainer:
     def share_done(self) -> float:
         """How much of the training is done, 0..1: by steps or, without a number of epochs, by what they may cost."""
         most = math.inf if self.settings.epochs else self.settings.cpu_minutes * WORK_PER_MINUTE
-        return max(self.state.step / self.num_steps, self.state.work / most)
+        return max(self.state.step / self.num_steps, self.state.work / most) if self.num_steps else 1.0
 
     @property
     def threshold(self) -> float:

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from kgqa_core.config_base import QUESTION_FORMATS, QuestionSection, open_entry
 from kgqa_core.errors import ConfigError, InputError, nearest_beside, shorten
-from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, decode_line, require_file
+from kgqa_core.graph.formats import NOT_AN_OBJECT, NOT_JSON, WRONG_FIELDS, require_file
 from kgqa_core.graph.input_files import BYTE_ORDER_MARK, NOT_UTF8, TRUNCATED
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
@@ -182,9 +182,10 @@ def parse_lines(path: Path, parse: Callable[[str, int], Parsed | Fault]) -> Iter
         raise
     with file:
         for number, raw in enumerate(file, 1):
-            line = decode_line(raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw)
-            if isinstance(line, bytes):
-                yield number, line.decode("utf-8", errors="replace"), Fault(NOT_UTF8)
+            bare = (raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw).removesuffix(b"\n").removesuffix(b"\r")
+            line = bare.decode("utf-8", errors="replace")
+            if line.encode() != bare:
+                yield number, line, Fault(NOT_UTF8)
             elif line.strip():
                 parsed = parse(line, number)
                 unfinished = isinstance(parsed, Fault) and parsed.reason in (NOT_JSON, WRONG_FIELDS)
