@@ -315,7 +315,8 @@ def do_job(file: Path) -> None:
     """Do the ``TuneJob`` in a file as one of torchrun's processes, and print a line of JSON for each thing to tell."""
 
     def tell(kind: str, *said: Any) -> None:
-        print(json.dumps([kind, *said]), flush=True)
+        sys.stdout.write(json.dumps([kind, *said]) + "\n")  # at once: print writes the end apart, and processes mix
+        sys.stdout.flush()
 
     job = TuneJob.model_validate_json(file.read_text(encoding="utf-8"))
     try:
