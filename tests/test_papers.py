@@ -10,6 +10,7 @@ import yaml
 
 from kgqa_core.config_file import read_config
 from kgqa_core.evaluation.published import Metric, PublishedFigure, TopicSource, read_published
+from kgqa_core.instructions.render import read_prompts
 
 PAPERS = Path(__file__).resolve().parents[1] / "conf" / "papers"
 COVERED = {
@@ -49,6 +50,14 @@ def test_every_table_and_figure_has_runs_or_a_reason(paper: str) -> None:
 def test_so_is_every_run_with_its_settings(data: None) -> None:
     for config, settings in sorted({(run["config"], tuple(run.get("set", ()))) for run in RUNS}):
         read_config(PAPERS / config, settings)
+
+
+def test_systems_of_paths_show_each_on_a_line_as_the_papers_do(data: None) -> None:
+    names = [path.name for path in PAPERS.glob("*.yaml") if path.name.startswith(("rog", "eperm", "fiske"))]
+    assert len(names) == 9
+    for name in names:
+        templates = read_prompts(read_config(PAPERS / name).prompts).templates
+        assert all("{paths}" in templates[prompt].text for prompt in ("reason", "reason_scored")), name
 
 
 def test_every_run_file_is_used_is_a_usable_configuration_and_says_what_it_is_for(data: None) -> None:

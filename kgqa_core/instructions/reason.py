@@ -81,10 +81,11 @@ class ReasonCase:
     question: str
     question_id: str = ""
     paths: tuple[ScoredPath, ...] = ()
-    shown: tuple[str, ...] = ()  # names of the entities that the paths end at: taken as they stand in an answer
+    shown: tuple[str, ...] = ()  # names that may be meant: taken as they stand in an answer
     answers: tuple[str, ...] | None = None  # names that are taught; none at all: to abstain
     explanation: str | None = None  # taught by explain: from a teacher or a template of the paths
     bound: bool = False  # may only names in ``shown`` be answered?
+    stations: bool = False  # may what lies on the paths be meant as well as their ends?
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class ReasonInstruction(Instruction[ReasonCase, Answers]):
 
     def values(self, case: ReasonCase) -> dict[str, str]:
         """Return all paths: one prompt shows them together (RoG A.10), each by itself or by their relations."""
-        return render_paths(case.paths, scored=self.scored)
+        return render_paths(case.paths, scored=self.scored, stations=case.stations)
 
     def target(self, case: ReasonCase) -> str | None:
         """Return the answers that are taught."""

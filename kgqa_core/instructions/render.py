@@ -179,6 +179,7 @@ class ScoredPath:
     steps: tuple[str, ...] = field(default=(), compare=False)  # that the text shows; for players of a model
     end: str = field(default="", compare=False)  # name of the entity that it ends at
     start: str = field(default="", compare=False)  # as the text begins
+    stations: tuple[str, ...] = field(default=(), compare=False)  # names of what lies between
 
 
 Names = KnowledgeGraph | SearchGraph  # both know what entities and relations are called
@@ -189,18 +190,21 @@ def render_lines(items: Iterable[str]) -> str:
     return "\n".join(items) or NOTHING
 
 
-def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> dict[str, str]:
+def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False, stations: bool = False) -> dict[str, str]:
     """Return what stands for ``{paths}`` and ``{groups}`` in a prompt, with scores where ``scored`` (EPERM A.4).
 
     paths: one per line. groups (ours): those of the same start and relations as one, ``Dad → written_by:``, and below
-    it a line for each end, with the sum of its paths' scores. What stands between is not shown. So a prompt is shorter,
-    and the ends of a plan stand together.
+    it a line for each end, with the sum of its paths' scores. What stands between is not shown, unless ``stations`` may
+    be meant: then the way to each that is no end is a group, too. So a prompt is shorter, and a plan's ends stand together.
     """
     groups: dict[str, dict[str, float]] = {}
+    last = {path.end for path in paths}
     for path in paths:
-        way, end = ARROW.join([path.start, *map(escape, path.steps)]) + ":", escape(path.end)
-        ends = groups.setdefault(way, {})
-        ends[end] = ends.get(end, 0.0) + path.score
+        between = [(length, name) for length, name in enumerate(path.stations, 1) if stations and name not in last]
+        for length, name in (*between, (len(path.steps), path.end)):
+            way, end = ARROW.join([path.start, *map(escape, path.steps[:length])]) + ":", escape(name)
+            ends = groups.setdefault(way, {})
+            ends[end] = ends.get(end, 0.0) + path.score
     form = "{} (score {:.2f})" if scored else "{}"
     lines = [form.format(path.text, path.score) for path in paths]
     blocks = ["\n".join([way, *(form.format(*end) for end in ends.items())]) for way, ends in groups.items()]
@@ -209,14 +213,15 @@ def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False) -> dict[s
 
 def show_path(names: Names, path: ReasoningPath, score: float = 1.0) -> ScoredPath:
     """Return a path in walking order: ``Dad → written_by → William Wharton → ^written_by → Birdy``."""
-    parts, steps, here = list[str](), list[str](), ""
+    parts, steps, here = list[str](), list[str](), list[str]()
     for step in path:
         start, end = ends_of(step)
         steps.append(write_step(names.relation_labels[step.relation], step.reverse))
         parts += [] if parts else [escape(names.name_of(start))]
-        here = names.name_of(end)
-        parts += [escape(steps[-1]), escape(here)]
-    return ScoredPath(ARROW.join(parts), score, tuple(steps), here, parts[0] if parts else "")
+        here.append(names.name_of(end))
+        parts += [escape(steps[-1]), escape(here[-1])]
+    *between, last = here or [""]
+    return ScoredPath(ARROW.join(parts), score, tuple(steps), last, parts[0] if parts else "", tuple(between))
 
 
 def render_triples(names: Names, path: ReasoningPath) -> str:

@@ -78,7 +78,7 @@ class Given:
         else:
             shown = tuple(show_path(self.search, steps, score) for steps, score in found)
             names = dict.fromkeys(self.search.name_of(end_of(path)) for path in with_stations(self.search, paths))
-            case = ReasonCase(question.text, "", shown, tuple(names))
+            case = ReasonCase(question.text, "", shown, tuple(names), stations=True)
             (reply,) = yield [Ask(ReasonInstruction(self.prompts, scored=kept.scores == "real"), case)]
             answer = answer_on_paths(self.search, question, reply.result, paths)
         return SystemAnswer(answer.prediction, answer.unmatched, {**answer.counts, **counts})

@@ -35,8 +35,12 @@ def document(run: Run, command: str, *arguments: str) -> dict[str, Any]:
     return json.loads(run.kgqa(command, run.conf, *arguments, "--json").stdout)
 
 
+def store_of(run: Run) -> str:
+    return f"sqlite:///{run.folder / 'home' / 'mlflow' / 'mlflow.db'}"
+
+
 def aliases(run: Run) -> dict[str, str]:
-    client = MlflowClient(tracking_uri=f"sqlite:///{run.folder}/home/mlflow/mlflow.db")
+    client = MlflowClient(tracking_uri=store_of(run))
     return {alias: str(version) for alias, version in client.get_registered_model("kgqa-rivers").aliases.items()}
 
 
@@ -74,7 +78,7 @@ def test_only_a_challenger_that_is_no_worse_replaces_the_champion(run: Run, monk
     back = document(run, "rollback", "--why", "the drill is over")
     assert (back["moved"], back["champion"], aliases(run)) == (True, first["challenger"], {"champion": "1"})
     question = ("models:/kgqa-rivers@champion", "who directed The Drowned Harbour?")
-    mlflow_uri = f"sqlite:///{run.folder}/home/mlflow/mlflow.db"
+    mlflow_uri = store_of(run)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_uri)
     answered = replace(run, server="").kgqa_here("ask", *question, "--topic", "The Drowned Harbour", "--json")
     assert json.loads(answered.stdout)["topics"] == ["The Drowned Harbour"]
@@ -102,7 +106,7 @@ def assert_told(run: Run, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
         key = ArtifactFilter(key=ArtifactFilterKey(any_=["gate-rivers"]))
         verdicts = [str(one.data) for one in client.read_artifacts(artifact_filter=key)]
     assert any("**Refused**" in verdict and "| all |" in verdict for verdict in verdicts)
-    tracked = MlflowClient(tracking_uri=f"sqlite:///{run.folder}/home/mlflow/mlflow.db")
+    tracked = MlflowClient(tracking_uri=store_of(run))
     (experiment,) = tracked.search_experiments(filter_string="name = 'gated'")
     runs = tracked.search_runs([experiment.experiment_id], "tags.kind = 'flow' and params.`gate.promoted` = 'False'")
     assert runs
