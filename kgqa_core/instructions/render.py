@@ -195,7 +195,7 @@ def render_paths(paths: Sequence[ScoredPath], *, scored: bool = False, stations:
 
     paths: one per line. groups (ours): those of the same start and relations as one, ``Dad → written_by:``, and below
     it a line for each end, with the sum of its paths' scores. What stands between is not shown, unless ``stations`` may
-    be meant: then the way to each that is no end is a group, too. So a prompt is shorter, and a plan's ends stand together.
+    be meant: then the way to each that is no end is a group, too. So a prompt is shorter, with a plan's ends together.
     """
     groups: dict[str, dict[str, float]] = {}
     last = {path.end for path in paths}
