@@ -161,7 +161,7 @@ class Card:
     edge_budget: Count  # K
     reenter_topic: bool
     answer_threshold: float  # a candidate is an answer from this share of the best probability on; chosen on dev
-    attention_threshold: float = 0.0  # groups of less attention are not entered; the largest that cost nothing on dev
+    attention_threshold: float = 0.0  # groups of less attention are not entered; chosen on dev
     mask_topics: bool = True  # does it read questions with their topics masked?
 
 

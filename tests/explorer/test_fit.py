@@ -17,6 +17,7 @@ from kgqa_core.explorer.fit import (
     ANSWER_THRESHOLDS,
     ATTENTION_THRESHOLDS,
     CURVE_EVERY,
+    DevFigures,
     FitRun,
     QuestionSet,
     choose_thresholds,
@@ -25,7 +26,7 @@ from kgqa_core.explorer.fit import (
 )
 from kgqa_core.explorer.model import Explorer, load_explorer
 from kgqa_core.explorer.predict import predict
-from kgqa_core.explorer.train import Trainer
+from kgqa_core.explorer.train import Lessons, Trainer
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
 from kgqa_core.tracking import Recorder, TrackingRecord
@@ -290,7 +291,7 @@ def test_the_answer_threshold_is_the_one_of_best_f1_on_dev_nearest_to_a_half(see
 
 
 @pytest.mark.parametrize(("seed", "epochs"), [(0, 2), (1, 3), (2, 30)])
-def test_the_attention_threshold_is_the_largest_that_costs_nothing_on_dev(seed: int, epochs: int) -> None:
+def test_the_attention_threshold_is_the_best_on_dev_of_equals_the_largest(seed: int, epochs: int) -> None:
     model, dev = trained(seed, epochs), films.questions()[::2]
     attention, figures = choose_thresholds(model, films.lessons(dev))
 
@@ -299,9 +300,23 @@ def test_the_attention_threshold_is_the_largest_that_costs_nothing_on_dev(seed: 
         return found.hits1 + found.best_f1
 
     sums = {threshold: sum_of(threshold) for threshold in (0.0, *ATTENTION_THRESHOLDS)}
+    sums[0.0] -= 0.2  # to cut nothing must be worth its price
     assert attention == max(threshold for threshold, value in sums.items() if value == max(sums.values()))
     scores = scores_of(model, dev, figures.answer_threshold, attention)
     assert (scores["hits1"], scores["f1"]) == pytest.approx((figures.hits1, figures.f1[figures.answer_threshold]))
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.0, 0.5), (0.19, 0.1), (0.21, 0.0)])
+def test_only_a_gain_above_the_tolerance_is_worth_a_walk_that_cuts_nothing(
+    gain: float, chosen: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = 90.0 - (0.05 if gain else 0.0)  # of thresholds above 0.1, where there is anything to gain
+
+    def told(model: Explorer, dev: Lessons, threshold: float = 0.0) -> DevFigures:
+        return DevFigures(90.0 + gain if not threshold else 90.0 if threshold <= 0.1 else best, 100.0, {0.5: 80.0})
+
+    monkeypatch.setattr("kgqa_core.explorer.fit.measure", told)
+    assert choose_thresholds(trained(0, 1), films.lessons(films.questions()))[0] == chosen
 
 
 def test_without_dev_answers_the_answer_threshold_is_a_half_and_nothing_is_cut() -> None:
