@@ -13,6 +13,7 @@ from flows.cli_compare import compare, confidence
 from flows.cli_init import init
 from flows.cli_lint import lint
 from flows.cli_lm import lm_info, score_plans
+from flows.cli_make import make_questions
 from flows.cli_release import history, promote, rollback
 from flows.cli_session import Conf, Json, Settings, open_run, prepare_environment, with_exit_code, working
 from flows.cli_sql import sql
@@ -319,7 +320,8 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-for other in (init, lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep, promote, rollback, history):
+others = (init, make_questions, lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep)
+for other in (*others, promote, rollback, history):
     command(other)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,10 +108,10 @@ def run_file(triples: Path, questions: Path, names: Path | None, out: Path) -> s
     graph |= {"names": _path(names, out)} if names else {}
     data = {"graph": graph, "questions": {"format": "jsonl", "path": _path(questions, out)}}
     try:
-        run = _build(data, out)
+        run = build_draft(data, out)
         why: dict[str, str] = {}
     except InputError:  # too many lines that cannot be used, or something worse
-        run = _build({kind: {**one, "max_reject_ratio": MOST_REJECTED} for kind, one in data.items()}, out)
+        run = build_draft({kind: {**one, "max_reject_ratio": MOST_REJECTED} for kind, one in data.items()}, out)
         why = {kind: reasons for kind in data if (reasons := _rejected(run, kind))}
         for kind in why:
             data[kind]["max_reject_ratio"] = MOST_REJECTED
@@ -118,12 +119,12 @@ def run_file(triples: Path, questions: Path, names: Path | None, out: Path) -> s
     from kgqa_core.run.open import graph_of
 
     linked = read_questions(run.artifact("questions").folder)
-    num_train = sum(one.split == "train" for one in linked)
-    return render(out.stem, data, why, propose_walk(graph_of(run), linked), num_train)
+    sizes = Counter(one.split for one in linked)
+    return render(out.stem, data, why, propose_walk(graph_of(run), linked), sizes)
 
 
-def _build(data: dict[str, Any], out: Path) -> Pipeline:
-    """Build graph and questions for a run that is not written yet."""
+def build_draft(data: dict[str, Any], out: Path, *keys: str) -> Pipeline:
+    """Build graph and questions, or the stages ``keys``, for a run that is not written yet."""
     from kgqa_core.config import RunConfig
     from kgqa_core.config_file import machine_paths, validated
     from kgqa_core.run.pipeline import Pipeline
@@ -136,7 +137,7 @@ def _build(data: dict[str, Any], out: Path) -> Pipeline:
         "runtime": {"home": "${KGQA_HOME}"},
     }
     run = Pipeline(validated(RunConfig, draft, out, machine_paths(out.parent)))
-    for key in run.needed_for(["graph", "questions"]):
+    for key in run.needed_for(keys or ("graph", "questions")):
         run.make(key)
     return run
 
@@ -231,15 +232,16 @@ def _rejected(run: Pipeline, kind: str) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
-def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk, num_train: int) -> str:
+def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk, sizes: Mapping[str, int]) -> str:
     """Return a run file as text, with a comment beside each choice."""
     import yaml
 
     def value(given: Any) -> str:
         return yaml.safe_dump(given, allow_unicode=True, width=10**6).removesuffix("\n").removesuffix("\n...")
 
+    num_train = sizes.get("train", 0)
     small, cheap = num_train < FEW, num_train < MANY
-    sizes = "few: small batches give more steps" if small else "enough for batches of the usual size"
+    told = "few: small batches give more steps" if small else "enough for batches of the usual size"
     lines = [
         f"# Written by kgqa init; every setting is yours to change. Then: kgqa run {name}.yaml",
         "dataset:",
@@ -257,7 +259,7 @@ def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk
         "",
         "explorer: # no epochs: 15, or 1,800 steps if these are more, until dev gains no more",
         f"  steps: {walk.steps} # {walk.why_steps}",
-        f"  batch_size: {8 if small else 32} # {num_train} training questions are {sizes}",
+        f"  batch_size: {8 if small else 32} # {num_train} training questions are {told}",
         f"  tries: {2 if cheap else 1} # "
         + (
             "trainings from other starts, of which dev keeps the best"
@@ -266,6 +268,8 @@ def render(name: str, data: dict[str, Any], rejected: dict[str, str], walk: Walk
         ),
         f"  cpu_minutes: {1 if cheap else 2} # {'each of them' if cheap else 'it'} costs so much at most, about",
     ]
+    if not sizes.get("test"):
+        lines += ["", "evaluation:", "  split: dev # no questions to test with: what dev says is too good"]
     return "\n".join(lines) + "\n"
 
 

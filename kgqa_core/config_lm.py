@@ -204,7 +204,6 @@ class DensePlannerSection(Section):
     scale: Annotated[float, Field(gt=0)] = 20.0  # of the cosine of question and path
     neighbour_weight: Annotated[float, Field(ge=0)] = 1.0  # of the neighbours' vote beside a path's own probability
     neighbour_temperature: Annotated[float, Field(gt=0)] = 0.05  # of the cosine of two questions
-    neighbour_loss: Annotated[float, Field(ge=0)] = 0.0  # weight of the loss of the neighbours' vote
     spread: Share = 0.9  # how much a further plan has to serve neighbours that the plans before it miss
     num_unseen: Annotated[int, Field(ge=0)] = 8  # width of the beam for paths that no training question has
     unseen_penalty: Annotated[float, Field(ge=0)] = 3.0  # natural log: how much less probable than their text says

@@ -112,7 +112,7 @@ def open_encoder(folder: Path | None, settings: DensePlannerSection) -> SplitEnc
     return SplitEncoder(folder, frozen_layers=settings.frozen_layers, max_tokens=settings.max_tokens)
 
 
-# ------ Training: questions towards their paths, and towards questions that have the same.
+# ------ Training: questions towards their paths.
 
 
 def train_vectors(
@@ -148,8 +148,6 @@ def train_vectors(
     upper = list(encoder.upper.parameters())
     num_steps = count_steps(len(states), settings)
     optimiser, schedule = _plan_updates(upper, parts, settings, num_steps)
-    num_taught = np.maximum(np.asarray(targets.sum(axis=1)).ravel(), 1)  # paths of each question
-    bank = encoder.encode_all(states) if settings.neighbour_loss else None
     encoder.upper.train()
     batches = _batches([len(one) for one in states], settings.batch_size, random)
     for step, rows in enumerate(islice(batches, num_steps)):
@@ -157,18 +155,11 @@ def train_vectors(
         right = torch.from_numpy(targets[rows].toarray())  # [B, P]
         scores = settings.scale * vectors @ path_vectors(path_texts, parts).T + parts["bias"]
         loss = set_loss(scores, right)
-        if bank is not None:
-            # [B, n]: the share of each training question's paths that a question of the batch has too
-            overlap = torch.from_numpy(((targets[rows] @ targets.T).toarray() / num_taught).astype(np.float32))
-            cosines = vectors @ bank.T / settings.neighbour_temperature
-            loss = loss + settings.neighbour_loss * neighbour_loss(cosines, overlap, rows)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(upper, MAX_NORM)
         optimiser.step()
         schedule.step()
-        if bank is not None:
-            bank = bank.index_copy(0, torch.as_tensor(rows), vectors.detach())
         progress(step + 1, num_steps, float(loss.detach()))
     encoder.upper.eval()
     return {name: part.detach() for name, part in parts.items()}
@@ -205,20 +196,6 @@ def set_loss(scores: Tensor, right: Tensor) -> Tensor:
 
     log_probs = torch.log_softmax(scores, dim=1)
     return -torch.logsumexp(log_probs.masked_fill(right == 0, -math.inf), dim=1).mean()
-
-
-def neighbour_loss(cosines: Tensor, overlap: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return the mean of -log of what the other questions' votes give to right paths.
-
-    ``cosines`` [B, n] are divided by the temperature; a question has no vote on itself: ``rows`` are the batch's places
-    among the n. ``overlap`` [B, n] is the share of each voter's paths that are right.
-    """
-    import torch
-
-    own = torch.zeros_like(cosines, dtype=torch.bool)
-    own[torch.arange(len(rows)), torch.as_tensor(rows)] = True
-    weights = torch.softmax(cosines.masked_fill(own, -math.inf), dim=1)
-    return -torch.log((weights * overlap).sum(dim=1) + TINY).mean()
 
 
 def count_steps(num_questions: int, settings: DensePlannerSection) -> int:

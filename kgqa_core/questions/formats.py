@@ -25,6 +25,7 @@ from kgqa_core.types import EVERY_SPLIT, SPLITS, Question, Reject, Split
 
 Text = Annotated[str, Field(min_length=1)]
 Parsed = TypeVar("Parsed")
+MADE = "made, not asked: only for train and dev"
 Span = tuple[int, int]  # characters of a text: start, one past the end
 
 
@@ -307,6 +308,7 @@ class JsonQuestion:
     chain: list[Text] | None = None  # relation labels, "~label" walks it backwards
     claim: Text | None = None
     verdict: bool | None = None
+    made: bool = False  # by kgqa make-questions
 
 
 def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
@@ -317,6 +319,8 @@ def read_jsonl(file: QuestionFile) -> Iterator[Placed]:
             return Fault("claim and verdict belong together")
         if not read.answers and read.claim is None:
             return Fault("no answers given")
+        if read.made and file.split not in ("train", "dev"):
+            return Fault(MADE)
         return RawQuestion(
             id=read.id or f"{file.split or file.path.stem}-{number}",
             text=read.question,

@@ -18,7 +18,7 @@ from kgqa_core.config_lm import DensePlannerSection
 from kgqa_core.errors import ArtifactError, InputError
 from kgqa_core.instructions.plan import PlanQuestion
 from kgqa_core.planners.dense import DensePlanner, beam, open_dense, render_path_text, spread_first
-from kgqa_core.planners.dense_train import count_steps, fit_dense, neighbour_loss, set_loss
+from kgqa_core.planners.dense_train import count_steps, fit_dense, set_loss
 from kgqa_core.planners.evaluate import score_plans
 from kgqa_core.text.transformer import SplitEncoder, local_encoder
 from kgqa_core.types import LabelPath
@@ -86,9 +86,8 @@ def test_what_it_learned_is_told(tiny_bert: Path, tmp_path: Path) -> None:
     assert report["cpu_seconds"] > 0
 
 
-@pytest.mark.parametrize("changed", [{}, {"neighbour_loss": 1.0}])
-def test_equal_seeds_give_equal_bytes_and_others_do_not(tiny_bert: Path, tmp_path: Path, changed: dict) -> None:
-    changed_settings = settings(max_steps=3, dropout=0.1, **changed)
+def test_equal_seeds_give_equal_bytes_and_others_do_not(tiny_bert: Path, tmp_path: Path) -> None:
+    changed_settings = settings(max_steps=3, dropout=0.1)
     found = []
     for number, seed in enumerate((1, 1, 2)):
         fit_dense(TRAIN, changed_settings, tmp_path / str(number), seed=seed, encoder=tiny_bert)
@@ -143,8 +142,7 @@ def test_without_any_path_there_is_nothing_to_learn(tmp_path: Path, tiny_bert: P
 
 def test_one_path_one_question(tmp_path: Path, tiny_bert: Path) -> None:
     only = PlanQuestion("q", "who", paths=((),))
-    changed_settings = settings(neighbour_loss=1.0)
-    fit_dense([only], changed_settings, tmp_path / "planner", encoder=tiny_bert)
+    fit_dense([only], SETTINGS, tmp_path / "planner", encoder=tiny_bert)
     (plans,) = open_dense(tmp_path / "planner", encoder=tiny_bert).plan([only])
     assert [plan.path for plan in plans] == [()]
 
@@ -194,10 +192,6 @@ def test_losses_are_minus_the_log_of_what_right_columns_get() -> None:
     first = (math.exp(1) + math.exp(0.5)) / (math.exp(1) + math.exp(2) + math.exp(0.5))
     second = 1 / (2 + math.exp(3))
     assert set_loss(scores, right).item() == pytest.approx(-(math.log(first) + math.log(second)) / 2, abs=1e-5)
-    overlap = torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0]])
-    votes = [0.5 * math.exp(2) / (math.exp(2) + math.exp(0.5)), 0.5 * 1 / (1 + math.exp(3))]
-    expected = -sum(map(math.log, votes)) / 2
-    assert neighbour_loss(scores, overlap, [0, 1]).item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_steps_are_those_of_the_epochs_up_to_a_limit() -> None:

@@ -12,6 +12,7 @@ from kgqa_core.config_file import read_config
 from kgqa_core.graph import formats, nsm
 from kgqa_core.graph.build import build_graph
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions import formats as question_formats
 from kgqa_core.questions import link
 from kgqa_core.questions.build import QuestionReport, build_questions, read_questions
 from kgqa_core.types import Question
@@ -55,7 +56,7 @@ def test_the_worked_example_works(built: tuple[KnowledgeGraph, QuestionReport, d
 def test_every_reason_is_in_the_table() -> None:
     reasons = [formats.NOT_UTF8, formats.TRUNCATED, formats.WRONG_FIELDS, formats.EMPTY_FIELD, formats.BAD_QUOTES]
     reasons += [formats.NOT_JSON, link.DUPLICATE_ID, link.NO_ANSWER, link.NO_TOPIC, link.NO_MENTION]
-    reasons += [link.NO_CLAIM, link.SHARED_CLAIM, nsm.NO_QUESTION, nsm.NO_SUBGRAPH, nsm.NUMBERED]
+    reasons += [question_formats.MADE, link.NO_CLAIM, link.SHARED_CLAIM, nsm.NO_QUESTION, nsm.NO_SUBGRAPH, nsm.NUMBERED]
     assert [reason for reason in reasons if f"`{reason}`" not in DOC] == []
 
 

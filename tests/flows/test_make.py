@@ -1,0 +1,94 @@
+"""``kgqa make-questions``: what it draws is right, equal for equal seeds, in words, and never for testing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.cli_make import MOST_ANSWERS, draw_questions, step_words, word
+from kgqa_core.config_file import read_config
+from kgqa_core.errors import InputError
+from kgqa_core.graph.build import build_graph
+from kgqa_core.graph.kg import KnowledgeGraph, open_graph
+from kgqa_core.questions.formats import MADE
+from tests.conftest import write_jsonl
+from tests.loading import load_question_file
+
+TRIPLES = [f"Person {one}\tplays_for\tClub {one % 5}" for one in range(21)]
+TRIPLES += [f"Club {club}\tlies_in\tTown {club % 3}" for club in range(5)]
+
+
+@pytest.fixture
+def clubs(tmp_path: Path) -> KnowledgeGraph:
+    (tmp_path / "triples.tsv").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
+    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
+    return open_graph(tmp_path / "graph")
+
+
+def test_answers_are_what_the_chain_leads_to_and_topics_none_of_them(clubs: KnowledgeGraph) -> None:
+    rows = list(draw_questions(clubs, num=200, hops=2, seed=0))
+    kinds = {tuple(row["chain"]) for row in rows}
+    assert kinds >= {("plays_for",), ("~plays_for",), ("plays_for", "lies_in"), ("~lies_in", "~plays_for")}
+    assert len({(row["topics"][0], tuple(row["chain"])) for row in rows}) == len(rows) < 200  # it holds no more
+    for row in rows:
+        assert row["hops"] == len(row["chain"]) and row["topics"][0] in row["question"] and row["made"]
+        if row["chain"] == ["~lies_in", "~plays_for"]:
+            town = int(row["topics"][0].removeprefix("Town "))
+            assert set(row["answers"]) == {f"Person {one}" for one in range(21) if one % 5 % 3 == town}
+        if row["chain"] == ["plays_for", "~plays_for"]:
+            one = int(row["topics"][0].removeprefix("Person "))
+            assert set(row["answers"]) == {f"Person {other}" for other in range(one % 5, 21, 5)} - {f"Person {one}"}
+
+
+def test_equal_seeds_draw_equal_questions_and_others_others(clubs: KnowledgeGraph) -> None:
+    first, again, other = (list(draw_questions(clubs, num=13, hops=3, seed=seed)) for seed in (7, 7, 8))
+    assert first == again
+    assert [row["question"] for row in first] != [row["question"] for row in other]
+    assert list(draw_questions(clubs, num=5, hops=3, seed=7)) == first[:5]
+
+
+def test_a_list_that_nobody_wants_is_no_question(tmp_path: Path) -> None:
+    lines = [f"Leaf {one}\ton\tTree" for one in range(MOST_ANSWERS + 1)]
+    (tmp_path / "triples.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    build_graph(tmp_path / "triples.tsv", format="tsv", out_dir=tmp_path / "graph")
+    graph = open_graph(tmp_path / "graph")
+    assert {tuple(row["chain"]) for row in draw_questions(graph, num=20, hops=1, seed=0)} == {("on",)}
+    (tmp_path / "none.tsv").write_text("A\tis\tA\n", encoding="utf-8")
+    build_graph(tmp_path / "none.tsv", format="tsv", out_dir=tmp_path / "loop")
+    with pytest.raises(InputError, match="no relation path of 1 to 2 steps"):
+        next(draw_questions(open_graph(tmp_path / "loop"), num=1, hops=2, seed=0))
+
+
+def test_words_are_those_of_relation_names() -> None:
+    labels = ("people.person.place_of_birth", "http://x.org/placeOfBirth", "place of birth", "place-of-birth")
+    assert {step_words(label) for label in labels} == {"place of birth"}
+    texts = {word([("born_in", True), ("wrote", False)], "Rome", np.random.default_rng(seed)) for seed in range(20)}
+    assert "what is the wrote of what has the born in Rome" in texts and len(texts) == 4
+
+
+def test_made_questions_teach_and_never_test(
+    clubs: KnowledgeGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGQA_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner()
+    arguments = ["make-questions", "triples.tsv", "--num", "40"]
+    assert run.invoke(app, arguments, catch_exceptions=False).stdout == "40 questions in questions\n"
+    sizes = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "questions").iterdir()}
+    assert set(sizes) == {"train.jsonl", "dev.jsonl"} and sum(sizes.values()) == 40
+    before = (tmp_path / "questions" / "train.jsonl").read_bytes()
+    assert "is there already" in run.invoke(app, arguments).stderr
+    run.invoke(app, [*arguments, "--out", "again"], catch_exceptions=False)
+    assert (tmp_path / "again" / "train.jsonl").read_bytes() == before
+    run.invoke(app, ["init", "triples.tsv", "questions"], catch_exceptions=False)
+    assert read_config(tmp_path / "my.yaml").evaluation.split == "dev"
+    rows = [json.loads(line) for line in before.decode().splitlines()]
+    path = write_jsonl(tmp_path / "mixed.jsonl", rows)
+    for split, num in (("train", len(rows)), ("test", 0)):
+        questions, rejects = load_question_file(path, format="jsonl", graph=clubs, split=split)
+        assert (len(questions), {one.reason for one in rejects}) == (num, set() if num else {MADE})
