@@ -1,8 +1,8 @@
 """``kgqa make-questions``: questions from the relation paths of a graph, for whoever has none to learn from.
 
-The papers propose it (DualR, appendix A). Topic and relations are drawn step by step, each relation that leads on alike,
-so that rare ones are asked as often as frequent ones. The words are those of relation names, in a few wordings. Such
-questions teach a system what its graph holds, not how people ask: they are marked, and no split for testing takes them.
+The papers propose it (DualR, appendix A). Topic and relations are drawn step by step, each relation that leads on
+alike, so that rare ones are asked as often as frequent ones. The words are those of relation names, in a few wordings.
+Such questions teach what a graph holds, not how people ask: they are marked, and no split for testing takes them.
 """
 
 from __future__ import annotations
