@@ -19,6 +19,7 @@ from flows.cli_session import Conf, Json, Settings, open_run, prepare_environmen
 from flows.cli_sql import sql
 from flows.cli_subgraph import subgraph
 from flows.cli_sweep import sweep
+from flows.cli_up import down, up
 
 if TYPE_CHECKING:
     from flows.run import FlowName
@@ -320,8 +321,9 @@ def score(
     print_json(figures) if as_json else print_scores(figures)
 
 
-others = (init, make_questions, lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep)
-for other in (*others, promote, rollback, history):
+built = (init, make_questions, lint, compare, confidence, lm_info, score_plans, sql, subgraph, sweep)
+operated = (promote, rollback, history, up, down)
+for other in (*built, *operated):
     command(other)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from prefect import flow
 from prefect.runtime import flow_run
+from prefect.states import Cancelled
 
 from flows.gated import judge_release, tell_aliases
 from flows.summary import RunSummary, summarise, write_report
@@ -25,7 +27,7 @@ from kgqa_core.sweeps.points import SweepPoint, join_repetitions, read_sweep
 from tasks.outbox import end_killed, noted
 from tasks.release import resolve_start, starts_from_release, without_start
 from tasks.run_content import FlowRun, Serving, sweep_content
-from tasks.runtime import StageTasks, mark_crashed, write_results_artifact
+from tasks.runtime import StageTasks, dataset_lock, mark_crashed, train_in_pool, write_results_artifact
 from tasks.tracking import Published, deliver, git_commit, publish_sweep
 
 _log = logging.getLogger(__name__)
@@ -62,12 +64,17 @@ def run_name(config: str, started: float) -> str:
 
 
 def make(
-    config: RunConfig | Path, *wanted: str, accept: bool = False, tracked: bool = False, judged: bool = False
+    config: RunConfig | Path,
+    *wanted: str,
+    accept: bool = False,
+    tracked: bool = False,
+    judged: bool = False,
+    train_on: str | None = None,
 ) -> RunSummary:
     """Make the stages of these kinds or keys (default: all) and what they read; what is missing is a Prefect task.
 
     ``tracked``: MLflow is told how the run ended, however it ended, and Prefect shows the results. ``judged``: the gate
-    decides whether what was made takes the champion's place, where the run has one.
+    decides whether what was made takes the champion's place, where the run has one. ``train_on``: as ``retrain``.
     """
     asked = given(config)
     pipeline, parent = open_started(asked)
@@ -81,6 +88,8 @@ def make(
                 fresh = Pipeline(without_start(asked))
                 ensure(fresh, ["questions"], accept=accept, worker=worker.begin(fresh, ["questions"]))
                 pipeline, parent = open_started(asked)
+            if train_on and isinstance(config, Path) and any(pipeline.find(key) is None for key in explorers(pipeline)):
+                train_in_pool(config, train_on)
             goals = [key for key, spec in pipeline.specs.items() if not wanted or {key, spec.stage} & {*wanted}]
             outcomes = worker.end(ensure(pipeline, goals, accept=accept, worker=worker.begin(pipeline, goals)))
             summary = summarise(pipeline, outcomes)
@@ -102,6 +111,11 @@ def make(
         show_results(summary.name, shown, summary.gate["markdown"], kind="gate", description=why)
         tell_aliases(asked)
     return replace(summary, mlflow=shown)
+
+
+def explorers(pipeline: Pipeline) -> list[str]:
+    """Return the stages that train explorers."""
+    return [key for key, spec in pipeline.specs.items() if spec.stage == "explorer"]
 
 
 def show_results(name: str, shown: Published | None, markdown: str, **how: str) -> None:
@@ -150,13 +164,37 @@ def train_reasoner(config: RunConfig | Path) -> RunSummary:
     return make(config, "reasoner", "plans", tracked=True)
 
 
+@flow(name="evaluate_all", persist_result=False)
+def evaluate_all(configs: list[Path]) -> None:
+    """Evaluate many runs, one after another; one that fails holds up no other, and is named at the end."""
+    failed = []
+    for config in configs:
+        try:
+            evaluate(config)
+        except Exception as problem:  # Prefect shows it in full at that run
+            failed.append(f"{config}: {problem}")
+    if failed:
+        raise KgqaError("\n".join([f"{len(failed)} of {len(configs)} runs were not evaluated:", *failed]))
+
+
 @flow(name="retrain", flow_run_name=name_run, persist_result=False)
-def retrain(config: RunConfig | Path) -> RunSummary:
+def retrain(
+    config: RunConfig | Path, when_busy: Literal["wait", "cancel"] | None = None, train_on: str | None = None
+) -> RunSummary:
     """The whole flow: every stage, a results artifact, and the comparison in MLflow.
 
     With a gate, what was made takes the champion's place only where it is no worse; a refusal is a normal end.
+    ``when_busy``: what to do while another run of the same dataset and home is at work; None: run beside it, as stages
+    have locks of their own. ``train_on``: a work pool whose worker, if one is alive, trains the explorers.
     """
-    return make(config, tracked=True, judged=True)
+    run = given(config)
+    with ExitStack() as stack:
+        if when_busy:
+            try:
+                stack.enter_context(dataset_lock(run.runtime.home, run.dataset.name, wait=when_busy == "wait"))
+            except KgqaError as problem:
+                return Cancelled(message=str(problem))  # type: ignore[return-value]  # Prefect takes it for the end
+        return make(config, tracked=True, judged=True, train_on=train_on)
 
 
 def describe_run(config: RunConfig) -> FlowRun:

@@ -89,7 +89,7 @@ def end_leftovers(folder: Path) -> list[int]:
     return ended
 
 
-def end_process(pid: int, started: str) -> None:
+def end_process(pid: int, started: str, *, grace: float = GRACE_SECONDS) -> None:
     """End process ``pid``, politely first, unless it is another one than that which ``started`` names."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         if process_started(pid) != started:
@@ -98,6 +98,21 @@ def end_process(pid: int, started: str) -> None:
             os.kill(pid, sent)
         except ProcessLookupError:
             return
-        until = time.monotonic() + GRACE_SECONDS
+        until = time.monotonic() + grace
         while process_started(pid) == started and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
+
+
+def services_file(home: Path) -> Path:
+    """Return the file in which ``kgqa up`` notes what it started (services.py)."""
+    return home / "run" / "services.json"
+
+
+def running_server(home: Path, name: str) -> str | None:
+    """Return the address of the server, ``prefect`` or ``mlflow``, that ``kgqa up`` runs or uses for this home."""
+    try:
+        found = json.loads(services_file(home).read_text(encoding="utf-8"))
+        keeper = found["processes"]["keeper"]
+        return str(found[name]) if found["ready"] and process_started(keeper["pid"]) == keeper["started"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

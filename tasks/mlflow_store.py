@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from kgqa_core.artifacts import exclusive_lock
+from tasks.leftovers import running_server
 from tasks.runtime import quick_imports
 
 LOCK_SECONDS = 120.0
@@ -40,8 +41,8 @@ def mask(text: str) -> str:
 
 
 def tracking_uri(home: Path) -> str:
-    """Return where MLflow's store is: ``MLFLOW_TRACKING_URI``, else the SQLite file under ``home``, made if missing."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or ensure_store(home)
+    """Return where MLflow's store is: ``MLFLOW_TRACKING_URI``, what ``kgqa up`` runs, else a file in ``home``."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or running_server(home, "mlflow") or ensure_store(home)
 
 
 def ensure_store(home: Path) -> str:

@@ -9,10 +9,11 @@ import gc
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from kgqa_core.artifacts import Artifact
+from kgqa_core.artifacts import Artifact, exclusive_lock
 from kgqa_core.errors import KgqaError
 from kgqa_core.run.pipeline import Pipeline, StageOutcome
 from kgqa_core.run.stages import known_stages
@@ -175,3 +176,49 @@ def mark_crashed(flow_run_id: str) -> None:
         pass  # it is of another server
     except Exception as problem:
         _log.warning("Prefect was not told that run %s was killed: %s", flow_run_id, problem)
+
+
+@contextmanager
+def dataset_lock(home: Path, dataset: str, *, wait: bool) -> Iterator[None]:
+    """Be the one run of a dataset in a home, after a wait if need be; KgqaError where that is not wanted.
+
+    The kernel frees the lock with the process that holds it. A concurrency limit of Prefect's would stay taken for
+    minutes after a kill.
+    """
+    folder = home / "run" / "datasets"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}.lock"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive_lock(path, timeout=0))
+        except KgqaError:
+            busy = f"another run of the dataset {dataset} is at work: {path.read_text(encoding='utf-8').strip()}"
+            if not wait:
+                raise KgqaError(busy) from None
+            _log.info("waiting, as %s", busy)
+            stack.enter_context(exclusive_lock(path))
+        yield
+
+
+def train_in_pool(config: Path, pool: str) -> None:
+    """Let a worker of another pool train a run's explorers, in this home; without a live one, warn and do nothing.
+
+    Raises KgqaError where the training does not end well.
+    """
+    from prefect import get_client
+    from prefect.deployments import run_deployment
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            workers = client.read_workers_for_work_pool(pool)
+        except ObjectNotFound:
+            workers = []
+    if not any(worker.status == "ONLINE" for worker in workers):
+        _log.warning("no worker of the pool %s is alive: the explorers are trained here", pool)
+        return
+    run = run_deployment("train_explorer/train", parameters={"config": str(config)})
+    if run.state is None or not run.state.is_completed():
+        raise KgqaError(
+            f"training in the pool {pool} ended as {run.state_name}: see the flow run {run.name!r} in Prefect"
+        )

@@ -22,7 +22,7 @@ from types import FrameType
 
 from kgqa_core.artifacts import exclusive_lock
 from kgqa_core.errors import KgqaError
-from tasks.leftovers import end_leftovers, forget_process, write_process_record
+from tasks.leftovers import end_leftovers, forget_process, running_server, write_process_record
 
 START_SECONDS = 300.0  # a fresh database takes about 8 CPU seconds, on a busy machine far longer on the clock
 STOP_SECONDS = 10.0
@@ -61,16 +61,16 @@ FOREIGN_SETTINGS = ("PREFECT_PROFILE", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRI
 def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[str]:
     """Give this process a Prefect server for as long as the context lasts, and yield the URL of its API.
 
-    Where the user set ``PREFECT_API_URL``, that is the server, and nothing is started. Else one is started on a free
-    port, with its database in ``home/prefect``, and ended with the context: also on Ctrl-C and SIGTERM, and on kill -9
-    within a second. Servers of earlier runs that are still there are ended first.
+    Where the user set ``PREFECT_API_URL``, that is the server; else the one that ``kgqa up`` runs. Otherwise one is
+    started on a free port, with its database in ``home/prefect``, and ended with the context: also on Ctrl-C and
+    SIGTERM, and on kill -9 within a second. Servers of earlier runs that are still there are ended first.
 
     Raises ``KgqaError`` where the server is not healthy within ``timeout`` seconds, showing the end of its log.
     """
     home = home.resolve()  # the server runs in another folder
     quiet = {name: os.environ.get(name, value) for name, value in CLIENT_SETTINGS.items()}
-    if given := os.environ.get("PREFECT_API_URL"):
-        with _environment(quiet):
+    if given := os.environ.get("PREFECT_API_URL") or running_server(home, "prefect"):
+        with _environment({**quiet, "PREFECT_API_URL": given}):
             yield given
         return
     with _sigterm_unwinds(), _server_process(home, timeout) as url:

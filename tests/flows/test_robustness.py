@@ -205,9 +205,12 @@ def test_a_worker_runs_the_scheduled_retrain_once(server: str, tmp_path: Path, m
     monkeypatch.setenv("KGQA_HOME", str(home))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
-    ask_server(server, "work_pools/", {"name": "kgqa-cpu", "type": "process"})
+    for pool in ("kgqa-cpu", "kgqa-gpu"):
+        ask_server(server, "work_pools/", {"name": pool, "type": "process"})
     prefect("deploy", "--all")
-    (deployment,) = ask_server(server, "deployments/filter", {})
+    deployed = {deployment["name"]: deployment for deployment in ask_server(server, "deployments/filter", {})}
+    assert deployed.keys() == {"nightly", "rebuild-shards", "evaluate-all", "train"}
+    deployment = deployed["nightly"]
     (schedule,) = deployment["schedules"]
     assert schedule["active"]
     assert schedule["schedule"]["cron"] == "0 3 * * *"

@@ -1,0 +1,133 @@
+"""``kgqa up`` and ``kgqa down``: the servers and workers that scheduled runs need, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli_output import print_json, print_table
+from flows.cli_session import Json, working
+
+if TYPE_CHECKING:
+    from tasks.services import Services
+
+PROJECT = Path(__file__).resolve().parents[1]
+FILE = "prefect.yaml"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+NOT_LOCAL = "Whoever reaches this machine can use these servers: they have no password. Put one in front of them."
+
+
+def up(
+    status: Annotated[
+        bool, typer.Option("--status", help="Only say what runs; exit code 1 where not all does.")
+    ] = False,
+    prefect_port: Annotated[int, typer.Option(metavar="PORT", envvar="KGQA_PREFECT_PORT")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(metavar="PORT", envvar="KGQA_MLFLOW_PORT")] = 5000,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", envvar="KGQA_HOST", help="Where the servers listen.")
+    ] = "127.0.0.1",
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="POOL", help="A work pool that gets a worker here; repeatable. Default: kgqa-cpu."),
+    ] = None,
+    deployments: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What is deployed. Default: prefect.yaml of this folder.")
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and end everything with this command: for containers.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a Prefect server, an MLflow server and a worker, and deploy what prefect.yaml names.
+
+    They go on until `kgqa down`, and what ends by itself is started again. Databases are files in KGQA_HOME, or what
+    PREFECT_API_DATABASE_CONNECTION_URL and MLFLOW_BACKEND_STORE_URI name, such as PostgreSQL. A server of your own, in
+    PREFECT_API_URL or MLFLOW_TRACKING_URI, is used and not started.
+
+    \b
+    Examples:
+      kgqa up
+      kgqa up --status
+      kgqa up --prefect-port 4300 --mlflow-port 5300 --worker kgqa-cpu --worker kgqa-gpu
+    """
+    from kgqa_core.config_file import home_folder
+    from tasks.services import read_services
+
+    home, fresh = home_folder(), False
+    if status:
+        services = read_services(home)
+    else:
+        from tasks import services as of
+
+        wanted = {"host": host, "prefect_port": prefect_port, "mlflow_port": mlflow_port}
+        wanted |= {"pools": worker or ["kgqa-cpu"], "deployments": deployments or default_file()}
+        with working("starting"):
+            if foreground:
+                of.run_here(home, **wanted)
+                return
+            services, fresh = of.up(home, **wanted)
+    if not print_services(services, fresh=fresh, as_json=as_json) and status:
+        raise typer.Exit(1)
+
+
+def down(as_json: Json = False) -> None:
+    """End what `kgqa up` started, with what that started: workers and their runs first, then the servers.
+
+    \b
+    Example:
+      kgqa down
+    """
+    from kgqa_core.config_file import home_folder
+    from tasks import services as of
+
+    with working("ending"):
+        ended = of.down(home_folder())
+    if as_json:
+        print_json({"ended": ended})
+    else:
+        typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was running")
+
+
+def default_file() -> Path:
+    """Return the file of deployments of this folder, else the one that comes with kgqa; ConfigError without."""
+    from kgqa_core.errors import ConfigError
+
+    for folder in (Path.cwd(), PROJECT):
+        if (folder / FILE).is_file():
+            return folder / FILE
+    raise ConfigError(f"there is no {FILE} in {Path.cwd()}; name one by --deployments")
+
+
+def print_services(services: Services | None, *, fresh: bool, as_json: bool) -> bool:
+    """Print what runs, and say whether everything does."""
+    from tasks.services import MLFLOW, PREFECT, healthy
+
+    names = [*dict.fromkeys((PREFECT, MLFLOW, *services.names))] if services else []
+    states = {name: healthy(services, name) for name in names} if services else {}
+    everything = bool(states) and all(states.values())
+    addresses = {PREFECT: services.prefect.removesuffix("/api"), MLFLOW: services.mlflow} if services else {}
+    if as_json:
+        found = {name: {"up": up, "address": addresses.get(name)} for name, up in states.items()}
+        print_json({"up": everything, "started_now": fresh, "services": found})
+        return everything
+    if services is None:
+        typer.echo("Nothing runs: kgqa up starts it.")
+        return False
+    from tasks.mlflow_store import mask
+
+    rows = []
+    for name, is_up in states.items():
+        process = services.processes.get(name)
+        where = mask(addresses.get(name, "")), str(services.log(name)) if process else ""
+        rows.append((name, "up" if is_up else "down", str(process.pid) if process else "not ours", *where))
+    title = "Started" if fresh else "Runs already" if everything else "Not everything runs"
+    print_table(title, ("service", "state", "process", "address", "log"), rows)
+    typer.echo(f"The servers listen on {services.host}. {'' if services.host in LOCAL else NOT_LOCAL}".rstrip())
+    if fresh:
+        typer.echo(
+            "Run one now:  prefect deployment run retrain/nightly   (with PREFECT_API_URL=" + services.prefect + ")"
+        )
+        typer.echo("End it all:   kgqa down")
+    return everything

@@ -1,0 +1,205 @@
+"""The program that ``kgqa up`` leaves running: it starts the services, and starts again what ends by itself.
+
+It is the lease of every run, too. A run holds its lock for as long as its process lives (outbox.py), and a worker knows
+the process of each run that it started: what neither has any more is marked Crashed, so that nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kgqa_core.errors import KgqaError
+from tasks.leftovers import process_started
+from tasks.outbox import end_killed
+from tasks.runtime import mark_crashed
+from tasks.services import (
+    KEEPER,
+    LOG_LINES_SHOWN,
+    MLFLOW,
+    POLL_SECONDS,
+    PREFECT,
+    START_SECONDS,
+    Services,
+    Started,
+    command_of,
+    healthy,
+    is_ours,
+    read_services,
+    start,
+    stop_all,
+    worker_name,
+)
+
+ROUND_SECONDS = 3.0  # between two looks at the processes
+RUNS_SECONDS = 15.0  # between two looks at the runs
+PENDING_SECONDS = 60.0  # that a run may take from its worker's hands to a process
+PATIENCE = (
+    0.0,
+    3.0,
+    10.0,
+    60.0,
+)  # seconds before the first, second, ... start of what ended; the last one for all later
+CALM_SECONDS = 600.0  # what ran for so long starts again at once
+MAX_LOG = 20_000_000  # bytes; then it is kept as NAME.log.1, and begins anew
+GOING_ON = ("PENDING", "RUNNING", "CANCELLING")
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Starts the services of a home, and keeps them running until it is stopped."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = replace(services, processes={KEEPER: Started(os.getpid(), process_started(os.getpid()) or "")})
+        self.services.write()
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._starts: dict[str, list[float]] = {}
+        self._suspects: set[str] = set()
+
+    @property
+    def home(self) -> Path:
+        """The home whose services these are."""
+        return Path(self.services.home)
+
+    def start(self, name: str) -> None:
+        """Start a service and write it down."""
+        self._children[name] = process = start(self.services, name)
+        self._starts.setdefault(name, []).append(time.monotonic())
+        now = Started(process.pid, process_started(process.pid) or "")
+        self.services = replace(self.services, processes={**self.services.processes, name: now})
+        self.services.write()
+
+    def start_all(self) -> None:
+        """Start everything in order: servers, pools and deployments, workers. KgqaError where one does not answer."""
+        for name in self.services.own:
+            self.start(name)
+        self._wait_for(PREFECT)
+        self._deploy()
+        self._wait_for(MLFLOW)
+        for pool in self.services.pools:
+            self.start(f"worker-{pool}")
+        self.services = replace(self.services, ready=True)
+        self.services.write()
+
+    def _wait_for(self, name: str) -> None:
+        until = time.monotonic() + START_SECONDS
+        while not healthy(self.services, name):
+            child, address = self._children.get(name), getattr(self.services, name)
+            if child is not None and child.poll() is not None:
+                tail = self.services.log(name).read_text(encoding="utf-8", errors="replace").splitlines()
+                raise KgqaError("\n".join([*tail[-LOG_LINES_SHOWN:], f"{name} ended with code {child.returncode}"]))
+            if time.monotonic() > until or (child is None and name not in self.services.own):
+                raise KgqaError(f"{name} does not answer at {address}")
+            time.sleep(POLL_SECONDS)
+
+    def _deploy(self) -> None:
+        _, environment = command_of(self.services, f"worker-{''.join(self.services.pools[:1])}")
+        command = [sys.executable, "-m", "tasks.deployments", self.services.deployments, *self.services.pools]
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self.services.log("deployments").write_text(done.stdout + done.stderr, encoding="utf-8")
+        if done.returncode:
+            said = (done.stderr or done.stdout).splitlines()[-LOG_LINES_SHOWN:]
+            raise KgqaError("\n".join([*said, f"{self.services.deployments} cannot be deployed"]))
+
+    def keep(self) -> None:
+        """Look after everything, for ever."""
+        looked = 0.0
+        while True:
+            for name, child in list(self._children.items()):
+                if child.poll() is not None and self._may_start(name):
+                    _log.warning("%s ended with code %d and is started again", name, child.returncode)
+                    self.start(name)
+                self._rotate(self.services.log(name))
+            if time.monotonic() - looked >= RUNS_SECONDS:
+                try:
+                    self.end_lost_runs()
+                except Exception as problem:  # Prefect is away: the next look sees more
+                    _log.warning("cannot look after runs: %s: %s", type(problem).__name__, problem)
+                looked = time.monotonic()
+            time.sleep(ROUND_SECONDS)
+
+    def _may_start(self, name: str) -> bool:
+        """Say whether what ended may start again: at once, then less and less often."""
+        now = time.monotonic()
+        recent = [when for when in self._starts[name] if now - when < CALM_SECONDS]
+        self._starts[name] = recent
+        wait = PATIENCE[min(len(recent), len(PATIENCE)) - 1] if recent else 0.0
+        return not recent or now - recent[-1] >= wait
+
+    def _rotate(self, log: Path) -> None:
+        with suppress(OSError):
+            if log.stat().st_size > MAX_LOG:
+                shutil.copyfile(log, log.with_suffix(".log.1"))
+                os.truncate(log, 0)  # processes append to it
+
+    # ------ Runs.
+
+    def end_lost_runs(self) -> None:
+        """Mark the runs whose process is gone as Crashed; one that never got a process is given to a worker again."""
+        for run in end_killed(self.home, mark_crashed):
+            _log.warning("run %s was killed", run)
+        lost = {run["id"]: run for run in self._lost_runs()}
+        for run_id in lost.keys() & self._suspects:  # seen twice: its worker had time to tell how it ended
+            if lost[run_id]["infrastructure_pid"]:
+                _log.warning("run %s has no process any more", lost[run_id]["name"])
+                mark_crashed(run_id)
+            else:
+                _log.warning("run %s never got a process and is scheduled again", lost[run_id]["name"])
+                self._ask(f"flow_runs/{run_id}/set_state", state={"type": "SCHEDULED"}, force=True)
+        self._suspects = set(lost)
+
+    def _lost_runs(self) -> Iterable[dict[str, Any]]:
+        for pool in self.services.pools:
+            workers = self._ask(f"work_pools/{pool}/workers/filter")
+            if any(one["status"] == "ONLINE" and one["name"] != worker_name(self.services, pool) for one in workers):
+                continue  # of another machine, perhaps: its processes cannot be seen from here
+            wanted = {"work_pools": {"name": {"any_": [pool]}}, "flow_runs": {"state": {"type": {"any_": GOING_ON}}}}
+            for run in self._ask("flow_runs/filter", **wanted):
+                pid, since = run["infrastructure_pid"], datetime.fromisoformat(run["state"]["timestamp"])
+                has_none = not pid and (datetime.now(UTC) - since).total_seconds() > PENDING_SECONDS
+                if has_none or (pid and pid.isdigit() and not is_ours(self.services, int(pid))):
+                    yield run
+
+    def _ask(self, what: str, **body: Any) -> Any:
+        """POST to Prefect's API."""
+        request = urllib.request.Request(
+            f"{self.services.prefect}/{what}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with local.open(request, timeout=20) as response:
+            return json.load(response)
+
+
+def main(home: Path, *, foreground: bool = False) -> None:
+    """Start and keep the services that are noted in a home; in the foreground, its end is theirs."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    services = read_services(home)
+    assert services is not None
+    keeper = Keeper(services)
+    os.environ |= {"PREFECT_API_URL": services.prefect, "PREFECT_LOGGING_LEVEL": "ERROR"}
+    os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
+    try:
+        keeper.start_all()
+        keeper.keep()
+    except KgqaError as problem:
+        sys.exit(f"{problem}")
+    finally:
+        if foreground:
+            stop_all(home)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""What `kgqa down` ends, and what it leaves alone; runs of one dataset, one at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from kgqa_core.errors import ConfigError, KgqaError
+from tasks.leftovers import process_started, running_server, services_file
+from tasks.mlflow_store import tracking_uri
+from tasks.runtime import dataset_lock
+from tasks.services import TOKEN, Services, Started, down, plan_services, read_services, up
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def made(home: Path, **processes: Started) -> Services:
+    services = Services(
+        home=str(home),
+        token="t0ken",
+        host="127.0.0.1",
+        prefect="http://127.0.0.1:7/api",
+        mlflow="http://127.0.0.1:9",
+        own=("prefect", "mlflow"),
+        deployments="prefect.yaml",
+        pools=("kgqa-cpu",),
+        ready=True,
+        processes=processes,
+    )
+    services.write()
+    return services
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(SLEEP) as process:
+        yield process
+        process.kill()
+
+
+def test_down_ends_what_is_noted_and_its_children_and_no_process_that_has_an_id_of_old(
+    tmp_path: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    ours = os.environ | {TOKEN: "t0ken"}
+    noted = subprocess.Popen(SLEEP, env=ours, start_new_session=True)
+    child_that_outlived_its_parent = subprocess.Popen(SLEEP, env=ours, start_new_session=True)
+    reused = Started(stranger.pid, "another boot:1")
+    services = made(tmp_path, mlflow=Started(noted.pid, process_started(noted.pid) or ""), prefect=reused)
+    assert read_services(tmp_path) == services
+    assert running_server(tmp_path, "prefect") is None  # its keeper is gone
+    assert down(tmp_path) == ["mlflow"]
+    assert noted.wait(10) and child_that_outlived_its_parent.wait(10)
+    assert stranger.poll() is None
+    assert read_services(tmp_path) is None
+    assert down(tmp_path) == []
+
+
+def test_commands_of_the_home_use_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, keeper=Started(os.getpid(), process_started(os.getpid()) or ""))
+    assert running_server(tmp_path, "prefect") == "http://127.0.0.1:7/api"
+    assert tracking_uri(tmp_path) == "http://127.0.0.1:9"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")
+    assert tracking_uri(tmp_path) == "http://elsewhere"
+    assert up(tmp_path, host="", prefect_port=0, mlflow_port=0, deployments=tmp_path, pools=[])[1] is False
+
+
+def test_a_port_in_use_is_named_and_a_server_of_the_users_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        wanted = {"host": "127.0.0.1", "mlflow_port": port, "deployments": tmp_path, "pools": ["kgqa-cpu"]}
+        with pytest.raises(ConfigError, match=rf"port {port} of 127.0.0.1 cannot be had.*--prefect-port"):
+            plan_services(tmp_path, prefect_port=port, **wanted)
+        monkeypatch.setenv("PREFECT_API_URL", "https://prefect.example/api")
+        planned = plan_services(tmp_path, prefect_port=port, **wanted)
+    assert (planned.own, planned.mlflow, planned.prefect) == (
+        (),
+        "https://mlflow.example",
+        "https://prefect.example/api",
+    )
+    assert planned.names == ["worker-kgqa-cpu", "keeper"]
+
+
+def test_where_nothing_runs_the_status_says_so_and_a_damaged_note_is_no_note(own_home: Path) -> None:
+    services_file(own_home).parent.mkdir(parents=True)
+    services_file(own_home).write_text('{"processes": 7}')
+    done = CliRunner().invoke(app, ["up", "--status"])
+    assert (done.exit_code, done.stdout) == (1, "Nothing runs: kgqa up starts it.\n")
+
+
+def test_of_two_runs_of_a_dataset_the_second_waits_or_does_not_begin(tmp_path: Path) -> None:
+    with dataset_lock(tmp_path, "a/b", wait=True):
+        busy = pytest.raises(KgqaError, match="another run of the dataset a/b is at work")
+        with busy, dataset_lock(tmp_path, "a/b", wait=False):
+            pytest.fail("two at once")
+        with dataset_lock(tmp_path, "other", wait=False):
+            pass
+    with dataset_lock(tmp_path, "a/b", wait=False):
+        pass
