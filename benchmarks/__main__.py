@@ -29,6 +29,7 @@ BENCHMARKS = (
     "journey",
     "killed_evaluation",
     "systems",
+    "deletion",
     "lm_generate",
     "lora",
     "memory",

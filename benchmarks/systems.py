@@ -73,16 +73,16 @@ def main_body(found: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]
         "",
         *by_hops(trained["rows"]),
         "",
-        "| ours on dev, seed | weight | decided by | "
+        "| ours on dev, seed | weight | decided by | entities tie | "
         + " | ".join(trained["fusions"][0]["on_dev"])
         + " | beats its parts |",
-        "|---:|---:|---|" + "---:|" * len(trained["fusions"][0]["on_dev"]) + "---|",
+        "|---:|---:|---|---|" + "---:|" * len(trained["fusions"][0]["on_dev"]) + "---|",
     ]
     for seed, fusion in enumerate(trained["fusions"]):
         parts = " | ".join(f"{one['hits1']:.2f} / {one['f1']:.2f}" for one in fusion["on_dev"].values())
         chosen = fusion["chosen"]
-        beats = "yes" if fusion["beats_its_parts"] else "no"
-        lines.append(f"| {seed} | {chosen['weight']} | {chosen['decided_by']} | {parts} | {beats} |")
+        how = " | ".join(str(chosen[name]) for name in ("weight", "decided_by", "equal"))
+        lines.append(f"| {seed} | {how} | {parts} | {fusion['beats_its_parts']} |")
     return lines
 
 

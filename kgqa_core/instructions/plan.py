@@ -55,6 +55,7 @@ class Plan:
 
     path: LabelPath
     log_prob: float  # natural log of the planner's probability of this path given the question
+    sure: float | None = None  # its probability among all paths, also those that the graph lacks; None: nobody told
 
 
 class Planner(Protocol):

@@ -212,13 +212,13 @@ class DensePlanner:
         if not paths:
             return []
         scores = np.concatenate([view.scores[places], np.array(list(unseen.values()), dtype=np.float32)])
-        log_probs = scores - log_sum(scores)
+        log_probs, sure = scores - log_sum(scores), np.minimum(np.exp(scores - log_sum(view.scores)), 1.0)
         rows = np.zeros((len(view.near), len(paths)), dtype=np.float32)
         rows[:, : len(places)] = self._model.targets[view.near][:, places].toarray()
         first = spread_first(
             np.exp(log_probs), view.weights, rows, num_plans=num_plans, strength=self._model.settings.spread
         )
-        return [Plan(paths[column], float(log_probs[column])) for column in first]
+        return [Plan(paths[column], float(log_probs[column]), float(sure[column])) for column in first]
 
     def _candidates(self, view: View, allowed: Callable[[LabelPath], Collection[str]], most: int) -> list[int]:
         def exists(place: int) -> bool:

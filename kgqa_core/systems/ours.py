@@ -6,7 +6,11 @@ The options of a question are the explorer's answer set and what each plan reach
 
 so that weight 0 is the explorer alone and 1 the planner alone. Agreement is the F1 of the option with what the explorer
 answers. Where the explorer and the first plan disagree, a language model may say how probable it thinks the plans, and
-is believed in the planner's place. The weight, and whether the model's word is worth its calls, are chosen on dev.
+is believed in the planner's place. The weight, whether the entities of a chosen plan tie or keep the explorer's order,
+and whether the model's word is worth its calls, are chosen on dev.
+
+How sure ours is, is the probability of the chosen option's plans among all plans, also those that lead nowhere: where
+the facts of the likeliest plan are missing, another one is no better for that.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from kgqa_core.systems.types import Ask, Steps, SystemAnswer
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath
 
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
+TIE = 1e-9  # points: figures that are sums of the same numbers
 WORTH = 0.01  # points of the objective that a language model has to add to be asked
 
 
@@ -61,6 +66,7 @@ class Fusion:
 
     weight: float  # 0..1
     decided_by: Literal["planner", "lm"] = "planner"
+    equal: bool = False  # do all entities of a chosen plan tie? else they are in the explorer's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,8 @@ def fuse(
     """Return the fused prediction without evidence, and the option of the highest score, of equals the first.
 
     ``weights`` are the plans' probabilities. The option's entities come first, then the explorer's others, each part by
-    the explorer's probability, ties kept. No other ties with an answer: scores are 2/3 to 1, and 0 to 1/3.
+    the explorer's probability, ties kept; those of a plan all tie where ``fusion.equal``. No other ties with an answer:
+    scores are 2/3 to 1, and 0 to 1/3.
     """
     if not options:
         return explored, None
@@ -125,6 +132,8 @@ def fuse(
     best = explored.scores[0] if explored.scores and explored.scores[0] > 0 else 1.0
     share = {entity: score / best for entity, score in zip(explored.candidates, explored.scores, strict=True)}
     taken = set(chosen.entities)
+    if fusion.equal and chosen.plans:
+        share |= dict.fromkeys(taken, 1.0)
     order = sorted(chosen.entities, key=lambda entity: (-share.get(entity, 0.0), entity))
     rest = [entity for entity in explored.candidates if entity not in taken]
     prediction = Prediction(
@@ -147,7 +156,7 @@ def choose_fusion(asked: Sequence[DevQuestion]) -> tuple[Fusion, dict[Fusion, De
         told = [one.lm_weights if who == "lm" else None for one in asked]
         share = sum(said is not None for said in told) / max(1, len(asked))
         own: dict[Fusion, DevPoint] = {}
-        for fusion in (Fusion(weight, who) for weight in WEIGHTS):
+        for fusion in (Fusion(weight, who, equal) for weight in WEIGHTS for equal in (False, True)):
             predictions = [
                 fuse(one.question, one.explored, one.options, one.weights if said is None else said, fusion)[0]
                 for one, said in zip(asked, told, strict=True)
@@ -187,11 +196,12 @@ def describe_choice(asked: Sequence[DevQuestion], alone: dict[str, DevPoint]) ->
     fusion, tried = choose_fusion(asked)
     explored = judge([one.question for one in asked], [one.explored for one in asked])
     parts = {"explorer": explored, **alone}
+    gain = tried[fusion].objective - max(point.objective for point in parts.values())
     return {
         "chosen": asdict(fusion),
         "num_questions": len(asked),
         "on_dev": {name: asdict(point) for name, point in {"ours": tried[fusion], **parts}.items()},
-        "beats_its_parts": all(tried[fusion].objective > point.objective for point in parts.values()),
+        "beats_its_parts": "yes" if gain > TIE else "ties" if gain > -TIE else "no",
         "tried": [{**asdict(one), **asdict(point)} for one, point in tried.items()],
     }
 
@@ -239,7 +249,12 @@ class Ours:
             evidence |= self._along(plans[chosen.plans[0]].path, inside, len(prediction.answers))
         paths = tuple(evidence.get(entity, ()) for entity in prediction.candidates)
         counts = {"num_plans": len(plans), "num_options": len(options), "disagree": float(apart)}
-        return SystemAnswer(replace(prediction, paths=paths), (), {**counts, "num_paths": sum(map(bool, paths))})
+        counts["num_paths"] = sum(map(bool, paths))
+        told = [plan.sure for plan in plans if plan.sure is not None]
+        sure = None  # where the planner does not say, or the model said more: that of its call
+        if chosen is not None and len(told) == len(plans) and not (apart and self.fusion.decided_by == "lm"):
+            sure = min(1.0, sum(told[place] for place in chosen.plans))
+        return SystemAnswer(replace(prediction, paths=paths), (), counts, sure)
 
     def _along(self, plan: LabelPath, inside: Question, num_ends: int) -> dict[int, ReasoningPath]:
         """Return the first path along a plan to each of the ``num_ends`` entities that it reaches."""

@@ -55,6 +55,7 @@ class SystemAnswer:
     prediction: Prediction  # answers first among the candidates, each with its evidence path, () where it has none
     unmatched: tuple[str, ...] = ()  # names that were answered, and that nothing in the graph bears
     counts: Mapping[str, float] = field(default_factory=dict)  # of whatever the system counts: num_paths, conflicts
+    confidence: float | None = None  # 0..1; None: see ``Answered.confidence``
 
 
 Steps = Generator[Sequence[Ask[Any]], Sequence[Reply[Any]], SystemAnswer]
@@ -119,7 +120,7 @@ class Answered:
     calls: tuple[AskedCall, ...] = ()
     faithful: tuple[bool, ...] = ()  # per answer of the prediction: is there a path in the graph that ends in it?
     num_invented: int = 0  # paths that do not stand in the graph or end elsewhere; the prediction has () in their place
-    confidence: float | None = None  # 0..1, of the answer: that of the last call, or without any the first score
+    confidence: float | None = None  # 0..1: the system's own, else that of the last call, without any the first score
 
 
 @dataclass(slots=True)

@@ -101,6 +101,7 @@ def test_probabilities_of_all_paths_sum_to_one_and_plans_have_theirs(planner: De
     assert np.exp(weighed).sum() == pytest.approx(1, abs=1e-5)
     (plans,) = planner.plan(TRAIN[:1], num_plans=9)
     assert {plan.path: plan.log_prob for plan in plans} == pytest.approx(dict(zip(ALL, weighed, strict=True)), abs=1e-5)
+    assert [plan.sure for plan in plans] == pytest.approx([math.exp(plan.log_prob) for plan in plans], abs=1e-5)
 
 
 def test_the_batch_changes_nothing(planner: DensePlanner) -> None:
@@ -124,6 +125,8 @@ def test_only_what_exists_is_proposed_unseen_paths_too(folder: Path, tiny_bert: 
     assert nowhere == []
     (weighed,) = planner.weigh(TRAIN[:1], [[plan.path for plan in somewhere]])
     assert np.diff([plan.log_prob for plan in somewhere]) == pytest.approx(np.diff(weighed), abs=1e-4)
+    # What does not exist keeps its share of how sure a planner is.
+    assert [plan.sure for plan in somewhere] == pytest.approx(np.exp(weighed), abs=1e-4)
 
 
 def test_without_a_graph_paths_of_training_are_all_there_is(planner: DensePlanner) -> None:

@@ -33,7 +33,7 @@ from kgqa_core.systems.ours import (
     options_of,
     reached_by,
 )
-from kgqa_core.systems.runner import answer_all
+from kgqa_core.systems.runner import answer_all, keep_back
 from kgqa_core.systems.types import Answered
 from kgqa_core.types import LabelPath, Prediction, Question, ReasoningPath, check_ranking
 from tests.forty_triples import Forty
@@ -71,9 +71,9 @@ def plans(draw: st.DrawFn) -> tuple[list[list[int]], list[float]]:
     return reached, [one / sum(raw) for one in raw]
 
 
-def fused(found: Prediction, planned: tuple[list[list[int]], list[float]], weight: float) -> Prediction:
+def fused(found: Prediction, planned: tuple[list[list[int]], list[float]], weight: float, equal: bool) -> Prediction:
     reached, weights = planned
-    return fuse(asked(1, 2), found, options_of(found, reached), weights, Fusion(weight))[0]
+    return fuse(asked(1, 2), found, options_of(found, reached), weights, Fusion(weight, equal=equal))[0]
 
 
 # Options
@@ -107,14 +107,25 @@ def test_a_weight_between_weighs_one_against_the_other() -> None:
     assert fuse(asked(1), found, options, [0.2, 0.8], Fusion(1.0))[0].answers == (3,)
 
 
+def test_entities_of_a_plan_tie_or_keep_the_explorers_order() -> None:
+    found = explorer((1, 2, 3), (0.6, 0.3, 0.1), (1,))
+    options = options_of(found, [(2, 3)])
+    by_explorer, tied = (fuse(asked(1), found, options, [1.0], Fusion(1.0, equal=equal))[0] for equal in (False, True))
+    assert by_explorer.candidates == tied.candidates == (2, 3, 1)
+    assert by_explorer.scores[0] > by_explorer.scores[1] > by_explorer.scores[2]
+    assert tied.scores == pytest.approx((1.0, 1.0, 1 / 3))
+    alone = fuse(asked(1), found, options, [1.0], Fusion(0.0, equal=True))[0]  # no plan reaches what it answers
+    assert alone == fuse(asked(1), found, options, [1.0], Fusion(0.0))[0]
+
+
 # Predictions
 
 
-@given(found=explored(), planned=plans(), weight=st.sampled_from(WEIGHTS))
+@given(found=explored(), planned=plans(), weight=st.sampled_from(WEIGHTS), equal=st.booleans())
 def test_every_fused_prediction_is_a_ranking_with_the_answers_first(
-    found: Prediction, planned: tuple[list[list[int]], list[float]], weight: float
+    found: Prediction, planned: tuple[list[list[int]], list[float]], weight: float, equal: bool
 ) -> None:
-    prediction = fused(found, planned, weight)
+    prediction = fused(found, planned, weight, equal)
     check_ranking(prediction.question_id, prediction.candidates, prediction.scores)
     num = len(prediction.answers)
     assert set(prediction.candidates[:num]) == set(prediction.answers)
@@ -197,7 +208,7 @@ def test_no_other_way_is_better_by_more_than_its_calls_are_worth(
 # The system on forty triples
 
 LABELS = ("directed_by", "starred", "year", "born_in", "genre", "^directed_by", "^starred", "^year", "located_in")
-Weighted = Sequence[tuple[str, float]]  # plans, their steps parted by blanks, with their log-probabilities
+Weighted = Sequence[tuple[str, float] | tuple[str, float, float]]  # plans, steps parted by blanks; log_prob, and sure
 
 
 @dataclass(frozen=True)
@@ -240,7 +251,7 @@ class Dense:
 
     def plan(self, questions: Sequence[PlanQuestion], *, num_plans: int = 3) -> list[list[Plan]]:
         return [
-            [Plan(tuple(plan.split()), log_prob) for plan, log_prob in self.plans.get(one.id, ())[:num_plans]]
+            [Plan(tuple(plan.split()), *told) for plan, *told in self.plans.get(one.id, ())[:num_plans]]
             for one in questions
         ]
 
@@ -306,6 +317,17 @@ def test_a_planner_that_is_a_model_is_asked_for_its_plans_first(forty: Forty) ->
     model.on("plan", "", scores=(-0.1, -4.0))
     answered = run(forty, "born", ["starred born_in"], None, LM, model)
     assert (answers(forty, answered), len(answered.calls)) == (["Port Amber"], 2)
+
+
+def test_it_is_as_sure_as_its_plan_is_probable_among_all_even_those_that_lead_nowhere(forty: Forty) -> None:
+    sure = [("directed_by born_in", -0.1, 0.3), ("starred born_in", -3.0, 0.1)]
+    by_planner = run(forty, "born", ["starred born_in"], sure, PLANNER)
+    assert (answers(forty, by_planner), by_planner.confidence) == (["Port Amber"], 0.3)
+    assert keep_back(by_planner, 0.31).status == "abstained"
+    model = ScriptedModel().on("plan", "where was the director of [topic] born?", scores=(-5.0, -0.01))
+    by_lm = run(forty, "born", ["starred born_in"], sure, LM, model)
+    assert by_lm.confidence == by_lm.calls[-1].confidence
+    assert run(forty, "born", ["starred born_in"], APART, PLANNER).confidence == 1.0  # this planner does not say
 
 
 # Evidence

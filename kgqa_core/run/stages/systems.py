@@ -149,7 +149,7 @@ def _choose_fusion(run: Pipeline, spec: StageSpec, folder: Path, recorder: Recor
     for part, point in found["on_dev"].items():
         for figure, factor in (("hits1", 1), ("f1", 1), ("asked", 100)):
             recorder.metric(f"dev.{part.replace(' ', '_')}.{figure}", factor * point[figure])
-    for name in ("weight", "decided_by"):
+    for name in ("weight", "decided_by", "equal"):
         recorder.param(f"fusion.{name}", found["chosen"][name])
     recorder.param("fusion.beats_its_parts_on_dev", found["beats_its_parts"])
 
@@ -278,7 +278,7 @@ def answer_chunk(chunk: Chunk) -> int:
 
 
 STAGES = (
-    Stage("fusion", 2, "choose fusion", _fusion_specs, _choose_fusion),
-    Stage("system", 6, "evaluate system", _system_specs, answer_questions),
+    Stage("fusion", 3, "choose fusion", _fusion_specs, _choose_fusion),
+    Stage("system", 7, "evaluate system", _system_specs, answer_questions),
     Stage(COMPARISON, 3, "compare systems", _comparison_specs, _compare),
 )
