@@ -56,8 +56,8 @@ def answer(pipeline: Pipeline, query: str | None, limit: int | None, out: Path |
     """Return what a query finds, or where it was written; without a query, the views. The run must have artifacts."""
     from tempfile import TemporaryDirectory
 
+    from flows.sql_views import open_views
     from kgqa_core.errors import ArtifactError, ConfigError
-    from kgqa_core.run.sql import open_views
 
     artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
     if not artifacts:

@@ -41,10 +41,11 @@ def run_sweep(sweep: Sweep, overrides: Iterable[str] = ()) -> SweepSummary:
 
     for point in sweep.points:  # ConfigError before anything runs
         Pipeline(resolve_start(point.config)[0])
+    path = sweep.path.absolute()  # a run has another current folder
     with prefect_server(sweep.home):
         from flows import pipeline as flows
 
-        return flows.sweep(sweep.path, list(overrides))
+        return flows.sweep(path, list(overrides))
 
 
 def run_missing(pipeline: Pipeline, *keys: str) -> None:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -65,15 +65,27 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
     started on a free port, with its database in ``home/prefect``, and ended with the context: also on Ctrl-C and
     SIGTERM, and on kill -9 within a second. Servers of earlier runs that are still there are ended first.
 
+    Meanwhile the current folder is ``home/prefect``: Prefect reads its settings from there whenever it likes, and some
+    of them run code (``prefect.toml``, ``pyproject.toml`` and ``.env`` of somebody else's folder must not).
+
     Raises ``KgqaError`` where the server is not healthy within ``timeout`` seconds, showing the end of its log.
     """
     home = home.resolve()  # the server runs in another folder
+    try:
+        for folder in (home / "run", home / "prefect"):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise KgqaError(f"Cannot write to the home folder {str(home)!r}: {problem}. Set KGQA_HOME to one.") from problem
     quiet = {name: os.environ.get(name, value) for name, value in CLIENT_SETTINGS.items()}
+    if store := os.environ.get("MLFLOW_TRACKING_URI"):
+        quiet["MLFLOW_TRACKING_URI"] = _absolute(store)
+    if files := os.environ.get("MLFLOW_DEFAULT_ARTIFACT_ROOT"):
+        quiet["MLFLOW_DEFAULT_ARTIFACT_ROOT"] = files if "://" in files else str(Path(files).absolute())
     if given := os.environ.get("PREFECT_API_URL") or running_server(home, "prefect"):
-        with _environment({**quiet, "PREFECT_API_URL": given}):
+        with chdir(home / "prefect"), _environment({**quiet, "PREFECT_API_URL": given}):
             yield given
         return
-    with _sigterm_unwinds(), _server_process(home, timeout) as url:
+    with chdir(home / "prefect"), _sigterm_unwinds(), _server_process(home, timeout) as url:
         local = {"PREFECT_API_URL": url, "PREFECT_HOME": str(home / "prefect")}
         # Calls to our server stay away from a proxy, in both spellings that are in use.
         proxied = [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1"]
@@ -85,14 +97,15 @@ def prefect_server(home: Path, *, timeout: float = START_SECONDS) -> Iterator[st
                 _send_what_is_queued()
 
 
+def _absolute(place: str) -> str:
+    """Return an address of MLflow's that means the same in another current folder."""
+    scheme, slashes, path = place.partition(":///")
+    return f"{scheme}:///{Path(path).absolute()}" if scheme == "sqlite" and slashes else place
+
+
 @contextmanager
 def _server_process(home: Path, timeout: float) -> Iterator[str]:
     run = home / "run"
-    try:
-        for folder in (run, home / "prefect"):
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise KgqaError(f"Cannot write to the home folder {str(home)!r}: {problem}. Set KGQA_HOME to one.") from problem
     process, record = None, None
     try:
         # Two runs at once: the second waits here until the first's server has made or migrated the shared database.

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import njit
 from torch import Tensor
 
-from kgqa_core.graph.csr import expand_ranges
+from kgqa_core.graph.csr import compiled, expand_ranges
 from kgqa_core.types import Question
 
 Int = npt.NDArray[np.int64]
@@ -163,7 +162,7 @@ def _spread(source: Tensor, taken: Any, times: Any, index: Any, num_groups: int)
     return result
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@partial(compiled, fastmath={"contract"})
 def add_rows(source: Any, taken: Any, times: Any, index: Any, result: npt.NDArray[np.floating[Any]]) -> None:
     """Add ``times[i] * source[taken[i]]`` to ``result[index[i]]`` for all i, in order."""
     width = source.shape[1]

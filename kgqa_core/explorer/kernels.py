@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from kgqa_core.graph.csr import compiled
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -28,7 +29,7 @@ GOLDEN = 0x9E3779B97F4A7C15 >> 1  # multiplicative hashing (Knuth 6.4): an odd n
 SMALL = 48  # groups of one head up to which insertion sort is quicker than a library sort
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _number(table: I32, keys: I64, used: int, key: int) -> np.int64:
     """Return the number of ``key`` in a hash table (linear probing), ``used`` where it is new; then it is added."""
     last = len(table) - 1
@@ -42,7 +43,7 @@ def _number(table: I32, keys: I64, used: int, key: int) -> np.int64:
     return np.int64(used)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _grow(table: I32, keys: I64, used: int) -> tuple[I32, I64]:
     """Return a table and key list of twice the capacity with the same ``used`` entries."""
     bigger = np.full(2 * len(table), EMPTY, np.int32)
@@ -52,7 +53,7 @@ def _grow(table: I32, keys: I64, used: int) -> tuple[I32, I64]:
     return bigger, more
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def order_by_class(node_question: I64, node_class: I64, num_classes: int) -> I64:
     """Return the order in which to visit the nodes: by question, and in a question the nodes of one class together.
 
@@ -82,7 +83,7 @@ def order_by_class(node_question: I64, node_class: I64, num_classes: int) -> I64
     return visit
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def number_messages(csr: Arrays, node_entity: I64, node_class: I64, visit: I64, num_codes: int) -> tuple[I64, I32, I64]:
     """Number the distinct (class, relation) messages that the nodes could send, in order of first use.
 
@@ -119,7 +120,7 @@ def number_messages(csr: Arrays, node_entity: I64, node_class: I64, visit: I64, 
     return first, message, keys[:used].copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def enter_groups(csr: Arrays, node_entity: I64, groups: Arrays, attention: Arrays, budget: int) -> tuple[Bools, I64]:
     """Say of each group [G] whether it enters, highest attention first until K edges, and count each node's edges [N].
 
@@ -157,7 +158,7 @@ def enter_groups(csr: Arrays, node_entity: I64, groups: Arrays, attention: Array
     return entered, num_edges
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _by_attention(preference: Any, message: Ints) -> I64:
     """Return the positions of one head's groups, highest attention first, ties in order of relation."""
     count = len(message)
@@ -176,7 +177,7 @@ def _by_attention(preference: Any, message: Ints) -> I64:
     return order
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def walk_edges(
     csr: Arrays, nodes: Arrays, groups: Arrays, topics: Arrays, codes: I64, place: I32, sizes: Arrays
 ) -> tuple[Arrays, I64, Arrays, int, bool]:
@@ -228,7 +229,7 @@ def walk_edges(
     return after, class_question[: max(num_classes, 0)], inbox, walked, num_classes < 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _room(size: int) -> Arrays:
     """Return what the edges of one question fill.
 
@@ -239,7 +240,7 @@ def _room(size: int) -> Arrays:
     return each[0], np.empty(size, np.int32), np.empty((size, 2), np.int64), each[1], each[2], each[3]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _number_nodes(reached: int, work: Arrays, classes: Arrays, node_class: I64) -> int:
     """Number the classes of one question's nodes, and note the first node of each new one; -1 where a hash collided.
 
@@ -270,7 +271,7 @@ def _number_nodes(reached: int, work: Arrays, classes: Arrays, node_class: I64) 
     return int(num_classes)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _walk_question(
     bounds: Arrays,
     csr: Arrays,
@@ -338,7 +339,7 @@ def _walk_question(
     return edge, used
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _collect_inbox(work: Arrays, numbers: Arrays, inbox: Arrays, seen: I64) -> int:
     """Add what the first nodes of some new classes received to the inbox; return how many entries it has then.
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from kgqa_core.explorer.batch import Batch, Int, QuestionArrays, question_arrays
 from kgqa_core.explorer.explore import Exploration, ExploreOptions, barred_topics, explore_rows, gold_mask, scratch
 from kgqa_core.explorer.kernels import EMPTY, I32, I64, Arrays
 from kgqa_core.explorer.model import Explorer, Texts
+from kgqa_core.graph.csr import compiled
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import Prediction, Question, ReasoningPath, Step
 
@@ -185,7 +185,7 @@ def as_stored(head: int, relation: int, tail: int, num_relations: int) -> Step:
     return Step(head, relation, tail)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def strongest_edges(
     csr: Arrays, nodes: Arrays, groups: Arrays, topics: Arrays, place: I32, weight: Arrays, targets: Arrays
 ) -> tuple[I64, I64]:
@@ -244,7 +244,7 @@ def strongest_edges(
     return best[same], relation[same]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def rank_keys(log_p: Any, question: I64, entity: I64, limits: Arrays) -> tuple[I64, I64, I64]:
     """Return sort keys of the candidates worth keeping, by question, and for each question how many, and answers.
 

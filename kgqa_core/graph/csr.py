@@ -10,15 +10,22 @@ Every triple stands in it twice: under its head with relation r, under its tail 
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kgqa_core.config_file import home_folder
+from kgqa_core.errors import ConfigError
 
 Ints = NDArray[np.integer[Any]]
 I8 = NDArray[np.int8]
@@ -30,6 +37,39 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 CsrArrays = tuple[Ints, Ints, Ints, Ints]  # as compiled code takes a Csr
 Number = TypeVar("Number", bound=np.integer[Any])
+F = TypeVar("F", bound=Callable[..., Any])
+NUMBA_FILE = ".numba_config.yaml"  # settings that numba would read, and obey, in whatever folder is the current one
+
+
+def compiled(function: F, **options: Any) -> F:
+    """Compile a function with numba when it is first called; the machine code is kept for later processes."""
+    made: F = _import_numba().njit(cache=True, nogil=True, **options)(function)
+    return made
+
+
+@cache
+def _import_numba() -> Any:
+    """Import numba, its settings the environment's alone, its cache, which it unpickles, where only we can write.
+
+    That is NUMBA_CACHE_DIR, else beside the code; where that is read-only, in KGQA_HOME, or for this process alone.
+    """
+    if Path(NUMBA_FILE).exists():
+        raise ConfigError(f"{Path(NUMBA_FILE).absolute()} tells numba what to run. Remove it or work in another folder")
+    if not (os.environ.get("NUMBA_CACHE_DIR") or os.access(Path(__file__).parents[1] / "explorer", os.W_OK)):
+        folder = home_folder() / "cache" / "numba"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            is_ours = folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
+        except OSError:
+            is_ours = False
+        if not (is_ours and os.access(folder, os.W_OK)):
+            folder = Path(tempfile.mkdtemp(prefix="kgqa-numba-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    import numba
+
+    numba.core.config._config_fname = os.devnull  # it would look again whenever it compiles
+    return numba
 
 
 class Csr(NamedTuple):

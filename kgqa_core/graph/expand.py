@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numba import njit
 
 from kgqa_core import schemas
 from kgqa_core.errors import InputError
-from kgqa_core.graph.csr import I32, I64, U8, Bools, CsrArrays, Ints
+from kgqa_core.graph.csr import I32, I64, U8, Bools, CsrArrays, Ints, compiled
 from kgqa_core.graph.follow import find_group, mark
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.graph.search_graph import Subgraphs
@@ -118,7 +117,7 @@ def read_cvts(graph: KnowledgeGraph) -> Bools | None:
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _clear(marks: U8, entities: Ints) -> None:
     if len(entities) > len(marks) >> 4:  # one write of it all is quicker than many here and there
         marks[:] = 0
@@ -127,7 +126,7 @@ def _clear(marks: U8, entities: Ints) -> None:
         marks[entity >> 3] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fetch(csr: CsrArrays, entities: I32, place: I64) -> None:
     """Bring where the entities' edges begin into the cache; ``place`` is scratch."""
     group_ptr, group_relation, edge_ptr, edge_tail = csr
@@ -142,7 +141,7 @@ def _fetch(csr: CsrArrays, entities: I32, place: I64) -> None:
         place[at] = edge_tail[place[at]]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _expand(
     csr: CsrArrays, topics: I64, rules: tuple[Bools, Bools], limits: tuple[int, int, int], tables: tuple[U8, I32, I32]
 ) -> tuple[I64, int, int, int, bool]:
@@ -183,7 +182,7 @@ def _expand(
     return hop_ptr, num_left, num_walked, num_capped, stopped
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _leave(
     csr: CsrArrays, entity: int, left_out: Bools, cap: int, marks: U8, order: I32, num: int
 ) -> tuple[int, int, int]:
@@ -208,7 +207,7 @@ def _leave(
     return num, num_walked, num_capped
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _in_capped(csr: CsrArrays, entity: int, relation: int, tail: int, cap: int) -> bool:
     """Is ``tail`` among the first ``cap`` tails of a group that is there?"""
     edge_ptr, edge_tail, group = csr[2], csr[3], find_group(csr, entity, relation)
@@ -216,7 +215,7 @@ def _in_capped(csr: CsrArrays, entity: int, relation: int, tail: int, cap: int) 
     return bool(edge_ptr[group + 1] - first <= cap or tail <= edge_tail[first + cap - 1])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _walked_triples(csr: CsrArrays, left: I32, left_out: Bools, cap: int, marks: U8, most: int) -> tuple[I32, I32, I32]:
     """Write down the triples: those walked forward, and of those walked backward what was not walked forward too."""
     group_ptr, group_relation, edge_ptr, edge_tail = csr

@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
-from numba import njit
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.csr import I32, I64, U8, CsrArrays, Ints, shared_sorted, sorted_distinct
+from kgqa_core.graph.csr import I32, I64, U8, CsrArrays, Ints, compiled, shared_sorted, sorted_distinct
 from kgqa_core.graph.kg import KnowledgeGraph, to_relations
 from kgqa_core.types import ReasoningPath, RelationPath, Step
 
@@ -194,7 +193,7 @@ def execute_plans(
 # ------ Kernels.
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def find_group(csr: CsrArrays, entity: int, relation: int) -> np.int64:
     """Return the entity's group of a relation, or -1."""
     group_ptr, group_relation = csr[0], csr[1]
@@ -211,7 +210,7 @@ def find_group(csr: CsrArrays, entity: int, relation: int) -> np.int64:
     return low if low < end and group_relation[low] == relation else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def is_among(value: int, ordered: Ints) -> bool:
     """Say whether ``value`` is in ``ordered``, ascending and mostly of one or two."""
     low, high = 0, len(ordered)
@@ -224,7 +223,7 @@ def is_among(value: int, ordered: Ints) -> bool:
     return low < len(ordered) and ordered[low] == value
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _leave(csr: CsrArrays, here: I64, relation: int, barred: I64) -> I64:
     """Return the distinct entities, ascending, a step of ``relation`` away from ``here``, but for ``barred``."""
     edge_ptr, edge_tail = csr[2], csr[3]
@@ -251,7 +250,7 @@ def _leave(csr: CsrArrays, here: I64, relation: int, barred: I64) -> I64:
     return reached[:distinct].copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def find_leading(csr: CsrArrays, here: I64, barred: I64, num_steps: int, wanted: int) -> U8:
     """Return [2R]: those of LEADS and LEADS_ON that are wanted, of each relation from any of ``here``.
 
@@ -278,7 +277,7 @@ def find_leading(csr: CsrArrays, here: I64, barred: I64, num_steps: int, wanted:
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def mark(marks: U8, entities: I32, value: bool) -> None:
     """Set or clear the bits of entities."""
     for entity in entities:
@@ -288,7 +287,7 @@ def mark(marks: U8, entities: I32, value: bool) -> None:
             marks[entity >> 3] &= ~(1 << (entity & 7))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _step(csr: CsrArrays, here: I32, relation: int, marks: U8, reached: I32) -> int:
     """Write the distinct entities one step away that are not marked into ``reached``; return how many."""
     edge_ptr, edge_tail = csr[2], csr[3]
@@ -307,7 +306,7 @@ def _step(csr: CsrArrays, here: I32, relation: int, marks: U8, reached: I32) -> 
     return num
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _follow_all(
     csr: CsrArrays,
     topics: tuple[I64, I32],
@@ -358,7 +357,7 @@ def _follow_all(
     return num_reached, num_right, kept_at, kept[:num_kept, 0].copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def with_room(rows: I32, size: int) -> I32:
     """Return ``rows`` [n, k], or a larger copy where they are fewer than ``size``."""
     if size <= len(rows):

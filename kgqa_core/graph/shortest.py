@@ -10,10 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from kgqa_core.errors import InputError
-from kgqa_core.graph.csr import I8, I32, I64, Bools, CsrArrays
+from kgqa_core.graph.csr import I8, I32, I64, Bools, CsrArrays, compiled
 from kgqa_core.graph.follow import is_among, with_room
 from kgqa_core.graph.kg import KnowledgeGraph
 from kgqa_core.types import RelationPath
@@ -99,7 +98,7 @@ def hops_to_many(
 # ------ Kernels.
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find_paths(
     csr: CsrArrays,
     source: int,
@@ -131,13 +130,13 @@ def _find_paths(
     return _spell(edges, level_ptr, ends, first, max_paths)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _degree(csr: CsrArrays, entity: int) -> int:
     """Return the number of edges of an entity, in both directions."""
     return int(csr[2][csr[0][entity + 1]] - csr[2][csr[0][entity]])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _search(csr: CsrArrays, order: I32, num: int, golds: I64, max_hops: int, hop: I8, is_gold: Bools) -> int:
     """Set ``hop`` of all golds in reach, and of all entities of the hops before the last gold's.
 
@@ -186,7 +185,7 @@ def _search(csr: CsrArrays, order: I32, num: int, golds: I64, max_hops: int, hop
     return num
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _count_hops(
     csr: CsrArrays, sources: I64, barred: bool, golds: I64, max_hops: int, tables: tuple[I8, Bools, I32]
 ) -> I64:
@@ -208,7 +207,7 @@ def _count_hops(
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _trace(
     csr: CsrArrays, source: int, golds: I64, sizes: tuple[int, int], hop: I8, place: I32
 ) -> tuple[I32, I32, I64]:
@@ -260,7 +259,7 @@ def _trace(
     return nodes[:num, 0], edges, level_ptr
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _spell(edges: I32, level_ptr: I64, ends: Bools, first: I64, max_paths: int) -> tuple[I32, bool]:
     """List the relation paths over the edges of ``_trace``, in order of length and relation ids.
 
@@ -312,7 +311,7 @@ def _spell(edges: I32, level_ptr: I64, ends: Bools, first: I64, max_paths: int) 
     return _read_off(prefixes[:num], max_hops), capped
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _by_node(left: I32, begin: int, num_nodes: int) -> tuple[I64, I64]:
     """Return the edges, numbered from ``begin`` on, in order of the node ``left`` [E], and where each node's begin."""
     starts = np.zeros(num_nodes + 1, np.int64)
@@ -327,7 +326,7 @@ def _by_node(left: I32, begin: int, num_nodes: int) -> tuple[I64, I64]:
     return order, starts
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _read_off(prefixes: I32, max_hops: int) -> I32:
     """Return the paths [P, max_hops] among the prefixes, EMPTY behind their ends."""
     paths = np.full((prefixes[:, 2].sum(), max_hops), EMPTY, np.int32)

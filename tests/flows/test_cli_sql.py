@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.sql_views import find_tables, open_views, view_name
 from kgqa_core.artifacts import FileEntry
 from kgqa_core.config import RunConfig
+from kgqa_core.errors import KgqaError
 from kgqa_core.run.open import graph_of
 from kgqa_core.run.pipeline import Pipeline
-from kgqa_core.run.sql import find_tables, view_name
 
 
 @pytest.fixture
@@ -187,3 +189,62 @@ def test_too_little_memory_is_said_and_copy_may_be_a_mere_word(conf: Path, pipel
     assert "runtime.memory_limit" in done.stderr
     assert rows(conf, "select 'copy' as a, 1 as \"copy\" /* copy */") == [["copy", 1]]
     assert [path for path in sorted(pipeline.home.rglob("*")) if path not in before and path.name != "run"] == []
+
+
+# What no query can do
+
+
+HOW = ("format parquet", "format csv", "format json", "use_tmp_file false", "per_thread_output", "header")
+COPIES = ("with q as (copy (select 1 as x) to '{path}' ({how})) from q", "copy (select 1 as x) to '{path}' ({how})")
+OTHERS = (
+    "export database '{path}'",
+    "attach '{path}' as other",
+    "load '{path}'",
+    "create table kept as select 1",
+    "vacuum",
+)
+HIDDEN = (
+    "from json_execute_serialized_sql({said})",
+    "select * from json_execute_serialized_sql({said}) union all select 1",
+    "with q as materialized (from json_execute_serialized_sql({said})) from q",
+    "pragma json_execute_serialized_sql({said})",
+)
+
+
+def test_two_hundred_statements_change_no_byte_under_the_home(tiny_copy: RunConfig, tmp_path: Path) -> None:
+    """Among them SQL that is a value of a query: DuckDB has functions that run it, COPY included."""
+    pipeline = Pipeline(tiny_copy)
+    artifacts = {key: artifact for key in pipeline.specs if (artifact := pipeline.find(key))}
+    before = {path: path.read_bytes() for path in pipeline.home.rglob("*") if path.is_file()}
+    shard = next(path for path in before if path.name.startswith("triples-"))
+    places = [shard, f"{shard}.new", pipeline.home / "new", "kgqa://triples/0.parquet", "kgqa://new.parquet"]
+    statements = [one.format(path=place) for one in OTHERS for place in places]
+    with duckdb.connect() as plain:
+        for place in places:
+            written = [one.format(path=place, how=how) for one in COPIES for how in HOW]
+            statements += [*written, *(f"from query('{quoted(one)}')" for one in written)]
+            for one in written:
+                (said,) = plain.execute("select json_serialize_sql(?)::varchar", [one]).fetchone() or ("",)
+                statements += [hidden.format(said=f"'{quoted(said)}'") for hidden in HIDDEN]
+        (reads,) = plain.execute("select json_serialize_sql('select count(*) from triples')::varchar").fetchone() or (
+            "",
+        )
+    assert len(statements) >= 300
+    with open_views(artifacts, memory_limit="1GB", temp_directory=tmp_path / "spill") as views:
+        for statement in statements:
+            with suppress(KgqaError):
+                views.read(statement, limit=3)
+        # Such functions work: what they may touch is what is limited.
+        counted, _ = views.read(f"from json_execute_serialized_sql('{quoted(reads)}')", limit=1)
+        assert counted.num_rows == 1
+    assert {path: path.read_bytes() for path in pipeline.home.rglob("*") if path.is_file()} == before
+
+
+def quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def test_a_text_in_csv_is_no_formula(conf: Path, tmp_path: Path) -> None:
+    query = "select '=HYPERLINK(1)' as a, '@x' as b, '-1' as c, -1 as d, 'a=b' as e, ['=1'] as f"
+    assert kgqa_sql(conf, query, "--out", tmp_path / "out.csv").exit_code == 0
+    assert (tmp_path / "out.csv").read_text().splitlines()[1] == '"\'=HYPERLINK(1)","\'@x","\'-1",-1,"a=b","[\'=1\']"'

@@ -15,6 +15,7 @@ from kgqa_core.graph.build import build_graph, connect
 from kgqa_core.graph.csr import SortedIndex
 from kgqa_core.graph.kg import KnowledgeGraph, open_graph, read_step, to_labels, to_relations, unsigned, write_step
 from kgqa_core.graph.strings import SHARED_NAMES, write_string_indexes
+from tests.conftest import Start
 
 
 def test_labels_and_names_are_found_without_reading_them_all(films: KnowledgeGraph) -> None:
@@ -120,3 +121,27 @@ def test_a_relation_path_of_a_graph_is_written_by_label(films: KnowledgeGraph) -
     assert to_labels(films, relations) == path
     assert to_labels(films, (films.identity,)) == ()  # staying is no step
     assert to_relations(films, ("directed_by", "^composed_by")) is None
+
+
+def test_numba_obeys_no_file_of_the_current_folder_and_keeps_code_where_only_we_can_write(
+    start: Start, tmp_path: Path, own_home: Path
+) -> None:
+    """Its cache is unpickled: who chooses that folder runs code here. A read-only installation has a cache, too."""
+    code = """
+import os, pathlib, stat
+access = os.access
+os.access = lambda path, mode: pathlib.Path(path).name != "explorer" and access(path, mode)
+from kgqa_core.graph import follow
+folder = pathlib.Path(os.environ["NUMBA_CACHE_DIR"])
+print(folder, oct(folder.stat().st_mode & 0o777))
+"""
+    environment = {"NUMBA_CACHE_DIR": ""}
+    said, _ = start(code, cwd=tmp_path, env=environment).communicate(timeout=120)
+    assert said.split() == [str(own_home / "cache" / "numba"), "0o700"]
+    (own_home / "cache" / "numba").chmod(0o777)  # somebody else may have put code there
+    said, _ = start(code, cwd=tmp_path, env=environment).communicate(timeout=120)
+    folder, mode = said.split()
+    assert Path(folder).name.startswith("kgqa-numba-") and mode == "0o700" and not Path(folder).exists()
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: /tmp/poisoned")
+    _, problem = start(code, cwd=tmp_path, env=environment).communicate(timeout=120)
+    assert f"{tmp_path / '.numba_config.yaml'} tells numba what to run" in problem

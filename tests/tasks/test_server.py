@@ -144,7 +144,7 @@ def test_a_server_of_the_users_own_is_used_and_none_is_started(tmp_path: Path, m
         assert url == "http://prefect.example:4200/api"
         assert os.environ["PREFECT_API_URL"] == url
         assert "PREFECT_HOME" not in os.environ
-    assert not (tmp_path / "home").exists()
+    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -249,3 +249,31 @@ def test_garbage_collection_pauses_while_importing_and_is_as_it_was_afterwards(w
         assert gc.isenabled() == was_on
     finally:
         gc.enable()
+
+
+def test_settings_in_the_current_folder_run_nothing(used_home: Path, tmp_path: Path, start: Start) -> None:
+    """Prefect reads three files of the current folder, one of which may say what to call when logging is set up."""
+    hostile, ran = tmp_path / "hostile", tmp_path / "ran"
+    hostile.mkdir()
+    logging = {"version": 1, "formatters": {"x": {"()": "subprocess.Popen", "args": ["touch", str(ran)]}}}
+    (hostile / "logging.yml").write_text(json.dumps(logging))
+    path = hostile / "logging.yml"
+    (hostile / "prefect.toml").write_text(f"[logging]\nconfig_path = '{path}'\n")
+    (hostile / "pyproject.toml").write_text(f"[tool.prefect.logging]\nconfig_path = '{path}'\n")
+    (hostile / ".env").write_text(f"PREFECT_LOGGING_CONFIG_PATH={path}\n")
+    code = """
+import os, sys
+from pathlib import Path
+from tasks.server import prefect_server
+with prefect_server(Path(sys.argv[1])):
+    import prefect
+    from prefect.logging import get_logger
+    print(os.environ["MLFLOW_TRACKING_URI"])
+print(Path.cwd())
+"""
+    environment = {"MLFLOW_TRACKING_URI": "sqlite:///own.db"}
+    child = start(code, used_home, cwd=hostile, env=environment)
+    said, problem = child.communicate(timeout=240)
+    assert child.returncode == 0, problem
+    assert not ran.exists()
+    assert said.split() == [f"sqlite:///{hostile}/own.db", str(hostile)]

@@ -1,19 +1,24 @@
 """What a run has built, as DuckDB views: every Parquet table of its artifacts, and a few views that join them.
 
-One connection in memory. Once the views are there, DuckDB may read their files and no others, write nothing but what
-it spills, and load no extension: a query can neither reach elsewhere nor damage an artifact.
+One connection in memory. Its views read through a file system that only reads, and that knows the run's tables and
+nothing else. DuckDB itself may touch no file but what it spills, and load no extension. So whatever a query hides (a
+function may run SQL that is a value), it can neither reach elsewhere nor damage an artifact.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from threading import local
 from typing import Any
 
 import duckdb
+import fsspec
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -130,9 +135,8 @@ def open_views(artifacts: Mapping[str, Artifact], *, memory_limit: str, temp_dir
             num_rows = _create_views(connection, tables)
         except (duckdb.Error, OSError, ValueError) as problem:
             raise ArtifactError(f"cannot open the run's tables: {_short(problem)}. kgqa status says more") from problem
-        paths = [path.replace("'", "''") for files in tables.values() for path in files]
-        listed = ", ".join(f"'{path}'" for path in paths)
-        connection.execute(f"set allowed_paths = [{listed}]")
+        listed = [f"'{place}'" for name, files in tables.items() for place in _places(name, files)]
+        connection.execute(f"set allowed_paths = [{', '.join(listed)}]")
         connection.execute("set enable_external_access = false")
         connection.execute("set lock_configuration = true")
         yield Views(connection, dict(sorted(num_rows.items())))
@@ -161,9 +165,12 @@ def view_name(key: str, group: str) -> str:
 
 def _create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     num_rows = {name: sum(files.values()) for name, files in tables.items()}
+    files_of = {place: path for name, files in tables.items() for place, path in _places(name, files).items()}
+    connection.register_filesystem(ReadOnlyFiles(files_of))
     joined = {"questions", "entities"} <= tables.keys()
     for name, files in tables.items():
-        connection.read_parquet(list(files)).create_view("linked" if joined and name == "questions" else name)
+        view = "linked" if joined and name == "questions" else name
+        connection.read_parquet(list(_places(name, files))).create_view(view)
     if joined:
         connection.execute(NAMED_QUESTIONS)
     if {"triples", "entities", "relations"} <= tables.keys():
@@ -175,12 +182,81 @@ def _create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Ma
     return num_rows
 
 
+def _places(view: str, files: Mapping[str, int]) -> dict[str, str]:
+    """Return what queries see of a view's files: a name that no disk has -> the file."""
+    return {f"kgqa://{view}/{number}.parquet": path for number, path in enumerate(files)}
+
+
+class ReadOnlyFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """Some files under other names; they can be read, and nothing else can be done here."""
+
+    protocol, cachable = "kgqa", False
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        super().__init__()
+        self.files = files
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> SharedFile:
+        """Open a file to be read by several threads."""
+        if mode != "rb" or path not in self.files:
+            raise PermissionError(f"{path} is no file that can be opened for {mode!r}")
+        return SharedFile(self.files[path])
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        """Return how large a file is."""
+        return {"name": path, "size": os.path.getsize(self.files[path]), "type": "file"}
+
+    def modified(self, path: str) -> datetime:
+        """Return when a file was written."""
+        return datetime.fromtimestamp(os.path.getmtime(self.files[path]), UTC)
+
+    def glob(self, path: str, **options: Any) -> list[str]:
+        """Return the files of a name: names are no patterns."""
+        return [path] if path in self.files else []
+
+
+class SharedFile:
+    """A file in which every thread has a place of its own: DuckDB seeks and reads from several at once."""
+
+    def __init__(self, path: str) -> None:
+        self._file, self._own = os.open(path, os.O_RDONLY), local()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move this thread's place, and return it."""
+        size = os.fstat(self._file).st_size
+        self._own.place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: size}[whence]
+        return self.tell()
+
+    def tell(self) -> int:
+        """Return this thread's place."""
+        return int(getattr(self._own, "place", 0))
+
+    def read(self, size: int = -1) -> bytes:
+        """Read from this thread's place."""
+        size = os.fstat(self._file).st_size if size < 0 else size
+        found = os.pread(self._file, size, self.tell())
+        self._own.place = self.tell() + len(found)
+        return found
+
+    def close(self) -> None:
+        """Close the file for all threads."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    __del__ = close  # DuckDB drops files as often as it closes them
+
+
 def _flat(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Return rows whose lists and structs are text: CSV has neither."""
+    """Return rows as CSV can hold them: lists and structs are text, and no text is what a spreadsheet would run."""
     columns = zip((name.replace('"', '""') for name in rows.columns), rows.types, strict=True)
-    nested = [name for name, kind in columns if kind.id in ("list", "array", "struct", "map", "union")]
-    casts = ", ".join(f'cast("{name}" as varchar) as "{name}"' for name in nested)
-    return rows.project(f"* replace ({casts})") if nested else rows
+    kinds = ("list", "array", "struct", "map", "union", "varchar")
+    texts = [f'cast("{name}" as varchar) as "{name}"' for name, kind in columns if kind.id in kinds]
+    if not texts:
+        return rows
+    named = [text.rpartition(" as ")[2] for text in texts]
+    tame = [f"if(regexp_matches({name}, '^[=+@\t\r-]'), chr(39) || {name}, {name}) as {name}" for name in named]
+    return rows.project(f"* replace ({', '.join(texts)})").project(f"* replace ({', '.join(tame)})")
 
 
 @contextmanager
